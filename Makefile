@@ -1,0 +1,39 @@
+# Two commands do everything: `make demo` and `make test`. Both make .venv by themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Debian packages that some tests need; installed only where this runs as root on Debian.
+SYSTEM_PACKAGES := openmpi-bin
+
+.PHONY: setup demo test lint bench clean
+
+setup: $(VENV)/.setup
+
+$(VENV)/.setup: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch numpy
+	$(PIP) --editable '.[demo]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.setup
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/rollcall demo
+
+test: $(VENV)/.dev lint
+	tools/system-packages $(SYSTEM_PACKAGES)
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev
+	benchmarks/run
+
+clean:
+	rm -rf $(VENV) .venv-peers .rollcall

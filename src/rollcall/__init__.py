@@ -1,0 +1,68 @@
+"""rollcall starts PyTorch ranks with one command and tells each of them who it is.
+
+The names below are loaded on first use: `import rollcall` alone does not import torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollcall.errors import RankError, RollcallError, UsageError, WorldError
+    from rollcall.functions import spawn
+    from rollcall.group import init
+    from rollcall.logs import configure_logger
+    from rollcall.ports import find_free_port, is_free_port
+    from rollcall.seeds import seed_all
+    from rollcall.world import RankInfo, World, display, get_hostname, get_process_id, rank_zero_only
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "RankError",
+    "RankInfo",
+    "RollcallError",
+    "UsageError",
+    "World",
+    "WorldError",
+    "configure_logger",
+    "display",
+    "find_free_port",
+    "get_hostname",
+    "get_process_id",
+    "init",
+    "is_free_port",
+    "rank_zero_only",
+    "seed_all",
+    "spawn",
+]
+
+_HOMES = {
+    "RankError": "errors",
+    "RankInfo": "world",
+    "RollcallError": "errors",
+    "UsageError": "errors",
+    "World": "world",
+    "WorldError": "errors",
+    "configure_logger": "logs",
+    "display": "world",
+    "find_free_port": "ports",
+    "get_hostname": "world",
+    "get_process_id": "world",
+    "init": "group",
+    "is_free_port": "ports",
+    "rank_zero_only": "world",
+    "seed_all": "seeds",
+    "spawn": "functions",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rollcall' has no attribute {name!r}")
+    value = getattr(import_module(f"rollcall.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
