@@ -1,0 +1,55 @@
+"""The commands of rollcall, one short function each. No logic: each hands over to its module."""
+
+import sys
+
+import typer
+
+from rollcall.errors import RollcallError, say
+from rollcall.launch import options
+
+app = typer.Typer(
+    name="rollcall",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Starts PyTorch ranks with one command, and tells who keeps everyone waiting.",
+)
+app.command(context_settings={"allow_interspersed_args": False})(options.run)
+
+
+@app.command()
+def runs() -> None:
+    """List the runs of this folder: when, command, ranks, how long, outcome."""
+    from rollcall.launch.runs import all_runs
+    from rollcall.tables import print_runs
+
+    print_runs(list(all_runs()))
+
+
+@app.command()
+def demo() -> None:
+    """Show the main job on this machine alone: a roll call, a barrier, a small training."""
+    from rollcall.demo import show
+
+    raise typer.Exit(show())
+
+
+@app.command()
+def version() -> None:
+    """Print the versions of rollcall, torch and Python."""
+    from rollcall.tables import print_versions
+
+    print_versions()
+
+
+def main() -> None:
+    try:
+        app()
+    except RollcallError as error:
+        say(error)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Starting ranks. Read in the order of the data: plan → launcher → agent → forkserver → rank → console."""

@@ -1,0 +1,228 @@
+"""Torch elastic's agent, with ranks from the fork server.
+
+Elastic brings the life of a worker group: rendezvous, rank assignment, monitoring, restarts. We fill
+in the four methods that it leaves open: start, monitor, stop, shut down.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    SimpleElasticAgent,
+    Worker,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
+from torch.distributed.elastic.events import Event, EventSource
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.utils import macros
+
+from rollcall.errors import RankError
+from rollcall.launch import supervise
+from rollcall.launch.forkserver import ForkServer
+from rollcall.launch.messages import AttemptOver, Ended, Note, Started, Wire
+from rollcall.launch.output import STDERR, STDOUT, OutputPump
+from rollcall.launch.plan import Plan
+from rollcall.launch.rendezvous import RollCall
+from rollcall.launch.runs import RankLogs
+from rollcall.launch.words import how_it_ended
+
+_LOOK_S = 0.1  # at most so long until a request to stop, or another host's failure, is noticed
+_TERM_GRACE_S = 3.0  # between SIGTERM and SIGKILL, for those who did not heed SIGINT
+_SETTLE_S = 0.3  # from the first failure until the other ranks are ended
+_KILL_GRACE_S = 10.0  # the kernel may need a moment to free a large rank
+
+
+class HostAgent(SimpleElasticAgent):
+    """Runs this host's part of a plan."""
+
+    def __init__(self, plan: Plan, folder: Path, server: ForkServer, wire: Wire, stdin_fd: int) -> None:
+        self._plan, self._folder, self._server, self._wire = plan, folder, server, wire
+        self._stdin_fd = stdin_fd
+        self._output = OutputPump(wire)
+        self._rank_of: dict[int, Worker] = {}  # by pid: the ranks that run
+        self._failed: dict[int, ProcessFailure] = {}
+        self._stop_with: signal.Signals | None = None
+        self._meeting = RollCall(
+            nnodes=plan.nnodes,
+            node_rank=plan.node_rank,
+            slots=plan.slots,
+            addr=plan.master_addr,
+            port=plan.master_port,
+            run_id=plan.run_id,
+            timeout_s=plan.join_timeout_s,
+            tell=lambda text: wire.send(Note(text)),
+        )
+        super().__init__(
+            WorkerSpec(
+                role=plan.role,
+                local_world_size=plan.slots,
+                rdzv_handler=self._meeting,
+                entrypoint=plan.program.target,
+                args=plan.program.args,
+                max_restarts=plan.max_restarts,
+                monitor_interval=0.001,  # _monitor_workers itself waits for the next event
+            )
+        )
+
+    def serve(self) -> int:
+        """Run to the end of the last attempt; the exit code says only whether all was well here."""
+        try:
+            result = self.run()
+            return 1 if result is None or result.is_failed() else 0
+        except SignalException as stopped:
+            return 128 + stopped.sigval
+        finally:
+            self._output.close()
+            self._meeting.leave()
+
+    def stop(self, number: int, now: bool) -> None:
+        """Called from the thread that listens to the launcher."""
+        self._stop_with = signal.Signals(number)
+        if now:
+            self._signal(signal.SIGKILL)
+        elif not self._rank_of:
+            # No rank runs: the main thread may be waiting for other hosts, and need not finish that.
+            os._exit(128 + number)
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
+        # Restarts are counted by the attempt that all hosts agree on, not by each host for itself.
+        self._remaining_restarts = self._plan.max_restarts - self._meeting.attempt
+        self._failed = {}
+        pids = {worker.local_rank: self._start(worker_group, worker) for worker in worker_group.workers}
+        self._wire.send(
+            Started(
+                attempt=self._meeting.attempt,
+                host=socket.gethostname(),
+                node_rank=worker_group.group_rank,
+                world_size=worker_group.workers[0].world_size,
+                master=f"{worker_group.master_addr}:{worker_group.master_port}",
+                pids={str(w.global_rank): pids[w.local_rank] for w in worker_group.workers},
+            )
+        )
+        return pids
+
+    def _start(self, group: WorkerGroup, worker: Worker) -> int:
+        logs = RankLogs.of(self._plan, self._folder, self._meeting.attempt, worker.global_rank, worker.local_rank)
+        out = self._output.pipe(worker.global_rank, STDOUT, logs.stdout)
+        err = self._output.pipe(worker.global_rank, STDERR, logs.stderr)
+        program = self._plan.program
+        args = macros.substitute(list(program.args), str(worker.local_rank))
+        request = {
+            "env": {**self._env(group, worker), "TORCHELASTIC_ERROR_FILE": str(logs.error)},
+            "cwd": self._plan.cwd,
+            "program": {"kind": program.kind, "target": program.target, "args": args},
+            "start": self._plan.start,
+        }
+        pid = self._server.start(request, (self._stdin_fd, out, err))
+        os.close(out)
+        os.close(err)
+        self._rank_of[pid] = worker
+        return pid
+
+    def _env(self, group: WorkerGroup, worker: Worker) -> dict[str, str]:
+        """What torchrun tells its ranks, and the folder of the run."""
+        env = {
+            "RANK": worker.global_rank,
+            "LOCAL_RANK": worker.local_rank,
+            "GROUP_RANK": group.group_rank,
+            "ROLE_RANK": worker.role_rank,
+            "ROLE_NAME": self._plan.role,
+            "LOCAL_WORLD_SIZE": self._plan.slots,
+            "WORLD_SIZE": worker.world_size,
+            "GROUP_WORLD_SIZE": group.group_world_size,
+            "ROLE_WORLD_SIZE": worker.role_world_size,
+            "MASTER_ADDR": group.master_addr,
+            "MASTER_PORT": group.master_port,
+            "TORCHELASTIC_RESTART_COUNT": self._meeting.attempt,
+            "TORCHELASTIC_MAX_RESTARTS": self._plan.max_restarts,
+            "TORCHELASTIC_RUN_ID": self._plan.run_id,
+            "TORCHELASTIC_USE_AGENT_STORE": True,
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", 1),
+            "ROLLCALL_RUN": self._folder,
+        }
+        if self._plan.virtual_local_rank:
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+            env["CUDA_VISIBLE_DEVICES"] = visible[worker.local_rank] if any(visible) else worker.local_rank
+            env["LOCAL_RANK"] = 0
+        return {name: str(value) for name, value in env.items()}
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        if self._stop_with is not None:
+            raise SignalException("asked to stop", self._stop_with)
+        self._note_ends(_LOOK_S if self._rank_of else 0)
+        if self._failed:
+            self._hear_the_others()
+            self._tell_other_hosts()
+            return RunResult(WorkerState.FAILED, failures=self._failed)
+        if not self._rank_of and self._meeting.all_done():
+            return RunResult(WorkerState.SUCCEEDED, return_values={w.global_rank: None for w in worker_group.workers})
+        return RunResult(WorkerState.HEALTHY)
+
+    def _note_ends(self, timeout_s: float, asked: bool = False) -> None:
+        """Learn which ranks ended, and pass on what they said before."""
+        try:
+            ends = self._server.ends(timeout_s)
+        except EOFError as error:
+            raise RankError("the fork server was killed, and its ranks with it: start the run again") from error
+        for end in ends:
+            worker = self._rank_of.pop(end.pid)
+            self._output.drain(worker.global_rank)
+            self._wire.send(Ended(self._meeting.attempt, worker.global_rank, end.code, end.ended_ns, asked))
+            if end.code != 0 and not asked:
+                self._failed[worker.global_rank] = ProcessFailure(worker.local_rank, end.pid, end.code, "")
+
+    def _hear_the_others(self) -> None:
+        """A fresh interpreter takes its time to end: who failed first need not be gone first."""
+        if all(failure.exitcode >= 0 for failure in self._failed.values()):
+            deadline = time.monotonic() + _SETTLE_S
+            while self._rank_of and (left := deadline - time.monotonic()) > 0:
+                self._note_ends(left)
+
+    def _tell_other_hosts(self) -> None:
+        rank, failure = next(iter(self._failed.items()))
+        sentence = f"rank {rank} on {socket.gethostname()} {how_it_ended(failure.exitcode)}"
+        self._meeting.announce_failure(sentence, final=self._remaining_restarts == 0)
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        self._shutdown()
+        self._wire.send(AttemptOver(self._meeting.attempt))
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        """End the ranks, then whatever they started and left behind."""
+        steps = {death_sig: self._plan.grace_s, signal.SIGKILL: _KILL_GRACE_S}
+        if death_sig == signal.SIGINT:
+            steps = {signal.SIGINT: self._plan.grace_s, signal.SIGTERM: _TERM_GRACE_S, signal.SIGKILL: _KILL_GRACE_S}
+        for number, grace_s in steps.items():
+            self._signal(number)
+            self._wait(grace_s)
+        left = supervise.end_descendants(_TERM_GRACE_S, spared=(self._server.pid,))
+        if left:
+            self._wire.send(Note(f"ended what the ranks had left running: {', '.join(left)}"))
+
+    def _wait(self, grace_s: float) -> None:
+        deadline = time.monotonic() + grace_s
+        while self._rank_of and (left := deadline - time.monotonic()) > 0:
+            self._note_ends(min(left, _LOOK_S), asked=True)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in list(self._rank_of):
+            for each in (number, signal.SIGCONT):  # a stopped rank hears nothing until it goes on
+                try:
+                    # The whole group, as a terminal does: workers of a DataLoader hear it too.
+                    os.killpg(pid, each)
+                except ProcessLookupError:  # so young that it has no group of its own yet, or gone
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, each)
+
+    def _construct_event(self, state: str, source: EventSource, *_args: Any, **_kwargs: Any) -> Event:
+        """Elastic's event, without its look-up of our full name: where DNS does not answer, that is 5 s a rank."""
+        return Event(f"torchelastic.worker.status.{state}", source=source)

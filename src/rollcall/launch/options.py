@@ -1,0 +1,183 @@
+"""The command line of `rollcall run`: torchrun's names, dashes or underscores, and ours; out comes a Plan."""
+
+import os
+import uuid
+from typing import Annotated, Literal, cast
+
+import typer
+
+from rollcall.errors import UsageError
+from rollcall.launch import devices
+from rollcall.launch.console import parse_ranks
+from rollcall.launch.plan import DEFAULT_PORT, Plan, Program, Show, check, describe
+
+_BACKENDS = ("static", "c10d", "rollcall")
+_TORCHRUN = "torchrun's options"
+_NETWORK = "Several hosts, started by hand"
+_LOGS = "Output"
+
+
+def _option(help_text: str, *names: str, panel: str = _TORCHRUN, **more: object) -> object:
+    """An option under its dashed and its underscored name, and torchrun's PET_ variable."""
+    long = names[0]
+    spellings = [*names, *([long.replace("-", "_").replace("__", "--", 1)] if "-" in long[2:] else [])]
+    pet = "PET_" + long[2:].replace("-", "_").upper()
+    return typer.Option(*spellings, help=help_text, rich_help_panel=panel, envvar=pet, show_envvar=False, **more)  # type: ignore[call-overload]
+
+
+def run(
+    script: Annotated[str, typer.Argument(help="The script; with -m a module; with --no-python a command.")],
+    args: Annotated[list[str] | None, typer.Argument(help="Its arguments.", show_default=False)] = None,
+    nproc_per_node: Annotated[
+        str, _option("Ranks on this host: a number, auto, gpu or cpu. Also -n.", "--nproc-per-node", "-n")
+    ] = "1",
+    start: Annotated[
+        str, typer.Option(help="warm: fork ranks from a server that has torch loaded; fresh: new interpreters.")
+    ] = "warm",
+    preload: Annotated[
+        list[str] | None, typer.Option(help="Import this module once, in the server, for all ranks.", metavar="MODULE")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="End the run after so many seconds, with exit code 124.")] = None,
+    grace: Annotated[
+        float, _option("Seconds that ranks get to end when asked to.", "--shutdown-timeout", "--grace")
+    ] = 10.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and the commands it replaces.")] = False,
+    show: Annotated[
+        str, typer.Option(help="Ranks to show: 0, or 0,2-3, or all.", rich_help_panel=_LOGS, metavar="RANKS")
+    ] = "all",
+    log_dir: Annotated[
+        str | None, _option("Write logs here, in torchrun's layout.", "--log-dir", panel=_LOGS)
+    ] = None,
+    redirects: Annotated[
+        str, _option("Keep a stream out of the console: 1 stdout, 2 stderr, 3 both; 0:1,1:3 by local rank.", "--redirects", "-r", panel=_LOGS)
+    ] = "0",
+    tee: Annotated[str, _option("Show a stream in spite of --redirects.", "--tee", "-t", panel=_LOGS)] = "0",
+    local_ranks_filter: Annotated[
+        str, _option("Local ranks to show: 0,1.", "--local-ranks-filter", panel=_LOGS)
+    ] = "",
+    max_restarts: Annotated[int, _option("Start again so many times when a rank fails.", "--max-restarts")] = 0,
+    module: Annotated[bool, _option("SCRIPT is a module, as in python -m.", "--module", "-m")] = False,
+    no_python: Annotated[bool, _option("SCRIPT is a command: run it without Python.", "--no-python")] = False,
+    role: Annotated[str, _option("A name for the ranks, seen as ROLE_NAME.", "--role")] = "default",
+    standalone: Annotated[bool, _option("This host alone, on a free port. The default.", "--standalone")] = False,
+    nnodes: Annotated[str, _option("How many hosts.", "--nnodes", panel=_NETWORK)] = "1",
+    node_rank: Annotated[int | None, _option("This host's number, from 0.", "--node-rank", panel=_NETWORK)] = None,
+    master_addr: Annotated[str | None, _option("The address of host 0.", "--master-addr", panel=_NETWORK)] = None,
+    master_port: Annotated[
+        int | None, _option("Its port. Default: a free one; 29500 with several hosts.", "--master-port", panel=_NETWORK)
+    ] = None,
+    rdzv_endpoint: Annotated[
+        str, _option("HOST:PORT, in place of --master-addr and --master-port.", "--rdzv-endpoint", panel=_NETWORK)
+    ] = "",
+    rdzv_backend: Annotated[
+        str, _option("static, c10d or rollcall: all mean rollcall's own.", "--rdzv-backend", panel=_NETWORK)
+    ] = "static",
+    rdzv_id: Annotated[str, _option("The name of the run.", "--rdzv-id", panel=_NETWORK)] = "",
+    rdzv_conf: Annotated[
+        str, _option("timeout=600: seconds to wait for all hosts.", "--rdzv-conf", panel=_NETWORK)
+    ] = "",
+    local_addr: Annotated[str | None, _option("", "--local-addr", hidden=True)] = None,
+    monitor_interval: Annotated[float, _option("", "--monitor-interval", hidden=True)] = 0.1,
+    start_method: Annotated[str, _option("", "--start-method", hidden=True)] = "spawn",
+    run_path: Annotated[bool, _option("", "--run-path", hidden=True)] = False,
+    virtual_local_rank: Annotated[
+        bool, _option("Every rank sees LOCAL_RANK 0 and its own GPU only.", "--virtual-local-rank")
+    ] = False,
+) -> None:
+    """Start SCRIPT on several ranks, as torchrun does, only faster.
+
+    [bold]Examples[/]
+
+      rollcall run -n 4 train.py --epochs 3
+
+      rollcall run -n 4 --show 0 --max-restarts 2 -m my.trainer
+
+      rollcall run --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 -n 4 train.py   (and --node-rank 1 on the other)
+
+      rollcall run -n 2 --dry-run train.py
+    """
+    if module and no_python:
+        raise UsageError("-m and --no-python exclude each other: a module is run by Python")
+    if start not in ("warm", "fresh"):
+        raise UsageError(f"--start {start} is not known: use warm or fresh")
+    if rdzv_backend not in _BACKENDS:
+        raise UsageError(f"--rdzv-backend {rdzv_backend} is not needed here: use {', '.join(_BACKENDS)}, or leave it out")
+    hosts = _hosts(nnodes)
+    conf = _conf(rdzv_conf)
+    addr, port = _endpoint(rdzv_endpoint, master_addr, master_port)
+    slots = devices.slots(nproc_per_node)
+    by_arrival = bool(rdzv_endpoint) and "rank" not in conf
+    plan = Plan(
+        program=Program("module" if module else "command" if no_python else "script", script, tuple(args or ())),
+        slots=slots,
+        nnodes=hosts,
+        node_rank=node_rank if node_rank is not None else None if by_arrival else int(conf.get("rank", 0)),
+        master_addr=None if standalone or hosts == 1 and not rdzv_endpoint else addr,
+        master_port=0 if standalone else port if port is not None else DEFAULT_PORT if hosts > 1 else 0,
+        max_restarts=max_restarts,
+        # One rank gains nothing from a server: its own import of torch is the only one there is.
+        start=cast('Literal["warm", "fresh"]', "fresh" if no_python or slots == 1 else start),
+        preload=tuple(preload or ()),
+        role=role,
+        run_id=rdzv_id or uuid.uuid4().hex[:12],
+        join_timeout_s=float(conf.get("join_timeout", conf.get("timeout", 600))),
+        timeout_s=timeout,
+        grace_s=grace,
+        log_dir=log_dir,
+        virtual_local_rank=virtual_local_rank,
+        show=Show(_ranks("--show", show), _ranks("--local-ranks-filter", local_ranks_filter or "all"), _hidden(redirects, tee)),
+        cwd=os.getcwd(),
+    )
+    check(plan)
+    if dry_run:
+        print(describe(plan))
+        return
+    from rollcall.launch.launcher import run as launch
+
+    raise typer.Exit(launch(plan))
+
+
+def _hosts(nnodes: str) -> int:
+    least, _, most = nnodes.partition(":")
+    if not least.isdigit() or most not in ("", least):
+        raise UsageError(f"--nnodes {nnodes} is not a number of hosts: use one number, such as 2")
+    return int(least)
+
+
+def _conf(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split(",") if part]
+    if any(not equals for _, equals, _ in pairs):
+        raise UsageError(f"--rdzv-conf {text} is not of the form name=value,name=value")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _endpoint(endpoint: str, addr: str | None, port: int | None) -> tuple[str | None, int | None]:
+    if not endpoint:
+        return addr, port
+    host, colon, number = endpoint.rpartition(":")
+    if colon and not number.isdigit():
+        raise UsageError(f"--rdzv-endpoint {endpoint} is not of the form HOST:PORT")
+    return (host, int(number)) if colon else (number, port)
+
+
+def _ranks(option: str, text: str) -> tuple[int, ...] | None:
+    try:
+        return parse_ranks(text)
+    except ValueError:
+        raise UsageError(f"{option} {text} does not name ranks: use 0, or 0,2-3, or all") from None
+
+
+def _hidden(redirects: str, tee: str) -> tuple[tuple[int, int], ...]:
+    shown = _streams("--tee", tee)
+    return tuple(pair for pair in _streams("--redirects", redirects) if pair not in shown and (-1, pair[1]) not in shown)
+
+
+def _streams(option: str, text: str) -> tuple[tuple[int, int], ...]:
+    """torchrun's way to name streams: `3`, or `0:1,1:3` by local rank."""
+    pairs = []
+    for part in text.split(","):
+        local, colon, streams = part.rpartition(":")
+        if streams not in ("0", "1", "2", "3") or (colon and not local.isdigit()):
+            raise UsageError(f"{option} {text} does not name streams: use 0 to 3, or 0:1,1:3 by local rank")
+        pairs += [(int(local) if colon else -1, s) for s in (1, 2) if int(streams) & s]
+    return tuple(pairs)

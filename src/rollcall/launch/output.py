@@ -1,0 +1,117 @@
+"""The agent's side of the ranks' output: pipes in, untouched log files and messages to the launcher out."""
+
+import contextlib
+import os
+import selectors
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from rollcall.launch.messages import Note, Output, Wire
+
+_CHUNK_BYTES = 1 << 16
+STDOUT, STDERR = 1, 2
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The read end of one stream of one rank."""
+
+    rank: int
+    stream: int
+    log: Path
+
+
+class OutputPump:
+    """One thread that reads what the ranks write, so that no rank ever waits for another's output."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._sources: dict[int, _Source] = {}
+        self._files: dict[Path, BinaryIO | None] = {}
+        self._selector = selectors.DefaultSelector()
+        self._reading = threading.Lock()
+        threading.Thread(target=self._pump, name="output", daemon=True).start()
+
+    def pipe(self, rank: int, stream: int, log: Path) -> int:
+        """A new pipe from a rank; returns the end that the rank writes to."""
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        with self._reading:
+            if log not in self._files:
+                self._files[log] = self._open(log)
+            self._sources[read] = _Source(rank, stream, log)
+            self._selector.register(read, selectors.EVENT_READ)
+        return write
+
+    def drain(self, rank: int) -> None:
+        """Read all that a rank has written until now."""
+        with self._reading:
+            for fd in [fd for fd, source in self._sources.items() if source.rank == rank]:
+                while self._read(fd):
+                    pass
+
+    def close(self) -> None:
+        """Read what is left; close pipes and files. Whoever still holds a pipe's other end is not waited for."""
+        with self._reading:
+            for fd in list(self._sources):
+                while self._read(fd):
+                    pass
+            for fd in list(self._sources):
+                self._drop(fd)
+            for file in self._files.values():
+                if file is not None:
+                    file.close()
+            self._files.clear()
+
+    def _pump(self) -> None:
+        while True:
+            for key, _ in self._selector.select(timeout=0.1):
+                with self._reading:
+                    self._read(key.fd)
+
+    def _read(self, fd: int) -> bool:
+        """Pass one chunk on. False if there is nothing to read now."""
+        source = self._sources.get(fd)
+        if source is None:
+            return False
+        try:
+            data = os.read(fd, _CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._drop(fd)
+            return False
+        self._write(source.log, data)
+        with contextlib.suppress(BrokenPipeError):  # the launcher is gone; the agent is about to notice
+            self._wire.send(Output(source.rank, source.stream, data))
+        return True
+
+    def _drop(self, fd: int) -> None:
+        self._selector.unregister(fd)
+        del self._sources[fd]
+        os.close(fd)
+
+    def _open(self, log: Path) -> BinaryIO | None:
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            return open(log, "ab", buffering=0)
+        except OSError as error:
+            self._give_up(log, error)
+            return None
+
+    def _write(self, log: Path, data: bytes) -> None:
+        file = self._files[log]
+        if file is None:
+            return
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+        except OSError as error:  # a full disk must not end the ranks
+            self._files[log] = None
+            self._give_up(log, error)
+
+    def _give_up(self, log: Path, error: OSError) -> None:
+        self._wire.send(Note(f"{log} is no longer written ({error.strerror}); the ranks go on, output is shown here only"))

@@ -1,0 +1,176 @@
+"""What is to run where: a pure, printable value. Nothing here starts anything."""
+
+import dataclasses
+import os
+import shlex
+import stat
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rollcall.errors import UsageError
+
+MOST_RANKS_PER_HOST = 4096
+LOOPBACK = "127.0.0.1"
+DEFAULT_PORT = 29500  # torchrun's, for starting by hand on several hosts
+
+
+@dataclass(frozen=True)
+class Program:
+    """What every rank runs: a Python script or folder, a module, or any command."""
+
+    kind: Literal["script", "module", "command"]
+    target: str
+    args: tuple[str, ...] = ()
+
+    def words(self) -> list[str]:
+        return [*{"script": [], "module": ["-m"], "command": ["--no-python"]}[self.kind], self.target, *self.args]
+
+
+@dataclass(frozen=True)
+class Show:
+    """Which ranks and streams reach the console. Log files always get everything."""
+
+    ranks: tuple[int, ...] | None = None  # None: all
+    local_ranks: tuple[int, ...] | None = None
+    hidden_streams: tuple[tuple[int, int], ...] = ()  # (local rank or -1 for all, stream)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run, as this host is to take part in it."""
+
+    program: Program
+    slots: int
+    nnodes: int = 1
+    node_rank: int | None = 0
+    master_addr: str | None = None
+    master_port: int = 0
+    max_restarts: int = 0
+    start: Literal["warm", "fresh"] = "warm"
+    preload: tuple[str, ...] = ()
+    role: str = "default"
+    run_id: str = ""
+    join_timeout_s: float = 600.0
+    timeout_s: float | None = None
+    grace_s: float = 10.0
+    log_dir: str | None = None
+    virtual_local_rank: bool = False
+    show: Show = Show()
+    cwd: str = ""
+
+    @property
+    def world_size(self) -> int:
+        """As far as this host knows: the others are taken to have as many slots."""
+        return self.slots * self.nnodes
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> "Plan":
+        program = Program(**{**fields["program"], "args": tuple(fields["program"]["args"])})
+        show = Show(**{name: _tuples(value) for name, value in fields["show"].items()})
+        return cls(**{**fields, "program": program, "show": show, "preload": tuple(fields["preload"])})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list | tuple) else value
+
+
+def check(plan: Plan) -> Plan:
+    """The plan, if it can work on this host."""
+    if not 1 <= plan.slots <= MOST_RANKS_PER_HOST:
+        raise UsageError(
+            f"-n {plan.slots} asks for {plan.slots} ranks on one host, but 1 to {MOST_RANKS_PER_HOST} can start"
+            f" there: use `-n {os.cpu_count()}` for one per core, or more hosts with --nnodes"
+        )
+    if plan.nnodes < 1:
+        raise UsageError(f"--nnodes {plan.nnodes} leaves no host to run on: use 1 or more")
+    if plan.node_rank is not None and not 0 <= plan.node_rank < plan.nnodes:
+        raise UsageError(
+            f"--node-rank {plan.node_rank} is not among {plan.nnodes} hosts: they are numbered 0 to {plan.nnodes - 1}"
+        )
+    if plan.nnodes > 1 and plan.master_addr is None:
+        raise UsageError(f"--nnodes {plan.nnodes} needs --master-addr: the address of the host with --node-rank 0")
+    if plan.max_restarts < 0:
+        raise UsageError(f"--max-restarts {plan.max_restarts} is below zero: use 0 for none")
+    for rank in plan.show.ranks or ():
+        if plan.nnodes == 1 and rank >= plan.slots:
+            raise UsageError(f"--show names rank {rank}, but the ranks of this run are 0 to {plan.slots - 1}")
+    _check_program(plan)
+    return plan
+
+
+def _check_program(plan: Plan) -> None:
+    program = plan.program
+    if program.kind != "script":
+        return
+    path = Path(plan.cwd, program.target)
+    if not path.exists():
+        hint = f"; did you mean -m {program.target}?" if "/" not in program.target and _is_dotted(program.target) else ""
+        raise UsageError(f"there is no script {program.target} in {plan.cwd}: check the path{hint}")
+    if path.is_dir():
+        if not (path / "__main__.py").exists():
+            raise UsageError(f"{program.target} is a folder without __main__.py: name a script in it")
+        return
+    if not stat.S_ISREG(path.stat().st_mode):
+        return  # a pipe, as in `rollcall run <(…)`: it can be read only once
+    _check_python(program.target, path)
+
+
+def _is_dotted(name: str) -> bool:
+    return not name.endswith(".py") and all(part.isidentifier() for part in name.split("."))
+
+
+def _check_python(name: str, path: Path) -> None:
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {name} ({error.strerror}): check its permissions") from error
+    if source.startswith(b"PK\x03\x04") or path.suffix == ".pyc":
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the ranks will say it themselves
+            compile(source, name, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        where = f" line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        why = error.msg if isinstance(error, SyntaxError) else error
+        raise UsageError(
+            f"{name}{where} is not Python ({why}): mend it, or use --no-python if it is a command of its own"
+        ) from error
+
+
+def describe(plan: Plan) -> str:
+    """The plan in words, and what you would otherwise have typed on each machine for each rank."""
+    master = plan.master_addr or LOOPBACK
+    port = plan.master_port or DEFAULT_PORT
+    lines = [
+        f"{plan.world_size} ranks of {shlex.join(plan.program.words())}",
+        f"on {plan.nnodes} host{'s' * (plan.nnodes > 1)} with {plan.slots} slots each, {plan.start} start,"
+        f" at most {plan.max_restarts} restarts",
+    ]
+    for node in range(plan.nnodes):
+        mine = "this host" if node == plan.node_rank or plan.nnodes == 1 else f"host of node {node}"
+        lines.append(f"\n# on {mine} (node {node}), without rollcall:")
+        for local in range(plan.slots):
+            rank = node * plan.slots + local
+            env = {
+                "MASTER_ADDR": master,
+                "MASTER_PORT": port,
+                "WORLD_SIZE": plan.world_size,
+                "RANK": rank,
+                "LOCAL_RANK": local,
+                "LOCAL_WORLD_SIZE": plan.slots,
+            }
+            settings = " ".join(f"{name}={value}" for name, value in env.items())
+            lines.append(f"{settings} {shlex.join(_typed(plan.program))} &")
+    return "\n".join(lines)
+
+
+def _typed(program: Program) -> list[str]:
+    words = [program.target, *program.args]
+    return words if program.kind == "command" else [os.path.basename(sys.executable), *program.words()]

@@ -1,0 +1,197 @@
+"""Turning a fork of the warm server into `python script.py`.
+
+Whatever a program can see must be what a fresh interpreter would have shown it. Where that cannot be
+done in the fork, the rank turns itself into a fresh interpreter by exec: same process, same streams.
+docs/fidelity.md lists the few differences that remain; a test compares all the rest with torchrun.
+"""
+
+import atexit
+import gc
+import importlib.machinery
+import io
+import os
+import pkgutil
+import runpy
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, NoReturn
+
+_EXIT_FLUSH_FAILED = 120  # what CPython exits with when stdout could not be flushed
+
+
+def become(request: dict[str, Any], _extra_fds: list[int]) -> NoReturn:
+    """Be the rank that the agent asked for."""
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    program, start = request["program"], request["start"]
+    if start == "warm":
+        reason = unsafe_to_fork() or shadowed(program)
+        if reason is None:
+            run_here(program)
+        print(f"rollcall: {reason}; starting a fresh interpreter instead", file=sys.stderr)
+    run_fresh(program)
+
+
+def command(program: dict[str, Any]) -> list[str]:
+    """The words that torchrun would have started this rank with."""
+    head = {"script": [sys.executable, "-u"], "module": [sys.executable, "-u", "-m"], "command": []}
+    return [*head[program["kind"]], program["target"], *program["args"]]
+
+
+def run_fresh(program: dict[str, Any]) -> NoReturn:
+    words = command(program)
+    try:
+        os.execvp(words[0], words)
+    except OSError as error:
+        print(f"rollcall: cannot start {words[0]}: {error.strerror}", file=sys.stderr)
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def unsafe_to_fork() -> str | None:
+    """Why this fork cannot be trusted, if so: a fork copies only the thread that called it."""
+    threads = len(os.listdir(f"/proc/{os.getppid()}/task"))
+    if threads > 1:
+        return f"a preloaded module started {threads - 1} threads"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "a preloaded module initialised CUDA"
+    return None
+
+
+def shadowed(program: dict[str, Any]) -> str | None:
+    """Why the preloaded modules are the wrong ones, if so: the program's folder has its own of that name."""
+    folder = Path.cwd() if program["kind"] == "module" else Path(program["target"]).resolve().parent
+    for found in pkgutil.iter_modules([str(folder)]):
+        loaded = getattr(sys.modules.get(found.name), "__file__", None)
+        if loaded is not None and folder not in Path(loaded).parents:
+            return f"{folder / found.name} hides a module of that name that is already loaded"
+    return None
+
+
+def run_here(program: dict[str, Any]) -> NoReturn:
+    """Run the program in this very process, as the interpreter's own start would."""
+    main = sys.modules["__main__"] = _new_main()
+    sys.argv = [program["target"], *program["args"]]
+    sys.orig_argv = command(program)
+    _forget_random_state()
+    gc.enable()
+    _finish(_guard(program, main), main)
+
+
+def _new_main() -> ModuleType:
+    main = ModuleType("__main__")
+    main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
+    return main
+
+
+def _forget_random_state() -> None:
+    """Python's own generator reseeds itself after a fork; numpy's does not."""
+    random = sys.modules.get("numpy.random")
+    if random is not None:
+        random.seed()
+
+
+def _guard(program: dict[str, Any], main: ModuleType) -> int:
+    """Run to the end, and end as the interpreter would: its exit code, its words on stderr."""
+    try:
+        _RUNNERS[program["kind"]](program["target"], main)
+    except SystemExit as stop:
+        return _exit_code(stop)
+    except BaseException as error:
+        error.__traceback__ = _users_part(error.__traceback__)
+        return _report(error)
+    return 0
+
+
+def _run_script(target: str, main: ModuleType) -> None:
+    path = Path(target)
+    if path.is_dir() or _is_zip(path):
+        _set_first_path(os.path.abspath(target))
+        runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]  # as CPython does
+        return
+    _set_first_path(str(path.resolve().parent))
+    full = os.path.join(os.getcwd(), target)
+    main.__dict__.update(
+        __file__=full, __cached__=None, __loader__=importlib.machinery.SourceFileLoader("__main__", full)
+    )
+    with io.open_code(full) as file:
+        code = compile(file.read(), full, "exec", dont_inherit=True)
+    exec(code, main.__dict__)
+
+
+def _run_module(target: str, _main: ModuleType) -> None:
+    _set_first_path(os.getcwd())
+    sys.argv[0] = "-m"
+    runpy._run_module_as_main(target)  # type: ignore[attr-defined]  # as CPython does
+
+
+_RUNNERS = {"script": _run_script, "module": _run_module}
+
+
+def _is_zip(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def _set_first_path(entry: str) -> None:
+    """sys.path[0] is the agent's own until now; -P and PYTHONSAFEPATH leave it out for everybody."""
+    if not sys.flags.safe_path:
+        sys.path[0] = entry
+
+
+def _exit_code(stop: SystemExit) -> int:
+    if stop.code is None:
+        return 0
+    if isinstance(stop.code, int):
+        return stop.code & 0xFF
+    print(stop.code, file=sys.stderr)
+    return 1
+
+
+def _users_part(where: TracebackType | None) -> TracebackType | None:
+    """The traceback from the program's first frame on: ours and runpy's are not the user's business."""
+    hidden = {__file__, runpy.__file__, "<frozen runpy>"}
+    while where is not None and where.tb_frame.f_code.co_filename in hidden:
+        where = where.tb_next
+    return where
+
+
+def _report(error: BaseException) -> int:
+    """What the interpreter does with an uncaught exception."""
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit as stop:
+        return _exit_code(stop)
+    except BaseException:
+        print("Error in sys.excepthook:", file=sys.stderr)
+        traceback.print_exc()
+        print("\nOriginal exception was:", file=sys.stderr)
+        traceback.print_exception(error)
+    return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _finish(code: int, main: ModuleType) -> NoReturn:
+    """Shut down in the interpreter's order: threads, atexit, the program's globals, the streams.
+
+    The preloaded modules are not torn down: that would take a third of a second and copy every page.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    if threading.active_count() == 1:  # a daemon thread may still need the globals
+        main.__dict__.clear()
+        gc.collect()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except (OSError, ValueError):
+            code = _EXIT_FLUSH_FAILED
+    if code == -signal.SIGINT:  # so that whoever waits sees the signal, as with any Ctrl-C
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code)

@@ -1,0 +1,144 @@
+"""The folder of a run: what was planned, what each rank printed, how it ended."""
+
+import contextlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rollcall.errors import UsageError
+from rollcall.launch.plan import Plan
+
+_MOST_OF_ONE_SECOND = 1000
+
+
+@dataclass(frozen=True)
+class RankLogs:
+    """Where one rank's output of one attempt goes."""
+
+    stdout: Path
+    stderr: Path
+    error: Path  # where @record of torch elastic would leave its traceback
+
+    @classmethod
+    def of(cls, plan: Plan, folder: Path, attempt: int, rank: int, local_rank: int) -> "RankLogs":
+        error = folder / "errors" / f"attempt-{attempt}" / f"rank-{rank}.json"
+        error.parent.mkdir(parents=True, exist_ok=True)
+        if plan.log_dir is None:
+            log = folder / "logs" / f"attempt-{attempt}" / f"rank-{rank}.log"
+            return cls(log, log, error)
+        # torchrun's layout, for those who have scripts that look for it
+        place = Path(plan.cwd, plan.log_dir, plan.run_id, f"attempt_{attempt}", str(local_rank))
+        return cls(place / "stdout.log", place / "stderr.log", error)
+
+
+def home() -> Path:
+    """Where runs are kept: $ROLLCALL_DIR, or .rollcall in this folder."""
+    return Path(os.environ.get("ROLLCALL_DIR", ".rollcall")).absolute() / "runs"
+
+
+class RunFolder:
+    """A run's folder and its run.json, which is rewritten as the run goes on."""
+
+    def __init__(self, path: Path, facts: dict[str, Any]) -> None:
+        self.path = path
+        self._facts = facts
+
+    @classmethod
+    def create(cls, plan: Plan, command: list[str]) -> "RunFolder":
+        now = datetime.now(UTC).astimezone()
+        name = f"{now:%Y-%m-%dT%H-%M-%S}-{_stem(plan)}"
+        try:
+            path = _make_new(home(), name)
+            if plan.log_dir is not None:
+                _check_writable(Path(plan.cwd, plan.log_dir))
+        except OSError as error:
+            raise UsageError(
+                f"cannot write to {error.filename} ({error.strerror}): choose another folder with --log-dir or $ROLLCALL_DIR"
+            ) from error
+        folder = cls(
+            path,
+            {
+                "command": command,
+                "started": now.isoformat(timespec="seconds"),
+                "plan": plan.to_dict(),
+                "versions": {"rollcall": version("rollcall"), "torch": version("torch"), "python": platform.python_version()},
+                "host": platform.node(),
+                "launcher_pid": os.getpid(),
+                "attempts": [],
+                "outcome": "running",
+            },
+        )
+        folder.save()
+        _point_latest_to(path)
+        return folder
+
+    def note_attempt(self, number: int, **facts: Any) -> None:
+        """Add facts to one attempt."""
+        attempts = self._facts["attempts"]
+        while len(attempts) <= number:
+            attempts.append({"attempt": len(attempts), "pids": {}, "exit_codes": {}})
+        for key, value in facts.items():
+            if isinstance(value, dict):
+                attempts[number].setdefault(key, {}).update(value)
+            else:
+                attempts[number][key] = value
+
+    def save(self, **facts: Any) -> None:
+        self._facts.update(facts)
+        # Whole or not at all: others read it while the run goes on.
+        fresh = self.path / "run.json.new"
+        with contextlib.suppress(OSError):  # a full disk is no reason to end the run
+            fresh.write_text(json.dumps(self._facts, indent=2) + "\n")
+            fresh.replace(self.path / "run.json")
+
+
+def all_runs() -> Iterator[dict[str, Any]]:
+    """The facts of every run of this folder, oldest first."""
+    for path in sorted(home().glob("*/run.json")):
+        if not path.parent.is_symlink():
+            with contextlib.suppress(OSError, ValueError):
+                yield {"name": path.parent.name, **json.loads(path.read_text())}
+
+
+def _stem(plan: Plan) -> str:
+    name = Path(plan.program.target).stem if plan.program.kind == "script" else plan.program.target
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in name)[:40] or "run"
+
+
+def _make_new(parent: Path, name: str) -> Path:
+    """Two runs may start in the same second."""
+    parent.mkdir(parents=True, exist_ok=True)
+    for number in range(_MOST_OF_ONE_SECOND):
+        path = parent / (f"{name}-{number}" if number else name)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise UsageError(f"{parent} already has {_MOST_OF_ONE_SECOND} runs named {name}: something starts runs in a loop")
+
+
+def _check_writable(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = folder / f".rollcall-{os.getpid()}"
+    probe.touch()
+    probe.unlink()
+
+
+def _point_latest_to(path: Path) -> None:
+    fresh = path.parent / f".latest-{os.getpid()}"
+    with contextlib.suppress(OSError):
+        fresh.symlink_to(path.name)
+        fresh.replace(path.parent / "latest")
+
+
+def command_line() -> list[str]:
+    """What the user typed."""
+    return [Path(sys.argv[0]).name, *sys.argv[1:]]
