@@ -33,7 +33,7 @@ def _outcome(run: dict[str, Any]) -> str:
         return "killed"
     attempts = len(run["attempts"])
     code = f" (exit code {run['exit_code']})" if run.get("exit_code") else ""
-    return run["outcome"] + code + (f", {attempts} attempts" if attempts > 1 else "")
+    return f"{run['outcome']}{code}" + (f", {attempts} attempts" if attempts > 1 else "")
 
 
 def print_versions() -> None:

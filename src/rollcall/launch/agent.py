@@ -5,23 +5,19 @@ When the launcher is gone, so are the ranks. The engine is torch elastic's agent
 rank assignment); here it gets our rendezvous and our way of starting a process.
 """
 
-import contextlib
 import gc
 import importlib
 import logging
 import os
-import signal
-import socket
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from rollcall.errors import RollcallError, UsageError
 from rollcall.launch import preload, rank, supervise
 from rollcall.launch.forkserver import ForkServer
-from rollcall.launch.messages import Message, Note, Order, Refused, Stop, Wire
+from rollcall.launch.messages import Message, Order, Refused, Stop, Wire
 from rollcall.launch.plan import Plan
 
 if TYPE_CHECKING:
@@ -60,7 +56,7 @@ def _take_stdio() -> Wire:
 
 def _serve(wire: Wire, order: Order, plan: Plan) -> int:
     _import(preload.modules(plan) if plan.start == "warm" else ())
-    server = ForkServer(rank.become, close_fds=wire.filenos())
+    server = ForkServer.fork(rank.become, close_fds=(*wire.filenos(), order.stdin_fd))
     if plan.start == "fresh":
         _import(("torch",))
     # Only now: the server must be forked off a process with one thread, and imports of torch elastic

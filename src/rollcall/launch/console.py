@@ -26,7 +26,9 @@ _MOST_TRACEBACK_LINES = 2000
 _TRACEBACK = "Traceback (most recent call last):"
 _COLOURS = (36, 33, 32, 35, 34, 31, 96, 93, 92, 95, 94, 91)
 # What a terminal would obey instead of show, but for colours: a rank must not move the cursor of all.
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-LN-Za-ln-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b\x0c\x0e-\x1a\x7f]")
+_CONTROL = re.compile(
+    r"\x1b\[[0-9;?]*[A-LN-Za-ln-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b\x0c\x0e-\x1a\x7f]"
+)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 

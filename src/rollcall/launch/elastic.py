@@ -38,6 +38,7 @@ from rollcall.launch.words import how_it_ended
 _LOOK_S = 0.1  # at most so long until a request to stop, or another host's failure, is noticed
 _TERM_GRACE_S = 3.0  # between SIGTERM and SIGKILL, for those who did not heed SIGINT
 _SETTLE_S = 0.3  # from the first failure until the other ranks are ended
+_HELPERS_S = 0.5  # for what ends by itself once its rank is gone
 _KILL_GRACE_S = 10.0  # the kernel may need a moment to free a large rank
 
 
@@ -102,7 +103,7 @@ class HostAgent(SimpleElasticAgent):
             Started(
                 attempt=self._meeting.attempt,
                 host=socket.gethostname(),
-                node_rank=worker_group.group_rank,
+                node_rank=self._meeting.node_rank,
                 world_size=worker_group.workers[0].world_size,
                 master=f"{worker_group.master_addr}:{worker_group.master_port}",
                 pids={str(w.global_rank): pids[w.local_rank] for w in worker_group.workers},
@@ -204,6 +205,7 @@ class HostAgent(SimpleElasticAgent):
         for number, grace_s in steps.items():
             self._signal(number)
             self._wait(grace_s)
+        supervise.wait_for_descendants(_HELPERS_S, spared=(self._server.pid,))
         left = supervise.end_descendants(_TERM_GRACE_S, spared=(self._server.pid,))
         if left:
             self._wire.send(Note(f"ended what the ranks had left running: {', '.join(left)}"))

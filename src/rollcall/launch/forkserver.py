@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import time
 import traceback
 from collections.abc import Callable
@@ -38,28 +39,45 @@ class Exit:
 
 
 class ForkServer:
-    """The handle that the parent process holds."""
+    """The handle that the parent process holds: the server's pid, and the connection to it."""
 
-    def __init__(self, become: Become, close_fds: tuple[int, ...] = ()) -> None:
-        here, there = socket.socketpair()
-        parent = os.getpid()
-        # Keep the collector of every child from touching, and so copying, the pages that exist now.
-        gc.freeze()
-        self.pid = os.fork()
-        if self.pid == 0:
-            supervise.die_with_parent(parent)
-            here.close()
-            for fd in close_fds:
-                os.close(fd)
-            _serve(there, become)
-        there.close()
-        self._socket = here
+    def __init__(self, pid: int, connection: socket.socket) -> None:
+        self.pid = pid
+        self._socket = connection
         self._started: list[int] = []
         self._ended: list[Exit] = []
         self._buffer = b""
 
-    def fileno(self) -> int:
-        return self._socket.fileno()
+    @classmethod
+    def fork(cls, become: Become, close_fds: tuple[int, ...] = ()) -> "ForkServer":
+        """Make this process's image the one that children start from."""
+        here, there = socket.socketpair()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            supervise.die_with_parent(parent)
+            here.close()
+            for fd in close_fds:
+                os.close(fd)
+            serve(there, become)
+        there.close()
+        return cls(pid, here)
+
+    @classmethod
+    def launch(cls, words: list[str], env: dict[str, str] | None = None) -> "ForkServer":
+        """Start a command that will serve on the socket whose number is added to it as the last word."""
+        here, there = socket.socketpair()
+        with there:
+            process = subprocess.Popen(
+                [*words, str(there.fileno())],
+                pass_fds=(there.fileno(),),
+                env=env,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        # The handle is ours from here on: Popen would warn that nobody has waited for it.
+        process.returncode = 0
+        return cls(process.pid, here)
 
     def start(self, request: dict[str, Any], std: tuple[int, int, int], extra: tuple[int, ...] = ()) -> int:
         """Fork a child that becomes what the request says, with these as its stdin, stdout, stderr."""
@@ -103,8 +121,10 @@ class ForkServer:
                 self._ended.append(Exit(**reply))
 
 
-def _serve(control: socket.socket, become: Become) -> NoReturn:
+def serve(control: socket.socket, become: Become) -> NoReturn:
     """The server's life. Leaves by _exit: this is a fork of somebody else's interpreter."""
+    # Keep the collector of every child from touching, and so copying, the pages that exist now.
+    gc.freeze()
     wake_r, wake_w = os.pipe()
     os.set_blocking(wake_w, False)
     os.set_blocking(wake_r, False)
@@ -113,13 +133,13 @@ def _serve(control: socket.socket, become: Become) -> NoReturn:
     server = os.getpid()
     try:
         while True:
-            readable, _, _ = select.select([control, wake_r], [], [])
+            readable, _, _ = select.select([control.fileno(), wake_r], [], [])
             if wake_r in readable:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake_r, 4096)
                 for end in _reap():
                     _reply(control, end)
-            if control in readable:
+            if control.fileno() in readable:
                 request, fds = _receive(control)
                 pid = os.fork()
                 if pid == 0:
@@ -131,7 +151,8 @@ def _serve(control: socket.socket, become: Become) -> NoReturn:
                 for fd in fds:
                     os.close(fd)
                 _reply(control, {"started": pid})
-    except (EOFError, OSError):  # the agent is gone
+    except (EOFError, OSError):  # who holds the handle is gone, and nobody is left to answer to
+        supervise.end_descendants(0)
         os._exit(0)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from rollcall.errors import say
-from rollcall.launch import supervise
+from rollcall.launch import rank, supervise, title
 from rollcall.launch.console import Console, visibility
 from rollcall.launch.messages import AttemptOver, Ended, Message, Note, Order, Output, Refused, Started, Stop, Wire
 from rollcall.launch.plan import Plan
@@ -58,9 +58,10 @@ def _start_agent(plan: Plan, stdin_fd: int) -> subprocess.Popen[bytes]:
     env = dict(os.environ)
     if plan.slots > 1:
         env.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, or every rank takes every core
+    # Unbuffered, as torchrun starts its ranks: they inherit it.
+    words = [sys.executable, "-u", "-m", "rollcall.launch.agent"]
     return subprocess.Popen(
-        # Unbuffered, as torchrun starts its ranks: they inherit it.
-        [sys.executable, "-u", "-m", "rollcall.launch.agent"],
+        [*words, *title.padding(words, rank.command(plan.to_dict()["program"]))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=(stdin_fd,),

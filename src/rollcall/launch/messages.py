@@ -7,7 +7,7 @@ It needs nothing but a pipe, so the same words travel over ssh or a scheduler's 
 import dataclasses
 import json
 import threading
-from typing import Any, BinaryIO, ClassVar
+from typing import IO, Any, ClassVar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Refused(Message):
 class Wire:
     """Sends from any thread, receives in one. The end of the stream is received as None."""
 
-    def __init__(self, reader: BinaryIO, writer: BinaryIO) -> None:
+    def __init__(self, reader: IO[bytes], writer: IO[bytes]) -> None:
         self._reader = reader
         self._writer = writer
         self._writing = threading.Lock()

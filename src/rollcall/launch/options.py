@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
@@ -17,12 +17,12 @@ _NETWORK = "Several hosts, started by hand"
 _LOGS = "Output"
 
 
-def _option(help_text: str, *names: str, panel: str = _TORCHRUN, **more: object) -> object:
+def _option(help_text: str, *names: str, panel: str = _TORCHRUN, hidden: bool = False) -> Any:
     """An option under its dashed and its underscored name, and torchrun's PET_ variable."""
     long = names[0]
     spellings = [*names, *([long.replace("-", "_").replace("__", "--", 1)] if "-" in long[2:] else [])]
     pet = "PET_" + long[2:].replace("-", "_").upper()
-    return typer.Option(*spellings, help=help_text, rich_help_panel=panel, envvar=pet, show_envvar=False, **more)  # type: ignore[call-overload]
+    return typer.Option(*spellings, help=help_text, rich_help_panel=panel, envvar=pet, show_envvar=False, hidden=hidden)
 
 
 def run(
@@ -37,7 +37,9 @@ def run(
     preload: Annotated[
         list[str] | None, typer.Option(help="Import this module once, in the server, for all ranks.", metavar="MODULE")
     ] = None,
-    timeout: Annotated[float | None, typer.Option(help="End the run after so many seconds, with exit code 124.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="End the run after so many seconds, with exit code 124.")
+    ] = None,
     grace: Annotated[
         float, _option("Seconds that ranks get to end when asked to.", "--shutdown-timeout", "--grace")
     ] = 10.0,
@@ -45,16 +47,18 @@ def run(
     show: Annotated[
         str, typer.Option(help="Ranks to show: 0, or 0,2-3, or all.", rich_help_panel=_LOGS, metavar="RANKS")
     ] = "all",
-    log_dir: Annotated[
-        str | None, _option("Write logs here, in torchrun's layout.", "--log-dir", panel=_LOGS)
-    ] = None,
+    log_dir: Annotated[str | None, _option("Write logs here, in torchrun's layout.", "--log-dir", panel=_LOGS)] = None,
     redirects: Annotated[
-        str, _option("Keep a stream out of the console: 1 stdout, 2 stderr, 3 both; 0:1,1:3 by local rank.", "--redirects", "-r", panel=_LOGS)
+        str,
+        _option(
+            "Keep a stream out of the console: 1 stdout, 2 stderr, 3 both; 0:1,1:3 by local rank.",
+            "--redirects",
+            "-r",
+            panel=_LOGS,
+        ),
     ] = "0",
     tee: Annotated[str, _option("Show a stream in spite of --redirects.", "--tee", "-t", panel=_LOGS)] = "0",
-    local_ranks_filter: Annotated[
-        str, _option("Local ranks to show: 0,1.", "--local-ranks-filter", panel=_LOGS)
-    ] = "",
+    local_ranks_filter: Annotated[str, _option("Local ranks to show: 0,1.", "--local-ranks-filter", panel=_LOGS)] = "",
     max_restarts: Annotated[int, _option("Start again so many times when a rank fails.", "--max-restarts")] = 0,
     module: Annotated[bool, _option("SCRIPT is a module, as in python -m.", "--module", "-m")] = False,
     no_python: Annotated[bool, _option("SCRIPT is a command: run it without Python.", "--no-python")] = False,
@@ -101,7 +105,9 @@ def run(
     if start not in ("warm", "fresh"):
         raise UsageError(f"--start {start} is not known: use warm or fresh")
     if rdzv_backend not in _BACKENDS:
-        raise UsageError(f"--rdzv-backend {rdzv_backend} is not needed here: use {', '.join(_BACKENDS)}, or leave it out")
+        raise UsageError(
+            f"--rdzv-backend {rdzv_backend} is not needed here: use {', '.join(_BACKENDS)}, or leave it out"
+        )
     hosts = _hosts(nnodes)
     conf = _conf(rdzv_conf)
     addr, port = _endpoint(rdzv_endpoint, master_addr, master_port)
@@ -112,7 +118,7 @@ def run(
         slots=slots,
         nnodes=hosts,
         node_rank=node_rank if node_rank is not None else None if by_arrival else int(conf.get("rank", 0)),
-        master_addr=None if standalone or hosts == 1 and not rdzv_endpoint else addr,
+        master_addr=None if standalone or (hosts == 1 and not rdzv_endpoint) else addr,
         master_port=0 if standalone else port if port is not None else DEFAULT_PORT if hosts > 1 else 0,
         max_restarts=max_restarts,
         # One rank gains nothing from a server: its own import of torch is the only one there is.
@@ -125,7 +131,9 @@ def run(
         grace_s=grace,
         log_dir=log_dir,
         virtual_local_rank=virtual_local_rank,
-        show=Show(_ranks("--show", show), _ranks("--local-ranks-filter", local_ranks_filter or "all"), _hidden(redirects, tee)),
+        show=Show(
+            _ranks("--show", show), _ranks("--local-ranks-filter", local_ranks_filter or "all"), _hidden(redirects, tee)
+        ),
         cwd=os.getcwd(),
     )
     check(plan)
@@ -169,7 +177,9 @@ def _ranks(option: str, text: str) -> tuple[int, ...] | None:
 
 def _hidden(redirects: str, tee: str) -> tuple[tuple[int, int], ...]:
     shown = _streams("--tee", tee)
-    return tuple(pair for pair in _streams("--redirects", redirects) if pair not in shown and (-1, pair[1]) not in shown)
+    return tuple(
+        pair for pair in _streams("--redirects", redirects) if pair not in shown and (-1, pair[1]) not in shown
+    )
 
 
 def _streams(option: str, text: str) -> tuple[tuple[int, int], ...]:

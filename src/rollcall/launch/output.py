@@ -114,4 +114,6 @@ class OutputPump:
             self._give_up(log, error)
 
     def _give_up(self, log: Path, error: OSError) -> None:
-        self._wire.send(Note(f"{log} is no longer written ({error.strerror}); the ranks go on, output is shown here only"))
+        self._wire.send(
+            Note(f"{log} is no longer written ({error.strerror}); the ranks go on, output is shown here only")
+        )

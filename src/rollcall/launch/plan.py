@@ -110,7 +110,9 @@ def _check_program(plan: Plan) -> None:
         return
     path = Path(plan.cwd, program.target)
     if not path.exists():
-        hint = f"; did you mean -m {program.target}?" if "/" not in program.target and _is_dotted(program.target) else ""
+        hint = (
+            f"; did you mean -m {program.target}?" if "/" not in program.target and _is_dotted(program.target) else ""
+        )
         raise UsageError(f"there is no script {program.target} in {plan.cwd}: check the path{hint}")
     if path.is_dir():
         if not (path / "__main__.py").exists():

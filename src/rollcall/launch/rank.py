@@ -17,8 +17,11 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, NoReturn
+
+from rollcall.launch import title
+from rollcall.launch.frames import users_part
 
 _EXIT_FLUSH_FAILED = 120  # what CPython exits with when stdout could not be flushed
 
@@ -77,7 +80,8 @@ def run_here(program: dict[str, Any]) -> NoReturn:
     main = sys.modules["__main__"] = _new_main()
     sys.argv = [program["target"], *program["args"]]
     sys.orig_argv = command(program)
-    _forget_random_state()
+    title.show(sys.orig_argv)
+    forget_random_state()
     gc.enable()
     _finish(_guard(program, main), main)
 
@@ -88,11 +92,13 @@ def _new_main() -> ModuleType:
     return main
 
 
-def _forget_random_state() -> None:
-    """Python's own generator reseeds itself after a fork; numpy's does not."""
-    random = sys.modules.get("numpy.random")
-    if random is not None:
-        random.seed()
+def forget_random_state() -> None:
+    """Python's own generator reseeds itself after a fork; those of numpy and torch do not."""
+    numpy_random, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
+    if numpy_random is not None:
+        numpy_random.seed()
+    if torch is not None:
+        torch.default_generator.seed()
 
 
 def _guard(program: dict[str, Any], main: ModuleType) -> int:
@@ -102,7 +108,7 @@ def _guard(program: dict[str, Any], main: ModuleType) -> int:
     except SystemExit as stop:
         return _exit_code(stop)
     except BaseException as error:
-        error.__traceback__ = _users_part(error.__traceback__)
+        error.__traceback__ = users_part(error.__traceback__)
         return _report(error)
     return 0
 
@@ -150,14 +156,6 @@ def _exit_code(stop: SystemExit) -> int:
         return stop.code & 0xFF
     print(stop.code, file=sys.stderr)
     return 1
-
-
-def _users_part(where: TracebackType | None) -> TracebackType | None:
-    """The traceback from the program's first frame on: ours and runpy's are not the user's business."""
-    hidden = {__file__, runpy.__file__, "<frozen runpy>"}
-    while where is not None and where.tb_frame.f_code.co_filename in hidden:
-        where = where.tb_next
-    return where
 
 
 def _report(error: BaseException) -> int:

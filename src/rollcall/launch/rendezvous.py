@@ -59,8 +59,13 @@ class RollCall(RendezvousHandler):
         self._wait_for_all()
         master = self._meeting_of_the_ranks()
         elastic = PrefixStore(f"rollcall/elastic/{self.attempt}", self._store)
-        assert self._node_rank is not None
-        return RendezvousInfo(elastic, self._node_rank, self._nnodes, master)
+        return RendezvousInfo(elastic, self.node_rank, self._nnodes, master)
+
+    @property
+    def node_rank(self) -> int:
+        """This host's number: given, or taken on arrival."""
+        assert self._node_rank is not None, "asked before the first rendezvous"
+        return self._node_rank
 
     def announce_failure(self, sentence: str, final: bool) -> None:
         """Tell the other agents that this attempt is over, and whether another one follows."""

@@ -1,6 +1,8 @@
 """Who failed first, and how that is told: one sentence, one traceback, one line for all the others."""
 
+import textwrap
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from rollcall.launch.console import Traceback, indent
 from rollcall.launch.messages import Ended
@@ -10,6 +12,7 @@ from rollcall.launch.words import how_it_ended, list_of
 # brought us the others' last words a moment earlier.
 _OWN_DEATHS = {-4, -7, -8, -9, -11}
 _NEAR_NS = 1_000_000_000
+_MOST_OF_AN_ERROR = 120
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,28 @@ class Failure:
         return next((line for line in reversed(self.traceback) if line and not line[0].isspace()), "")
 
 
+class Failed(Protocol):
+    """Anything that failed at a time, with an exit code."""
+
+    @property
+    def exit_code(self) -> int | None: ...
+
+    @property
+    def failed_ns(self) -> int: ...
+
+
+F = TypeVar("F", bound=Failed)
+
+
+def first_of(failures: list[F]) -> F | None:
+    """Where it began: the earliest, but for a death of its own that came to our ears a moment later."""
+    if not failures:
+        return None
+    first = min(failures, key=lambda f: f.failed_ns)
+    near = [f for f in failures if f.failed_ns - first.failed_ns < _NEAR_NS]
+    return min(near, key=lambda f: (f.exit_code not in _OWN_DEATHS, f.failed_ns))
+
+
 class Report:
     """The failures of one attempt."""
 
@@ -41,11 +66,7 @@ class Report:
         self._failures.append(Failure(ended.rank, ended.exit_code, failed_ns, lines))
 
     def first_failure(self) -> Failure | None:
-        if not self._failures:
-            return None
-        first = min(self._failures, key=lambda f: f.failed_ns)
-        near = [f for f in self._failures if f.failed_ns - first.failed_ns < _NEAR_NS]
-        return min(near, key=lambda f: (f.exit_code not in _OWN_DEATHS, f.failed_ns))
+        return first_of(self._failures)
 
     def sentence(self) -> str:
         first = self.first_failure()
@@ -62,12 +83,19 @@ class Report:
         if first.traceback:
             lines.append(f"its traceback:\n{indent(first.traceback)}")
         others = [f for f in self._failures if f is not first]
-        if others:
-            why = {f.error or how_it_ended(f.exit_code) for f in others}
-            plural = len(others) > 1
-            shown = sorted(why)[0][:160] + (f", and {len(why) - 1} other ways" if len(why) > 1 else "")
+        alike = [f.rank for f in others if (f.exit_code, f.error) == (first.exit_code, first.error)]
+        if alike:
+            lines.append(f"{_ranks(alike)} failed in the same way")
+        after = [f for f in others if f.rank not in alike]
+        if after:
+            why = sorted({f.error or how_it_ended(f.exit_code) for f in after})
+            more = f", and {len(why) - 1} more" if len(why) > 1 else ""
             lines.append(
-                f"then rank{'s' * plural} {list_of([f.rank for f in others])} failed as well, most likely because"
-                f" of it ({shown})"
+                f"{_ranks([f.rank for f in after])} failed after it, most likely because of it"
+                f" ({textwrap.shorten(why[0], _MOST_OF_AN_ERROR, placeholder=' …')}{more})"
             )
         return lines
+
+
+def _ranks(numbers: list[int]) -> str:
+    return f"rank{'s' * (len(numbers) > 1)} {list_of(numbers)}"

@@ -60,7 +60,8 @@ class RunFolder:
                 _check_writable(Path(plan.cwd, plan.log_dir))
         except OSError as error:
             raise UsageError(
-                f"cannot write to {error.filename} ({error.strerror}): choose another folder with --log-dir or $ROLLCALL_DIR"
+                f"cannot write to {error.filename} ({error.strerror}):"
+                f" choose another folder with --log-dir or $ROLLCALL_DIR"
             ) from error
         folder = cls(
             path,
@@ -68,7 +69,11 @@ class RunFolder:
                 "command": command,
                 "started": now.isoformat(timespec="seconds"),
                 "plan": plan.to_dict(),
-                "versions": {"rollcall": version("rollcall"), "torch": version("torch"), "python": platform.python_version()},
+                "versions": {
+                    "rollcall": version("rollcall"),
+                    "torch": version("torch"),
+                    "python": platform.python_version(),
+                },
                 "host": platform.node(),
                 "launcher_pid": os.getpid(),
                 "attempts": [],

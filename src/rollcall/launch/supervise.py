@@ -36,6 +36,13 @@ def descendants(spared: Collection[int] = ()) -> list[psutil.Process]:
     return [p for p in psutil.Process().children(recursive=True) if p.pid not in spared]
 
 
+def wait_for_descendants(timeout_s: float, spared: Collection[int] = ()) -> None:
+    """Let those end by themselves that are about to: multiprocessing's helpers outlive their user by a moment."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and any(map(_is_alive, descendants(spared))):
+        time.sleep(0.01)
+
+
 def end_descendants(grace_s: float, spared: Collection[int] = ()) -> list[str]:
     """End everything below this process: SIGTERM, then SIGKILL after the grace. Says what it ended."""
     ended: dict[int, str] = {}

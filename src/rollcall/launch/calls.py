@@ -1,0 +1,319 @@
+"""Functions on ranks: a warm server in a process of its own, and what its children do.
+
+`rollcall.spawn` and the pytest plugin run on this. The server has imported torch; a rank is a fork of
+it that loads a pickled function, calls it, and leaves the pickled answer in a memory file.
+"""
+
+import contextlib
+import faulthandler
+import gc
+import importlib
+import os
+import pickle
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import cloudpickle
+
+from rollcall.errors import RankError, UsageError
+from rollcall.launch import supervise
+from rollcall.launch.forkserver import Exit, ForkServer, serve
+from rollcall.launch.frames import users_part, users_stack
+from rollcall.launch.plan import LOOPBACK, MOST_RANKS_PER_HOST
+from rollcall.launch.rank import forget_random_state
+from rollcall.launch.words import how_it_ended
+from rollcall.ports import listen
+
+_STACKS = signal.SIGRTMIN + 7  # asks a rank for its stacks; a signal that no library is known to use
+_SETTLE_S = 0.3  # from the first failure until the other ranks are ended
+_STACKS_S = 1.0
+_READ = 1 << 20
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How one rank's call ended."""
+
+    rank: int
+    exit_code: int | None  # None: it was still running, and we ended it
+    value: Any = None
+    error: BaseException | None = None
+    traceback: str = ""
+    failed_ns: int = 0
+    output: str = ""
+    stacks: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None or self.exit_code not in (0, None)
+
+
+class CallServer:
+    """A warm server, and calls on ranks forked from it."""
+
+    def __init__(self, preload: Sequence[str] = (), env: dict[str, str] | None = None) -> None:
+        """`preload` names modules to import, or with `module:function` also to call, in the server."""
+        self._preload = ["torch", "torch.distributed", *preload]
+        self._env = env or {}
+        self._server: ForkServer | None = None
+        self._owner = os.getpid()
+
+    def start(self) -> ForkServer:
+        """The server, started if need be: it dies with us, and is not shared with a fork of us."""
+        if self._server is None or self._owner != os.getpid():
+            words = [sys.executable, "-m", "rollcall.launch.calls", ",".join(self._preload)]
+            env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **self._env}
+            env.setdefault("OMP_NUM_THREADS", "1")
+            self._server, self._owner = ForkServer.launch(words, env), os.getpid()
+        return self._server
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        ranks: int,
+        *,
+        timeout_s: float | None = None,
+        env: dict[str, str] | None = None,
+        capture: bool = False,
+    ) -> list[Answer]:
+        """Call `function(rank)` on every rank of a new world; after the first failure the others are ended."""
+        if not 1 <= ranks <= MOST_RANKS_PER_HOST:
+            raise UsageError(f"{ranks} ranks were asked for, but 1 to {MOST_RANKS_PER_HOST} can start on one host")
+        try:
+            with contextlib.ExitStack() as files:
+                return _Calls(self.start(), function, ranks, env or {}, capture, files).answers(timeout_s)
+        except EOFError:
+            self.close()
+            raise RankError("the warm server was killed, and its ranks with it: call again") from None
+
+    def close(self) -> None:
+        if self._server is not None and self._owner == os.getpid():
+            self._server.close()
+        self._server = None
+
+
+class _Calls:
+    """The ranks of one call."""
+
+    def __init__(
+        self,
+        server: ForkServer,
+        function: Callable[..., Any],
+        ranks: int,
+        env: dict[str, str],
+        capture: bool,
+        files: contextlib.ExitStack,
+    ) -> None:
+        self._server = server
+        self._files = files
+        payload = self._memory("payload")
+        os.write(payload, cloudpickle.dumps(function))
+        listener = files.enter_context(listen(LOOPBACK, 0))
+        port = listener.getsockname()[1]
+        null = os.open(os.devnull, os.O_RDONLY)
+        files.callback(os.close, null)
+        self._results = [self._memory(f"result-{r}") for r in range(ranks)]
+        self._stacks = [self._memory(f"stacks-{r}") for r in range(ranks)]
+        self._outputs = [self._memory(f"output-{r}") if capture else -1 for r in range(ranks)]
+        self._rank_of: dict[int, int] = {}
+        self._ends: dict[int, Exit] = {}
+        self._store = server.start({"port": port}, (null, 2, 2), (listener.fileno(),))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for rank in range(ranks):
+            request = {
+                "env": {**os.environ, **_env(rank, ranks, port), **env},
+                "cwd": os.getcwd(),
+                "path": sys.path,
+                "rank": rank,
+            }
+            out, err = (self._outputs[rank],) * 2 if capture else (1, 2)
+            extra = (payload, self._results[rank], self._stacks[rank])
+            self._rank_of[server.start(request, (null, out, err), extra)] = rank
+
+    def answers(self, timeout_s: float | None) -> list[Answer]:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            timed_out = not self._wait(deadline, until_failure=True)
+            if timed_out:
+                self._ask_for_stacks()
+            elif self._has_failed():
+                self._wait(time.monotonic() + _SETTLE_S, until_failure=False)
+        finally:
+            self._end()
+        return [self._answer(rank) for rank in range(len(self._results))]
+
+    def _wait(self, deadline: float | None, until_failure: bool) -> bool:
+        """Until all ranks, or the first that fails, have ended. False if the deadline came first."""
+        while self._rank_of and not (until_failure and self._has_failed()):
+            left = 3600.0 if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._note(left)
+        return True
+
+    def _note(self, timeout_s: float) -> None:
+        for end in self._server.ends(timeout_s):
+            rank = self._rank_of.pop(end.pid, None)
+            if rank is not None:
+                self._ends[rank] = end
+
+    def _has_failed(self) -> bool:
+        return any(end.code for end in self._ends.values())
+
+    def _ask_for_stacks(self) -> None:
+        for pid in self._rank_of:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, _STACKS)
+        deadline = time.monotonic() + _STACKS_S
+        while time.monotonic() < deadline and not all(
+            os.fstat(self._stacks[r]).st_size for r in self._rank_of.values()
+        ):
+            time.sleep(0.01)
+        time.sleep(0.05)  # a stack is written in several pieces
+
+    def _end(self) -> None:
+        running = dict(self._rank_of)
+        for pid in (*running, self._store):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        while self._rank_of:
+            self._note(1.0)
+        for rank in running.values():
+            self._ends.pop(rank, None)  # that end was ours
+
+    def _answer(self, rank: int) -> Answer:
+        end = self._ends.get(rank)
+        bare = Answer(
+            rank,
+            exit_code=end.code if end else None,
+            failed_ns=end.ended_ns if end else 0,
+            output=self._text(self._outputs[rank]),
+            stacks=users_stack(self._text(self._stacks[rank])),
+        )
+        raw = _all_of(self._results[rank])
+        if not raw and not bare.exit_code:
+            return bare
+        if not raw:  # gone without a word: an exit or a signal
+            return replace(bare, error=RankError(f"rank {rank} {how_it_ended(bare.exit_code or 0)}"))
+        try:
+            return replace(bare, **pickle.loads(raw))
+        except Exception as error:
+            return replace(
+                bare, error=RankError(f"what rank {rank} returned or raised cannot be unpickled here: {error}")
+            )
+
+    def _memory(self, name: str) -> int:
+        fd = os.memfd_create(f"rollcall-{name}")
+        self._files.callback(os.close, fd)
+        return fd
+
+    def _text(self, fd: int) -> str:
+        return _all_of(fd).decode(errors="replace") if fd >= 0 else ""
+
+
+def _env(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """The variables that torchrun would set; rank 0 serves the store that we listen for."""
+    env = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "GROUP_RANK": 0,
+        "WORLD_SIZE": ranks,
+        "LOCAL_WORLD_SIZE": ranks,
+        "GROUP_WORLD_SIZE": 1,
+        "MASTER_ADDR": LOOPBACK,
+        "MASTER_PORT": port,
+        "TORCHELASTIC_RUN_ID": f"call-{port}",
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+        "TORCHELASTIC_USE_AGENT_STORE": True,
+    }
+    return {name: str(value) for name, value in env.items()}
+
+
+def _all_of(fd: int) -> bytes:
+    data, offset = bytearray(), 0
+    while chunk := os.pread(fd, _READ, offset):
+        data += chunk
+        offset += len(chunk)
+    return bytes(data)
+
+
+# In the server and its children.
+
+
+def become(request: dict[str, Any], fds: list[int]) -> NoReturn:
+    """Be one rank of one call."""
+    if "port" in request:
+        _serve_store(request["port"], *fds)
+    payload, result, stacks = fds
+    os.environ.clear()  # the caller's environment may have changed since the server started
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    sys.path[:] = request["path"]
+    gc.enable()
+    faulthandler.register(_STACKS, file=stacks, all_threads=True)
+    forget_random_state()
+    code, answer = _call(request["rank"], payload)
+    _write(result, answer)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _serve_store(port: int, listener: int) -> NoReturn:
+    """Be the place where the ranks meet, until told to end: in no rank, since any of them may end first."""
+    from torch.distributed import TCPStore
+
+    store = TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listener)
+    while store:
+        signal.pause()
+    os._exit(0)
+
+
+def _call(rank: int, payload: int) -> tuple[int, bytes]:
+    """The exit code, and the pickled part of an Answer."""
+    try:
+        value = pickle.loads(_all_of(payload))(rank)
+        return 0, cloudpickle.dumps({"value": value})
+    except BaseException as error:
+        error.__traceback__ = users_part(error.__traceback__)
+        failed = {"traceback": "".join(traceback.format_exception(error)), "failed_ns": time.time_ns()}
+        try:
+            return 1, cloudpickle.dumps({**failed, "error": error})
+        except Exception:
+            plain = RankError(f"rank {rank} raised {type(error).__name__}: {error}")
+            return 1, cloudpickle.dumps({**failed, "error": plain})
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def main() -> NoReturn:
+    """The server: `python -m rollcall.launch.calls MODULE,MODULE SOCKET`."""
+    supervise.become_subreaper()
+    preload, fd = sys.argv[1:]
+    gc.disable()
+    for name in preload.split(","):
+        module, _, function = name.partition(":")
+        imported = importlib.import_module(module)
+        if function:
+            getattr(imported, function)()
+    serve(socket.socket(fileno=int(fd)), become)
+
+
+if __name__ == "__main__":
+    # Under its own name, so that what children unpickle is what we import.
+    from rollcall.launch.calls import main as serve_calls
+
+    serve_calls()

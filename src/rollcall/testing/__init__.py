@@ -1,0 +1,1 @@
+"""Distributed tests under pytest: `@pytest.mark.ranks(4)`."""

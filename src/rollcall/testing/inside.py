@@ -1,0 +1,120 @@
+"""A test inside a rank: import its module as pytest would, call it, and tell the failure as pytest would."""
+
+import io
+import json
+import os
+import pickle
+import warnings
+from collections.abc import Generator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import _pytest.assertion
+import _pytest.config
+import _pytest.pathlib
+import pytest
+from _pytest._code import ExceptionInfo
+from _pytest._io import TerminalWriter
+from _pytest.outcomes import Skipped, XFailed
+
+from rollcall.launch.frames import users_part
+from rollcall.launch.words import list_of
+
+_config: pytest.Config | None = None
+
+
+class Argument(Enum):
+    """An argument that only a rank can make."""
+
+    WORLD = "the world of the rank"
+
+
+THE_WORLD = Argument.WORLD
+
+
+class Outcome(Exception):  # noqa: N818  # a skip is no error
+    """How a test ended in a rank if it did not pass: failed, skipped or xfailed, with pytest's own text."""
+
+    def __init__(self, kind: str, line: str, text: str = "") -> None:
+        super().__init__(kind, line, text)
+        self.kind, self.line, self.text = kind, line, text
+
+    def raise_here(self, rank: int, ranks: int, others: list[int]) -> NoReturn:
+        if self.kind == "skipped":
+            pytest.skip(self.line)
+        if self.kind == "xfailed":
+            pytest.xfail(self.line)
+        more = f"\nrank{'s' * (len(others) > 1)} {list_of(others)} failed after it" if others else ""
+        pytest.fail(f"rank {rank} of {ranks}: {self.line}{more}\n\n{self.text}", pytrace=False)
+
+
+@dataclass(frozen=True)
+class RankTest:
+    """A test function and its arguments, on the way to a rank."""
+
+    path: str
+    qualname: str
+    arguments: dict[str, bytes]
+
+    def run(self, _rank: int) -> None:
+        assert _config is not None, "the server has not called prepare()"
+        with warnings.catch_warnings(), ExitStack() as stack:
+            _pytest.config.apply_warning_filters(
+                _config.getini("filterwarnings"), _config.getoption("pythonwarnings") or []
+            )
+            comparisons = _comparisons(_config)
+            next(comparisons)
+            try:
+                self._function()(**self._made(stack))
+            except (Skipped, XFailed) as outcome:
+                raise Outcome("skipped" if isinstance(outcome, Skipped) else "xfailed", str(outcome.msg)) from None
+            except BaseException as error:
+                # The world must not be closed by a barrier of any kind now: others may be waiting elsewhere.
+                raise _as_pytest_tells_it(error, _config) from None
+
+    def _function(self) -> Any:
+        assert _config is not None
+        module = _pytest.pathlib.import_path(
+            self.path,
+            mode=_config.getoption("importmode"),
+            root=_config.rootpath,
+            consider_namespace_packages=_config.getini("consider_namespace_packages"),
+        )
+        owner: Any = module
+        *classes, name = self.qualname.split(".")
+        for each in classes:
+            owner = getattr(owner, each)()
+        return getattr(owner, name)
+
+    def _made(self, stack: ExitStack) -> dict[str, Any]:
+        made = {name: pickle.loads(raw) for name, raw in self.arguments.items()}
+        if THE_WORLD in made.values():
+            from rollcall.group import init
+
+            world = stack.enter_context(init())
+            made = {name: world if value is THE_WORLD else value for name, value in made.items()}
+        return made
+
+
+def prepare() -> None:
+    """In the server, once: pytest's settings, and its rewriting of assert statements on import."""
+    global _config
+    _config = _pytest.config._prepareconfig(json.loads(os.environ["ROLLCALL_PYTEST_ARGS"]))
+
+
+def _comparisons(config: pytest.Config) -> Generator[None, object, object]:
+    """The details under `assert a == b`: pytest sets them up around each test, and so do we."""
+    item: Any = SimpleNamespace(ihook=config.hook, config=config)
+    return _pytest.assertion.pytest_runtest_protocol(item)
+
+
+def _as_pytest_tells_it(error: BaseException, config: pytest.Config) -> Outcome:
+    info = ExceptionInfo.from_exception(error.with_traceback(users_part(error.__traceback__) or error.__traceback__))
+    style = config.getoption("tbstyle")
+    told = info.getrepr(style="long" if style == "auto" else style, showlocals=config.getoption("showlocals"))
+    text = io.StringIO()
+    told.toterminal(TerminalWriter(text))
+    return Outcome("failed", info.exconly().partition("\n")[0], text.getvalue().rstrip())
