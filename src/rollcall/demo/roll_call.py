@@ -1,0 +1,10 @@
+"""Every rank says who it is; rank 0 also shows the thirteen facts that each of them knows about itself."""
+
+import rollcall
+
+with rollcall.init() as world:
+    info = world.info
+    print(f"rank {world.rank} of {world.size} is here: pid {info.process_id} on {info.hostname}, {info.backend}")
+    world.barrier()
+    if world.is_first:
+        print(info.model_dump_json(indent=4))

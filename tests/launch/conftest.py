@@ -1,0 +1,96 @@
+"""Starting `rollcall run` for real, and looking at what it leaves."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+PROGRAMS = Path(__file__).parent.parent / "programs"
+ROLLCALL = [str(Path(sys.executable).with_name("rollcall"))]
+
+
+@dataclass
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+class Runner:
+    """`rollcall` in a folder of its own, with a mark by which every process of it can be found."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.mark = f"ROLLCALL_TEST_MARK={folder}"
+        name, _, value = self.mark.partition("=")
+        self.env = {**os.environ, name: value, "ROLLCALL_DIR": str(folder / ".rollcall")}
+
+    def start(self, *words: object, **popen: object) -> "subprocess.Popen[str]":
+        options: dict[str, object] = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "stdin": subprocess.DEVNULL,
+            "text": True,
+            **popen,
+        }
+        return subprocess.Popen([*ROLLCALL, *map(str, words)], cwd=self.folder, env=self.env, **options)  # type: ignore[call-overload,no-any-return]
+
+    def __call__(self, *words: object, stdin: str | None = None, timeout_s: float = 60) -> Result:
+        process = self.start(*words, stdin=subprocess.PIPE)
+        try:
+            out, err = process.communicate(stdin, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            pytest.fail(f"rollcall did not end within {timeout_s} s; it said:\n{out}\n{err}")
+        return Result(process.returncode, out, err)
+
+    def script(self, text: str, name: str = "script.py") -> Path:
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def latest(self) -> Path:
+        return self.folder / ".rollcall" / "runs" / "latest"
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything alive that carries our mark, wherever it was reparented to."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                environ = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+                if self.mark.encode() in environ and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (OSError, psutil.Error):
+                continue
+        return found
+
+    def wait_until_gone(self, timeout_s: float) -> list[psutil.Process]:
+        """What is left after so long."""
+        return until(lambda: not self.processes(), timeout_s) and [] or self.processes()
+
+
+def until(condition: Callable[[], object], timeout_s: float = 30) -> bool:
+    """Wait for a condition; whether it came true."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.fixture
+def rollcall(tmp_path: Path) -> Iterator[Runner]:
+    runner = Runner(tmp_path)
+    yield runner
+    left = runner.wait_until_gone(3)
+    for process in left:
+        process.kill()
+    assert not left, f"left running: {[p.cmdline() for p in left]}"

@@ -1,0 +1,150 @@
+"""However a run ends, nothing of it is left."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from .conftest import PROGRAMS, Runner, until
+
+RANKS = 2
+
+
+def started(rollcall: Runner, *options: str) -> "subprocess.Popen[str]":
+    """A run whose ranks have workers, children that left the session, and daemons."""
+    process = rollcall.start("run", "-n", RANKS, *options, PROGRAMS / "with_family.py", rollcall.folder)
+    assert until(lambda: all((rollcall.folder / f"ready.{r}").exists() for r in range(RANKS))), process.stderr
+    return process
+
+
+def agent_of(launcher: int) -> int:
+    (agent,) = (p for p in psutil.Process(launcher).children() if "rollcall.launch.agent" in p.cmdline())
+    return agent.pid
+
+
+def server_of(launcher: int) -> int:
+    """The agent's child that is the parent of the ranks."""
+    (server,) = (p for p in psutil.Process(agent_of(launcher)).children() if len(p.children()) >= RANKS)
+    return server.pid
+
+
+@pytest.mark.parametrize("victim", [lambda launcher: launcher, agent_of, server_of], ids=["launcher", "agent", "server"])
+def test_nothing_is_left_3_s_after_kill_9(rollcall: Runner, victim: Callable[[int], int]) -> None:
+    """Ranks, DataLoader workers and daemons end when launcher, agent or fork server is killed with SIGKILL."""
+    process = started(rollcall)
+    assert len(rollcall.processes()) >= 3 + RANKS * 4
+    os.kill(victim(process.pid), signal.SIGKILL)
+    left = rollcall.wait_until_gone(3)
+    assert not left, [p.cmdline() for p in left]
+    process.communicate()
+    assert process.returncode != 0
+
+
+def test_a_killed_agent_is_named(rollcall: Runner) -> None:
+    """The run says in words that its agent was killed, and ends with 128 + 9."""
+    process = started(rollcall)
+    os.kill(agent_of(process.pid), signal.SIGKILL)
+    _, err = process.communicate(timeout=20)
+    assert "the agent of this host was killed by SIGKILL" in err
+    assert process.returncode == 128 + signal.SIGKILL
+
+
+def test_a_killed_fork_server_is_named(rollcall: Runner) -> None:
+    """The run says that the fork server was killed."""
+    process = started(rollcall)
+    os.kill(server_of(process.pid), signal.SIGKILL)
+    _, err = process.communicate(timeout=20)
+    assert "the fork server was killed" in err
+    assert process.returncode == 1
+
+
+PATIENT = """
+import os, signal, sys, time
+from pathlib import Path
+def note(number, frame):
+    print("heard", signal.Signals(number).name)
+    if {leave}:
+        sys.exit(3)
+signal.signal(signal.SIGINT, note)
+signal.signal(signal.SIGTERM, note)
+Path("ready." + os.environ["RANK"]).touch()
+while True:
+    time.sleep(0.1)
+"""
+
+
+def patient(rollcall: Runner, leave: bool, *options: str) -> "subprocess.Popen[str]":
+    rollcall.script(PATIENT.format(leave=leave))
+    process = rollcall.start("run", "-n", RANKS, *options, "script.py")
+    assert until(lambda: all((rollcall.folder / f"ready.{r}").exists() for r in range(RANKS)))
+    return process
+
+
+def test_ctrl_c_lets_the_ranks_end_by_themselves(rollcall: Runner) -> None:
+    """One SIGINT reaches every rank once; within the grace they end as they like."""
+    process = patient(rollcall, True)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert "0-1 │ heard SIGINT" in out
+    assert "heard SIGTERM" not in out
+    assert "interrupted: the ranks have 10 s to end" in err
+    assert process.returncode == 128 + signal.SIGINT
+
+
+def test_after_the_grace_come_sigterm_and_sigkill(rollcall: Runner) -> None:
+    """Ranks that do not heed SIGINT get SIGTERM after the grace, and SIGKILL after that."""
+    process = patient(rollcall, False, "--grace", "0.5")
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=20)
+    assert "0-1 │ heard SIGINT" in out
+    assert "0-1 │ heard SIGTERM" in out
+    assert process.returncode == 128 + signal.SIGINT
+
+
+def test_a_second_ctrl_c_ends_the_ranks_now(rollcall: Runner) -> None:
+    """With a grace of a minute, the second SIGINT kills at once."""
+    process = patient(rollcall, False, "--grace", "60")
+    process.send_signal(signal.SIGINT)
+    logs = rollcall.latest() / "logs" / "attempt-0"
+    assert until(lambda: all("heard SIGINT" in (logs / f"rank-{r}.log").read_text() for r in range(RANKS)))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGINT
+
+
+def test_ctrl_c_before_the_ranks_are_there(rollcall: Runner) -> None:
+    """While the agent still imports torch, SIGINT ends the run as well."""
+    rollcall.script("import time; time.sleep(60)")
+    process = rollcall.start("run", "-n", 2, "script.py")
+    assert until(lambda: psutil.Process(process.pid).children())
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGINT
+
+
+def test_sigterm_is_passed_on(rollcall: Runner) -> None:
+    """SIGTERM to the launcher becomes SIGTERM to the ranks: a scheduler's warning reaches the program."""
+    process = patient(rollcall, True)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=20)
+    assert "0-1 │ heard SIGTERM" in out
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_a_run_over_its_time_ends_with_124(rollcall: Runner) -> None:
+    """--timeout ends the ranks and says so."""
+    rollcall.script("import time; time.sleep(60)")
+    result = rollcall("run", "-n", 2, "--timeout", "2", "script.py")
+    assert result.code == 124
+    assert "longer than --timeout 2 s" in result.err
+
+
+def test_what_ranks_leave_running_is_ended_and_named(rollcall: Runner) -> None:
+    """A daemon that a rank left behind does not outlive a run that ended well."""
+    rollcall.script("import subprocess; subprocess.Popen(['setsid', 'sleep', '300'])")
+    result = rollcall("run", "-n", 2, "script.py")
+    assert result.code == 0
+    assert "ended what the ranks had left running: sleep 300" in result.err

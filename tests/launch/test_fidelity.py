@@ -1,0 +1,80 @@
+"""A rank of `rollcall run` sees what a rank of torchrun sees."""
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import PROGRAMS, Runner
+
+# All that may differ, and why. docs/fidelity.md says the same to the user.
+DIFFERENT = {
+    "environ.MASTER_ADDR": "127.0.0.1, not localhost: no name to look up",
+    "environ.MASTER_PORT": "any free port",
+    "environ.TORCHELASTIC_RUN_ID": "any name",
+    "environ.TORCHELASTIC_ERROR_FILE": "in the run's folder",
+    "environ.TORCHELASTIC_SIGNALS_TO_HANDLE": "torchrun's word to itself",
+    "environ.ROLLCALL_RUN": "the run's folder",
+    "environ._": "the shell's note of the command",
+    "environ_in_c": "the same again",
+    "frames_below": "a warm rank has frames of rollcall below the script's, as python -m has runpy's",
+    "modules_at_start": "a warm rank has more modules loaded already",
+    "parent_command": "another parent",
+}
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        # addresses of objects differ in any two processes
+        return {prefix: re.sub(r"0x[0-9a-f]+", "0x…", json.dumps(value))}
+    return {k: v for key, each in value.items() for k, v in flat(each, f"{prefix}.{key}" if prefix else key).items()}
+
+
+def facts(folder: Path) -> list[dict[str, Any]]:
+    """What the two ranks saw, with the name of their own folder taken out."""
+    return [json.loads((folder / f"facts.{rank}").read_text().replace(str(folder), "FOLDER")) for rank in range(2)]
+
+
+def last_words(text: str) -> Counter[str]:
+    return Counter(re.findall("script ended|thread ended|global deleted", text))
+
+
+PROGRAM = {
+    "script": (["inspect_everything.py"], PROGRAMS),
+    "path": ([str(PROGRAMS / "inspect_everything.py")], None),
+    "module": (["-m", "inspect_everything"], PROGRAMS),
+}
+
+
+def inspect(launcher: list[str], how: str, folder: Path, env: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    words, cwd = PROGRAM[how]
+    command = [sys.executable, "-m", *launcher, *words, str(folder / "facts")]
+    ran = subprocess.run(
+        command, cwd=cwd or folder, env=env, input="some input\n", capture_output=True, text=True, timeout=120
+    )
+    assert (folder / "facts.1").exists(), ran.stderr
+    return ran
+
+
+@pytest.mark.parametrize(("how", "start"), [("path", "warm"), ("script", "fresh"), ("module", "warm")])
+def test_a_rank_sees_what_a_rank_of_torchrun_sees(rollcall: Runner, tmp_path: Path, how: str, start: str) -> None:
+    """One long inspection under both launchers differs in the listed things alone."""
+    theirs_at, ours_at = tmp_path / "theirs", tmp_path / "ours"
+    theirs_at.mkdir()
+    ours_at.mkdir()
+    them = inspect(["torch.distributed.run", "--nproc-per-node", "2"], how, theirs_at, rollcall.env)
+    us = inspect(["rollcall.cli", "run", "-n", "2", "--start", start], how, ours_at, rollcall.env)
+    assert us.returncode == 7, us.stderr
+    theirs, ours = facts(theirs_at), facts(ours_at)
+    assert sorted(f.pop("stdin") for f in theirs) == sorted(f.pop("stdin") for f in ours)  # whoever reads it first
+    for a, b in zip(map(flat, theirs), map(flat, ours), strict=True):
+        differing = {key for key in a.keys() | b.keys() if a.get(key) != b.get(key)}
+        assert {key: (a.get(key), b.get(key)) for key in differing - DIFFERENT.keys()} == {}
+    assert set(theirs[0]["modules_at_start"]) <= set(ours[0]["modules_at_start"])
+    logs = "".join(log.read_text() for log in rollcall.latest().glob("logs/attempt-0/*.log"))
+    assert last_words(logs) == last_words(them.stdout)
