@@ -1,0 +1,78 @@
+"""Rank-aware logging for programs: a file for each rank, a console for the first or for all."""
+
+import logging
+from pathlib import Path
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+from rollcall.errors import UsageError
+
+FORMAT = "%(asctime)s [%(levelname)s]: %(message)s"
+DATE_FORMAT = "%Y-%m-%d %H:%M:%S"
+
+
+def configure_logger(
+    rank: int,
+    folder: str | Path | None = ".",
+    *,
+    level: int | str = logging.INFO,
+    console: bool = True,
+    all_ranks: bool = False,
+) -> logging.Logger:
+    """The logger of a rank: `process_<rank>.log` in `folder`, and the console on rank 0.
+
+    `folder=None` writes no file, `console=False` nothing on the console, `all_ranks=True` lets every rank
+    speak there. A second call replaces what the first one set up.
+    """
+    handlers: list[logging.Handler] = []
+    if folder is not None:
+        handlers.append(_open_file(Path(folder), rank))
+    if console and (all_ranks or rank == 0):
+        handlers.append(ConsoleHandler())
+    return _set_up(f"rollcall.process_{rank}", handlers, level, FORMAT)
+
+
+def console_logger(rank: int, name_rank: bool) -> logging.Logger:
+    """The logger that a World brings along: every rank on the console, no files.
+
+    Under `rollcall run` each line gets its rank from the console; elsewhere the line must name it itself.
+    """
+    line = FORMAT.replace("%(message)s", f"rank {rank}: %(message)s") if name_rank else FORMAT
+    return _set_up(f"rollcall.rank_{rank}", [ConsoleHandler()], logging.INFO, line)
+
+
+class ConsoleHandler(RichHandler):
+    """Rich's colours without its layout: one record stays one line, however narrow the console."""
+
+    def __init__(self) -> None:
+        super().__init__(console=Console(stderr=True), markup=False)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            message = self.render_message(record, self.format(record))
+            self.console.print(message, soft_wrap=True)
+        except Exception:
+            self.handleError(record)
+
+
+def _open_file(folder: Path, rank: int) -> logging.Handler:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return logging.FileHandler(folder / f"process_{rank}.log", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"log folder {folder} cannot be written ({error.strerror}): use one that can") from error
+
+
+def _set_up(name: str, handlers: list[logging.Handler], level: int | str, line: str) -> logging.Logger:
+    logger = logging.getLogger(name)
+    for old in logger.handlers[:]:
+        logger.removeHandler(old)
+        old.close()
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter(line, DATE_FORMAT))
+        logger.addHandler(handler)
+    logger.setLevel(level)
+    # The root logger may have a console of its own: every line would come twice.
+    logger.propagate = False
+    return logger

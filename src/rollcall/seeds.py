@@ -1,0 +1,25 @@
+"""One seed for every random generator that a training program is likely to use."""
+
+import random
+
+from rollcall.errors import UsageError
+from rollcall.world import find_rank
+
+
+def seed_all(seed: int, per_rank: bool = False) -> int:
+    """Seed random, numpy and torch (with CUDA), and return the seed used.
+
+    With `per_rank` each rank adds its global rank: the same model needs the common seed, different
+    shuffling or augmentation on each rank needs its own.
+    """
+    import numpy as np
+    import torch
+
+    used = seed + find_rank() if per_rank else seed
+    # Numpy's legacy generator is the narrowest of the three.
+    if not 0 <= used < 2**32:
+        raise UsageError(f"seed {used} is out of range: use a number from 0 to {2**32 - 1}")
+    random.seed(used)
+    np.random.seed(used)
+    torch.manual_seed(used)
+    return used

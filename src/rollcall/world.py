@@ -1,0 +1,176 @@
+"""The world as one rank sees it: its facts, its arithmetic. Torch comes in only where a group is asked."""
+
+import functools
+import os
+import socket
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from rollcall.errors import UsageError
+
+if TYPE_CHECKING:
+    import logging
+
+    import torch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class RankInfo(BaseModel):
+    """The facts of one rank; `model_dump_json(indent=4)` is what the origin's programs log."""
+
+    model_config = ConfigDict(frozen=True)
+
+    master_addr: str
+    master_port: str
+    nnodes: int
+    nproc_per_node: int
+    node_rank: int
+    world_size: int
+    backend: str
+    init_method: str
+    global_rank: int
+    local_world_size: int
+    local_rank: int
+    hostname: str
+    process_id: int
+
+
+class World:
+    """All ranks of a run, seen from one of them. Leaving the `with` block destroys the group."""
+
+    def __init__(
+        self, info: RankInfo, device: "torch.device", logger: "logging.Logger", leave: Callable[[bool], None]
+    ) -> None:
+        # `leave` takes whether this rank has failed.
+        self.info = info
+        self.device = device
+        self.logger = logger
+        self._leave = leave
+
+    @property
+    def rank(self) -> int:
+        return self.info.global_rank
+
+    @property
+    def size(self) -> int:
+        return self.info.world_size
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0: the one that logs and saves."""
+        return self.rank == 0
+
+    def barrier(self) -> None:
+        """Wait until every rank of the world has come here."""
+        import torch.distributed as dist
+
+        # Without a device NCCL guesses one, from the global rank.
+        dist.barrier(device_ids=[self.device.index] if self.device.type == "cuda" else None)
+
+    def close(self) -> None:
+        """Destroy the group. A second call does nothing."""
+        self._leave(False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        # sys.exit(0) in the middle is an end like any other.
+        ended_well = kind is None or (isinstance(error, SystemExit) and not error.code)
+        self._leave(not ended_well)
+
+    def __repr__(self) -> str:
+        return f"<World: rank {self.rank} of {self.size}, {self.info.backend} on {self.device}>"
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where a rank sits: which host of how many, which rank there of how many."""
+
+    node_rank: int
+    nnodes: int
+    local_rank: int
+    local_world_size: int
+
+
+def locate(rank: int, ranks_per_host: Sequence[int]) -> tuple[int, int]:
+    """The (node_rank, local_rank) of a rank where the hosts are filled one after the other."""
+    left = rank
+    for node_rank, ranks in enumerate(ranks_per_host):
+        if left < ranks:
+            return node_rank, left
+        left -= ranks
+    raise UsageError(f"rank {rank} has no place on hosts with {list(ranks_per_host)} ranks: add a slot")
+
+
+def seat(hosts: Sequence[Hashable]) -> list[Seat]:
+    """The seats of all ranks, from the host of each: hosts count in the order of their first rank."""
+    order = list(dict.fromkeys(hosts))
+    sizes = dict.fromkeys(order, 0)
+    local_ranks = []
+    for host in hosts:
+        local_ranks.append(sizes[host])
+        sizes[host] += 1
+    nodes = {host: node_rank for node_rank, host in enumerate(order)}
+    return [
+        Seat(nodes[host], len(order), local_rank, sizes[host])
+        for host, local_rank in zip(hosts, local_ranks, strict=True)
+    ]
+
+
+def get_hostname() -> str:
+    return socket.gethostname()
+
+
+def get_process_id() -> int:
+    return os.getpid()
+
+
+def find_rank() -> int:
+    """This process's rank: in the group if there is one, else as its launcher has it, else 0."""
+    # Who has not imported torch.distributed has no group.
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return int(dist.get_rank())
+    from rollcall import env
+
+    return env.find_rank(os.environ, env.find_spawn_index())
+
+
+def rank_zero_only(function: Callable[P, T]) -> Callable[P, T | None]:
+    """Let only rank 0 run this function; the others return None. Works before, after and without a group."""
+
+    @functools.wraps(function)
+    def on_rank_zero(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        return function(*args, **kwargs) if find_rank() == 0 else None
+
+    return on_rank_zero
+
+
+def display(rank: int | None = None, world_size: int | None = None) -> str:
+    """Print, and return, what the origin's walkthrough shows: what was asked for, and what the group says."""
+    import torch.distributed as dist
+
+    there = dist.is_available() and dist.is_initialized()
+    lines = {
+        "Explicit rank": rank,
+        "Explicit world size": world_size,
+        "Hostname": get_hostname(),
+        "torch.distributed available": dist.is_available(),
+        "World size in the initialised group": dist.get_world_size() if there else "no group yet",
+        "Rank in the initialised group": dist.get_rank() if there else "no group yet",
+    }
+    text = "\n".join(f"{name}: {value}" for name, value in lines.items())
+    # In one piece: the ranks share a console.
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+    return text
