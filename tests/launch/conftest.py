@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rollcall import find_free_port
+
 PROGRAMS = Path(__file__).parent.parent / "programs"
 ROLLCALL = [str(Path(sys.executable).with_name("rollcall"))]
 
@@ -73,7 +75,7 @@ class Runner:
 
     def wait_until_gone(self, timeout_s: float) -> list[psutil.Process]:
         """What is left after so long."""
-        return until(lambda: not self.processes(), timeout_s) and [] or self.processes()
+        return [] if until(lambda: not self.processes(), timeout_s) else self.processes()
 
 
 def until(condition: Callable[[], object], timeout_s: float = 30) -> bool:
@@ -94,3 +96,9 @@ def rollcall(tmp_path: Path) -> Iterator[Runner]:
     for process in left:
         process.kill()
     assert not left, f"left running: {[p.cmdline() for p in left]}"
+
+
+@pytest.fixture
+def free_port() -> int:
+    """For what can only be told a number: free now, and not handed out again soon."""
+    return find_free_port()

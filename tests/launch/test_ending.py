@@ -21,7 +21,9 @@ def started(rollcall: Runner, *options: str) -> "subprocess.Popen[str]":
 
 
 def agent_of(launcher: int) -> int:
-    (agent,) = (p for p in psutil.Process(launcher).children() if "rollcall.launch.agent" in p.cmdline())
+    (agent,) = (
+        p for p in psutil.Process(launcher).children() if any("rollcall.launch.agent" in word for word in p.cmdline())
+    )
     return agent.pid
 
 
@@ -31,7 +33,9 @@ def server_of(launcher: int) -> int:
     return server.pid
 
 
-@pytest.mark.parametrize("victim", [lambda launcher: launcher, agent_of, server_of], ids=["launcher", "agent", "server"])
+@pytest.mark.parametrize(
+    "victim", [lambda launcher: launcher, agent_of, server_of], ids=["launcher", "agent", "server"]
+)
 def test_nothing_is_left_3_s_after_kill_9(rollcall: Runner, victim: Callable[[int], int]) -> None:
     """Ranks, DataLoader workers and daemons end when launcher, agent or fork server is killed with SIGKILL."""
     process = started(rollcall)

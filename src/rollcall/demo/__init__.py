@@ -23,7 +23,9 @@ def show() -> int:
     for script, title, preload in _ACTS:
         path = Path(__file__).parent / script
         extra = "".join(f" --preload {module}" for module in preload)
-        console.print(f"\n[bold]{title}[/]\n[dim]rollcall run -n {_RANKS}{extra} {os.path.relpath(path)}[/]", soft_wrap=True)
+        console.print(
+            f"\n[bold]{title}[/]\n[dim]rollcall run -n {_RANKS}{extra} {os.path.relpath(path)}[/]", soft_wrap=True
+        )
         program = Program("script", str(path))
         plan = Plan(program, slots=_RANKS, preload=preload, run_id=f"demo-{path.stem}", cwd=os.getcwd())
         if code := run(plan):

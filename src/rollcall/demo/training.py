@@ -28,7 +28,7 @@ with rollcall.init() as world:
         for batch, labels in loader:
             loss = torch.nn.functional.cross_entropy(model(batch), labels)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             total += torch.tensor([loss.item() * len(labels), len(labels)])
         dist.all_reduce(total)

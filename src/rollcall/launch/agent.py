@@ -1,8 +1,8 @@
 """The agent: one process per host that starts its ranks, watches them, and ends them.
 
-Started by the launcher as `python -u -m rollcall.launch.agent`; the two talk over its stdin and stdout.
-When the launcher is gone, so are the ranks. The engine is torch elastic's agent (attempts, restarts,
-rank assignment); here it gets our rendezvous and our way of starting a process.
+Started by the launcher in an interpreter of its own; the two talk over its stdin and stdout. When the
+launcher is gone, so are the ranks. The engine is torch elastic's agent (attempts, restarts, rank
+assignment); here it gets our rendezvous and our way of starting a process.
 """
 
 import gc
@@ -11,14 +11,16 @@ import logging
 import os
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from rollcall.errors import RollcallError, UsageError
 from rollcall.launch import preload, rank, supervise
 from rollcall.launch.forkserver import ForkServer
-from rollcall.launch.messages import Message, Order, Refused, Stop, Wire
+from rollcall.launch.messages import Message, Note, Order, Refused, Stop, Wire
 from rollcall.launch.plan import Plan
+from rollcall.launch.safety import folder_of, why_not_to_fork
 
 if TYPE_CHECKING:
     from rollcall.launch.elastic import HostAgent
@@ -55,12 +57,13 @@ def _take_stdio() -> Wire:
 
 
 def _serve(wire: Wire, order: Order, plan: Plan) -> int:
-    _import(preload.modules(plan) if plan.start == "warm" else ())
+    if plan.start == "warm":
+        _import_once(plan)
+        if reason := why_not_to_fork(plan):
+            wire.send(Note(f"{reason}: ranks start as fresh interpreters"))
+            plan = replace(plan, start="fresh")
     server = ForkServer.fork(rank.become, close_fds=(*wire.filenos(), order.stdin_fd))
-    if plan.start == "fresh":
-        _import(("torch",))
-    # Only now: the server must be forked off a process with one thread, and imports of torch elastic
-    # beyond what a rank needs stay out of the ranks.
+    # Only now: it starts threads, and a rank does not need it.
     from rollcall.launch.elastic import HostAgent
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)  # we say it ourselves
@@ -69,14 +72,19 @@ def _serve(wire: Wire, order: Order, plan: Plan) -> int:
     return agent.serve()
 
 
-def _import(modules: tuple[str, ...]) -> None:
-    """Import with the collector off: nothing of it is garbage, and looking takes a tenth of the time."""
+def _import_once(plan: Plan) -> None:
+    """What every rank would import, with the collector off: nothing of it is garbage, and looking takes time."""
     gc.disable()
-    for name in modules:
+    for name in preload.of_torch(plan):
+        importlib.import_module(name)
+    first = str(folder_of(plan.program, plan.cwd))
+    sys.path.insert(0, first)  # the user's modules are found where the program would find them
+    for name in plan.preload:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise UsageError(f"--preload {name}: {error}; check the name") from error
+            raise UsageError(f"--preload {name} cannot be imported ({error}): check the name") from error
+    sys.path.remove(first)
 
 
 def _listen(wire: Wire, agent: "HostAgent") -> None:
@@ -87,7 +95,3 @@ def _listen(wire: Wire, agent: "HostAgent") -> None:
             agent.stop(message.signal, message.now)
     supervise.end_descendants(_ORPHANED_GRACE_S)
     os._exit(1)
-
-
-if __name__ == "__main__":
-    main()

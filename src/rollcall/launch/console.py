@@ -103,8 +103,8 @@ class Console:
             self._show(self._pending.popleft())
         self._flush_outs()
 
-    def ended(self, rank: int) -> Traceback | None:
-        """A rank is gone: show the rest of what it said, and return the traceback it ended with."""
+    def ended(self, rank: int, failed: bool) -> Traceback | None:
+        """A rank is gone: show the rest of what it said, and return the traceback that it failed with."""
         traceback = None
         for stream in (1, 2):
             state = self._streams.pop((rank, stream), None)
@@ -112,7 +112,9 @@ class Console:
                 continue
             if state.partial:
                 self._take(rank, stream, state, state.partial)
-            if state.held:
+            if not failed:
+                self._release(rank, stream, state)
+            elif state.held:
                 traceback = Traceback(tuple(state.held), state.held_ns)
         return traceback
 
@@ -219,7 +221,8 @@ def visibility(show: Show, local_rank_of: Callable[[int], int]) -> Callable[[int
             return False
         if show.local_ranks is not None and local not in show.local_ranks:
             return False
-        return not {(-1, stream), (local, stream)} & set(show.hidden_streams)
+        names = {(-1, stream), (local, stream)}
+        return not names & set(show.redirected) or bool(names & set(show.teed))
 
     return shown
 

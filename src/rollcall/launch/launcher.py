@@ -24,6 +24,8 @@ from rollcall.launch.runs import RunFolder, command_line
 from rollcall.launch.words import how_it_ended, shell_code
 
 _TICK_S = 0.02
+# Without this folder on its path: nothing that lies here may take the place of a module it imports.
+_AGENT = "import sys; sys.flags.safe_path or sys.path.pop(0); from rollcall.launch.agent import main; main()"
 _TIMED_OUT = 124  # as timeout(1) has it
 
 
@@ -59,7 +61,7 @@ def _start_agent(plan: Plan, stdin_fd: int) -> subprocess.Popen[bytes]:
     if plan.slots > 1:
         env.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, or every rank takes every core
     # Unbuffered, as torchrun starts its ranks: they inherit it.
-    words = [sys.executable, "-u", "-m", "rollcall.launch.agent"]
+    words = [sys.executable, "-u", "-c", _AGENT]
     return subprocess.Popen(
         [*words, *title.padding(words, rank.command(plan.to_dict()["program"]))],
         stdin=subprocess.PIPE,
@@ -125,7 +127,7 @@ class _Run:
             case Started():
                 self._note_start(message)
             case Ended():
-                traceback = self._console.ended(message.rank)
+                traceback = self._console.ended(message.rank, failed=message.exit_code != 0)
                 self._report.add(message, traceback)
                 self._folder.note_attempt(message.attempt, exit_codes={str(message.rank): message.exit_code})
             case AttemptOver(attempt):

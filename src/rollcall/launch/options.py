@@ -132,7 +132,10 @@ def run(
         log_dir=log_dir,
         virtual_local_rank=virtual_local_rank,
         show=Show(
-            _ranks("--show", show), _ranks("--local-ranks-filter", local_ranks_filter or "all"), _hidden(redirects, tee)
+            _ranks("--show", show),
+            _ranks("--local-ranks-filter", local_ranks_filter or "all"),
+            _streams("--redirects", redirects),
+            _streams("--tee", tee),
         ),
         cwd=os.getcwd(),
     )
@@ -173,13 +176,6 @@ def _ranks(option: str, text: str) -> tuple[int, ...] | None:
         return parse_ranks(text)
     except ValueError:
         raise UsageError(f"{option} {text} does not name ranks: use 0, or 0,2-3, or all") from None
-
-
-def _hidden(redirects: str, tee: str) -> tuple[tuple[int, int], ...]:
-    shown = _streams("--tee", tee)
-    return tuple(
-        pair for pair in _streams("--redirects", redirects) if pair not in shown and (-1, pair[1]) not in shown
-    )
 
 
 def _streams(option: str, text: str) -> tuple[tuple[int, int], ...]:

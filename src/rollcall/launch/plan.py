@@ -35,7 +35,8 @@ class Show:
 
     ranks: tuple[int, ...] | None = None  # None: all
     local_ranks: tuple[int, ...] | None = None
-    hidden_streams: tuple[tuple[int, int], ...] = ()  # (local rank or -1 for all, stream)
+    redirected: tuple[tuple[int, int], ...] = ()  # (local rank or -1 for all, stream): not shown,
+    teed: tuple[tuple[int, int], ...] = ()  # but for these
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which modules the fork server imports, so that each rank need not."""
+"""Which of torch's modules are imported once, so that each rank need not."""
 
 import os
 import re
@@ -12,9 +12,9 @@ _LATE = {
 }
 
 
-def modules(plan: Plan) -> tuple[str, ...]:
-    """torch, what the user asked for, and what the program's text says it will need from torch."""
-    return ("torch", "torch.distributed", *_named_in(_source(plan)), *plan.preload)
+def of_torch(plan: Plan) -> tuple[str, ...]:
+    """torch, and what the program's text says it will need from it."""
+    return ("torch", "torch.distributed", *_named_in(_source(plan)))
 
 
 def _source(plan: Plan) -> str:

@@ -1,7 +1,7 @@
 """Turning a fork of the warm server into `python script.py`.
 
-Whatever a program can see must be what a fresh interpreter would have shown it. Where that cannot be
-done in the fork, the rank turns itself into a fresh interpreter by exec: same process, same streams.
+Whatever a program can see must be what a fresh interpreter would have shown it. Where the agent found
+that a fork cannot do that, the rank becomes a fresh interpreter by exec: same process, same streams.
 docs/fidelity.md lists the few differences that remain; a test compares all the rest with torchrun.
 """
 
@@ -10,7 +10,6 @@ import gc
 import importlib.machinery
 import io
 import os
-import pkgutil
 import runpy
 import signal
 import sys
@@ -30,13 +29,9 @@ def become(request: dict[str, Any], _extra_fds: list[int]) -> NoReturn:
     """Be the rank that the agent asked for."""
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
-    program, start = request["program"], request["start"]
-    if start == "warm":
-        reason = unsafe_to_fork() or shadowed(program)
-        if reason is None:
-            run_here(program)
-        print(f"rollcall: {reason}; starting a fresh interpreter instead", file=sys.stderr)
-    run_fresh(program)
+    if request["start"] == "warm":
+        run_here(request["program"])
+    run_fresh(request["program"])
 
 
 def command(program: dict[str, Any]) -> list[str]:
@@ -52,27 +47,6 @@ def run_fresh(program: dict[str, Any]) -> NoReturn:
     except OSError as error:
         print(f"rollcall: cannot start {words[0]}: {error.strerror}", file=sys.stderr)
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
-
-
-def unsafe_to_fork() -> str | None:
-    """Why this fork cannot be trusted, if so: a fork copies only the thread that called it."""
-    threads = len(os.listdir(f"/proc/{os.getppid()}/task"))
-    if threads > 1:
-        return f"a preloaded module started {threads - 1} threads"
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return "a preloaded module initialised CUDA"
-    return None
-
-
-def shadowed(program: dict[str, Any]) -> str | None:
-    """Why the preloaded modules are the wrong ones, if so: the program's folder has its own of that name."""
-    folder = Path.cwd() if program["kind"] == "module" else Path(program["target"]).resolve().parent
-    for found in pkgutil.iter_modules([str(folder)]):
-        loaded = getattr(sys.modules.get(found.name), "__file__", None)
-        if loaded is not None and folder not in Path(loaded).parents:
-            return f"{folder / found.name} hides a module of that name that is already loaded"
-    return None
 
 
 def run_here(program: dict[str, Any]) -> NoReturn:
@@ -144,9 +118,9 @@ def _is_zip(path: Path) -> bool:
 
 
 def _set_first_path(entry: str) -> None:
-    """sys.path[0] is the agent's own until now; -P and PYTHONSAFEPATH leave it out for everybody."""
+    """The agent has none of its own; -P and PYTHONSAFEPATH leave it out for everybody."""
     if not sys.flags.safe_path:
-        sys.path[0] = entry
+        sys.path.insert(0, entry)
 
 
 def _exit_code(stop: SystemExit) -> int:

@@ -1,0 +1,115 @@
+"""Each wrong word gets one sentence on stderr with what to do, exit code 2, and starts nothing."""
+
+import socket
+
+import pytest
+
+from .conftest import Runner
+
+WRONG = {
+    "a missing script": (["-n", "2", "missing.py"], ["no script missing.py", "check the path"]),
+    "a module without -m": (["-n", "2", "my.trainer"], ["no script my.trainer", "did you mean -m my.trainer?"]),
+    "a folder without a program": (["-n", "2", "empty"], ["empty is a folder without __main__.py"]),
+    "a script that is not Python": (["-n", "2", "train.sh"], ["train.sh line 2 is not Python", "--no-python"]),
+    "a binary": (["-n", "2", "binary"], ["binary", "is not Python", "--no-python"]),
+    "no ranks": (["-n", "0", "ok.py"], ["-n 0 asks for 0 ranks", "use `-n"]),
+    "far too many ranks": (["-n", "10000", "ok.py"], ["-n 10000", "1 to 4096"]),
+    "ranks that are no number": (["-n", "many", "ok.py"], ["many is not understood", "auto"]),
+    "gpu without a GPU": (["-n", "gpu", "ok.py"], ["torch sees no GPU here", "use a number"]),
+    "ranks to show that are none": (["-n", "2", "--show", "x", "ok.py"], ["--show x does not name ranks"]),
+    "a rank to show that is not there": (["-n", "2", "--show", "5", "ok.py"], ["--show names rank 5", "0 to 1"]),
+    "streams that are none": (["-n", "2", "--tee", "9", "ok.py"], ["--tee 9 does not name streams"]),
+    "a log dir below a file": (["-n", "2", "--log-dir", "ok.py/logs", "ok.py"], ["cannot write to", "--log-dir"]),
+    "a start nobody knows": (["-n", "2", "--start", "hot", "ok.py"], ["--start hot", "warm or fresh"]),
+    "a module to preload that is not there": (["-n", "2", "--preload", "nope", "ok.py"], ["--preload nope"]),
+    "hosts without a master": (["--nnodes", "2", "ok.py"], ["needs --master-addr"]),
+    "a host out of range": (
+        ["--nnodes", "2", "--node-rank", "2", "--master-addr", "127.0.0.1", "ok.py"],
+        ["--node-rank 2 is not among 2 hosts"],
+    ),
+    "hosts that are no number": (["--nnodes", "x", "ok.py"], ["--nnodes x is not a number of hosts"]),
+    "a rendezvous of others": (["--rdzv-backend", "etcd", "ok.py"], ["--rdzv-backend etcd is not needed"]),
+    "an endpoint without a number": (["--rdzv-endpoint", "a:b", "ok.py"], ["not of the form HOST:PORT"]),
+    "a module and a command": (["-m", "--no-python", "ok.py"], ["exclude each other"]),
+    "restarts below zero": (["-n", "2", "--max-restarts", "-1", "ok.py"], ["below zero"]),
+}
+
+
+@pytest.fixture
+def folder(rollcall: Runner) -> Runner:
+    rollcall.script("print('ok')", name="ok.py")
+    rollcall.script("#!/bin/sh\nif true; then echo hi; fi\n", name="train.sh")
+    (rollcall.folder / "binary").write_bytes(b"\x7fELF\x00\x01")
+    (rollcall.folder / "empty").mkdir()
+    return rollcall
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_one_sentence_and_exit_code_2(folder: Runner, case: str) -> None:
+    """The sentence names what was found and what to do; no rank ever runs."""
+    words, expected = WRONG[case]
+    result = folder("run", *words)
+    said = [line for line in result.err.splitlines() if line]
+    assert result.code == 2, result.err
+    assert len(said) == 1, result.err
+    assert said[0].startswith("rollcall: ")
+    for part in expected:
+        assert part in said[0]
+    assert result.out == ""
+
+
+def test_a_busy_port(folder: Runner) -> None:
+    """A --master-port that somebody listens on is named."""
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        result = folder("run", "-n", 2, "--master-port", port, "ok.py")
+    assert result.code == 2
+    assert str(port) in result.err
+    assert len(result.err.strip().splitlines()) == 1
+
+
+def test_an_unknown_option(folder: Runner) -> None:
+    """A typo in an option is shown as such."""
+    result = folder("run", "--nproc", 2, "ok.py")
+    assert result.code == 2
+    assert "--nproc" in result.err
+
+
+def test_a_host_that_never_comes(folder: Runner, free_port: int) -> None:
+    """After the timeout the missing host is named, and how long was waited."""
+    result = folder(
+        "run", "--nnodes", 3, "--node-rank", 0, "--master-addr", "127.0.0.1", "--master-port", free_port,
+        "--rdzv-conf", "timeout=1", "-n", 2, "ok.py",
+    )  # fmt: skip
+    assert result.code == 1
+    assert "after 1 s 2 of 3 hosts (node 1, 2) had not come" in result.err
+
+
+def test_a_master_that_never_comes(folder: Runner, free_port: int) -> None:
+    """A host that cannot reach node 0 says where it looked and what to check."""
+    result = folder(
+        "run", "--nnodes", 2, "--node-rank", 1, "--master-addr", "127.0.0.1", "--master-port", free_port,
+        "--rdzv-conf", "timeout=1", "-n", 2, "ok.py",
+    )  # fmt: skip
+    assert result.code == 1
+    assert f"node 0 at 127.0.0.1:{free_port} did not answer within 1 s" in result.err
+
+
+def test_two_hosts_with_one_number(folder: Runner, free_port: int) -> None:
+    """The second agent that says it is node 1 is refused."""
+    common = [
+        "run",
+        "--nnodes",
+        3,
+        "--master-addr",
+        "127.0.0.1",
+        "--master-port",
+        free_port,
+        "--rdzv-conf",
+        "timeout=8",
+    ]
+    first = folder.start(*common, "--node-rank", 0, "ok.py")
+    twins = [folder.start(*common, "--node-rank", 1, "ok.py") for _ in range(2)]
+    errors = [twin.communicate(timeout=60)[1] for twin in twins]
+    first.communicate(timeout=60)
+    assert sum("two agents say they are node 1" in error for error in errors) == 1, errors
