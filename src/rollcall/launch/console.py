@@ -7,6 +7,7 @@ pipes tell. Three things happen to them on the way:
 - a traceback is held back a moment: if its rank then ends, the launcher's report shows it once.
 """
 
+import math
 import re
 import time
 from collections import deque
@@ -48,7 +49,7 @@ class _Stream:
     """One stream of one rank: the bytes without a line end so far, and a traceback that is being held."""
 
     partial: bytes = b""
-    progress_shown: float = 0.0
+    progress_shown: float = -math.inf
     held: list[str] = field(default_factory=list)
     held_since: float = 0.0
     held_ns: int = 0

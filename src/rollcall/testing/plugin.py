@@ -106,6 +106,8 @@ def _arguments(config: pytest.Config) -> list[str]:
     words += ["-v"] * max(0, config.get_verbosity())
     words += ["--showlocals"] * bool(config.getoption("showlocals"))
     words += [f"-W{each}" for each in config.getoption("pythonwarnings") or []]
+    # The server has imported us by other means than pytest's; that is nothing to warn about.
+    words += ["-Wignore::pytest.PytestAssertRewriteWarning"]
     return words
 
 

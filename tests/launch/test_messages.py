@@ -1,0 +1,41 @@
+"""The wire between launcher and agent."""
+
+import io
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollcall.launch.messages import Ended, Message, Note, Output, Stop, Wire
+
+MESSAGES = st.one_of(
+    st.builds(Output, rank=st.integers(0, 9999), stream=st.sampled_from([1, 2]), data=st.binary(max_size=2000)),
+    st.builds(Note, text=st.text()),
+    st.builds(Stop, signal=st.integers(1, 64), now=st.booleans()),
+    st.builds(Ended, st.integers(), st.integers(), st.integers(), st.integers(), st.booleans()),
+)
+
+
+@given(st.lists(MESSAGES))
+def test_what_is_sent_is_received(messages: list[Message]) -> None:
+    """Any messages, in any order, with any bytes, arrive as they were; then comes the end."""
+    pipe = io.BytesIO()
+    for message in messages:
+        Wire(io.BytesIO(), pipe).send(message)
+    wire = Wire(io.BytesIO(pipe.getvalue()), io.BytesIO())
+    assert [wire.receive() for _ in messages] == messages
+    assert wire.receive() is None
+
+
+@given(st.lists(MESSAGES, min_size=1), st.data())
+def test_a_stream_cut_anywhere_is_an_end(messages: list[Message], data: st.DataObject) -> None:
+    """When the other side is killed in mid-sentence, we see the end, never half a message."""
+    pipe = io.BytesIO()
+    for message in messages:
+        Wire(io.BytesIO(), pipe).send(message)
+    cut = data.draw(st.integers(0, len(pipe.getvalue()) - 1))
+    wire = Wire(io.BytesIO(pipe.getvalue()[:cut]), io.BytesIO())
+    received = []
+    while (message := wire.receive()) is not None:
+        received.append(message)
+    assert received == messages[: len(received)]
+    assert len(received) < len(messages)

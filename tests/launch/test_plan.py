@@ -1,0 +1,75 @@
+"""Plans: pure values."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from rollcall.errors import UsageError
+from rollcall.launch.plan import Plan, Program, Show, check, describe
+from rollcall.launch.words import how_it_ended, list_of, shell_code
+
+
+def plan(**changes: object) -> Plan:
+    return Plan(**{"program": Program("module", "m", ("a b",)), "slots": 2, "cwd": "/", **changes})  # type: ignore[arg-type]
+
+
+def test_a_plan_survives_json() -> None:
+    """The agent gets exactly the plan that the launcher made."""
+    made = plan(preload=("x",), show=Show((0, 1), None, ((-1, 2),), ((0, 1),)), node_rank=None, timeout_s=1.5)
+    assert Plan.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+
+
+def test_describe_gives_a_command_for_every_rank_of_every_host() -> None:
+    """Six ranks on two hosts: six lines to type, each with its own rank, grouped by host."""
+    text = describe(plan(slots=3, nnodes=2, master_addr="10.0.0.1"))
+    lines = [line for line in text.splitlines() if line.startswith("MASTER_ADDR=10.0.0.1")]
+    assert [f"RANK={rank}" in line.split() for rank, line in enumerate(lines)] == [True] * 6
+    assert [line.split()[4] for line in lines] == [f"LOCAL_RANK={n}" for n in (0, 1, 2, 0, 1, 2)]
+    assert shlex.split(lines[0])[-3:] == ["m", "a b", "&"]
+    assert text.count("without rollcall:") == 2
+
+
+def test_a_script_given_by_a_pipe_is_not_read_twice(tmp_path: Path) -> None:
+    """`rollcall run <(…)` names a pipe: the check leaves it for the rank to read."""
+    import os
+
+    os.mkfifo(tmp_path / "pipe")
+    assert check(plan(program=Program("script", str(tmp_path / "pipe"))))
+
+
+def test_an_empty_script_is_python(tmp_path: Path) -> None:
+    """An empty file, a byte-order mark and an encoding line are fine."""
+    for text in (b"", "\ufeffprint('ü')".encode(), "# coding: latin-1\nx = 'ü'".encode("latin-1")):
+        (tmp_path / "s.py").write_bytes(text)
+        check(plan(program=Program("script", "s.py"), cwd=str(tmp_path)))
+
+
+def test_a_syntax_error_is_told_with_its_line(tmp_path: Path) -> None:
+    """The line is named before any rank starts."""
+    (tmp_path / "s.py").write_text("x = 1\nif x\n")
+    with pytest.raises(UsageError, match=r"s.py line 2 is not Python \(expected ':'\)"):
+        check(plan(program=Program("script", "s.py"), cwd=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "shell"),
+    [
+        (3, "exited with code 3", 3),
+        (-9, "was killed by SIGKILL: often the out-of-memory killer", 137),
+        (-11, "was killed by SIGSEGV: a crash in native code", 139),
+        (-7, "was killed by SIGBUS: often a full /dev/shm", 135),
+        (-40, "was killed by signal 40", 168),
+    ],
+)
+def test_exit_codes_in_words(code: int, words: str, shell: int) -> None:
+    """A rank's end is told in words, and a signal becomes 128 + its number."""
+    assert how_it_ended(code) == words
+    assert shell_code(code) == shell
+
+
+def test_lists_of_ranks() -> None:
+    """Neighbours become a span."""
+    assert list_of([3, 0, 1, 2, 7]) == "0-3,7"
+    assert list_of([]) == ""
