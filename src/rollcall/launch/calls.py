@@ -25,6 +25,7 @@ from rollcall.errors import RankError, UsageError
 from rollcall.launch import supervise
 from rollcall.launch.forkserver import Exit, ForkServer, serve
 from rollcall.launch.frames import users_part, users_stack
+from rollcall.launch.names import impatient_env
 from rollcall.launch.plan import LOOPBACK, MOST_RANKS_PER_HOST
 from rollcall.launch.rank import forget_random_state
 from rollcall.launch.words import how_it_ended
@@ -68,7 +69,8 @@ class CallServer:
         """The server, started if need be: it dies with us, and is not shared with a fork of us."""
         if self._server is None or self._owner != os.getpid():
             words = [sys.executable, "-m", "rollcall.launch.calls", ",".join(self._preload)]
-            env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **self._env}
+            path = os.pathsep.join(p for p in sys.path if p)
+            env = {**os.environ, **impatient_env(), "PYTHONPATH": path, **self._env}
             env.setdefault("OMP_NUM_THREADS", "1")
             self._server, self._owner = ForkServer.launch(words, env), os.getpid()
         return self._server
@@ -253,8 +255,9 @@ def become(request: dict[str, Any], fds: list[int]) -> NoReturn:
     if "port" in request:
         _serve_store(request["port"], *fds)
     payload, result, stacks = fds
+    impatience = {name: value for name, value in os.environ.items() if name == "RES_OPTIONS"}
     os.environ.clear()  # the caller's environment may have changed since the server started
-    os.environ.update(request["env"])
+    os.environ.update({**impatience, **request["env"]})
     os.chdir(request["cwd"])
     sys.path[:] = request["path"]
     gc.enable()

@@ -18,6 +18,7 @@ from rollcall.errors import say
 from rollcall.launch import rank, supervise, title
 from rollcall.launch.console import Console, visibility
 from rollcall.launch.messages import AttemptOver, Ended, Message, Note, Order, Output, Refused, Started, Stop, Wire
+from rollcall.launch.names import impatient_env
 from rollcall.launch.plan import Plan
 from rollcall.launch.report import Report
 from rollcall.launch.runs import RunFolder, command_line
@@ -57,7 +58,7 @@ class _Stdin:
 
 
 def _start_agent(plan: Plan, stdin_fd: int) -> subprocess.Popen[bytes]:
-    env = dict(os.environ)
+    env = {**os.environ, **impatient_env()}
     if plan.slots > 1:
         env.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, or every rank takes every core
     # Unbuffered, as torchrun starts its ranks: they inherit it.
