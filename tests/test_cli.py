@@ -21,7 +21,7 @@ def test_help_imports_no_torch() -> None:
 def test_help_of_run_has_examples_and_torchruns_names() -> None:
     """Every option that torchrun users know is listed, with examples."""
     shown = subprocess.run(
-        [sys.executable, "-m", "rollcall.cli", "run", "--help"],
+        [sys.executable, "-m", "rollcall", "run", "--help"],
         capture_output=True,
         text=True,
         check=True,

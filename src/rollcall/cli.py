@@ -49,7 +49,3 @@ def main() -> None:
     except RollcallError as error:
         say(error)
         sys.exit(error.exit_code)
-
-
-if __name__ == "__main__":
-    main()

@@ -95,7 +95,7 @@ def rollcall(tmp_path: Path) -> Iterator[Runner]:
     left = runner.wait_until_gone(3)
     for process in left:
         process.kill()
-    assert not left, f"left running: {[p.cmdline() for p in left]}"
+    assert not left, f"left running: {left}"
 
 
 @pytest.fixture

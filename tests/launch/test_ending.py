@@ -39,10 +39,10 @@ def server_of(launcher: int) -> int:
 def test_nothing_is_left_3_s_after_kill_9(rollcall: Runner, victim: Callable[[int], int]) -> None:
     """Ranks, DataLoader workers and daemons end when launcher, agent or fork server is killed with SIGKILL."""
     process = started(rollcall)
-    assert len(rollcall.processes()) >= 3 + RANKS * 4
+    assert until(lambda: len(rollcall.processes()) >= 3 + RANKS * 4), rollcall.processes()
     os.kill(victim(process.pid), signal.SIGKILL)
     left = rollcall.wait_until_gone(3)
-    assert not left, [p.cmdline() for p in left]
+    assert not left
     process.communicate()
     assert process.returncode != 0
 
@@ -152,3 +152,29 @@ def test_what_ranks_leave_running_is_ended_and_named(rollcall: Runner) -> None:
     result = rollcall("run", "-n", 2, "script.py")
     assert result.code == 0
     assert "ended what the ranks had left running: sleep 300" in result.err
+
+
+def test_a_reader_that_has_seen_enough_ends_the_run(rollcall: Runner) -> None:
+    """`rollcall run … | head` ends its ranks, with 128 + SIGPIPE and without a word."""
+    rollcall.script("while True: print('more')")
+    process = rollcall.start("run", "-n", 2, "script.py")
+    assert process.stdout is not None
+    assert process.stdout.readline().endswith("│ more\n")
+    process.stdout.close()
+    assert process.wait(timeout=20) == 128 + signal.SIGPIPE
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+def test_ctrl_c_on_one_host_ends_the_other(rollcall: Runner, free_port: int) -> None:
+    """Of two hosts started by hand, the second learns that the run was stopped on the first."""
+    rollcall.script("import os, time; open('ready.' + os.environ['RANK'], 'w').close(); time.sleep(60)")
+    common = ["run", "--nnodes", 2, "--master-addr", "127.0.0.1", "--master-port", free_port]
+    first, second = (rollcall.start(*common, "--node-rank", node, "script.py") for node in (0, 1))
+    assert until(lambda: all((rollcall.folder / f"ready.{r}").exists() for r in range(2)))
+    first.send_signal(signal.SIGINT)
+    (_, err0), (_, err1) = first.communicate(timeout=30), second.communicate(timeout=30)
+    assert first.returncode == 128 + signal.SIGINT, err0
+    assert second.returncode == 1
+    assert "the run was stopped on" in err1

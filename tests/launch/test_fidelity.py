@@ -68,7 +68,7 @@ def test_a_rank_sees_what_a_rank_of_torchrun_sees(rollcall: Runner, tmp_path: Pa
     theirs_at.mkdir()
     ours_at.mkdir()
     them = inspect(["torch.distributed.run", "--nproc-per-node", "2"], how, theirs_at, rollcall.env)
-    us = inspect(["rollcall.cli", "run", "-n", "2", "--start", start], how, ours_at, rollcall.env)
+    us = inspect(["rollcall", "run", "-n", "2", "--start", start], how, ours_at, rollcall.env)
     assert us.returncode == 7, us.stderr
     theirs, ours = facts(theirs_at), facts(ours_at)
     assert sorted(f.pop("stdin") for f in theirs) == sorted(f.pop("stdin") for f in ours)  # whoever reads it first

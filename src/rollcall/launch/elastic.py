@@ -80,6 +80,7 @@ class HostAgent(SimpleElasticAgent):
             result = self.run()
             return 1 if result is None or result.is_failed() else 0
         except SignalException as stopped:
+            self._meeting.announce_failure(f"the run was stopped on {socket.gethostname()}", final=True)
             return 128 + stopped.sigval
         finally:
             self._output.close()

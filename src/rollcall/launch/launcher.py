@@ -6,6 +6,7 @@ The launcher imports no torch, so it is there at once; the agent of this host do
 import contextlib
 import os
 import queue
+import select
 import signal
 import subprocess
 import sys
@@ -95,6 +96,7 @@ class _Run:
         self._refused: Refused | None = None
         self._started_s = time.monotonic()
         self._attempt = 0
+        self._over = False
         with contextlib.suppress(BrokenPipeError):
             self._wire.send(Order(plan.to_dict(), str(folder.path), stdin_fd))
 
@@ -102,17 +104,26 @@ class _Run:
         """Until the agent is gone."""
         threading.Thread(target=self._receive, name="agent", daemon=True).start()
         with _signals(self._interrupts.append):
-            while True:
+            while not self._over:
                 self._heed_interrupts()
-                with contextlib.suppress(queue.Empty):
-                    message = self._messages.get(timeout=_TICK_S)
-                    if message is None:
-                        break
-                    self._handle(message)
-                    if not self._messages.empty():
-                        continue
-                self._console.tick()
+                try:
+                    self._step()
+                except BrokenPipeError:  # `rollcall run … | head` has seen enough
+                    _mute()
+                    self._interrupts.append(signal.SIGPIPE)
         return self._conclude()
+
+    def _step(self) -> None:
+        """Handle what has come, and let the console show what is due."""
+        with contextlib.suppress(queue.Empty):
+            message = self._messages.get(timeout=_TICK_S)
+            if message is None:
+                self._over = True
+                return
+            self._handle(message)
+            if not self._messages.empty():
+                return
+        self._console.tick()
 
     def _receive(self) -> None:
         message: Message | None = None
@@ -173,7 +184,7 @@ class _Run:
             again = self._stopped_by is not None
             self._stopped_by = self._stopped_by or number
             with contextlib.suppress(BrokenPipeError, ValueError):
-                self._wire.send(Stop(number, now=again))
+                self._wire.send(Stop(signal.SIGTERM if number == signal.SIGPIPE else number, now=again))
             if number == signal.SIGINT and not again:
                 self._say(f"interrupted: the ranks have {self._plan.grace_s:g} s to end (Ctrl-C again: end them now)")
             if not self._report.host and again:
@@ -209,6 +220,23 @@ class _Run:
             say(f"the agent of this host {how_it_ended(agent_code)}; its ranks were ended with it")
             return "failed", shell_code(agent_code)
         return "ok", 0
+
+
+def _mute() -> None:
+    """Write to nowhere from now on: nobody reads our stdout or stderr any more."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            os.fstat(stream.fileno())
+            if _is_broken(stream.fileno()):
+                os.dup2(null, stream.fileno())
+    os.close(null)
+
+
+def _is_broken(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 @contextlib.contextmanager

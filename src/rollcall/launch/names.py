@@ -4,6 +4,7 @@ torch looks up a name for every peer it connects to, if only for its log lines. 
 none, and where DNS is silent each rank would wait ten seconds to learn that.
 """
 
+import contextlib
 import os
 import socket
 import threading
@@ -24,10 +25,8 @@ def _names_answer() -> bool:
     answered = threading.Event()
 
     def ask() -> None:
-        try:
+        with contextlib.suppress(OSError):  # no name is an answer, too
             socket.getnameinfo(("::ffff:127.0.0.1", 1, 0, 0), 0)
-        except OSError:
-            pass  # no name is an answer, too
         answered.set()
 
     threading.Thread(target=ask, name="names", daemon=True).start()

@@ -1,0 +1,5 @@
+"""`python -m rollcall` is `rollcall`."""
+
+from rollcall.cli import main
+
+main()
