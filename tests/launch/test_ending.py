@@ -157,14 +157,13 @@ def test_what_ranks_leave_running_is_ended_and_named(rollcall: Runner) -> None:
 def test_a_reader_that_has_seen_enough_ends_the_run(rollcall: Runner) -> None:
     """`rollcall run … | head` ends its ranks, with 128 + SIGPIPE and without a word."""
     rollcall.script("while True: print('more')")
-    process = rollcall.start("run", "-n", 2, "script.py")
-    assert process.stdout is not None
-    assert process.stdout.readline().endswith("│ more\n")
-    process.stdout.close()
-    assert process.wait(timeout=20) == 128 + signal.SIGPIPE
-    assert process.stderr is not None
-    assert process.stderr.read() == ""
-    process.stderr.close()
+    with rollcall.start("run", "-n", 2, "script.py") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().endswith("│ more\n")
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 128 + signal.SIGPIPE
 
 
 def test_ctrl_c_on_one_host_ends_the_other(rollcall: Runner, free_port: int) -> None:

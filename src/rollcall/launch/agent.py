@@ -66,10 +66,17 @@ def _serve(wire: Wire, order: Order, plan: Plan) -> int:
     # Only now: it starts threads, and a rank does not need it.
     from rollcall.launch.elastic import HostAgent
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)  # we say it ourselves
+    _hush("torch.distributed.elastic")
     agent = HostAgent(plan, Path(order.folder), server, wire, order.stdin_fd)
     threading.Thread(target=_listen, args=(wire, agent), name="launcher", daemon=True).start()
     return agent.serve()
+
+
+def _hush(package: str) -> None:
+    """Leave the telling to us. Elastic gives each of its loggers a level of its own."""
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith(package):
+            logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _import_once(plan: Plan) -> None:
