@@ -49,9 +49,7 @@ def _expand_ranges(ranges: str, text: str) -> list[str]:
     for item in ranges.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", item)
         if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise UsageError(
-                f"host list {text!r} has the range [{ranges}]: expected something like [01-03,7]"
-            )
+            raise UsageError(f"host list {text!r} has the range [{ranges}]: expected something like [01-03,7]")
         first, last = int(match[1]), int(match[2] or match[1])
         if last - first >= MOST_HOSTS:
             raise UsageError(f"host list {text!r} names more than {MOST_HOSTS} hosts: correct the list")
