@@ -26,7 +26,8 @@ class RankError(RollcallError):
 
 def say(message: object) -> None:
     """One line of rollcall's own on stderr."""
-    print(f"rollcall: {message}", file=sys.stderr, flush=True)
+    name = "\x1b[1mrollcall:\x1b[0m" if sys.stderr.isatty() else "rollcall:"
+    print(f"{name} {message}", file=sys.stderr, flush=True)
 
 
 def speak_plainly() -> None:

@@ -1,5 +1,6 @@
 """Who failed first, and how that is told: one sentence, one traceback, one line for all the others."""
 
+import re
 import textwrap
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -13,6 +14,7 @@ from rollcall.launch.words import how_it_ended, list_of
 _OWN_DEATHS = {-4, -7, -8, -9, -11}
 _NEAR_NS = 1_000_000_000
 _MOST_OF_AN_ERROR = 120
+_WHERE = re.compile(r"\[/\S+:\d+\] |(?<=\]):\d+")  # a place in gloo's sources, or a port: other on each rank
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Report:
             lines.append(f"{_ranks(alike)} failed in the same way")
         after = [f for f in others if f.rank not in alike]
         if after:
-            why = sorted({f.error or how_it_ended(f.exit_code) for f in after})
+            why = sorted({_WHERE.sub("", f.error) or how_it_ended(f.exit_code) for f in after})
             more = f", and {len(why) - 1} more" if len(why) > 1 else ""
             lines.append(
                 f"{_ranks([f.rank for f in after])} failed after it, most likely because of it"
