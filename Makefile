@@ -32,8 +32,21 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.dev
-	benchmarks/run
+# make bench BENCH='--only memory' runs a part of it.
+PEERS := .venv-peers
+PEERS_PIP := $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	--constraint constraints.txt --constraint benchmarks/constraints-peers.txt
+
+bench: $(VENV)/.dev $(PEERS)/.setup
+	$(BIN)/python benchmarks/launch.py $(BENCH)
+
+# The launchers that we compare with. Torch comes first, so that nothing pulls another one; and where they cannot
+# be installed, the benchmark goes on without them.
+$(PEERS)/.setup: benchmarks/constraints-peers.txt constraints.txt
+	-$(PYTHON) -m venv $(PEERS) && \
+	$(PEERS_PIP) torch numpy && \
+	$(PEERS_PIP) accelerate lightning && \
+	touch $@
 
 clean:
 	rm -rf $(VENV) .venv-peers .rollcall

@@ -1,0 +1,71 @@
+"""Who is compared: each launcher's command to start a Python program on N ranks of this machine."""
+
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from importlib.metadata import distributions
+from pathlib import Path
+
+HERE = Path(sys.executable).parent
+REPOSITORY = Path(__file__).resolve().parent.parent
+PEERS = REPOSITORY / ".venv-peers"
+PROGRAMS = REPOSITORY / "benchmarks" / "programs"
+
+
+@dataclass(frozen=True, eq=False)
+class Contender:
+    """A launcher. `options` gives its words for so many ranks, up to the program's name."""
+
+    name: str
+    executable: Path
+    options: Callable[[int], list[str]]
+    most_ranks: int = 1000
+    env: dict[str, str] = field(default_factory=dict)
+
+    def command(self, ranks: int, program: str, *more: str) -> list[str]:
+        return [str(self.executable), *self.options(ranks), *more, str(PROGRAMS / program)]
+
+    @property
+    def is_here(self) -> bool:
+        return self.executable.exists()
+
+
+TORCHRUN = Contender("torchrun", HERE / "torchrun", lambda n: ["--standalone", f"--nproc-per-node={n}"])
+# Restarted ranks of torchrun meet the addresses of those before in a store that all attempts share, and fail or hang.
+# This switch gives each attempt a store of its own: torchrun at its best, for those who know of it.
+TORCHRUN_UNSHARED = replace(
+    TORCHRUN, name="torchrun, store not shared", env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+)
+ROLLCALL = Contender("rollcall run", HERE / "rollcall", lambda n: ["run", "-n", str(n)])
+# --multi_gpu is accelerate's only way to start several processes on one machine; no GPU is touched before the
+# program asks for one. (Its --cpu starts one process, or goes through mpirun.)
+ACCELERATE = Contender(
+    "accelerate launch",
+    PEERS / "bin" / "accelerate",
+    lambda n: [
+        *("launch", "--multi_gpu", f"--num_processes={n}", "--num_machines=1", "--main_process_port=0"),
+        *("--mixed_precision=no", "--dynamo_backend=no"),
+    ],
+    most_ranks=16,
+)
+FABRIC = Contender(
+    "fabric run",
+    PEERS / "bin" / "fabric",
+    lambda n: ["run", "--accelerator=cpu", f"--devices={n}", f"--main-port={_port()}"],
+    most_ranks=16,
+)
+ALL = (TORCHRUN, ACCELERATE, FABRIC, ROLLCALL)
+
+
+def peer_versions() -> dict[str, str]:
+    """What the separate environment has."""
+    site = [str(path) for path in PEERS.glob("lib/python*/site-packages")]
+    found = {each.name: each.version for each in distributions(path=site)} if site else {}
+    return {name: found[name] for name in ("accelerate", "lightning") if name in found}
+
+
+def _port() -> int:
+    """Free a moment ago: fabric takes no listening socket, and its default port may be another run's."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])

@@ -1,0 +1,162 @@
+"""Commands under measurement: each runs in a folder of its own, is known by a mark, and is ended for certain.
+
+The mark is an environment variable that names the job's folder. Whatever a command starts inherits it, so what
+a launcher leaves behind is found even when its parent is long gone.
+"""
+
+import contextlib
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+MARK = "ROLLCALL_BENCH"
+_LOOK_S = 0.01
+_END_S = 15.0
+_LEAVE_S = 1.0  # what a launcher has ended may take so long to be gone
+_EXCEPTION = re.compile(r"\w+(Error|Exception): \S")
+# Settings of this shell that would change what a launcher does. Without bytecode, the packages that pip did not
+# compile (ours, installed from its sources) would be compiled anew at every start.
+_UNSET = ("PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+_UNSET_PREFIXES = ("PET_", "TORCH_", "TORCHELASTIC_", "MASTER_", "ACCELERATE_", "LT_", "ROLLCALL_")
+
+
+class Jobs:
+    """All commands of one benchmark, and their folder. Nothing of either is left at the end."""
+
+    def __enter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="rollcall-bench-"))
+        self._count = 0
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # an impatient second Ctrl-C must not stop this
+        _end(self._folder)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def start(self, words: Sequence[str], **env: str) -> "Job":
+        """Start a command. Use it with `with`: at the end of the block it is over."""
+        self._count += 1
+        folder = self._folder / f"job-{self._count}"
+        folder.mkdir()
+        return Job(words, folder, {**_environment(folder), **env})
+
+
+class Job:
+    """One command, and all processes that it started."""
+
+    def __init__(self, words: Sequence[str], folder: Path, env: dict[str, str]) -> None:
+        self.folder = folder
+        self.ended_ns = 0
+        with open(folder / "output.txt", "wb") as output:
+            self.started_ns = time.time_ns()
+            self._process = subprocess.Popen(
+                words,
+                cwd=folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C in the terminal comes to us alone, and we end the rest
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _end(self.folder)
+        self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """The exit code of the command, or None if it takes longer. Not polled: that would take of its time."""
+        fd = os.pidfd_open(self._process.pid)
+        try:
+            if not select.select([fd], [], [], max(0.0, timeout_s))[0]:
+                return None
+        finally:
+            os.close(fd)
+        self.ended_ns = time.time_ns()
+        return self._process.wait()
+
+    def wait_for_files(self, names: Sequence[str], timeout_s: float) -> dict[str, str]:
+        """What the ranks wrote into files of these names; empty if the command or the time ends before."""
+        paths = [self.folder / name for name in names]
+        deadline_s = time.monotonic() + timeout_s
+        while not all(path.exists() and path.stat().st_size for path in paths):
+            if time.monotonic() > deadline_s or self._process.poll() is not None:
+                return {}
+            time.sleep(_LOOK_S)
+        return {path.name: path.read_text() for path in paths}
+
+    def numbers(self, pattern: str) -> list[int]:
+        """The numbers that ranks wrote into files of this pattern."""
+        return [int(path.read_text()) for path in sorted(self.folder.glob(pattern))]
+
+    def processes(self) -> list[psutil.Process]:
+        return _marked(self.folder)
+
+    def left_behind(self) -> int:
+        """How many processes outlive their command."""
+        deadline_s = time.monotonic() + _LEAVE_S
+        while (left := len(self.processes())) and time.monotonic() < deadline_s:
+            time.sleep(_LOOK_S)
+        return left
+
+    def last_words(self) -> str:
+        """Why it failed, as far as it said so: the last exception, or else the end of what it printed."""
+        lines = (self.folder / "output.txt").read_text(errors="replace").splitlines()
+        errors = [line for line in lines if _EXCEPTION.search(line)]
+        return "\n".join(f"    {line[:160]}" for line in errors[-1:] or lines[-3:] or ["(it printed nothing)"])
+
+
+def pss_bytes(pid: int) -> int:
+    """The memory of a process, where a page that n processes share counts as 1/n of a page in each."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """This shell's, but for what would make one launcher's run unlike another's or leave files elsewhere."""
+    env = {
+        name: value for name, value in os.environ.items() if name not in _UNSET and not name.startswith(_UNSET_PREFIXES)
+    }
+    places = {"TMPDIR": folder / "tmp", "ROLLCALL_DIR": folder / "rollcall", "HF_HOME": folder / "huggingface"}
+    (folder / "tmp").mkdir()
+    return {**env, **{name: str(place) for name, place in places.items()}, MARK: str(folder)}
+
+
+def _marked(folder: Path) -> list[psutil.Process]:
+    """The living processes of one job, or of all jobs of the folder."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            mark = process.environ().get(MARK, "")
+            if (mark == str(folder) or mark.startswith(f"{folder}/")) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def _end(folder: Path) -> None:
+    deadline_s = time.monotonic() + _END_S
+    looks = 0
+    while looks < 2 and time.monotonic() < deadline_s:  # in the midst of an exec a process shows no environment
+        found = _marked(folder)
+        looks = 0 if found else looks + 1
+        for process in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()  # psutil checks that the id still is this process
+        time.sleep(_LOOK_S)
