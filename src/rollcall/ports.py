@@ -3,10 +3,12 @@
 import errno
 import os
 import socket
-
-import psutil
+from typing import TYPE_CHECKING
 
 from rollcall.errors import UsageError
+
+if TYPE_CHECKING:
+    import psutil
 
 EVERYWHERE = ""  # as a host: listen on every address of this host
 
@@ -72,8 +74,10 @@ def find_free_port(host: str = "localhost", start: int | None = None) -> int:
     raise UsageError(f"no port from {start} to 65535 is free on {host}: start lower")
 
 
-def find_holder(port: int) -> psutil.Process | None:
+def find_holder(port: int) -> "psutil.Process | None":
     """The process that listens on a port of this host, where the system lets us see it."""
+    import psutil  # here: every start of a run would pay for it
+
     try:
         for connection in psutil.net_connections(kind="tcp"):
             listens = connection.status == psutil.CONN_LISTEN

@@ -48,6 +48,7 @@ def folder(rollcall: Runner) -> Runner:
 def test_one_sentence_and_exit_code_2(folder: Runner, case: str) -> None:
     """The sentence names what was found and what to do; no rank ever runs."""
     words, expected = WRONG[case]
+    folder.env["CUDA_VISIBLE_DEVICES"] = ""  # on a machine that has a GPU, too
     result = folder("run", *words)
     said = [line for line in result.err.splitlines() if line]
     assert result.code == 2, result.err

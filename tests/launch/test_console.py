@@ -4,8 +4,9 @@ import io
 
 import pytest
 
-from rollcall.launch.console import Console, parse_ranks, visibility
+from rollcall.launch.console import Console, visibility
 from rollcall.launch.plan import Show
+from rollcall.launch.words import ranks_of
 
 OUT, ERR = 1, 2
 
@@ -175,8 +176,8 @@ def test_what_is_shown(show: Show, seen: set[tuple[int, int]]) -> None:
 
 def test_rank_lists() -> None:
     """`0`, `0,2-3` and `all` are understood, other words are not."""
-    assert parse_ranks("0") == (0,)
-    assert parse_ranks("0,2-3") == (0, 2, 3)
-    assert parse_ranks("all") is None
+    assert ranks_of("0") == (0,)
+    assert ranks_of("0,2-3") == (0, 2, 3)
+    assert ranks_of("all") is None
     with pytest.raises(ValueError, match="invalid literal"):
-        parse_ranks("one")
+        ranks_of("one")

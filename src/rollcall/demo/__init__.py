@@ -5,8 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rollcall.launch.launcher import run
 from rollcall.launch.plan import Plan, Program
+from rollcall.launch.start import run
 
 _RANKS = 4
 # Script, title, and what to import once for all ranks.

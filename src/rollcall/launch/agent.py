@@ -41,7 +41,9 @@ def main() -> NoReturn:
     except RollcallError as error:
         wire.send(Refused(str(error), error.exit_code))
         code = error.exit_code
-    supervise.end_descendants(0)
+    from rollcall.launch import family
+
+    family.end_all(0)
     # Not sys.exit: tearing torch down takes a third of a second, and nothing is left to save.
     os._exit(code)
 
@@ -63,6 +65,7 @@ def _serve(wire: Wire, order: Order, plan: Plan) -> int:
             wire.send(Note(f"{reason}: ranks start as fresh interpreters"))
             plan = replace(plan, start="fresh")
     server = ForkServer.fork(rank.become, close_fds=(*wire.filenos(), order.stdin_fd))
+    server.prepare(plan.slots)
     # Only now: it starts threads, and a rank does not need it.
     from rollcall.launch.elastic import HostAgent
 
@@ -100,5 +103,7 @@ def _listen(wire: Wire, agent: "HostAgent") -> None:
     while (message := wire.receive()) is not None:
         if isinstance(message, Stop):
             agent.stop(message.signal, message.now)
-    supervise.end_descendants(_ORPHANED_GRACE_S)
+    from rollcall.launch import family
+
+    family.end_all(_ORPHANED_GRACE_S)
     os._exit(1)

@@ -88,8 +88,11 @@ class CallServer:
         if not 1 <= ranks <= MOST_RANKS_PER_HOST:
             raise UsageError(f"{ranks} ranks were asked for, but 1 to {MOST_RANKS_PER_HOST} can start on one host")
         try:
+            server = self.start()
             with contextlib.ExitStack() as files:
-                return _Calls(self.start(), function, ranks, env or {}, capture, files).answers(timeout_s)
+                answers = _Calls(server, function, ranks, env or {}, capture, files).answers(timeout_s)
+            server.prepare(ranks + 1)  # the next call is likely to want as many, and a store
+            return answers
         except EOFError:
             self.close()
             raise RankError("the warm server was killed, and its ranks with it: call again") from None

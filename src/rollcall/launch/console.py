@@ -228,16 +228,5 @@ def visibility(show: Show, local_rank_of: Callable[[int], int]) -> Callable[[int
     return shown
 
 
-def parse_ranks(text: str) -> tuple[int, ...] | None:
-    """`0`, `0,2-3` or `all`. ValueError if it is none of these."""
-    if text == "all":
-        return None
-    ranks: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        ranks.update(range(int(first), int(last if dash else first) + 1))
-    return tuple(sorted(ranks))
-
-
 def indent(lines: Iterable[str]) -> str:
     return "\n".join(f"  {line}" for line in lines)

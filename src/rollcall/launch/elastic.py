@@ -26,7 +26,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.utils import macros
 
 from rollcall.errors import RankError
-from rollcall.launch import supervise
+from rollcall.launch import family
 from rollcall.launch.forkserver import ForkServer
 from rollcall.launch.messages import AttemptOver, Ended, Note, Started, Wire
 from rollcall.launch.output import STDERR, STDOUT, OutputPump
@@ -206,8 +206,8 @@ class HostAgent(SimpleElasticAgent):
         for number, grace_s in steps.items():
             self._signal(number)
             self._wait(grace_s)
-        supervise.wait_for_descendants(_HELPERS_S, spared=(self._server.pid,))
-        left = supervise.end_descendants(_TERM_GRACE_S, spared=(self._server.pid,))
+        family.wait_for_all(_HELPERS_S, spared=(self._server.pid,))
+        left = family.end_all(_TERM_GRACE_S, spared=(self._server.pid,))
         if left:
             self._wire.send(Note(f"ended what the ranks had left running: {', '.join(left)}"))
 

@@ -1,9 +1,10 @@
 """A process that has imported torch once and forks a rank in milliseconds.
 
 It is forked off an agent that has already imported everything, so torch is loaded once per host. It
-does nothing but fork when told to and report how its children end. The standard library's fork server
-is not used: it goes through multiprocessing, which leaves marks on a rank (its main process, start
-method, resource tracker, stdin) that `python script.py` does not have.
+does nothing but fork and report how its children end. Children wait for what they are to become, so
+that some can be forked ahead, while others still prepare what to ask of them. The standard library's
+fork server is not used: it goes through multiprocessing, which leaves marks on a rank (its main
+process, start method, resource tracker, stdin) that `python script.py` does not have.
 """
 
 import contextlib
@@ -79,11 +80,13 @@ class ForkServer:
         process.returncode = 0
         return cls(process.pid, here)
 
+    def prepare(self, children: int) -> None:
+        """Have so many children forked ahead."""
+        _send(self._socket, {"prepare": children}, [])
+
     def start(self, request: dict[str, Any], std: tuple[int, int, int], extra: tuple[int, ...] = ()) -> int:
-        """Fork a child that becomes what the request says, with these as its stdin, stdout, stderr."""
-        body = json.dumps(request).encode()
-        socket.send_fds(self._socket, [len(body).to_bytes(_LENGTH_BYTES, "big")], [*std, *extra])
-        self._socket.sendall(body)
+        """Have a child become what the request says, with these as its stdin, stdout, stderr."""
+        _send(self._socket, request, [*std, *extra])
         while not self._started:
             self._read()
         return self._started.pop()
@@ -125,62 +128,117 @@ def serve(control: socket.socket, become: Become) -> NoReturn:
     """The server's life. Leaves by _exit: this is a fork of somebody else's interpreter."""
     # Keep the collector of every child from touching, and so copying, the pages that exist now.
     gc.freeze()
-    wake_r, wake_w = os.pipe()
-    os.set_blocking(wake_w, False)
-    os.set_blocking(wake_r, False)
-    before = signal.signal(signal.SIGCHLD, lambda *_: None)
-    wake_before = signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
-    server = os.getpid()
     try:
-        while True:
-            readable, _, _ = select.select([control.fileno(), wake_r], [], [])
-            if wake_r in readable:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(wake_r, 4096)
-                for end in _reap():
-                    _reply(control, end)
-            if control.fileno() in readable:
-                request, fds = _receive(control)
-                pid = os.fork()
-                if pid == 0:
-                    signal.set_wakeup_fd(wake_before)
-                    signal.signal(signal.SIGCHLD, before)
-                    for fd in (control.detach(), wake_r, wake_w):
-                        os.close(fd)
-                    _turn_into(become, request, fds, server)
-                for fd in fds:
-                    os.close(fd)
-                _reply(control, {"started": pid})
+        _Server(control, become).run()
     except (EOFError, OSError):  # who holds the handle is gone, and nobody is left to answer to
-        supervise.end_descendants(0)
-        os._exit(0)
+        from rollcall.launch import family
+
+        family.end_all(0)
+    os._exit(0)
 
 
-def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    head, fds, _, _ = socket.recv_fds(control, _LENGTH_BYTES, _MOST_FDS)
+class _Server:
+    """Forks children, hands them what they are to become, and reports their ends."""
+
+    def __init__(self, control: socket.socket, become: Become) -> None:
+        self._control, self._become = control, become
+        self._spares: dict[int, socket.socket] = {}  # by pid: children that wait for a request
+        self._wanted = 0
+        self._pid = os.getpid()
+        self._wake_r, self._wake_w = os.pipe()
+        for fd in (self._wake_r, self._wake_w):
+            os.set_blocking(fd, False)
+        self._handler_before = signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._wakeup_before = signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+
+    def run(self) -> NoReturn:
+        while True:
+            patience = 0 if len(self._spares) < self._wanted else None
+            readable, _, _ = select.select([self._control.fileno(), self._wake_r], [], [], patience)
+            if self._wake_r in readable:
+                self._report_ends()
+            if self._control.fileno() in readable:
+                self._serve_one()
+            elif not readable:
+                self._fork_spare()
+
+    def _report_ends(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_r, 4096)
+        for end in _reap():
+            if end["pid"] in self._spares:
+                self._spares.pop(end["pid"]).close()
+            else:
+                self._reply(end)
+
+    def _serve_one(self) -> None:
+        request, fds = _receive(self._control)
+        if "prepare" in request:
+            self._wanted = request["prepare"]
+            return
+        if not self._spares:
+            self._fork_spare()
+        pid = next(iter(self._spares))
+        self._wanted = max(0, self._wanted - 1)
+        with self._spares.pop(pid) as connection:
+            _send(connection, request, fds)
+        for fd in fds:
+            os.close(fd)
+        self._reply({"started": pid})
+
+    def _fork_spare(self) -> None:
+        here, there = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            here.close()
+            self._be_a_child(there)
+        there.close()
+        self._spares[pid] = here
+
+    def _be_a_child(self, connection: socket.socket) -> NoReturn:
+        """Forget the server, wait for the request, and become what it says."""
+        try:
+            supervise.die_with_parent(self._pid)
+            signal.set_wakeup_fd(self._wakeup_before)
+            signal.signal(signal.SIGCHLD, self._handler_before)
+            for fd in (self._control.detach(), self._wake_r, self._wake_w):
+                os.close(fd)
+            for spare in self._spares.values():
+                spare.close()
+            request, fds = _receive(connection)
+            connection.close()
+            os.setsid()  # torchrun gives its ranks sessions of their own, too
+            for target, fd in enumerate(fds[:3]):
+                os.dup2(fd, target)
+                os.close(fd)
+            self._become(request, fds[3:])
+        except EOFError:  # not needed after all
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _reply(self, reply: dict[str, int]) -> None:
+        self._control.sendall(json.dumps(reply).encode() + b"\n")
+
+
+def _send(connection: socket.socket, request: dict[str, Any], fds: list[int]) -> None:
+    body = json.dumps(request).encode()
+    socket.send_fds(connection, [len(body).to_bytes(_LENGTH_BYTES, "big")], fds)
+    connection.sendall(body)
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    head, fds, _, _ = socket.recv_fds(connection, _LENGTH_BYTES, _MOST_FDS)
     while 0 < len(head) < _LENGTH_BYTES:
-        head += control.recv(_LENGTH_BYTES - len(head))
+        head += connection.recv(_LENGTH_BYTES - len(head))
     if not head:
         raise EOFError
     size, body = int.from_bytes(head, "big"), bytearray()
     while len(body) < size:
-        body += control.recv(size - len(body))
+        body += connection.recv(size - len(body))
     return json.loads(body), fds
-
-
-def _turn_into(become: Become, request: dict[str, Any], fds: list[int], server: int) -> NoReturn:
-    """Be a child: its own standard streams, and a session of its own as torchrun gives its ranks."""
-    try:
-        supervise.die_with_parent(server)
-        os.setsid()
-        for target, fd in enumerate(fds[:3]):
-            os.dup2(fd, target)
-            os.close(fd)
-        become(request, fds[3:])
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(1)
 
 
 def _reap() -> list[dict[str, int]]:
@@ -192,7 +250,3 @@ def _reap() -> list[dict[str, int]]:
                 break
             ends.append({"pid": pid, "code": os.waitstatus_to_exitcode(status), "ended_ns": time.time_ns()})
     return ends
-
-
-def _reply(control: socket.socket, reply: dict[str, int]) -> None:
-    control.sendall(json.dumps(reply).encode() + b"\n")

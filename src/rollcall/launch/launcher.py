@@ -1,7 +1,4 @@
-"""`rollcall run`: starts the agent, shows what the ranks say, and says how it ended.
-
-The launcher imports no torch, so it is there at once; the agent of this host does the work.
-"""
+"""The launcher's part of a run: it shows what the ranks say, passes signals on, and says how it ended."""
 
 import contextlib
 import os
@@ -16,62 +13,21 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from rollcall.errors import say
-from rollcall.launch import rank, supervise, title
 from rollcall.launch.console import Console, visibility
 from rollcall.launch.messages import AttemptOver, Ended, Message, Note, Order, Output, Refused, Started, Stop, Wire
-from rollcall.launch.names import impatient_env
 from rollcall.launch.plan import Plan
 from rollcall.launch.report import Report
 from rollcall.launch.runs import RunFolder, command_line
 from rollcall.launch.words import how_it_ended, shell_code
 
 _TICK_S = 0.02
-# Without this folder on its path: nothing that lies here may take the place of a module it imports.
-_AGENT = "import sys; sys.flags.safe_path or sys.path.pop(0); from rollcall.launch.agent import main; main()"
 _TIMED_OUT = 124  # as timeout(1) has it
 
 
-def run(plan: Plan) -> int:
-    """Run the plan; the exit code is that of the first rank to fail."""
+def follow(plan: Plan, agent: "subprocess.Popen[bytes]", stdin_fd: int) -> int:
+    """Follow a run to its end; the exit code is that of the first rank to fail."""
     folder = RunFolder.create(plan, command_line())
-    supervise.become_subreaper()
-    with _Stdin() as stdin_fd, _start_agent(plan, stdin_fd) as agent:
-        try:
-            code = _Run(plan, folder, agent, stdin_fd).follow()
-        finally:
-            agent.kill()
-            supervise.end_descendants(0)
-    return code
-
-
-class _Stdin:
-    """Our standard input under a number that the agent can inherit: it passes it on to the ranks."""
-
-    def __enter__(self) -> int:
-        try:
-            self._fd = os.dup(0)
-        except OSError:  # we were started with it closed
-            self._fd = os.open(os.devnull, os.O_RDONLY)
-        return self._fd
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
-
-
-def _start_agent(plan: Plan, stdin_fd: int) -> subprocess.Popen[bytes]:
-    env = {**os.environ, **impatient_env()}
-    if plan.slots > 1:
-        env.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, or every rank takes every core
-    # Unbuffered, as torchrun starts its ranks: they inherit it.
-    words = [sys.executable, "-u", "-c", _AGENT]
-    return subprocess.Popen(
-        [*words, *title.padding(words, rank.command(plan.to_dict()["program"]))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        pass_fds=(stdin_fd,),
-        env=env,
-        start_new_session=True,  # the terminal's Ctrl-C comes to us alone, and we pass it on
-    )
+    return _Run(plan, folder, agent, stdin_fd).to_the_end()
 
 
 class _Run:
@@ -100,7 +56,7 @@ class _Run:
         with contextlib.suppress(BrokenPipeError):
             self._wire.send(Order(plan.to_dict(), str(folder.path), stdin_fd))
 
-    def follow(self) -> int:
+    def to_the_end(self) -> int:
         """Until the agent is gone."""
         threading.Thread(target=self._receive, name="agent", daemon=True).start()
         with _signals(self._interrupts.append):

@@ -1,15 +1,15 @@
 """The command line of `rollcall run`: torchrun's names, dashes or underscores, and ours; out comes a Plan."""
 
 import os
-import uuid
 from typing import Annotated, Any, Literal, cast
 
 import typer
 
 from rollcall.errors import UsageError
 from rollcall.launch import devices
-from rollcall.launch.console import parse_ranks
 from rollcall.launch.plan import DEFAULT_PORT, Plan, Program, Show, check, describe
+from rollcall.launch.start import run as run_plan
+from rollcall.launch.words import ranks_of
 
 _BACKENDS = ("static", "c10d", "rollcall")
 _TORCHRUN = "torchrun's options"
@@ -125,7 +125,7 @@ def run(
         start=cast('Literal["warm", "fresh"]', "fresh" if no_python or slots == 1 else start),
         preload=tuple(preload or ()),
         role=role,
-        run_id=rdzv_id or uuid.uuid4().hex[:12],
+        run_id=rdzv_id or os.urandom(6).hex(),
         join_timeout_s=float(conf.get("join_timeout", conf.get("timeout", 600))),
         timeout_s=timeout,
         grace_s=grace,
@@ -143,9 +143,7 @@ def run(
     if dry_run:
         print(describe(plan))
         return
-    from rollcall.launch.launcher import run as launch
-
-    raise typer.Exit(launch(plan))
+    raise typer.Exit(run_plan(plan))
 
 
 def _hosts(nnodes: str) -> int:
@@ -173,7 +171,7 @@ def _endpoint(endpoint: str, addr: str | None, port: int | None) -> tuple[str | 
 
 def _ranks(option: str, text: str) -> tuple[int, ...] | None:
     try:
-        return parse_ranks(text)
+        return ranks_of(text)
     except ValueError:
         raise UsageError(f"{option} {text} does not name ranks: use 0, or 0,2-3, or all") from None
 

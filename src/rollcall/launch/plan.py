@@ -25,7 +25,13 @@ class Program:
     target: str
     args: tuple[str, ...] = ()
 
+    def command(self) -> list[str]:
+        """The words that torchrun would start a rank with."""
+        head = {"script": [sys.executable, "-u"], "module": [sys.executable, "-u", "-m"], "command": []}
+        return [*head[self.kind], self.target, *self.args]
+
     def words(self) -> list[str]:
+        """The words that the user types after `rollcall run`."""
         return [*{"script": [], "module": ["-m"], "command": ["--no-python"]}[self.kind], self.target, *self.args]
 
 

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from rollcall.launch import title
 from rollcall.launch.frames import users_part
+from rollcall.launch.plan import Program
 
 _EXIT_FLUSH_FAILED = 120  # what CPython exits with when stdout could not be flushed
 
@@ -29,19 +30,14 @@ def become(request: dict[str, Any], _extra_fds: list[int]) -> NoReturn:
     """Be the rank that the agent asked for."""
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
+    program = Program(**request["program"])
     if request["start"] == "warm":
-        run_here(request["program"])
-    run_fresh(request["program"])
+        run_here(program)
+    run_fresh(program)
 
 
-def command(program: dict[str, Any]) -> list[str]:
-    """The words that torchrun would have started this rank with."""
-    head = {"script": [sys.executable, "-u"], "module": [sys.executable, "-u", "-m"], "command": []}
-    return [*head[program["kind"]], program["target"], *program["args"]]
-
-
-def run_fresh(program: dict[str, Any]) -> NoReturn:
-    words = command(program)
+def run_fresh(program: Program) -> NoReturn:
+    words = program.command()
     try:
         os.execvp(words[0], words)
     except OSError as error:
@@ -49,11 +45,11 @@ def run_fresh(program: dict[str, Any]) -> NoReturn:
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
-def run_here(program: dict[str, Any]) -> NoReturn:
+def run_here(program: Program) -> NoReturn:
     """Run the program in this very process, as the interpreter's own start would."""
     main = sys.modules["__main__"] = _new_main()
-    sys.argv = [program["target"], *program["args"]]
-    sys.orig_argv = command(program)
+    sys.argv = [program.target, *program.args]
+    sys.orig_argv = program.command()
     title.show(sys.orig_argv)
     forget_random_state()
     gc.enable()
@@ -75,10 +71,10 @@ def forget_random_state() -> None:
         torch.default_generator.seed()
 
 
-def _guard(program: dict[str, Any], main: ModuleType) -> int:
+def _guard(program: Program, main: ModuleType) -> int:
     """Run to the end, and end as the interpreter would: its exit code, its words on stderr."""
     try:
-        _RUNNERS[program["kind"]](program["target"], main)
+        _RUNNERS[program.kind](program.target, main)
     except SystemExit as stop:
         return _exit_code(stop)
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Exit codes and signals in words."""
+"""Exit codes, signals and lists of ranks in words, and back."""
 
 import signal
 
@@ -44,3 +44,14 @@ def list_of(numbers: list[int]) -> str:
         else:
             spans.append([number, number])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def ranks_of(text: str) -> tuple[int, ...] | None:
+    """`0`, `0,2-3` or `all`. ValueError if it is none of these."""
+    if text == "all":
+        return None
+    ranks: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        ranks.update(range(int(first), int(last if dash else first) + 1))
+    return tuple(sorted(ranks))

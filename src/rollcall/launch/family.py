@@ -1,0 +1,67 @@
+"""All processes below this one, and ending them: nothing is left running."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Collection
+
+import psutil
+
+
+def descendants(spared: Collection[int] = ()) -> list[psutil.Process]:
+    """All processes below this one, but for those spared (whose own children are listed)."""
+    return [p for p in psutil.Process().children(recursive=True) if p.pid not in spared]
+
+
+def wait_for_all(timeout_s: float, spared: Collection[int] = ()) -> None:
+    """Let those end by themselves that are about to: multiprocessing's helpers outlive their user by a moment."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and any(map(_is_alive, descendants(spared))):
+        time.sleep(0.01)
+
+
+def end_all(grace_s: float, spared: Collection[int] = ()) -> list[str]:
+    """End everything below this process: SIGTERM, then SIGKILL after the grace. Says what it ended."""
+    ended: dict[int, str] = {}
+    give_up = time.monotonic() + grace_s + 5
+    kill_after = time.monotonic() + grace_s
+    while time.monotonic() < give_up:
+        alive = [p for p in descendants(spared) if _is_alive(p)]
+        if not alive:
+            break
+        hard = time.monotonic() >= kill_after
+        for process in alive:
+            if hard or process.pid not in ended:
+                ended.setdefault(process.pid, _describe(process))
+                _send(process, signal.SIGKILL if hard else signal.SIGTERM)
+        time.sleep(0.01)
+    _reap()
+    return list(ended.values())
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def _describe(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return f"{' '.join(process.cmdline()) or process.name()} (pid {process.pid})"
+    return f"pid {process.pid}"
+
+
+def _send(process: psutil.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+        if number == signal.SIGTERM:  # a stopped process would never see it
+            process.send_signal(signal.SIGCONT)
+
+
+def _reap() -> None:
+    """Collect the exit status of adopted orphans, so that they do not stay as zombies."""
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
+            if child.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(child.pid, os.WNOHANG)
