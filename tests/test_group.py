@@ -44,6 +44,15 @@ JOIN = """
         print("met", flush=True)
 """
 
+# Two ranks on a busy machine may be seconds apart before they call init: let them start their clocks together.
+TOGETHER = """
+    import os, pathlib, time, rollcall.group
+    ready = pathlib.Path(os.environ["READY"])
+    (ready / os.environ["RANK"]).touch()
+    while len(list(ready.iterdir())) < 2:
+        time.sleep(0.01)
+"""
+
 
 def read(out: str) -> list[tuple[int, dict[str, object]]]:
     return [(line[0], line[1]) for line in map(json.loads, out.splitlines())]
@@ -153,10 +162,10 @@ class TestMeeting:
 
 
 class TestAbsence:
-    def test_a_missing_rank_is_named_to_all_who_wait(self) -> None:
+    def test_a_missing_rank_is_named_to_all_who_wait(self, tmp_path: Path) -> None:
         """After the time is over, every waiting rank says how long, who is missing, and from where."""
         with held_port() as port:
-            ended = run(JOIN, by_hand(3, port, INIT="dict(timeout_s=4)")[:2])
+            ended = run(TOGETHER + JOIN, by_hand(3, port, INIT="dict(timeout_s=4)", READY=tmp_path)[:2])
         for end in ended:
             assert end.code == 1
             assert re.search(rf"after 4 s 2 of 3 ranks .* rank 2, expected from this host \({HOST}\)", end.sentence)
@@ -420,14 +429,12 @@ class TestLeaving:
     def test_an_exception_with_an_op_pending(self) -> None:
         """A rank that fails with an op under way ends at once, though the others live and do not join the op."""
         with held_port() as port, started(PENDING, by_hand(2, port)) as (first, second):
-            begun = time.monotonic()
             assert second.read_line() == "failing"
-            end = second.wait(30)
-            took_s = time.monotonic() - begun
+            end = second.wait()
+            # No clock: a rank that waits for the op waits until the other one ends.
             assert first.process.poll() is None
         assert end.code == 1
         assert "ZeroDivisionError" in end.err
-        assert took_s < 20
 
     def test_no_close_is_closed_at_the_end(self, tmp_path: Path) -> None:
         """A program that forgets to close leaves no file and no warning behind."""
@@ -441,7 +448,7 @@ PENDING = """
     import time, torch, torch.distributed as dist, rollcall
     with rollcall.init(timeout_s=30) as world:
         if world.is_first:
-            time.sleep(60)
+            time.sleep(600)
         work = dist.all_reduce(torch.ones(1000), async_op=True)
         print("failing", flush=True)
         1 / 0
