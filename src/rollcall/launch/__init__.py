@@ -10,5 +10,5 @@ elastic     torch's agent on our ranks, meeting by rendezvous; output carries wh
 rank        a child becomes `python script.py` (title, frames)
 supervise   who dies with whom; family ends what is left
 messages    the words between launcher and agent
-calls       functions on ranks, for spawn and the pytest plugin
+calls       functions on ranks, for spawn and the pytest plugin; callee is the other side
 """

@@ -1,40 +1,32 @@
-"""Functions on ranks: a warm server in a process of its own, and what its children do.
+"""Functions on ranks, for `rollcall.spawn` and the pytest plugin.
 
-`rollcall.spawn` and the pytest plugin run on this. The server has imported torch; a rank is a fork of
-it that loads a pickled function, calls it, and leaves the pickled answer in a memory file.
+A warm server in a process of its own (callee.py) has imported torch. A rank is a fork of it that gets a
+pickled function in a memory file, and leaves its pickled answer in another.
 """
 
 import contextlib
-import faulthandler
-import gc
-import importlib
 import os
 import pickle
 import signal
-import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any
 
 import cloudpickle
 
 from rollcall.errors import RankError, UsageError
-from rollcall.launch import supervise
-from rollcall.launch.forkserver import Exit, ForkServer, serve
-from rollcall.launch.frames import users_part, users_stack
+from rollcall.launch.callee import STACKS, content_of
+from rollcall.launch.forkserver import Exit, ForkServer
+from rollcall.launch.frames import users_stack
 from rollcall.launch.names import impatient_env
 from rollcall.launch.plan import LOOPBACK, MOST_RANKS_PER_HOST
-from rollcall.launch.rank import forget_random_state
 from rollcall.launch.words import how_it_ended
 from rollcall.ports import listen
 
-_STACKS = signal.SIGRTMIN + 7  # asks a rank for its stacks; a signal that no library is known to use
 _SETTLE_S = 0.3  # from the first failure until the other ranks are ended
-_STACKS_S = 1.0
-_READ = 1 << 20
+STACKS_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +60,7 @@ class CallServer:
     def start(self) -> ForkServer:
         """The server, started if need be: it dies with us, and is not shared with a fork of us."""
         if self._server is None or self._owner != os.getpid():
-            words = [sys.executable, "-m", "rollcall.launch.calls", ",".join(self._preload)]
+            words = [sys.executable, "-m", "rollcall.launch.callee", ",".join(self._preload)]
             path = os.pathsep.join(p for p in sys.path if p)
             env = {**os.environ, **impatient_env(), "PYTHONPATH": path, **self._env}
             env.setdefault("OMP_NUM_THREADS", "1")
@@ -175,8 +167,8 @@ class _Calls:
     def _ask_for_stacks(self) -> None:
         for pid in self._rank_of:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, _STACKS)
-        deadline = time.monotonic() + _STACKS_S
+                os.kill(pid, STACKS)
+        deadline = time.monotonic() + STACKS_S
         while time.monotonic() < deadline and not all(
             os.fstat(self._stacks[r]).st_size for r in self._rank_of.values()
         ):
@@ -202,7 +194,7 @@ class _Calls:
             output=self._text(self._outputs[rank]),
             stacks=users_stack(self._text(self._stacks[rank])),
         )
-        raw = _all_of(self._results[rank])
+        raw = content_of(self._results[rank])
         if not raw and not bare.exit_code:
             return bare
         if not raw:  # gone without a word: an exit or a signal
@@ -220,7 +212,7 @@ class _Calls:
         return fd
 
     def _text(self, fd: int) -> str:
-        return _all_of(fd).decode(errors="replace") if fd >= 0 else ""
+        return content_of(fd).decode(errors="replace") if fd >= 0 else ""
 
 
 def _env(rank: int, ranks: int, port: int) -> dict[str, str]:
@@ -240,86 +232,3 @@ def _env(rank: int, ranks: int, port: int) -> dict[str, str]:
         "TORCHELASTIC_USE_AGENT_STORE": True,
     }
     return {name: str(value) for name, value in env.items()}
-
-
-def _all_of(fd: int) -> bytes:
-    data, offset = bytearray(), 0
-    while chunk := os.pread(fd, _READ, offset):
-        data += chunk
-        offset += len(chunk)
-    return bytes(data)
-
-
-# In the server and its children.
-
-
-def become(request: dict[str, Any], fds: list[int]) -> NoReturn:
-    """Be one rank of one call."""
-    if "port" in request:
-        _serve_store(request["port"], *fds)
-    payload, result, stacks = fds
-    impatience = {name: value for name, value in os.environ.items() if name == "RES_OPTIONS"}
-    os.environ.clear()  # the caller's environment may have changed since the server started
-    os.environ.update({**impatience, **request["env"]})
-    os.chdir(request["cwd"])
-    sys.path[:] = request["path"]
-    gc.enable()
-    faulthandler.register(_STACKS, file=stacks, all_threads=True)
-    forget_random_state()
-    code, answer = _call(request["rank"], payload)
-    _write(result, answer)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
-
-
-def _serve_store(port: int, listener: int) -> NoReturn:
-    """Be the place where the ranks meet, until told to end: in no rank, since any of them may end first."""
-    from torch.distributed import TCPStore
-
-    store = TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listener)
-    while store:
-        signal.pause()
-    os._exit(0)
-
-
-def _call(rank: int, payload: int) -> tuple[int, bytes]:
-    """The exit code, and the pickled part of an Answer."""
-    try:
-        value = pickle.loads(_all_of(payload))(rank)
-        return 0, cloudpickle.dumps({"value": value})
-    except BaseException as error:
-        error.__traceback__ = users_part(error.__traceback__)
-        failed = {"traceback": "".join(traceback.format_exception(error)), "failed_ns": time.time_ns()}
-        try:
-            return 1, cloudpickle.dumps({**failed, "error": error})
-        except Exception:
-            plain = RankError(f"rank {rank} raised {type(error).__name__}: {error}")
-            return 1, cloudpickle.dumps({**failed, "error": plain})
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def main() -> NoReturn:
-    """The server: `python -m rollcall.launch.calls MODULE,MODULE SOCKET`."""
-    supervise.become_subreaper()
-    preload, fd = sys.argv[1:]
-    gc.disable()
-    for name in preload.split(","):
-        module, _, function = name.partition(":")
-        imported = importlib.import_module(module)
-        if function:
-            getattr(imported, function)()
-    serve(socket.socket(fileno=int(fd)), become)
-
-
-if __name__ == "__main__":
-    # Under its own name, so that what children unpickle is what we import.
-    from rollcall.launch.calls import main as serve_calls
-
-    serve_calls()
