@@ -12,7 +12,7 @@ def test_help_imports_no_torch() -> None:
     """`rollcall --help` and `import rollcall` stay light: torch, numpy and pydantic are not loaded."""
     heavy = "print(sorted({'torch', 'numpy', 'pydantic'} & set(sys.modules)))"
     assert python(f"import sys, rollcall; {heavy}").strip() == "[]"
-    show = "import sys\nsys.argv = ['rollcall', '--help']\nfrom rollcall.cli import main\n"
+    show = "import sys\nsys.argv = ['rollcall', '--help']\nfrom rollcall.__main__ import main\n"
     shown = python(f"{show}try: main()\nexcept SystemExit: {heavy}")
     assert shown.strip().endswith("[]")
     assert "runs" in shown

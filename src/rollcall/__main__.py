@@ -1,5 +1,20 @@
-"""`python -m rollcall` is `rollcall`."""
+"""`rollcall`, and `python -m rollcall`."""
 
-from rollcall.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    from rollcall.launch import start
+
+    if sys.argv[1:2] == ["run"]:
+        start.begin()  # before anything else is imported: the agent has a long way to go
+    try:
+        from rollcall.cli import command
+
+        command()
+    finally:
+        start.abandon()
+
+
+if __name__ == "__main__":
+    main()

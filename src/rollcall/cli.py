@@ -43,7 +43,8 @@ def version() -> None:
     print_versions()
 
 
-def main() -> None:
+def command() -> None:
+    """Do what the command line says; what goes wrong is one sentence."""
     try:
         app()
     except RollcallError as error:

@@ -260,7 +260,7 @@ def main():
     # What may differ, and how the test knows it does not matter, is the test's business.
     facts["frames_below"] = len(inspect.stack()) - 2
     facts["modules_at_start"] = sorted(MODULES_AT_START)
-    facts["cmdline"] = Path("/proc/self/cmdline").read_text().split("\0")
+    facts["cmdline"] = Path("/proc/self/cmdline").read_text().rstrip("\0").split("\0")
     facts["parent_command"] = os.getppid()
     with open(f"{sys.argv[1]}.{os.environ['RANK']}", "w") as file:
         json.dump(facts, file, default=str)

@@ -1,8 +1,8 @@
 """Starting ranks. The files, in the order in which a run passes through them:
 
+start       starts the agent, before anything else
 options     the command line → a plan
 plan        what runs where; devices counts its slots
-start       starts the agent and hands over to the launcher
 launcher    shows what the ranks say (console, report), passes signals on; runs keeps the folder
 agent       one per host: imports torch once (preload, safety), forks the server
 forkserver  a child per rank

@@ -32,10 +32,13 @@ _ORPHANED_GRACE_S = 1.0
 def main() -> NoReturn:
     supervise.become_subreaper()
     wire = _take_stdio()
+    chose_threads = _import_torch()
     order = wire.receive()
     if not isinstance(order, Order):
-        sys.exit("rollcall: the agent is started by `rollcall run`, not by hand")
+        os._exit(2)  # the launcher has found that there is nothing to run
     plan = Plan.from_dict(order.plan)
+    if chose_threads and plan.slots == 1:
+        del os.environ["OMP_NUM_THREADS"]  # a rank alone may have all cores
     try:
         code = _serve(wire, order, plan)
     except RollcallError as error:
@@ -46,6 +49,22 @@ def main() -> NoReturn:
     family.end_all(0)
     # Not sys.exit: tearing torch down takes a third of a second, and nothing is left to save.
     os._exit(code)
+
+
+def _import_torch() -> bool:
+    """Before we know what to run: whatever it is, it needs torch.
+
+    With the collector off, since nothing of it is garbage. And with one thread per rank, as torchrun has it,
+    or every rank takes every core: the libraries read the variable when they are loaded. Returns whether the
+    number of threads was ours to choose.
+    """
+    chose_threads = "OMP_NUM_THREADS" not in os.environ
+    if chose_threads:
+        os.environ["OMP_NUM_THREADS"] = "1"
+    gc.disable()
+    import torch.distributed  # noqa: F401
+
+    return chose_threads
 
 
 def _take_stdio() -> Wire:
@@ -83,8 +102,7 @@ def _hush(package: str) -> None:
 
 
 def _import_once(plan: Plan) -> None:
-    """What every rank would import, with the collector off: nothing of it is garbage, and looking takes time."""
-    gc.disable()
+    """What every rank would import sooner or later: of torch, and of the user's modules."""
     for name in preload.of_torch(plan):
         importlib.import_module(name)
     first = str(folder_of(plan.program, plan.cwd))

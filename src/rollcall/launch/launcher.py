@@ -5,7 +5,6 @@ import os
 import queue
 import select
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,26 +17,27 @@ from rollcall.launch.messages import AttemptOver, Ended, Message, Note, Order, O
 from rollcall.launch.plan import Plan
 from rollcall.launch.report import Report
 from rollcall.launch.runs import RunFolder, command_line
+from rollcall.launch.start import Agent
 from rollcall.launch.words import how_it_ended, shell_code
 
 _TICK_S = 0.02
 _TIMED_OUT = 124  # as timeout(1) has it
 
 
-def follow(plan: Plan, agent: "subprocess.Popen[bytes]", stdin_fd: int) -> int:
+def follow(plan: Plan, agent: Agent) -> int:
     """Follow a run to its end; the exit code is that of the first rank to fail."""
     folder = RunFolder.create(plan, command_line())
-    return _Run(plan, folder, agent, stdin_fd).to_the_end()
+    return _Run(plan, folder, agent).to_the_end()
 
 
 class _Run:
     """One run from the launcher's side."""
 
-    def __init__(self, plan: Plan, folder: RunFolder, agent: subprocess.Popen[bytes], stdin_fd: int) -> None:
-        self._plan, self._folder, self._agent = plan, folder, agent
-        assert agent.stdin is not None
-        assert agent.stdout is not None
-        self._wire = Wire(agent.stdout, agent.stdin)
+    def __init__(self, plan: Plan, folder: RunFolder, agent: Agent) -> None:
+        self._plan, self._folder, self._agent = plan, folder, agent.process
+        assert self._agent.stdin is not None
+        assert self._agent.stdout is not None
+        self._wire = Wire(self._agent.stdout, self._agent.stdin)
         self._first_rank = 0
         self._console = Console(
             {1: sys.stdout, 2: sys.stderr},
@@ -54,7 +54,7 @@ class _Run:
         self._attempt = 0
         self._over = False
         with contextlib.suppress(BrokenPipeError):
-            self._wire.send(Order(plan.to_dict(), str(folder.path), stdin_fd))
+            self._wire.send(Order(plan.to_dict(), str(folder.path), agent.stdin_fd))
 
     def to_the_end(self) -> int:
         """Until the agent is gone."""

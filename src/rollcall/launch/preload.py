@@ -1,4 +1,4 @@
-"""Which of torch's modules are imported once, so that each rank need not."""
+"""Which of torch's late modules are imported once, so that each rank need not."""
 
 import os
 import re
@@ -13,8 +13,8 @@ _LATE = {
 
 
 def of_torch(plan: Plan) -> tuple[str, ...]:
-    """torch, and what the program's text says it will need from it."""
-    return ("torch", "torch.distributed", *_named_in(_source(plan)))
+    """What the program's text says it will need beyond `import torch`."""
+    return _named_in(_source(plan))
 
 
 def _source(plan: Plan) -> str:

@@ -1,59 +1,84 @@
-"""`rollcall run`, first things first: the agent is started at once, for it takes a second to import torch.
+"""First things first: the agent is started at once, for it takes a second to import torch.
 
-While it does, this process imports what it needs to follow the run. It never imports torch itself.
+`begin` comes before the command line is even read. While the agent imports torch, this process, which
+never does, reads the command line, makes the plan, and imports what it needs to follow the run.
 """
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rollcall.launch import supervise, title
 from rollcall.launch.names import impatient_env
-from rollcall.launch.plan import Plan
+
+if TYPE_CHECKING:
+    from rollcall.launch.plan import Plan
 
 # Without this folder on its path: nothing that lies here may take the place of a module it imports.
 _AGENT = "import sys; sys.flags.safe_path or sys.path.pop(0); from rollcall.launch.agent import main; main()"
 
 
-def run(plan: Plan) -> int:
-    """Run the plan; the exit code is that of the first rank to fail."""
+@dataclass(frozen=True)
+class Agent:
+    """The agent's process, and the number under which it has our standard input, to pass it on to the ranks."""
+
+    process: "subprocess.Popen[bytes]"
+    stdin_fd: int
+
+    def end(self) -> None:
+        with self.process:
+            self.process.kill()
+        os.close(self.stdin_fd)
+
+
+_begun: list[Agent] = []
+
+
+def begin() -> None:
+    """Start an agent that the next run will take."""
     supervise.become_subreaper()
-    with _stdin() as stdin_fd, _start_agent(plan, stdin_fd) as agent:
-        from rollcall.launch import family, launcher
-
-        try:
-            return launcher.follow(plan, agent, stdin_fd)
-        finally:
-            agent.kill()
-            family.end_all(0)
+    _begun.append(_start())
 
 
-@contextmanager
-def _stdin() -> Iterator[int]:
-    """Our standard input under a number that the agent can inherit: it passes it on to the ranks."""
+def abandon() -> None:
+    """End the agent that no run has taken: the command line was wrong, or asked for something else."""
+    while _begun:
+        _begun.pop().end()
+
+
+def run(plan: "Plan") -> int:
+    """Run the plan; the exit code is that of the first rank to fail."""
+    if not _begun:
+        begin()
+    agent = _begun.pop()
+    from rollcall.launch import family, launcher
+
     try:
-        fd = os.dup(0)
-    except OSError:  # we were started with it closed
-        fd = os.open(os.devnull, os.O_RDONLY)
-    try:
-        yield fd
+        return launcher.follow(plan, agent)
     finally:
-        os.close(fd)
+        agent.end()
+        family.end_all(0)
 
 
-def _start_agent(plan: Plan, stdin_fd: int) -> "subprocess.Popen[bytes]":
-    env = {**os.environ, **impatient_env()}
-    if plan.slots > 1:
-        env.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, or every rank takes every core
+def _start() -> Agent:
+    stdin_fd = _copy_of_stdin()
     # Unbuffered, as torchrun starts its ranks: they inherit it.
     words = [sys.executable, "-u", "-c", _AGENT]
-    return subprocess.Popen(
-        [*words, *title.padding(words, plan.program.command())],
+    process = subprocess.Popen(
+        [*words, *title.padding(words, [sys.executable, "-u", *sys.argv])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=(stdin_fd,),
-        env=env,
+        env={**os.environ, **impatient_env()},
         start_new_session=True,  # the terminal's Ctrl-C comes to us alone, and we pass it on
     )
+    return Agent(process, stdin_fd)
+
+
+def _copy_of_stdin() -> int:
+    try:
+        return os.dup(0)
+    except OSError:  # we were started with it closed
+        return os.open(os.devnull, os.O_RDONLY)
