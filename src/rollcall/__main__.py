@@ -1,17 +1,20 @@
 """`rollcall`, and `python -m rollcall`."""
 
+import signal
 import sys
 
 
 def main() -> None:
     from rollcall.launch import start
 
-    if sys.argv[1:2] == ["run"]:
-        start.begin()  # before anything else is imported: the agent has a long way to go
     try:
+        if sys.argv[1:2] == ["run"]:
+            start.begin()  # before anything else is imported: the agent has a long way to go
         from rollcall.cli import command
 
         command()
+    except KeyboardInterrupt:  # so early that there is nothing to end but the agent
+        sys.exit(128 + signal.SIGINT)
     finally:
         start.abandon()
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from rollcall.errors import RollcallError, UsageError
-from rollcall.launch import preload, rank, supervise
-from rollcall.launch.forkserver import ForkServer
+from rollcall.launch import names, preload, rank, supervise
+from rollcall.launch.forkserver import ForkServers
 from rollcall.launch.messages import Message, Note, Order, Refused, Stop, Wire
 from rollcall.launch.plan import Plan
 from rollcall.launch.safety import folder_of, why_not_to_fork
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 # How long ranks may take to end once the launcher is gone: the whole tree is to be away in 3 s.
 _ORPHANED_GRACE_S = 1.0
+_MANY_RANKS = 17  # so many at once are too much for some name servers
+_RANKS_PER_SERVER = 8
+_MOST_SERVERS = 4
 
 
 def main() -> NoReturn:
@@ -83,13 +86,17 @@ def _serve(wire: Wire, order: Order, plan: Plan) -> int:
         if reason := why_not_to_fork(plan):
             wire.send(Note(f"{reason}: ranks start as fresh interpreters"))
             plan = replace(plan, start="fresh")
-    server = ForkServer.fork(rank.become, close_fds=(*wire.filenos(), order.stdin_fd))
-    server.prepare(plan.slots)
+        elif plan.slots >= _MANY_RANKS or names.are_slow():
+            names.have_torch_give_up()
+    count = min(_MOST_SERVERS, os.cpu_count() or 1, 1 + plan.slots // _RANKS_PER_SERVER)
+    private = (*wire.filenos(), order.stdin_fd)
+    servers = ForkServers.fork(count, rank.become, private)
+    servers.prepare(plan.slots)
     # Only now: it starts threads, and a rank does not need it.
     from rollcall.launch.elastic import HostAgent
 
     _hush("torch.distributed.elastic")
-    agent = HostAgent(plan, Path(order.folder), server, wire, order.stdin_fd)
+    agent = HostAgent(plan, Path(order.folder), servers, wire, order.stdin_fd)
     threading.Thread(target=_listen, args=(wire, agent), name="launcher", daemon=True).start()
     return agent.serve()
 

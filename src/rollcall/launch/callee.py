@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from rollcall.errors import RankError
-from rollcall.launch import supervise
+from rollcall.launch import names, supervise
 from rollcall.launch.forkserver import serve
 from rollcall.launch.frames import users_part
 from rollcall.launch.plan import LOOPBACK
@@ -100,6 +100,7 @@ def main() -> NoReturn:
         imported = importlib.import_module(module)
         if function:
             getattr(imported, function)()
+    names.have_torch_give_up()
     serve(socket.socket(fileno=int(fd)), become)
 
 

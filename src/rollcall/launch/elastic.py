@@ -27,7 +27,7 @@ from torch.distributed.elastic.utils import macros
 
 from rollcall.errors import RankError
 from rollcall.launch import family
-from rollcall.launch.forkserver import ForkServer
+from rollcall.launch.forkserver import ForkServers
 from rollcall.launch.messages import AttemptOver, Ended, Note, Started, Wire
 from rollcall.launch.output import STDERR, STDOUT, OutputPump
 from rollcall.launch.plan import Plan
@@ -45,8 +45,8 @@ _KILL_GRACE_S = 10.0  # the kernel may need a moment to free a large rank
 class HostAgent(SimpleElasticAgent):
     """Runs this host's part of a plan."""
 
-    def __init__(self, plan: Plan, folder: Path, server: ForkServer, wire: Wire, stdin_fd: int) -> None:
-        self._plan, self._folder, self._server, self._wire = plan, folder, server, wire
+    def __init__(self, plan: Plan, folder: Path, servers: ForkServers, wire: Wire, stdin_fd: int) -> None:
+        self._plan, self._folder, self._servers, self._wire = plan, folder, servers, wire
         self._stdin_fd = stdin_fd
         self._output = OutputPump(wire)
         self._rank_of: dict[int, Worker] = {}  # by pid: the ranks that run
@@ -124,7 +124,7 @@ class HostAgent(SimpleElasticAgent):
             "program": {"kind": program.kind, "target": program.target, "args": args},
             "start": self._plan.start,
         }
-        pid = self._server.start(request, (self._stdin_fd, out, err))
+        pid = self._servers.start(request, (self._stdin_fd, out, err))
         os.close(out)
         os.close(err)
         self._rank_of[pid] = worker
@@ -172,7 +172,7 @@ class HostAgent(SimpleElasticAgent):
     def _note_ends(self, timeout_s: float, asked: bool = False) -> None:
         """Learn which ranks ended, and pass on what they said before."""
         try:
-            ends = self._server.ends(timeout_s)
+            ends = self._servers.ends(timeout_s)
         except EOFError as error:
             raise RankError("the fork server was killed, and its ranks with it: start the run again") from error
         for end in ends:
@@ -206,8 +206,8 @@ class HostAgent(SimpleElasticAgent):
         for number, grace_s in steps.items():
             self._signal(number)
             self._wait(grace_s)
-        family.wait_for_all(_HELPERS_S, spared=(self._server.pid,))
-        left = family.end_all(_TERM_GRACE_S, spared=(self._server.pid,))
+        family.wait_for_all(_HELPERS_S, spared=self._servers.pids)
+        left = family.end_all(_TERM_GRACE_S, spared=self._servers.pids)
         if left:
             self._wire.send(Note(f"ended what the ranks had left running: {', '.join(left)}"))
 

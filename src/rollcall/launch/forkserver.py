@@ -9,6 +9,7 @@ process, start method, resource tracker, stdin) that `python script.py` does not
 
 import contextlib
 import gc
+import itertools
 import json
 import os
 import select
@@ -101,6 +102,14 @@ class ForkServer:
         ended, self._ended = self._ended, []
         return ended
 
+    @property
+    def has_ends(self) -> bool:
+        """Whether `ends` has something to tell at once."""
+        return bool(self._ended)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     def close(self) -> None:
         """End the server; its children die with it."""
         self._socket.close()
@@ -122,6 +131,37 @@ class ForkServer:
                 self._started.append(reply["started"])
             else:
                 self._ended.append(Exit(**reply))
+
+
+class ForkServers:
+    """Several servers of one image, which fork side by side: a fork of all that torch has loaded takes 5 ms."""
+
+    def __init__(self, servers: list[ForkServer]) -> None:
+        self._servers = servers
+        self._turn = itertools.cycle(servers)
+
+    @classmethod
+    def fork(cls, count: int, become: Become, close_fds: tuple[int, ...] = ()) -> "ForkServers":
+        servers: list[ForkServer] = []
+        for _ in range(count):
+            servers.append(ForkServer.fork(become, (*close_fds, *(server.fileno() for server in servers))))
+        return cls(servers)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(server.pid for server in self._servers)
+
+    def prepare(self, children: int) -> None:
+        for number, server in enumerate(self._servers):
+            server.prepare(len(range(number, children, len(self._servers))))
+
+    def start(self, request: dict[str, Any], std: tuple[int, int, int]) -> int:
+        return next(self._turn).start(request, std)
+
+    def ends(self, timeout_s: float) -> list[Exit]:
+        """The children of all servers that ended since the last look; EOFError if a server is gone."""
+        select.select(self._servers, [], [], 0 if any(s.has_ends for s in self._servers) else timeout_s)
+        return [end for server in self._servers for end in server.ends(0)]
 
 
 def serve(control: socket.socket, become: Become) -> NoReturn:
