@@ -1,0 +1,26 @@
+"""`rollcall demo`, from the first act to the last."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def test_the_demo_shows_its_three_acts(tmp_path: Path) -> None:
+    """Four ranks say who they are, a barrier brings order, and a training ends alike on all ranks."""
+    pytest.importorskip("sklearn", reason="the demo's training needs scikit-learn: pip install 'rollcall[demo]'")
+    ran = subprocess.run(
+        [sys.executable, "-m", "rollcall", "demo"],
+        cwd=tmp_path,
+        env={**os.environ, "ROLLCALL_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert all(f"rank {rank} of 4 is here" in ran.stdout for rank in range(4))
+    assert '"process_id":' in ran.stdout
+    assert "with a barrier: in 0 of 200 trials" in ran.stdout
+    assert "weights equal on all 4 ranks: True" in ran.stdout
