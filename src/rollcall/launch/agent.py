@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from rollcall.errors import RollcallError, UsageError
-from rollcall.launch import names, preload, rank, supervise
+from rollcall.launch import names, preload, rank, supervise, title
 from rollcall.launch.forkserver import ForkServers
 from rollcall.launch.messages import Message, Note, Order, Refused, Stop, Wire
 from rollcall.launch.plan import Plan
@@ -89,6 +89,7 @@ def _serve(wire: Wire, order: Order, plan: Plan) -> int:
         elif plan.slots >= _MANY_RANKS or names.are_slow():
             names.have_torch_give_up()
     count = min(_MOST_SERVERS, os.cpu_count() or 1, 1 + plan.slots // _RANKS_PER_SERVER)
+    title.find()
     private = (*wire.filenos(), order.stdin_fd)
     servers = ForkServers.fork(count, rank.become, private)
     servers.prepare(plan.slots)
