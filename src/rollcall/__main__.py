@@ -13,7 +13,7 @@ def main() -> None:
         from rollcall.cli import command
 
         command()
-    except KeyboardInterrupt:  # so early that there is nothing to end but the agent
+    except KeyboardInterrupt:  # a command other than run, which heeds signals in its own way
         sys.exit(128 + signal.SIGINT)
     finally:
         start.abandon()

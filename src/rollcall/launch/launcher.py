@@ -8,8 +8,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from types import FrameType
 
 from rollcall.errors import say
 from rollcall.launch.console import Console, visibility
@@ -17,7 +15,7 @@ from rollcall.launch.messages import AttemptOver, Ended, Message, Note, Order, O
 from rollcall.launch.plan import Plan
 from rollcall.launch.report import Report
 from rollcall.launch.runs import RunFolder, command_line
-from rollcall.launch.start import Agent
+from rollcall.launch.start import Agent, interrupts
 from rollcall.launch.words import how_it_ended, shell_code
 
 _TICK_S = 0.02
@@ -46,7 +44,7 @@ class _Run:
         )
         self._report = Report()
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._interrupts: list[int] = []
+        self._interrupts = interrupts
         self._stopped_by: int | None = None
         self._timed_out = False
         self._refused: Refused | None = None
@@ -59,14 +57,13 @@ class _Run:
     def to_the_end(self) -> int:
         """Until the agent is gone."""
         threading.Thread(target=self._receive, name="agent", daemon=True).start()
-        with _signals(self._interrupts.append):
-            while not self._over:
-                self._heed_interrupts()
-                try:
-                    self._step()
-                except BrokenPipeError:  # `rollcall run … | head` has seen enough
-                    _mute()
-                    self._interrupts.append(signal.SIGPIPE)
+        while not self._over:
+            self._heed_interrupts()
+            try:
+                self._step()
+            except BrokenPipeError:  # `rollcall run … | head` has seen enough
+                _mute()
+                self._interrupts.append(signal.SIGPIPE)
         return self._conclude()
 
     def _step(self) -> None:
@@ -193,18 +190,3 @@ def _is_broken(fd: int) -> bool:
     poll = select.poll()
     poll.register(fd, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
-
-
-@contextlib.contextmanager
-def _signals(note: Callable[[int], None]) -> Iterator[None]:
-    """While inside, the signals that would end us are noted instead."""
-
-    def handle(number: int, _frame: FrameType | None) -> None:
-        note(number)
-
-    before = {n: signal.signal(n, handle) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

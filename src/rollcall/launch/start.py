@@ -5,6 +5,7 @@ never does, reads the command line, makes the plan, and imports what it needs to
 """
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -34,10 +35,15 @@ class Agent:
 
 
 _begun: list[Agent] = []
+# Signals that would have ended us: noted from the first moment on, and heeded by the launcher.
+interrupts: list[int] = []
 
 
 def begin() -> None:
     """Start an agent that the next run will take."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # Not KeyboardInterrupt: raised in the middle of an import it may be lost.
+        signal.signal(number, lambda number, _frame: interrupts.append(number))
     supervise.become_subreaper()
     _begun.append(_start())
 
