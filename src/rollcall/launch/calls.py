@@ -22,10 +22,10 @@ from rollcall.launch.forkserver import Exit, ForkServer
 from rollcall.launch.frames import users_stack
 from rollcall.launch.names import impatient_env
 from rollcall.launch.plan import LOOPBACK, MOST_RANKS_PER_HOST
+from rollcall.launch.report import SETTLE_S
 from rollcall.launch.words import how_it_ended
 from rollcall.ports import listen
 
-_SETTLE_S = 0.3  # from the first failure until the other ranks are ended
 STACKS_S = 1.0
 
 
@@ -141,7 +141,7 @@ class _Calls:
             if timed_out:
                 self._ask_for_stacks()
             elif self._has_failed():
-                self._wait(time.monotonic() + _SETTLE_S, until_failure=False)
+                self._wait(time.monotonic() + SETTLE_S, until_failure=False)
         finally:
             self._end()
         return [self._answer(rank) for rank in range(len(self._results))]

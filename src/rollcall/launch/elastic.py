@@ -32,12 +32,12 @@ from rollcall.launch.messages import AttemptOver, Ended, Note, Started, Wire
 from rollcall.launch.output import STDERR, STDOUT, OutputPump
 from rollcall.launch.plan import Plan
 from rollcall.launch.rendezvous import RollCall
+from rollcall.launch.report import SETTLE_S
 from rollcall.launch.runs import RankLogs
 from rollcall.launch.words import how_it_ended
 
 _LOOK_S = 0.1  # at most so long until a request to stop, or another host's failure, is noticed
 _TERM_GRACE_S = 3.0  # between SIGTERM and SIGKILL, for those who did not heed SIGINT
-_SETTLE_S = 0.3  # from the first failure until the other ranks are ended
 _HELPERS_S = 0.5  # for what ends by itself once its rank is gone
 _KILL_GRACE_S = 10.0  # the kernel may need a moment to free a large rank
 
@@ -185,7 +185,7 @@ class HostAgent(SimpleElasticAgent):
     def _hear_the_others(self) -> None:
         """A fresh interpreter takes its time to end: who failed first need not be gone first."""
         if all(failure.exitcode >= 0 for failure in self._failed.values()):
-            deadline = time.monotonic() + _SETTLE_S
+            deadline = time.monotonic() + SETTLE_S
             while self._rank_of and (left := deadline - time.monotonic()) > 0:
                 self._note_ends(left)
 

@@ -49,7 +49,6 @@ class _Run:
         self._timed_out = False
         self._refused: Refused | None = None
         self._started_s = time.monotonic()
-        self._attempt = 0
         self._over = False
         with contextlib.suppress(BrokenPipeError):
             self._wire.send(Order(plan.to_dict(), str(folder.path), agent.stdin_fd))
@@ -103,7 +102,6 @@ class _Run:
                 self._refused = message
 
     def _note_start(self, started: Started) -> None:
-        self._attempt = started.attempt
         self._first_rank = min(map(int, started.pids))
         self._report = Report(started.host)
         self._folder.note_attempt(
@@ -180,7 +178,6 @@ def _mute() -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
-            os.fstat(stream.fileno())
             if _is_broken(stream.fileno()):
                 os.dup2(null, stream.fileno())
     os.close(null)

@@ -22,11 +22,11 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from rollcall.errors import UsageError, WorldError
+from rollcall.launch.plan import LOOPBACK
 from rollcall.ports import listen
 
 _POLL_S = 0.05
 _LEAVE_S = 5.0
-_LOOPBACK = "127.0.0.1"
 
 
 class RollCall(RendezvousHandler):
@@ -45,7 +45,7 @@ class RollCall(RendezvousHandler):
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._nnodes, self._slots, self._run_id, self._timeout_s = nnodes, slots, run_id, timeout_s
-        self._addr = addr or _LOOPBACK
+        self._addr = addr or LOOPBACK
         self._tell = tell
         self.attempt = -1
         self._worker_store: Store | None = None
@@ -127,7 +127,7 @@ class RollCall(RendezvousHandler):
         """The agents' store: held by node 0, reached by the others."""
         if self._node_rank == 0 or (self._node_rank is None and _is_ours(self._addr)):
             try:
-                listener = listen(self._addr if _is_ours(self._addr) else "0.0.0.0", port)
+                listener = self._listen(port)
             except UsageError:
                 if self._node_rank == 0:
                     raise
@@ -135,6 +135,10 @@ class RollCall(RendezvousHandler):
                 self._node_rank = 0
                 return listener.getsockname()[1], self._serve(listener)
         return port, self._reach(port)
+
+    def _listen(self, port: int) -> socket.socket:
+        """On our own address where it is one of this host's; else on all: a name may mean another one here."""
+        return listen(self._addr if _is_ours(self._addr) else "0.0.0.0", port)
 
     def _serve(self, listener: socket.socket) -> TCPStore:
         # An IPv4 listener: torch looks up names for its peers, and ::ffff:127.0.0.1 has none.
@@ -191,8 +195,6 @@ class RollCall(RendezvousHandler):
         )
 
     def _names(self, nodes: list[int]) -> str:
-        if not (nodes and self._nnodes):
-            return "nobody"
         numbers = ", ".join(map(str, nodes))
         return f"{len(nodes)} of {self._nnodes} hosts (node {numbers})"
 
@@ -202,7 +204,7 @@ class RollCall(RendezvousHandler):
             return RendezvousStoreInfo(self._addr, self._port)
         key = f"rollcall/store/{self.attempt}"
         if self._node_rank == 0:
-            listener = listen(self._addr if _is_ours(self._addr) else "0.0.0.0", 0)
+            listener = self._listen(0)
             port = listener.getsockname()[1]
             self._worker_store = self._serve(listener)
             self._store.set(key, str(port))

@@ -13,6 +13,7 @@ from rollcall.launch.words import how_it_ended, list_of
 # brought us the others' last words a moment earlier.
 _OWN_DEATHS = {-4, -7, -8, -9, -11}
 _NEAR_NS = 1_000_000_000
+SETTLE_S = 0.3  # from the first failure until the other ranks are ended: who fails now is heard, too
 _MOST_OF_AN_ERROR = 120
 _WHERE = re.compile(r"\[/\S+:\d+\] |(?<=\]):\d+")  # a place in gloo's sources, or a port: other on each rank
 
