@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Debian packages that some tests need; installed only where this runs as root on Debian.
-SYSTEM_PACKAGES := openmpi-bin
+SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname
 
 .PHONY: setup demo test lint bench clean
 

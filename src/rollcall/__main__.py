@@ -1,5 +1,6 @@
 """`rollcall`, and `python -m rollcall`."""
 
+import os
 import signal
 import sys
 
@@ -9,7 +10,8 @@ def main() -> None:
 
     try:
         if sys.argv[1:2] == ["run"]:
-            start.begin()  # before anything else is imported: the agent has a long way to go
+            # Before anything else is imported: the agent has a long way to go.
+            start.begin(elsewhere=start.is_elsewhere(sys.argv, os.environ))
         from rollcall.cli import command
 
         command()

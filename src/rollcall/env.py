@@ -187,7 +187,7 @@ def _detect(
     # variables, one task per host, leak into its ranks.
     if "OMPI_COMM_WORLD_RANK" in environ or "OMPI_COMM_WORLD_SIZE" in environ:
         return _from_open_mpi(environ)
-    if _in_slurm_step(environ):
+    if in_slurm_step(environ):
         return _from_slurm(environ)
     if _in_pbs_task(environ):
         return _from_pbs(environ, world_size)
@@ -234,7 +234,7 @@ def _from_hand(environ: Environ, rank: int | None, world_size: int | None) -> Pl
     return Place("by hand", **given)  # type: ignore[arg-type]
 
 
-def _in_slurm_step(environ: Environ) -> bool:
+def in_slurm_step(environ: Environ) -> bool:
     if "SLURM_STEP_ID" not in environ or "SLURM_STEP_NUM_TASKS" not in environ:
         return False
     step = _read(environ, "SLURM_STEP_ID")
@@ -260,7 +260,7 @@ def _from_slurm(environ: Environ) -> Place:
         hosts=hosts,
         ranks_per_host=counts,
         master_addr=hosts[0] if len(hosts) > 1 else DEFAULT_ADDR,
-        master_port=_derive_port(environ.get("SLURM_JOB_ID", ""), environ["SLURM_STEP_ID"]),
+        master_port=derive_port(environ.get("SLURM_JOB_ID", ""), environ["SLURM_STEP_ID"]),
     )
 
 
@@ -276,7 +276,7 @@ def _from_pbs(environ: Environ, world_size: int | None) -> Place:
     lines = _read_nodefile(environ)
     hosts = tuple(dict.fromkeys(lines))
     counts = tuple(lines.count(host) for host in hosts)
-    port = _derive_port(environ["PBS_JOBID"])
+    port = derive_port(environ["PBS_JOBID"])
     if lines and "PBS_VNODENUM" in environ:  # Torque says which line of the file we are
         rank = _read(environ, "PBS_VNODENUM") or 0
         if rank >= len(lines):
@@ -334,11 +334,11 @@ def _from_open_mpi(environ: Environ) -> Place:
         place,
         node_rank=0 if one_host else None,
         nnodes=1 if one_host else None,
-        master_port=_derive_port(job) if job else DEFAULT_PORT,
+        master_port=derive_port(job) if job else DEFAULT_PORT,
     )
 
 
-def _derive_port(job: str, step: str = "0") -> int:
+def derive_port(job: str, step: str = "0") -> int:
     """A port that all ranks of a job step find alone, and that two steps on one host do not share."""
     numbers = [int("".join(filter(str.isdigit, text)) or 0) for text in (job, step)]
     # Below the ports that Linux hands out by itself (32768 and up), above the origin's default.

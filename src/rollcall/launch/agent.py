@@ -1,49 +1,73 @@
 """The agent: one process per host that starts its ranks, watches them, and ends them.
 
-Started by the launcher in an interpreter of its own; the two talk over its stdin and stdout. When the
-launcher is gone, so are the ranks. The engine is torch elastic's agent (attempts, restarts, rank
-assignment); here it gets our rendezvous and our way of starting a process.
+On this machine alone the launcher starts it (`main`); on a host among several its keeper forks it
+(`follow`). The launcher talks to it over a pipe; when the launcher is gone, so are the ranks. The engine
+is torch elastic's agent (attempts, restarts, rank assignment); here it gets our rendezvous and our way
+of starting a process.
 """
 
+import functools
 import gc
 import importlib
 import logging
 import os
+import socket
 import sys
-import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from rollcall.errors import RollcallError, UsageError
 from rollcall.launch import names, preload, rank, supervise, title
+from rollcall.launch.ear import Ear
 from rollcall.launch.forkserver import ForkServers
-from rollcall.launch.messages import Message, Note, Order, Refused, Stop, Wire
+from rollcall.launch.messages import Message, Note, Order, Ready, Refused, Stop, Wire, take_stdio
 from rollcall.launch.plan import Plan
 from rollcall.launch.safety import folder_of, why_not_to_fork
 
 if TYPE_CHECKING:
     from rollcall.launch.elastic import HostAgent
 
-# How long ranks may take to end once the launcher is gone: the whole tree is to be away in 3 s.
-_ORPHANED_GRACE_S = 1.0
+# Runs this host's part to its end, once ranks can be forked; the exit code says only whether all was well here.
+Then = Callable[[Plan, Order, ForkServers, Wire], int]
 _MANY_RANKS = 17  # so many at once are too much for some name servers
 _RANKS_PER_SERVER = 8
 _MOST_SERVERS = 4
 
 
 def main() -> NoReturn:
+    """On the launcher's own machine: it may order something else than a run, or nothing."""
     supervise.become_subreaper()
-    wire = _take_stdio()
+    wire = Wire.on(*take_stdio())
     chose_threads = _import_torch()
     order = wire.receive()
     if not isinstance(order, Order):
         os._exit(2)  # the launcher has found that there is nothing to run
+    _obey(wire, order, chose_threads, _alone)
+
+
+def follow(link: socket.socket, wire_in: int, wire_out: int, keeper: int) -> NoReturn:
+    """On a host among several: forked by its keeper, which answers the launcher until torch is imported."""
+    supervise.become_subreaper()
+    chose_threads = _import_torch()
+    from rollcall.launch.keeper import receive_order
+
+    handed = receive_order(link)
+    link.close()
+    if handed is None:
+        os._exit(1)
+    order, listener_fds = handed
+    wire = Wire.on(wire_in, wire_out)
+    _obey(wire, order, chose_threads, functools.partial(_guided, keeper, listener_fds), tuple(listener_fds))
+
+
+def _obey(wire: Wire, order: Order, chose_threads: bool, then: Then, private: tuple[int, ...] = ()) -> NoReturn:
     plan = Plan.from_dict(order.plan)
     if chose_threads and plan.slots == 1:
         del os.environ["OMP_NUM_THREADS"]  # a rank alone may have all cores
     try:
-        code = _serve(wire, order, plan)
+        code = _serve(wire, order, plan, then, private)
     except RollcallError as error:
         wire.send(Refused(str(error), error.exit_code))
         code = error.exit_code
@@ -70,36 +94,74 @@ def _import_torch() -> bool:
     return chose_threads
 
 
-def _take_stdio() -> Wire:
-    """Keep stdin and stdout for the launcher alone: a stray print must not fall into the frames."""
-    reader, writer = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(2, 1)
-    os.close(null)
-    return Wire(open(reader, "rb"), open(writer, "wb"))
-
-
-def _serve(wire: Wire, order: Order, plan: Plan) -> int:
+def _serve(wire: Wire, order: Order, plan: Plan, then: Then, private: tuple[int, ...]) -> int:
+    is_among_others = order.stdin_fd < 0  # networks without names of their own are common
     if plan.start == "warm":
         _import_once(plan)
         if reason := why_not_to_fork(plan):
             wire.send(Note(f"{reason}: ranks start as fresh interpreters"))
             plan = replace(plan, start="fresh")
-        elif plan.slots >= _MANY_RANKS or names.are_slow():
+        elif plan.slots >= _MANY_RANKS or is_among_others or names.are_slow():
             names.have_torch_give_up()
     count = min(_MOST_SERVERS, os.cpu_count() or 1, 1 + plan.slots // _RANKS_PER_SERVER)
     title.find()
-    private = (*wire.filenos(), order.stdin_fd)
-    servers = ForkServers.fork(count, rank.become, private)
+    inherited = () if is_among_others else (order.stdin_fd,)
+    servers = ForkServers.fork(count, rank.become, (*wire.filenos(), *inherited, *private))
     servers.prepare(plan.slots)
+    return then(plan, order, servers, wire)
+
+
+def _alone(plan: Plan, order: Order, servers: ForkServers, wire: Wire) -> int:
+    """This host by itself; or among others that were started by hand, which agree among each other."""
     # Only now: it starts threads, and a rank does not need it.
     from rollcall.launch.elastic import HostAgent
+    from rollcall.launch.rendezvous import RollCall
+    from rollcall.launch.runs import RunHere
 
     _hush("torch.distributed.elastic")
-    agent = HostAgent(plan, Path(order.folder), servers, wire, order.stdin_fd)
-    threading.Thread(target=_listen, args=(wire, agent), name="launcher", daemon=True).start()
+    meeting = RollCall(
+        nnodes=plan.nnodes,
+        node_rank=plan.node_rank,
+        slots=plan.slots,
+        addr=plan.master_addr,
+        port=plan.master_port,
+        run_id=plan.run_id,
+        timeout_s=plan.join_timeout_s,
+        tell=lambda text: wire.send(Note(text)),
+    )
+    agent = HostAgent(meeting, plan, RunHere(Path(order.folder)), servers, wire, order.stdin_fd)
+    ear = Ear(wire, lambda message: _heed_stop(agent, message))
+    ear.listen()
     return agent.serve()
+
+
+def _guided(keeper: int, listener_fds: list[int], plan: Plan, order: Order, servers: ForkServers, wire: Wire) -> int:
+    """Among others that the launcher leads."""
+    from rollcall.launch.guided import Guided, GuidedAgent
+    from rollcall.launch.runs import RunHere
+
+    _hush("torch.distributed.elastic")
+    here = RunHere.of(plan, Path(order.folder))
+    meeting = Guided(wire, listener_fds)
+    agent = GuidedAgent(meeting, plan, here, servers, wire, os.open(os.devnull, os.O_RDONLY))
+
+    def heed(message: Message) -> None:
+        _heed_stop(agent, message)
+        meeting.hear(message)
+
+    ear = Ear(wire, heed)
+    ear.listen()
+    ear.watch(keeper)
+    wire.send(Ready(here.shared))
+    try:
+        return agent.serve()
+    finally:
+        here.remove()
+
+
+def _heed_stop(agent: "HostAgent", message: Message) -> None:
+    if isinstance(message, Stop):
+        agent.stop(message.signal, message.now)
 
 
 def _hush(package: str) -> None:
@@ -121,15 +183,3 @@ def _import_once(plan: Plan) -> None:
         except ImportError as error:
             raise UsageError(f"--preload {name} cannot be imported ({error}): check the name") from error
     sys.path.remove(first)
-
-
-def _listen(wire: Wire, agent: "HostAgent") -> None:
-    """Do what the launcher says. Its silence for good means that it was killed: then nothing may stay."""
-    message: Message | None
-    while (message := wire.receive()) is not None:
-        if isinstance(message, Stop):
-            agent.stop(message.signal, message.now)
-    from rollcall.launch import family
-
-    family.end_all(_ORPHANED_GRACE_S)
-    os._exit(1)

@@ -9,8 +9,7 @@ import os
 import signal
 import socket
 import time
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
@@ -23,6 +22,7 @@ from torch.distributed.elastic.agent.server.api import (
 from torch.distributed.elastic.events import Event, EventSource
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousHandler
 from torch.distributed.elastic.utils import macros
 
 from rollcall.errors import RankError
@@ -31,9 +31,9 @@ from rollcall.launch.forkserver import ForkServers
 from rollcall.launch.messages import AttemptOver, Ended, Note, Started, Wire
 from rollcall.launch.output import STDERR, STDOUT, OutputPump
 from rollcall.launch.plan import Plan
-from rollcall.launch.rendezvous import RollCall
 from rollcall.launch.report import SETTLE_S
-from rollcall.launch.runs import RankLogs
+from rollcall.launch.runs import RankLogs, RunHere
+from rollcall.launch.stalls import Stalls
 from rollcall.launch.words import how_it_ended
 
 _LOOK_S = 0.1  # at most so long until a request to stop, or another host's failure, is noticed
@@ -42,31 +42,42 @@ _HELPERS_S = 0.5  # for what ends by itself once its rank is gone
 _KILL_GRACE_S = 10.0  # the kernel may need a moment to free a large rank
 
 
+class Meeting(Protocol):
+    """Where agents agree on each attempt, beyond what elastic asks of a RendezvousHandler."""
+
+    @property
+    def attempt(self) -> int: ...
+
+    @property
+    def node_rank(self) -> int: ...
+
+    def restarts_left(self, most: int) -> int: ...
+
+    def announce_failure(self, sentence: str, final: bool) -> None: ...
+
+    def all_done(self) -> bool: ...
+
+    def leave(self) -> None: ...
+
+
 class HostAgent(SimpleElasticAgent):
     """Runs this host's part of a plan."""
 
-    def __init__(self, plan: Plan, folder: Path, servers: ForkServers, wire: Wire, stdin_fd: int) -> None:
-        self._plan, self._folder, self._servers, self._wire = plan, folder, servers, wire
+    def __init__(
+        self, meeting: Meeting, plan: Plan, run: RunHere, servers: ForkServers, wire: Wire, stdin_fd: int
+    ) -> None:
+        self._meeting, self._plan, self._run, self._servers, self._wire = meeting, plan, run, servers, wire
         self._stdin_fd = stdin_fd
-        self._output = OutputPump(wire)
+        self._output = OutputPump(wire, keeps_logs=run.shared)
         self._rank_of: dict[int, Worker] = {}  # by pid: the ranks that run
         self._failed: dict[int, ProcessFailure] = {}
         self._stop_with: signal.Signals | None = None
-        self._meeting = RollCall(
-            nnodes=plan.nnodes,
-            node_rank=plan.node_rank,
-            slots=plan.slots,
-            addr=plan.master_addr,
-            port=plan.master_port,
-            run_id=plan.run_id,
-            timeout_s=plan.join_timeout_s,
-            tell=lambda text: wire.send(Note(text)),
-        )
+        self._stalls = Stalls()
         super().__init__(
             WorkerSpec(
                 role=plan.role,
                 local_world_size=plan.slots,
-                rdzv_handler=self._meeting,
+                rdzv_handler=cast(RendezvousHandler, meeting),
                 entrypoint=plan.program.target,
                 args=plan.program.args,
                 max_restarts=plan.max_restarts,
@@ -84,6 +95,7 @@ class HostAgent(SimpleElasticAgent):
             return 128 + stopped.sigval
         finally:
             self._output.close()
+            self._run.send_back(self._wire)
             self._meeting.leave()
 
     def stop(self, number: int, now: bool) -> None:
@@ -96,8 +108,7 @@ class HostAgent(SimpleElasticAgent):
             os._exit(128 + number)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
-        # Restarts are counted by the attempt that all hosts agree on, not by each host for itself.
-        self._remaining_restarts = self._plan.max_restarts - self._meeting.attempt
+        self._remaining_restarts = self._meeting.restarts_left(self._plan.max_restarts)
         self._failed = {}
         pids = {worker.local_rank: self._start(worker_group, worker) for worker in worker_group.workers}
         self._wire.send(
@@ -113,7 +124,7 @@ class HostAgent(SimpleElasticAgent):
         return pids
 
     def _start(self, group: WorkerGroup, worker: Worker) -> int:
-        logs = RankLogs.of(self._plan, self._folder, self._meeting.attempt, worker.global_rank, worker.local_rank)
+        logs = RankLogs.of(self._plan, self._run.folder, self._meeting.attempt, worker.global_rank, worker.local_rank)
         out = self._output.pipe(worker.global_rank, STDOUT, logs.stdout)
         err = self._output.pipe(worker.global_rank, STDERR, logs.stderr)
         program = self._plan.program
@@ -149,7 +160,8 @@ class HostAgent(SimpleElasticAgent):
             "TORCHELASTIC_RUN_ID": self._plan.run_id,
             "TORCHELASTIC_USE_AGENT_STORE": True,
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", 1),
-            "ROLLCALL_RUN": self._folder,
+            "ROLLCALL_RUN": self._run.folder,
+            **self._network_env(self._plan),
         }
         if self._plan.virtual_local_rank:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
@@ -157,10 +169,15 @@ class HostAgent(SimpleElasticAgent):
             env["LOCAL_RANK"] = 0
         return {name: str(value) for name, value in env.items()}
 
+    def _network_env(self, plan: Plan) -> dict[str, str]:
+        """What the ranks need to know of the network, where somebody has looked at it."""
+        return {}
+
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         if self._stop_with is not None:
             raise SignalException("asked to stop", self._stop_with)
         self._note_ends(_LOOK_S if self._rank_of else 0)
+        self._end_the_stalled()
         if self._failed:
             self._hear_the_others()
             self._tell_other_hosts()
@@ -178,9 +195,19 @@ class HostAgent(SimpleElasticAgent):
         for end in ends:
             worker = self._rank_of.pop(end.pid)
             self._output.drain(worker.global_rank)
-            self._wire.send(Ended(self._meeting.attempt, worker.global_rank, end.code, end.ended_ns, asked))
+            cause = self._stalls.cause_of(end.pid)
+            self._wire.send(Ended(self._meeting.attempt, worker.global_rank, end.code, end.ended_ns, asked, cause))
             if end.code != 0 and not asked:
                 self._failed[worker.global_rank] = ProcessFailure(worker.local_rank, end.pid, end.code, "")
+
+    def _end_the_stalled(self) -> None:
+        """A rank that somebody stopped keeps everyone waiting, and nobody would say why."""
+        for pid, warning in self._stalls.look(self._rank_of):
+            if warning:
+                rank = self._rank_of[pid].global_rank
+                self._wire.send(Note(f"rank {rank} on {socket.gethostname()} {warning}"))
+            else:
+                os.kill(pid, signal.SIGKILL)
 
     def _hear_the_others(self) -> None:
         """A fresh interpreter takes its time to end: who failed first need not be gone first."""
@@ -196,6 +223,7 @@ class HostAgent(SimpleElasticAgent):
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         self._shutdown()
+        self._run.send_back(self._wire)
         self._wire.send(AttemptOver(self._meeting.attempt))
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:

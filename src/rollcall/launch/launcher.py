@@ -2,144 +2,188 @@
 
 import contextlib
 import os
-import queue
 import select
 import signal
 import sys
-import threading
 import time
 
-from rollcall.errors import say
+from rollcall.errors import RollcallError, say
+from rollcall.launch import reach
 from rollcall.launch.console import Console, visibility
-from rollcall.launch.messages import AttemptOver, Ended, Message, Note, Order, Output, Refused, Started, Stop, Wire
+from rollcall.launch.crew import Crew, Gone, Line, Member
+from rollcall.launch.hosts import Host
+from rollcall.launch.lead import Lead
+from rollcall.launch.messages import AttemptOver, Ended, File, Message, Note, Order, Output, Refused, Started, Stop
+from rollcall.launch.output import STDOUT, LogFiles
 from rollcall.launch.plan import Plan
 from rollcall.launch.report import Report
-from rollcall.launch.runs import RunFolder, command_line
+from rollcall.launch.runs import RankLogs, RunFolder, command_line
 from rollcall.launch.start import Agent, interrupts
 from rollcall.launch.words import how_it_ended, shell_code
 
 _TICK_S = 0.02
 _TIMED_OUT = 124  # as timeout(1) has it
+_STOP_S = 15.0  # beyond the grace: then hosts that do not answer are left to themselves
 
 
 def follow(plan: Plan, agent: Agent) -> int:
-    """Follow a run to its end; the exit code is that of the first rank to fail."""
+    """Follow a run on this machine to its end; the exit code is that of the first rank to fail."""
     folder = RunFolder.create(plan, command_line())
-    return _Run(plan, folder, agent).to_the_end()
+    assert agent.process.stdin is not None
+    assert agent.process.stdout is not None
+    crew = Crew([Host("this host", plan.slots)], lambda members, connected: None, say)
+    crew.adopt(Line(agent.process.stdout, agent.process.stdin, agent.process, greets=False))
+    crew.send_all(Order(plan.to_dict(), str(folder.path), agent.stdin_fd))
+    return _Run(plan, folder, crew).to_the_end()
+
+
+def lead(plan: Plan) -> int:
+    """The same on several hosts, which we lead."""
+    with reach.opened(plan, "run", say) as (plan, start):
+        folder = RunFolder.create(plan, command_line())
+        run = _Run(plan, folder, Crew(plan.hosts, start, say))
+        run.take_the_lead()
+        return run.to_the_end()
 
 
 class _Run:
-    """One run from the launcher's side."""
+    """One run from the launcher's side. With a `lead` it is on several hosts; else the one agent leads itself."""
 
-    def __init__(self, plan: Plan, folder: RunFolder, agent: Agent) -> None:
-        self._plan, self._folder, self._agent = plan, folder, agent.process
-        assert self._agent.stdin is not None
-        assert self._agent.stdout is not None
-        self._wire = Wire(self._agent.stdout, self._agent.stdin)
-        self._first_rank = 0
+    def __init__(self, plan: Plan, folder: RunFolder, crew: Crew) -> None:
+        self._plan, self._folder, self._crew = plan, folder, crew
+        self._lead: Lead | None = None
+        self._local_rank: dict[int, int] = {}
         self._console = Console(
             {1: sys.stdout, 2: sys.stderr},
             plan.world_size,
-            visibility(plan.show, lambda rank: rank - self._first_rank),
+            visibility(plan.show, lambda rank: self._local_rank.get(rank, rank)),
         )
         self._report = Report()
-        self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._interrupts = interrupts
+        self._logs = LogFiles(self._say)
+        self._agent_code = 0
         self._stopped_by: int | None = None
+        self._stopped_s = 0.0
         self._timed_out = False
-        self._refused: Refused | None = None
+        self._refused: RollcallError | Refused | None = None
         self._started_s = time.monotonic()
-        self._over = False
-        with contextlib.suppress(BrokenPipeError):
-            self._wire.send(Order(plan.to_dict(), str(folder.path), agent.stdin_fd))
+
+    def take_the_lead(self) -> None:
+        self._lead = Lead(
+            self._plan,
+            self._crew,
+            str(self._folder.path),
+            first_attempt=0,
+            tell=self._say,
+            lost=lambda member: self._report.lose(member.name, member.lost),
+            attempt_over=self._note_over,
+        )
 
     def to_the_end(self) -> int:
-        """Until the agent is gone."""
-        threading.Thread(target=self._receive, name="agent", daemon=True).start()
-        while not self._over:
+        """Until all agents are gone."""
+        while not self._crew.is_gone or self._crew.has_more:
             self._heed_interrupts()
             try:
                 self._step()
             except BrokenPipeError:  # `rollcall run … | head` has seen enough
                 _mute()
-                self._interrupts.append(signal.SIGPIPE)
+                interrupts.append(signal.SIGPIPE)
         return self._conclude()
 
     def _step(self) -> None:
         """Handle what has come, and let the console show what is due."""
-        with contextlib.suppress(queue.Empty):
-            message = self._messages.get(timeout=_TICK_S)
-            if message is None:
-                self._over = True
-                return
-            self._handle(message)
-            if not self._messages.empty():
-                return
-        self._console.tick()
+        event = self._crew.next(_TICK_S)
+        if event is not None:
+            self._handle(*event)
+        if self._lead is not None:
+            self._lead.tick()
+        if event is None or not self._crew.has_more:
+            self._console.tick()
 
-    def _receive(self) -> None:
-        message: Message | None = None
-        with contextlib.suppress(ValueError, OSError):
-            while (message := self._wire.receive()) is not None:
-                self._messages.put(message)
-        self._messages.put(None)
-
-    def _handle(self, message: Message) -> None:
+    def _handle(self, member: Member, message: Message) -> None:
         match message:
             case Output(rank, stream, data):
                 self._console.feed(rank, stream, data)
+                if not member.shared:
+                    self._keep_log(member, message)
             case Started():
-                self._note_start(message)
+                self._note_start(member, message)
             case Ended():
-                traceback = self._console.ended(message.rank, failed=message.exit_code != 0)
-                self._report.add(message, traceback)
-                self._folder.note_attempt(message.attempt, exit_codes={str(message.rank): message.exit_code})
-            case AttemptOver(attempt):
-                self._note_over(attempt)
+                self._note_end(member, message)
             case Note(text):
                 self._say(text)
-            case Refused():
+            case File():
+                self._folder.take(message)
+            case AttemptOver(attempt) if self._lead is None:
+                self._note_over(attempt, attempt < self._plan.max_restarts)
+            case Refused() if self._lead is None:
                 self._refused = message
+            case Gone(exit_code):
+                self._agent_code = exit_code or 0
+        if self._lead is not None:
+            self._lead.handle(member, message)
 
-    def _note_start(self, started: Started) -> None:
-        self._first_rank = min(map(int, started.pids))
-        self._report = Report(started.host)
+    def _keep_log(self, member: Member, output: Output) -> None:
+        attempt = self._lead.attempt if self._lead else 0
+        logs = RankLogs.of(self._plan, self._folder.path, attempt, output.rank, output.rank - member.first_rank)
+        self._logs.write(logs.stdout if output.stream == STDOUT else logs.stderr, output.data)
+
+    def _note_start(self, member: Member, started: Started) -> None:
+        ranks = sorted(map(int, started.pids))
+        self._local_rank.update({rank: rank - ranks[0] for rank in ranks})
+        if started.attempt != self._report.attempt:
+            self._report = Report(started.attempt)
+        self._report.seat(started.host, ranks)
         self._folder.note_attempt(
             started.attempt,
-            host=started.host,
-            node_rank=started.node_rank,
+            hosts={started.host: ranks},
             world_size=started.world_size,
             master=started.master,
             pids=started.pids,
         )
         self._folder.save()
 
-    def _note_over(self, attempt: int) -> None:
+    def _note_end(self, member: Member, ended: Ended) -> None:
+        traceback = self._console.ended(ended.rank, failed=ended.exit_code != 0)
+        self._report.add(ended, traceback)
+        self._folder.note_attempt(ended.attempt, exit_codes={str(ended.rank): ended.exit_code})
+
+    def _note_over(self, attempt: int, again: bool) -> None:
         """A failed attempt, of which all ranks are gone."""
         self._folder.note_attempt(attempt, failure=self._report.sentence())
         self._folder.save()
-        if attempt < self._plan.max_restarts:
+        if again:
             self._console.flush()
             for text in self._report.lines():
                 say(text)
-            say(f"attempt {attempt} is over; starting attempt {attempt + 1} of at most {self._plan.max_restarts}")
+            say(f"attempt {attempt} is over; starting attempt {attempt + 1}{self._of_at_most()}")
+
+    def _of_at_most(self) -> str:
+        return f" of at most {self._plan.max_restarts}" if self._plan.max_restarts else ""
 
     def _heed_interrupts(self) -> None:
         limit = self._plan.timeout_s
         if limit is not None and not self._timed_out and time.monotonic() - self._started_s > limit:
             self._timed_out = True
             self._say(f"the run took longer than --timeout {limit:g} s: ending its ranks")
-            self._interrupts.append(signal.SIGTERM)
-        while self._interrupts:
-            number = self._interrupts.pop(0)
-            again = self._stopped_by is not None
-            self._stopped_by = self._stopped_by or number
-            with contextlib.suppress(BrokenPipeError, ValueError):
-                self._wire.send(Stop(signal.SIGTERM if number == signal.SIGPIPE else number, now=again))
-            if number == signal.SIGINT and not again:
-                self._say(f"interrupted: the ranks have {self._plan.grace_s:g} s to end (Ctrl-C again: end them now)")
-            if not self._report.host and again:
-                self._agent.kill()  # it has not come to its senses yet
+            interrupts.append(signal.SIGTERM)
+        while interrupts:
+            self._stop(interrupts.pop(0))
+        if self._stopped_by is not None and time.monotonic() - self._stopped_s > self._plan.grace_s + _STOP_S:
+            self._crew.kill()
+
+    def _stop(self, number: int) -> None:
+        again = self._stopped_by is not None
+        self._stopped_by = self._stopped_by or number
+        self._stopped_s = self._stopped_s or time.monotonic()
+        stop = Stop(signal.SIGTERM if number == signal.SIGPIPE else number, now=again)
+        if self._lead is not None:
+            self._lead.stop(stop)
+        else:
+            self._crew.send_all(stop)
+        if number == signal.SIGINT and not again:
+            self._say(f"interrupted: the ranks have {self._plan.grace_s:g} s to end (Ctrl-C again: end them now)")
+        if again and not self._report.has_begun:
+            self._crew.kill()  # it has not come to its senses yet
 
     def _say(self, text: str) -> None:
         self._console.flush()
@@ -148,28 +192,29 @@ class _Run:
     def _conclude(self) -> int:
         """The last words and the exit code."""
         self._console.flush()
-        agent_code = self._agent.wait()
-        outcome, code = self._verdict(agent_code)
+        self._logs.close()
+        outcome, code = self._verdict()
         seconds = round(time.monotonic() - self._started_s, 3)
         self._folder.save(outcome=outcome, exit_code=code, seconds=seconds)
         return code
 
-    def _verdict(self, agent_code: int) -> tuple[str, int]:
-        if self._refused is not None:
-            say(self._refused.text)
-            return "failed", self._refused.exit_code
+    def _verdict(self) -> tuple[str, int]:
+        refused = self._refused or (self._lead.failed if self._lead else None)
+        if refused is not None and self._stopped_by is None:
+            say(refused.text if isinstance(refused, Refused) else refused)
+            return "failed", refused.exit_code
         if self._timed_out:
             return "stopped", _TIMED_OUT
         if self._stopped_by is not None:
             return "stopped", 128 + self._stopped_by
-        if (failed := self._report.first_failure()) is not None:
+        if (code := self._report.exit_code) is not None:
             for text in self._report.lines():
                 say(text)
             say(f"logs are in {os.path.relpath(self._folder.path)}")
-            return "failed", shell_code(failed.exit_code)
-        if agent_code != 0:
-            say(f"the agent of this host {how_it_ended(agent_code)}; its ranks were ended with it")
-            return "failed", shell_code(agent_code)
+            return "failed", code
+        if self._agent_code != 0 and self._lead is None:
+            say(f"the agent of this host {how_it_ended(self._agent_code)}; its ranks were ended with it")
+            return "failed", shell_code(self._agent_code)
         return "ok", 0
 
 

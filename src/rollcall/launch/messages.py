@@ -6,6 +6,7 @@ It needs nothing but a pipe, so the same words travel over ssh or a scheduler's 
 
 import dataclasses
 import json
+import os
 import threading
 from typing import IO, Any, ClassVar
 
@@ -25,7 +26,7 @@ class Message:
 
 @dataclasses.dataclass(frozen=True)
 class Order(Message):
-    """The first word: what this host is to run."""
+    """What this host is to run. A host among several then waits for each attempt to begin."""
 
     plan: dict[str, Any]
     folder: str
@@ -40,7 +41,137 @@ class Stop(Message):
     now: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class Ping(Message):
+    """Are you there, and what does your clock say? Whoever hears none for a while is cut off."""
+
+    sent_ns: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Open(Message):
+    """To the master: open a port where the ranks of this attempt will meet, and answer there to this token."""
+
+    attempt: int
+    port: int
+    token: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Try(Message):
+    """To the others: under which of these addresses does the master answer to the token?"""
+
+    attempt: int
+    addresses: list[str]
+    port: int
+    token: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure(Message):
+    """How fast is the way to the host that answers to the token there?"""
+
+    addresses: list[str]
+    port: int
+    token: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Begin(Message):
+    """Start the ranks of an attempt, at this place in the world."""
+
+    attempt: int
+    node_rank: int
+    nnodes: int
+    first_rank: int
+    world_size: int
+    master_addr: str
+    master_port: int
+    interface: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Cancel(Message):
+    """The attempt has failed elsewhere: end its ranks here."""
+
+    attempt: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Dismiss(Message):
+    """The run is over: go."""
+
+
 # From the agent to the launcher.
+
+
+@dataclasses.dataclass(frozen=True)
+class Present(Message):
+    """The answer to the roll call: who this host is."""
+
+    host: str
+    python: str
+    torch: str
+    rollcall: str
+    cpus: int
+    gpus: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Pong(Message):
+    """The answer to a ping, with this host's time."""
+
+    sent_ns: int
+    here_ns: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened(Message):
+    """The master listens: its port, and the addresses under which others may find it, the likeliest first."""
+
+    attempt: int
+    port: int
+    addresses: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tried(Message):
+    """Where the master answered, and from which own address and interface (by the master's address)."""
+
+    attempt: int
+    own: dict[str, tuple[str, str]]
+    errors: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured(Message):
+    """The way to another host: round trip and throughput, or why there are none."""
+
+    round_trip_s: float = 0.0
+    bytes_per_s: float = 0.0
+    error: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ready(Message):
+    """Torch is imported, ranks can be forked. `shared`: the run's folder is the launcher's own, seen from here."""
+
+    shared: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Done(Message):
+    """All ranks of this host have ended well."""
+
+    attempt: int
+
+
+@dataclasses.dataclass(frozen=True)
+class File(Message):
+    """Part of a file that belongs into the run's folder, from a host that does not share it."""
+
+    path: str
+    data: bytes = b""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +204,7 @@ class Ended(Message):
     exit_code: int
     ended_ns: int
     asked: bool
+    cause: str = ""  # what we know beyond the exit code, to follow the rank's name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +229,13 @@ class Refused(Message):
     exit_code: int
 
 
+@dataclasses.dataclass(frozen=True)
+class AgentEnded(Message):
+    """The last word of a keeper whose agent was killed."""
+
+    exit_code: int
+
+
 class Wire:
     """Sends from any thread, receives in one. The end of the stream is received as None."""
 
@@ -104,6 +243,11 @@ class Wire:
         self._reader = reader
         self._writer = writer
         self._writing = threading.Lock()
+
+    @classmethod
+    def on(cls, reader_fd: int, writer_fd: int, buffered: bool = True) -> "Wire":
+        """Over these files. Unbuffered: not a byte behind the last message is read."""
+        return cls(open(reader_fd, "rb", buffering=-1 if buffered else 0), open(writer_fd, "wb"))
 
     def filenos(self) -> tuple[int, int]:
         return self._reader.fileno(), self._writer.fileno()
@@ -127,3 +271,13 @@ class Wire:
             if len(head["data"]) < size:
                 return None
         return kind(**head)
+
+
+def take_stdio() -> tuple[int, int]:
+    """An agent's stdin and stdout, kept for the wire alone: a stray print must not fall into the frames."""
+    reader, writer = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    return reader, writer

@@ -9,11 +9,11 @@ after the first failure, we let it fail once, before ranks are forked (`have_tor
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import socket
 import struct
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 
 _PATIENCE_S = 0.05
@@ -55,15 +55,19 @@ def have_torch_give_up() -> None:
 
 
 def _names_answer() -> bool:
-    answered = threading.Event()
-
-    def ask() -> None:
-        with contextlib.suppress(OSError):  # no name is an answer, too
+    """Asked in a process of its own: a thread could be caught by a fork while it holds the resolver's lock."""
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):  # no name is an answer, too
             socket.getnameinfo(("::ffff:127.0.0.1", 1, 0, 0), 0)
-        answered.set()
-
-    threading.Thread(target=ask, name="names", daemon=True).start()
-    return answered.wait(_PATIENCE_S)
+        os._exit(0)
+    watched = os.pidfd_open(child)
+    answered = bool(select.select([watched], [], [], _PATIENCE_S)[0])
+    os.close(watched)
+    if not answered:
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return answered
 
 
 @contextlib.contextmanager

@@ -1,19 +1,22 @@
 """The command line of `rollcall run`: torchrun's names, dashes or underscores, and ours; out comes a Plan."""
 
 import os
+from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import typer
 
 from rollcall.errors import UsageError
-from rollcall.launch import devices
+from rollcall.launch import hosting
 from rollcall.launch.plan import DEFAULT_PORT, Plan, Program, Show, check, describe
 from rollcall.launch.start import run as run_plan
+from rollcall.launch.ways import slurm
 from rollcall.launch.words import ranks_of
 
 _BACKENDS = ("static", "c10d", "rollcall")
 _TORCHRUN = "torchrun's options"
-_NETWORK = "Several hosts, started by hand"
+_HOSTS = "Several hosts"
+_BY_HAND = "Several hosts, started by hand"
 _LOGS = "Output"
 
 
@@ -25,12 +28,17 @@ def _option(help_text: str, *names: str, panel: str = _TORCHRUN, hidden: bool = 
     return typer.Option(*spellings, help=help_text, rich_help_panel=panel, envvar=pet, show_envvar=False, hidden=hidden)
 
 
+def _ours(help_text: str, metavar: str | None = None) -> Any:
+    """An option that torchrun does not have, named after its parameter."""
+    return typer.Option(help=help_text, metavar=metavar, rich_help_panel=_HOSTS, show_default=False)
+
+
 def run(
     script: Annotated[str, typer.Argument(help="The script; with -m a module; with --no-python a command.")],
     args: Annotated[list[str] | None, typer.Argument(help="Its arguments.", show_default=False)] = None,
     nproc_per_node: Annotated[
-        str, _option("Ranks on this host: a number, auto, gpu or cpu. Also -n.", "--nproc-per-node", "-n")
-    ] = "1",
+        str, _option("Ranks per host: a number, auto, gpu or cpu. Also -n. Default: 1.", "--nproc-per-node", "-n")
+    ] = "",
     start: Annotated[
         str, typer.Option(help="warm: fork ranks from a server that has torch loaded; fresh: new interpreters.")
     ] = "warm",
@@ -64,21 +72,42 @@ def run(
     no_python: Annotated[bool, _option("SCRIPT is a command: run it without Python.", "--no-python")] = False,
     role: Annotated[str, _option("A name for the ranks, seen as ROLE_NAME.", "--role")] = "default",
     standalone: Annotated[bool, _option("This host alone, on a free port. The default.", "--standalone")] = False,
-    nnodes: Annotated[str, _option("How many hosts.", "--nnodes", panel=_NETWORK)] = "1",
-    node_rank: Annotated[int | None, _option("This host's number, from 0.", "--node-rank", panel=_NETWORK)] = None,
-    master_addr: Annotated[str | None, _option("The address of host 0.", "--master-addr", panel=_NETWORK)] = None,
+    hosts: Annotated[
+        str, _ours("Hosts with their slots, reached by ssh; ranks follow this order.", "a:3,user@b:3,node[01-04]")
+    ] = "",
+    hostfile: Annotated[Path | None, _ours("The same from a file, one a line: `a slots=3`, or `a:3`.", "FILE")] = None,
+    virtual_hosts: Annotated[
+        int | None, _ours("So many hosts on this machine, each with a network of its own.", "N")
+    ] = None,
+    link: Annotated[str | None, _ours("Speed of the virtual hosts' network.", "1gbit")] = None,
+    delay: Annotated[str | None, _ours("Delay of the virtual hosts' network, one way.", "2ms")] = None,
+    min_hosts: Annotated[int, _ours("Go on with so many when others are lost or do not come.", "N")] = 0,
+    python: Annotated[str, _ours("The Python on the hosts. Default: the path of this one.", "PATH")] = "",
+    env: Annotated[
+        list[str] | None, _ours("Pass a variable on to the hosts; NAME=VALUE sets it.", "NAME|'NCCL_*'")
+    ] = None,
+    sync: Annotated[bool, _ours("Copy this folder to the hosts first (rsync; .gitignore counts).")] = False,
+    interface: Annotated[
+        str | None, _ours("The network interface for gloo and NCCL. Default: that of the route to the master.", "NAME")
+    ] = None,
+    allow_mixed: Annotated[bool, _ours("Versions of Python, torch and rollcall may differ.")] = False,
+    nnodes: Annotated[
+        str, _option("How many hosts; 2:4 goes on with 2 of 4 named by --hosts.", "--nnodes", panel=_BY_HAND)
+    ] = "1",
+    node_rank: Annotated[int | None, _option("This host's number, from 0.", "--node-rank", panel=_BY_HAND)] = None,
+    master_addr: Annotated[str | None, _option("The address of host 0.", "--master-addr", panel=_BY_HAND)] = None,
     master_port: Annotated[
-        int | None, _option("Its port. Default: a free one; 29500 with several hosts.", "--master-port", panel=_NETWORK)
+        int | None, _option("Its port. Default: a free one; 29500 with several hosts.", "--master-port", panel=_BY_HAND)
     ] = None,
     rdzv_endpoint: Annotated[
-        str, _option("HOST:PORT, in place of --master-addr and --master-port.", "--rdzv-endpoint", panel=_NETWORK)
+        str, _option("HOST:PORT, in place of --master-addr and --master-port.", "--rdzv-endpoint", panel=_BY_HAND)
     ] = "",
     rdzv_backend: Annotated[
-        str, _option("static, c10d or rollcall: all mean rollcall's own.", "--rdzv-backend", panel=_NETWORK)
+        str, _option("static, c10d or rollcall: all mean rollcall's own.", "--rdzv-backend", panel=_BY_HAND)
     ] = "static",
-    rdzv_id: Annotated[str, _option("The name of the run.", "--rdzv-id", panel=_NETWORK)] = "",
+    rdzv_id: Annotated[str, _option("The name of the run.", "--rdzv-id", panel=_BY_HAND)] = "",
     rdzv_conf: Annotated[
-        str, _option("timeout=600: seconds to wait for all hosts.", "--rdzv-conf", panel=_NETWORK)
+        str, _option("timeout=600: seconds to wait for all hosts.", "--rdzv-conf", panel=_BY_HAND)
     ] = "",
     local_addr: Annotated[str | None, _option("", "--local-addr", hidden=True)] = None,
     monitor_interval: Annotated[float, _option("", "--monitor-interval", hidden=True)] = 0.1,
@@ -96,6 +125,10 @@ def run(
 
       rollcall run -n 4 --show 0 --max-restarts 2 -m my.trainer
 
+      rollcall run --hosts alpha:3,beta:3 train.py
+
+      rollcall run --virtual-hosts 2 -n 2 --link 1gbit train.py
+
       rollcall run --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 -n 4 train.py   (and --node-rank 1 on the other)
 
       rollcall run -n 2 --dry-run train.py
@@ -108,21 +141,38 @@ def run(
         raise UsageError(
             f"--rdzv-backend {rdzv_backend} is not needed here: use {', '.join(_BACKENDS)}, or leave it out"
         )
-    hosts = _hosts(nnodes)
+    started_by_hand = standalone or nnodes != "1" or bool(rdzv_endpoint) or master_addr is not None
+    if not started_by_hand and slurm.is_in_step(os.environ):
+        nnodes, node_rank, master_addr, master_port = slurm.by_hand(os.environ)
+        started_by_hand = True
+    place = hosting.find(hosts, hostfile, virtual_hosts, nproc_per_node, started_by_hand, os.environ)
+    named, slots = place.hosts, place.slots
+    least, by_hand = hosting.count(nnodes, min_hosts, named)
     conf = _conf(rdzv_conf)
     addr, port = _endpoint(rdzv_endpoint, master_addr, master_port)
-    slots = devices.slots(nproc_per_node)
     by_arrival = bool(rdzv_endpoint) and "rank" not in conf
     plan = Plan(
         program=Program("module" if module else "command" if no_python else "script", script, tuple(args or ())),
         slots=slots,
-        nnodes=hosts,
+        hosts=named,
+        reach=hosting.reach(
+            place.way,
+            python=python,
+            env=env or [],
+            min_hosts=least,
+            allow_mixed=allow_mixed,
+            sync=sync,
+            link=link,
+            delay=delay,
+        ),
+        interface=interface,
+        nnodes=by_hand,
         node_rank=node_rank if node_rank is not None else None if by_arrival else int(conf.get("rank", 0)),
-        master_addr=None if standalone or (hosts == 1 and not rdzv_endpoint) else addr,
-        master_port=0 if standalone else port if port is not None else DEFAULT_PORT if hosts > 1 else 0,
+        master_addr=None if standalone or (by_hand == 1 and not rdzv_endpoint and not named) else addr,
+        master_port=0 if standalone else port if port is not None else DEFAULT_PORT if by_hand > 1 else 0,
         max_restarts=max_restarts,
         # One rank gains nothing from a server: its own import of torch is the only one there is.
-        start=cast('Literal["warm", "fresh"]', "fresh" if no_python or slots == 1 else start),
+        start=cast('Literal["warm", "fresh"]', "fresh" if no_python or (slots == 1 and not named) else start),
         preload=tuple(preload or ()),
         role=role,
         run_id=rdzv_id or os.urandom(6).hex(),
@@ -144,13 +194,6 @@ def run(
         print(describe(plan))
         return
     raise typer.Exit(run_plan(plan))
-
-
-def _hosts(nnodes: str) -> int:
-    least, _, most = nnodes.partition(":")
-    if not least.isdigit() or most not in ("", least):
-        raise UsageError(f"--nnodes {nnodes} is not a number of hosts: use one number, such as 2")
-    return int(least)
 
 
 def _conf(text: str) -> dict[str, str]:

@@ -1,9 +1,10 @@
-"""The agent's side of the ranks' output: pipes in, untouched log files and messages to the launcher out."""
+"""The ranks' output on its way: pipes in, untouched log files and messages to the launcher out."""
 
 import contextlib
 import os
 import selectors
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -23,13 +24,53 @@ class _Source:
     log: Path
 
 
+class LogFiles:
+    """Files that only grow. One that cannot be written is given up with a word: the ranks go on."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._files: dict[Path, BinaryIO | None] = {}
+
+    def write(self, log: Path, data: bytes) -> None:
+        if log not in self._files:
+            self._files[log] = self._open(log)
+        file = self._files[log]
+        if file is None:
+            return
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+        except OSError as error:  # a full disk must not end the ranks
+            self._files[log] = None
+            self._give_up(log, error)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            if file is not None:
+                file.close()
+        self._files.clear()
+
+    def _open(self, log: Path) -> BinaryIO | None:
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            return open(log, "ab", buffering=0)
+        except OSError as error:
+            self._give_up(log, error)
+            return None
+
+    def _give_up(self, log: Path, error: OSError) -> None:
+        self._tell(f"{log} is no longer written ({error.strerror}); the ranks go on, output is shown here only")
+
+
 class OutputPump:
     """One thread that reads what the ranks write, so that no rank ever waits for another's output."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, keeps_logs: bool = True) -> None:
         self._wire = wire
+        self._keeps_logs = keeps_logs  # else the launcher does, on its own disk
         self._sources: dict[int, _Source] = {}
-        self._files: dict[Path, BinaryIO | None] = {}
+        self._logs = LogFiles(lambda text: wire.send(Note(text)))
         self._selector = selectors.DefaultSelector()
         self._reading = threading.Lock()
         threading.Thread(target=self._pump, name="output", daemon=True).start()
@@ -39,8 +80,7 @@ class OutputPump:
         read, write = os.pipe()
         os.set_blocking(read, False)
         with self._reading:
-            if log not in self._files:
-                self._files[log] = self._open(log)
+            self._write(log, b"")  # a rank that says nothing has a log, too
             self._sources[read] = _Source(rank, stream, log)
             self._selector.register(read, selectors.EVENT_READ)
         return write
@@ -60,10 +100,7 @@ class OutputPump:
                     pass
             for fd in list(self._sources):
                 self._drop(fd)
-            for file in self._files.values():
-                if file is not None:
-                    file.close()
-            self._files.clear()
+            self._logs.close()
 
     def _pump(self) -> None:
         while True:
@@ -93,27 +130,6 @@ class OutputPump:
         del self._sources[fd]
         os.close(fd)
 
-    def _open(self, log: Path) -> BinaryIO | None:
-        try:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            return open(log, "ab", buffering=0)
-        except OSError as error:
-            self._give_up(log, error)
-            return None
-
     def _write(self, log: Path, data: bytes) -> None:
-        file = self._files[log]
-        if file is None:
-            return
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[file.write(view) :]
-        except OSError as error:  # a full disk must not end the ranks
-            self._files[log] = None
-            self._give_up(log, error)
-
-    def _give_up(self, log: Path, error: OSError) -> None:
-        self._wire.send(
-            Note(f"{log} is no longer written ({error.strerror}); the ranks go on, output is shown here only")
-        )
+        if self._keeps_logs:
+            self._logs.write(log, data)

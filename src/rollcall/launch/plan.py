@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rollcall.errors import UsageError
+from rollcall.launch.hosts import Host
 
 MOST_RANKS_PER_HOST = 4096
 LOOPBACK = "127.0.0.1"
+Way = Literal["ssh", "slurm", "pbs", "virtual"]
 DEFAULT_PORT = 29500  # torchrun's, for starting by hand on several hosts
 
 
@@ -46,11 +48,28 @@ class Show:
 
 
 @dataclass(frozen=True)
+class Reach:
+    """How the hosts of a run are reached, and what they get along."""
+
+    way: Way
+    python: str = sys.executable  # there
+    env: tuple[tuple[str, str], ...] = ()  # to set there, beyond what is there already
+    allow_mixed: bool = False
+    min_hosts: int = 0  # 0: all of them
+    sync: bool = False
+    link: str | None = None  # of virtual hosts
+    delay: str | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
-    """One run, as this host is to take part in it."""
+    """One run: all of it where the launcher leads several hosts, else this host's part."""
 
     program: Program
     slots: int
+    hosts: tuple[Host, ...] = ()  # those that the launcher leads; none: this machine alone, or started by hand
+    reach: Reach | None = None
+    interface: str | None = None
     nnodes: int = 1
     node_rank: int | None = 0
     master_addr: str | None = None
@@ -70,8 +89,13 @@ class Plan:
 
     @property
     def world_size(self) -> int:
-        """As far as this host knows: the others are taken to have as many slots."""
-        return self.slots * self.nnodes
+        """As far as this host knows: those started by hand are taken to have as many slots."""
+        return sum(host.slots for host in self.hosts) or self.slots * self.nnodes
+
+    def on(self, host: Host) -> "Plan":
+        """The part of one of the hosts."""
+        # The environment has gone there another way, and may hold what does not belong into files.
+        return dataclasses.replace(self, slots=host.slots, hosts=(), reach=None)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -80,7 +104,10 @@ class Plan:
     def from_dict(cls, fields: dict[str, Any]) -> "Plan":
         program = Program(**{**fields["program"], "args": tuple(fields["program"]["args"])})
         show = Show(**{name: _tuples(value) for name, value in fields["show"].items()})
-        return cls(**{**fields, "program": program, "show": show, "preload": tuple(fields["preload"])})
+        hosts = tuple(Host(**host) for host in fields["hosts"])
+        reach = Reach(**{name: _tuples(value) for name, value in fields["reach"].items()}) if fields["reach"] else None
+        preload = tuple(fields["preload"])
+        return cls(**{**fields, "program": program, "show": show, "hosts": hosts, "reach": reach, "preload": preload})
 
 
 def _tuples(value: Any) -> Any:
@@ -92,8 +119,9 @@ def check(plan: Plan) -> Plan:
     if not 1 <= plan.slots <= MOST_RANKS_PER_HOST:
         raise UsageError(
             f"-n {plan.slots} asks for {plan.slots} ranks on one host, but 1 to {MOST_RANKS_PER_HOST} can start"
-            f" there: use `-n {os.cpu_count()}` for one per core, or more hosts with --nnodes"
+            f" there: use `-n {os.cpu_count()}` for one per core, or more hosts with --hosts"
         )
+    _check_hosts(plan)
     if plan.nnodes < 1:
         raise UsageError(f"--nnodes {plan.nnodes} leaves no host to run on: use 1 or more")
     if plan.node_rank is not None and not 0 <= plan.node_rank < plan.nnodes:
@@ -105,10 +133,18 @@ def check(plan: Plan) -> Plan:
     if plan.max_restarts < 0:
         raise UsageError(f"--max-restarts {plan.max_restarts} is below zero: use 0 for none")
     for rank in plan.show.ranks or ():
-        if plan.nnodes == 1 and rank >= plan.slots:
-            raise UsageError(f"--show names rank {rank}, but the ranks of this run are 0 to {plan.slots - 1}")
+        if plan.nnodes == 1 and rank >= plan.world_size:
+            raise UsageError(f"--show names rank {rank}, but the ranks of this run are 0 to {plan.world_size - 1}")
     _check_program(plan)
     return plan
+
+
+def _check_hosts(plan: Plan) -> None:
+    if plan.reach is not None and not 0 <= plan.reach.min_hosts <= len(plan.hosts):
+        raise UsageError(
+            f"at least {plan.reach.min_hosts} hosts are asked for, but {len(plan.hosts)} are named: name more,"
+            f" or ask for less"
+        )
 
 
 def _check_program(plan: Plan) -> None:
@@ -155,29 +191,38 @@ def _check_python(name: str, path: Path) -> None:
 
 def describe(plan: Plan) -> str:
     """The plan in words, and what you would otherwise have typed on each machine for each rank."""
-    master = plan.master_addr or LOOPBACK
-    port = plan.master_port or DEFAULT_PORT
+    hosts = plan.hosts or tuple(Host(_by_hand(plan, node), plan.slots) for node in range(plan.nnodes))
+    master = plan.master_addr or (plan.hosts[0].address or plan.hosts[0].name if plan.hosts else LOOPBACK)
     lines = [
         f"{plan.world_size} ranks of {shlex.join(plan.program.words())}",
-        f"on {plan.nnodes} host{'s' * (plan.nnodes > 1)} with {plan.slots} slots each, {plan.start} start,"
+        f"on {len(hosts)} host{'s' * (len(hosts) > 1)} with {_slots(hosts)}, {plan.start} start,"
         f" at most {plan.max_restarts} restarts",
     ]
-    for node in range(plan.nnodes):
-        mine = "this host" if node == plan.node_rank or plan.nnodes == 1 else f"host of node {node}"
-        lines.append(f"\n# on {mine} (node {node}), without rollcall:")
-        for local in range(plan.slots):
-            rank = node * plan.slots + local
+    first = 0
+    for node, host in enumerate(hosts):
+        lines.append(f"\n# on {host.name} (node {node}), without rollcall:")
+        for local in range(host.slots):
             env = {
                 "MASTER_ADDR": master,
-                "MASTER_PORT": port,
+                "MASTER_PORT": plan.master_port or DEFAULT_PORT,
                 "WORLD_SIZE": plan.world_size,
-                "RANK": rank,
+                "RANK": first + local,
                 "LOCAL_RANK": local,
-                "LOCAL_WORLD_SIZE": plan.slots,
+                "LOCAL_WORLD_SIZE": host.slots,
             }
             settings = " ".join(f"{name}={value}" for name, value in env.items())
             lines.append(f"{settings} {shlex.join(_typed(plan.program))} &")
+        first += host.slots
     return "\n".join(lines)
+
+
+def _by_hand(plan: Plan, node: int) -> str:
+    return "this host" if node == plan.node_rank or plan.nnodes == 1 else f"host of node {node}"
+
+
+def _slots(hosts: tuple[Host, ...]) -> str:
+    counts = [host.slots for host in hosts]
+    return f"{counts[0]} slots each" if len(set(counts)) == 1 else f"{', '.join(map(str, counts))} slots"
 
 
 def _typed(program: Program) -> list[str]:

@@ -74,6 +74,10 @@ class RollCall(RendezvousHandler):
                 key = "failed" if final else f"over/{self.attempt}"
                 self._store.set(f"rollcall/{key}", sentence)
 
+    def restarts_left(self, most: int) -> int:
+        """Counted by the attempt that all hosts agree on, not by each host for itself."""
+        return most - self.attempt
+
     def num_nodes_waiting(self) -> int:
         """More than zero when another agent has given this attempt up."""
         if self._nnodes == 1:
@@ -143,14 +147,7 @@ class RollCall(RendezvousHandler):
     def _serve(self, listener: socket.socket) -> TCPStore:
         # An IPv4 listener: torch looks up names for its peers, and ::ffff:127.0.0.1 has none.
         bound = listener.getsockname()[1]
-        return TCPStore(
-            self._addr,
-            bound,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=self._timeout_s),
-            master_listen_fd=listener.detach(),
-        )
+        return serve_store(self._addr, bound, listener.detach(), self._timeout_s)
 
     def _reach(self, port: int) -> TCPStore:
         """Wait for node 0 to appear: it may be started minutes later, by hand."""
@@ -226,6 +223,18 @@ class RollCall(RendezvousHandler):
             if now >= say_at:
                 say_at = now + 30
             time.sleep(_POLL_S)
+
+
+def serve_store(addr: str, port: int, listen_fd: int, timeout_s: float = 300) -> TCPStore:
+    """A store at a port that we listen on already."""
+    return TCPStore(
+        addr,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=timeout_s),
+        master_listen_fd=listen_fd,
+    )
 
 
 def _is_ours(addr: str) -> bool:

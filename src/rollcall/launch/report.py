@@ -2,16 +2,18 @@
 
 import re
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from rollcall.launch.console import Traceback, indent
 from rollcall.launch.messages import Ended
-from rollcall.launch.words import how_it_ended, list_of
+from rollcall.launch.words import how_it_ended, list_of, shell_code
 
 # Signals that no failing neighbour causes. A rank that got one is where it began, even if the pipes
 # brought us the others' last words a moment earlier.
 _OWN_DEATHS = {-4, -7, -8, -9, -11}
+_HOST_LOST = 1
 _NEAR_NS = 1_000_000_000
 SETTLE_S = 0.3  # from the first failure until the other ranks are ended: who fails now is heard, too
 _MOST_OF_AN_ERROR = 120
@@ -26,6 +28,12 @@ class Failure:
     exit_code: int
     failed_ns: int  # when its traceback began, or else when it was gone
     traceback: tuple[str, ...]
+    cause: str = ""
+
+    @property
+    def how(self) -> str:
+        """To follow the rank's name."""
+        return self.cause or how_it_ended(self.exit_code)
 
     @property
     def error(self) -> str:
@@ -56,30 +64,55 @@ def first_of(failures: list[F]) -> F | None:
 
 
 class Report:
-    """The failures of one attempt."""
+    """The failures of one attempt: ranks that ended badly, hosts that were lost."""
 
-    def __init__(self, host: str = "") -> None:
-        self.host = host
+    def __init__(self, attempt: int = -1) -> None:
+        self.attempt = attempt
+        self._hosts: dict[int, str] = {}  # by rank
         self._failures: list[Failure] = []
+        self._lost: list[str] = []
+
+    def seat(self, host: str, ranks: Iterable[int]) -> None:
+        """These ranks are on that host."""
+        self._hosts.update(dict.fromkeys(ranks, host))
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self._hosts)
 
     def add(self, ended: Ended, traceback: Traceback | None) -> None:
         if ended.exit_code == 0 or ended.asked:
             return
         failed_ns, lines = (traceback.since_ns, traceback.lines) if traceback else (ended.ended_ns, ())
-        self._failures.append(Failure(ended.rank, ended.exit_code, failed_ns, lines))
+        self._failures.append(Failure(ended.rank, ended.exit_code, failed_ns, lines, ended.cause))
+
+    def lose(self, host: str, why: str) -> None:
+        """A host that was lost explains what its ranks' neighbours then ran into."""
+        self._lost.append(f"{host} {why}")
 
     def first_failure(self) -> Failure | None:
         return first_of(self._failures)
 
+    @property
+    def exit_code(self) -> int | None:
+        """Of the run, if this attempt was its last: none where nothing failed."""
+        first = self.first_failure()
+        return _HOST_LOST if self._lost else shell_code(first.exit_code) if first else None
+
     def sentence(self) -> str:
         first = self.first_failure()
+        if self._lost:
+            return "; ".join(self._lost)
         if first is None:
             return "ended from outside"
         error = f": {first.error}" if first.error else ""
-        return f"rank {first.rank} on {self.host} {how_it_ended(first.exit_code)}{error}"
+        return f"rank {first.rank} on {self._hosts.get(first.rank, '?')} {first.how}{error}"
 
     def lines(self) -> list[str]:
         first = self.first_failure()
+        if self._lost:
+            ranks = [f.rank for f in self._failures]
+            return [*self._lost, *([f"{_ranks(ranks)} failed after it, most likely because of it"] if ranks else [])]
         if first is None:
             return []
         lines = [self.sentence()]

@@ -4,7 +4,9 @@ import contextlib
 import json
 import os
 import platform
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.errors import UsageError
+from rollcall.launch.messages import File, Wire
 from rollcall.launch.plan import Plan
 
+_CHUNK_BYTES = 1 << 20
 _MOST_OF_ONE_SECOND = 1000
 
 
@@ -36,6 +40,40 @@ class RankLogs:
         # torchrun's layout, for those who have scripts that look for it
         place = Path(plan.cwd, plan.log_dir, plan.run_id, f"attempt_{attempt}", str(local_rank))
         return cls(place / "stdout.log", place / "stderr.log", error)
+
+
+@dataclass(frozen=True)
+class RunHere:
+    """A run's folder as one host sees it: the launcher's own, or a stand-in where the disk is not shared."""
+
+    folder: Path
+    shared: bool = True
+
+    @classmethod
+    def of(cls, plan: Plan, folder: Path) -> "RunHere":
+        with contextlib.suppress(OSError, ValueError):
+            if json.loads((folder / "run.json").read_text())["plan"]["run_id"] == plan.run_id:
+                return cls(folder)
+        return cls(Path(tempfile.mkdtemp(prefix=f"rollcall-{plan.run_id}-")), shared=False)
+
+    def send_back(self, wire: Wire) -> None:
+        """What ranks have left in a stand-in goes to the launcher's disk. Output is there already."""
+        if self.shared:
+            return
+        for path in sorted(self.folder.rglob("*")):
+            with contextlib.suppress(OSError):
+                if path.is_file() and not path.is_symlink():
+                    self._send_file(wire, path)
+
+    def _send_file(self, wire: Wire, path: Path) -> None:
+        with open(path, "rb") as file:
+            while data := file.read(_CHUNK_BYTES):
+                wire.send(File(str(path.relative_to(self.folder)), data))
+        path.unlink()
+
+    def remove(self) -> None:
+        if not self.shared:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def home() -> Path:
@@ -94,6 +132,15 @@ class RunFolder:
                 attempts[number].setdefault(key, {}).update(value)
             else:
                 attempts[number][key] = value
+
+    def take(self, file: File) -> None:
+        """Add what a host without our disk sent: only inside this folder, whatever the path says."""
+        target = (self.path / file.path).resolve()
+        if target.is_relative_to(self.path.resolve()):
+            with contextlib.suppress(OSError):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with open(target, "ab") as out:
+                    out.write(file.data)
 
     def save(self, **facts: Any) -> None:
         self._facts.update(facts)

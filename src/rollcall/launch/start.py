@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,18 +35,27 @@ class Agent:
         os.close(self.stdin_fd)
 
 
+# Options with which the ranks run on other hosts than this one, real or virtual.
+_ELSEWHERE = {"--hosts", "--hostfile", "--virtual-hosts", "--slurm", "--kubernetes", "--dry-run"}
 _begun: list[Agent] = []
 # Signals that would have ended us: noted from the first moment on, and heeded by the launcher.
 interrupts: list[int] = []
 
 
-def begin() -> None:
-    """Start an agent that the next run will take."""
+def begin(elsewhere: bool = False) -> None:
+    """Start an agent that the next run will take; or none, if the run will be elsewhere."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # Not KeyboardInterrupt: raised in the middle of an import it may be lost.
         signal.signal(number, lambda number, _frame: interrupts.append(number))
     supervise.become_subreaper()
-    _begun.append(_start())
+    if not elsewhere:
+        _begun.append(_start())
+
+
+def is_elsewhere(argv: list[str], environ: Mapping[str, str]) -> bool:
+    """Whether this run will most likely need no agent of this process: a guess, before the command line is read."""
+    words = {word.partition("=")[0].replace("_", "-") for word in argv}
+    return bool(words & _ELSEWHERE) or any(name in environ for name in ("SLURM_JOB_ID", "PBS_NODEFILE"))
 
 
 def abandon() -> None:
@@ -56,6 +66,8 @@ def abandon() -> None:
 
 def run(plan: "Plan") -> int:
     """Run the plan; the exit code is that of the first rank to fail."""
+    if plan.hosts:
+        return _lead(plan)
     if not _begun:
         begin()
     agent = _begun.pop()
@@ -65,6 +77,17 @@ def run(plan: "Plan") -> int:
         return launcher.follow(plan, agent)
     finally:
         agent.end()
+        family.end_all(0)
+
+
+def _lead(plan: "Plan") -> int:
+    """On several hosts: the agent that was started here, in case, is not needed."""
+    abandon()
+    from rollcall.launch import family, launcher
+
+    try:
+        return launcher.lead(plan)
+    finally:
         family.end_all(0)
 
 

@@ -1,0 +1,160 @@
+"""The user's own kubectl, with the clusters, logins and contexts it knows. Refusals become sentences."""
+
+import contextlib
+import json
+import re
+import subprocess
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from rollcall.errors import RollcallError, UsageError
+
+_REQUEST_S = 30
+
+
+class ForbiddenError(UsageError):
+    """The cluster knows you, or does not, and says no."""
+
+
+class Kubectl:
+    """kubectl in one namespace (None: that of its context). Leaving the `with` ends what still runs of it."""
+
+    def __init__(self, namespace: str | None) -> None:
+        self._namespace = namespace
+        self._lock = threading.Lock()
+        self._closed = False
+        self._running: set[subprocess.Popen[bytes]] = set()
+
+    def __enter__(self) -> "Kubectl":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._closed = True
+            for process in self._running:
+                process.kill()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def create(self, text: str) -> str:
+        """Make what the YAML says; the uid of what was made."""
+        # Our own text: it need not be held against a schema of some megabytes that would be fetched first.
+        words = ["create", "--validate=false", "-f", "-", "-o", "jsonpath={.metadata.uid}"]
+        return self._ask(words, text)
+
+    def get(self, kinds: str, selector: str) -> dict[str, Any]:
+        listing: dict[str, Any] = json.loads(self._ask(["get", kinds, "--selector", selector, "-o", "json"]))
+        return listing
+
+    def delete(self, *names: str) -> None:
+        """Delete what is there of these (`job/x`); their pods end in their own time."""
+        self._ask(["delete", *names, "--ignore-not-found", "--wait=false"])
+
+    def logs(self, pod: str, since: str | None) -> Iterator[str]:
+        """The lines that a pod has said (since then) and says until it ends, each with its time."""
+        words = ["logs", pod, "--follow", "--timestamps", *([f"--since-time={since}"] if since else [])]
+        with self._started(words) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            for line in process.stdout:
+                yield line.decode(errors="replace").rstrip("\r\n")
+            err = process.stderr.read()
+        if process.returncode != 0:
+            raise self._refusal("logs", err.decode(errors="replace"))
+
+    def _ask(self, words: list[str], text: str = "") -> str:
+        with self._started([*words, f"--request-timeout={_REQUEST_S}s"]) as process:
+            out, err = process.communicate(text.encode())
+        if process.returncode != 0:
+            raise self._refusal(words[0], err.decode(errors="replace"))
+        return out.decode()
+
+    @contextlib.contextmanager
+    def _started(self, words: list[str]) -> Iterator["subprocess.Popen[bytes]"]:
+        with self._lock:
+            if self._closed:
+                raise UsageError("the run is over")
+            process = self._start(words)
+            self._running.add(process)
+        try:
+            with process:
+                yield process
+        finally:
+            with self._lock:
+                self._running.discard(process)
+
+    def _start(self, words: list[str]) -> "subprocess.Popen[bytes]":
+        namespace = [] if self._namespace is None else ["--namespace", self._namespace]
+        try:
+            return subprocess.Popen(
+                ["kubectl", *words, *namespace],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # the terminal's Ctrl-C comes to us alone
+            )
+        except OSError as error:
+            raise UsageError(
+                f"--kubernetes needs kubectl, which does not start ({error.strerror}): install it and put it on the"
+                " PATH, or print the YAML with --dry-run and submit it elsewhere"
+            ) from error
+
+    def _refusal(self, verb: str, err: str) -> RollcallError:
+        said = _last_line(err)
+        for pattern, kind, advice in _REFUSALS:
+            if re.search(pattern, err, re.IGNORECASE):
+                return kind(advice.format(said=said, namespace=self._namespace or "of kubectl's context"))
+        return UsageError(f"kubectl {verb} failed ({said}): try `kubectl get jobs` by hand")
+
+
+# The first that fits, by what kubectl prints.
+_REFUSALS: tuple[tuple[str, type[UsageError], str], ...] = (
+    (
+        r"localhost:8080|current-context is not set|no configuration has been provided|context .* does not exist"
+        r"|invalid configuration|error loading config",
+        UsageError,
+        "kubectl knows of no cluster ({said}): choose one with `kubectl config use-context NAME`, or name its file in"
+        " $KUBECONFIG",
+    ),
+    (
+        r"unauthorized|must be logged in|provide credentials|getting credentials",
+        ForbiddenError,
+        "the cluster does not know who you are ({said}): log in again, and try `kubectl get jobs`",
+    ),
+    (
+        r"namespaces? \S+ not found",
+        UsageError,
+        "there is no namespace {namespace} ({said}): choose another with --namespace, or make it with"
+        " `kubectl create namespace`",
+    ),
+    (
+        r"exceeded quota",
+        UsageError,
+        "the namespace {namespace} has no room left for it ({said}): ask for less, or end other runs first",
+    ),
+    (
+        r"forbidden",
+        ForbiddenError,
+        "you may not do this in the namespace {namespace} ({said}): ask for the rights to create, get, list and"
+        " delete jobs and services there and to read pods and their logs, or choose another with --namespace",
+    ),
+    (
+        r"already ?exists",
+        UsageError,
+        "there is one of this name already ({said}): choose another with --name, or delete that one",
+    ),
+    (
+        r"refused|no such host|timeout|timed out|unable to connect|no route|unreachable|connection reset|\bEOF\b"
+        r"|service ?unavailable|too ?many ?requests|internal ?error|x509",
+        UsageError,
+        "the cluster does not answer ({said}): check the network, the VPN, and `kubectl cluster-info`",
+    ),
+)
+
+
+def _last_line(err: str) -> str:
+    lines = [line.strip() for line in err.splitlines() if line.strip()]
+    return lines[-1].removeprefix("error: ").removeprefix("Error from server ").rstrip(".") if lines else "no reason"

@@ -1,0 +1,1 @@
+from tests.cluster.fixtures import cluster, hosts, slurm  # noqa: F401
