@@ -62,7 +62,7 @@ def peer_versions() -> dict[str, str]:
     """What the separate environment has."""
     site = [str(path) for path in PEERS.glob("lib/python*/site-packages")]
     found = {each.name: each.version for each in distributions(path=site)} if site else {}
-    return {name: found[name] for name in ("accelerate", "lightning") if name in found}
+    return {name: found[name] for name in ("accelerate", "lightning", "torchrunx") if name in found}
 
 
 def _port() -> int:

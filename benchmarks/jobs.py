@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -23,6 +23,7 @@ MARK = "ROLLCALL_BENCH"
 _LOOK_S = 0.01
 _END_S = 15.0
 _LEAVE_S = 1.0  # what a launcher has ended may take so long to be gone
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _EXCEPTION = re.compile(r"\w+(Error|Exception): \S")
 # Settings of this shell that would change what a launcher does. Without bytecode, the packages that pip did not
 # compile (ours, installed from its sources) would be compiled anew at every start.
@@ -39,10 +40,9 @@ class Jobs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # an impatient second Ctrl-C must not stop this
-        _end(self._folder)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        with undisturbed():
+            _end(self._folder)
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def start(self, words: Sequence[str], **env: str) -> "Job":
         """Start a command. Use it with `with`: at the end of the block it is over."""
@@ -118,6 +118,17 @@ class Job:
         lines = (self.folder / "output.txt").read_text(errors="replace").splitlines()
         errors = [line for line in lines if _EXCEPTION.search(line)]
         return "\n".join(f"    {line[:160]}" for line in errors[-1:] or lines[-3:] or ["(it printed nothing)"])
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """While inside, we clean up: an impatient second Ctrl-C must not stop that."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _INTERRUPTS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def pss_bytes(pid: int) -> int:

@@ -16,64 +16,27 @@ an hour on two cores. A part of it: --only memory. A quick look at whether every
 """
 
 import argparse
-import json
-import os
-import platform
-import signal
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
-from importlib.metadata import version
-from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
 
-import psutil
-
-from contenders import peer_versions
-from jobs import Jobs
-from results import Goal, Result, console, progress, table
 from sections import first_all_reduce, help, memory, recovery, warm_test
+from session import Section, count, hold, parser
 
-SECTIONS: dict[str, Callable[[Jobs, argparse.Namespace], Result]] = {
+SECTIONS: dict[str, Section] = {
     "start": first_all_reduce.measure,
     "memory": memory.measure,
     "pytest": warm_test.measure,
     "recovery": recovery.measure,
     "help": help.measure,
 }
-BUSY = 0.5  # a load average that says that this machine has other things to do
 
 
 def main() -> int:
-    options = read_options()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, leave)  # as an exception, so that every `with` ends what it started
-    facts = machine()
-    if os.getloadavg()[0] > BUSY:
-        progress(f"this machine is busy (load average {os.getloadavg()[0]:.1f}): do not trust the figures")
-    results: dict[str, Result] = {}
-    try:
-        with Jobs() as jobs:
-            for name in options.only or SECTIONS:
-                progress(f"{name}:")
-                results[name] = SECTIONS[name](jobs, options)
-                for each in results[name].tables:
-                    console.print(each)
-                if options.json:
-                    save(options.json, facts, results)
-    except KeyboardInterrupt:
-        progress("interrupted: all that was started is ended")
-        return 128 + signal.SIGINT
-    show_summary(facts, [goal for result in results.values() for goal in result.goals])
-    return 0
+    return hold(SECTIONS, read_options())
 
 
 def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--only", nargs="+", choices=SECTIONS, help="these sections alone")
-    add("--json", type=Path, metavar="FILE", help="write all single figures here, after each section")
+    options = parser(__doc__, SECTIONS)
+    add = options.add_argument
     add("--ranks", type=count, nargs="+", default=[2, 8, 16, 64], help="start: numbers of ranks (2 8 16 64)")
     add("--repeats", type=count, help="start: repeats of each (5 for 2 and 8 ranks, 3 for 16, 2 for 64)")
     add("--memory-ranks", type=count, default=64, help="memory: number of ranks (64)")
@@ -84,47 +47,7 @@ def read_options() -> argparse.Namespace:
     add("--torchrun-tries", type=count, default=6, help="recovery: runs of torchrun, each way (6)")
     add("--try-timeout-s", type=float, default=60.0, help="recovery: the longest that one run may take (60)")
     add("--timeout-s", type=float, default=300.0, help="the longest that any other command may take (300)")
-    return parser.parse_args()
-
-
-def count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 1")
-    return number
-
-
-def machine() -> dict[str, Any]:
-    return {
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "load_average": round(os.getloadavg()[0], 2),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "rollcall", "pytest")},
-        **peer_versions(),
-    }
-
-
-def save(path: Path, facts: dict[str, Any], results: dict[str, Result]) -> None:
-    sections = {
-        name: {"goals": [asdict(goal) for goal in result.goals], "figures": result.figures}
-        for name, result in results.items()
-    }
-    path.write_text(json.dumps({"machine": facts, "sections": sections}, indent=2) + "\n")
-
-
-def show_summary(facts: dict[str, Any], goals: list[Goal]) -> None:
-    made = table("Summary", "", "goal", "here", "met")
-    words = {True: "yes", False: "NO", None: "not measured"}
-    for goal in goals:
-        made.add_row(goal.what, goal.wanted, goal.found, words[goal.met])
-    console.print(made)
-    console.print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items()))
-
-
-def leave(number: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)
+    return options.parse_args()
 
 
 if __name__ == "__main__":

@@ -95,14 +95,15 @@ def _import_torch() -> bool:
 
 
 def _serve(wire: Wire, order: Order, plan: Plan, then: Then, private: tuple[int, ...]) -> int:
-    is_among_others = order.stdin_fd < 0  # networks without names of their own are common
+    is_among_others = order.stdin_fd < 0
     if plan.start == "warm":
         _import_once(plan)
         if reason := why_not_to_fork(plan):
             wire.send(Note(f"{reason}: ranks start as fresh interpreters"))
             plan = replace(plan, start="fresh")
-        elif plan.slots >= _MANY_RANKS or is_among_others or names.are_slow():
-            names.have_torch_give_up()
+    forks_many = plan.start == "warm" and plan.slots >= _MANY_RANKS
+    if is_among_others or forks_many or (plan.start == "warm" and names.are_slow()):
+        names.have_torch_give_up()  # among hosts, those whose addresses have no names are common
     count = min(_MOST_SERVERS, os.cpu_count() or 1, 1 + plan.slots // _RANKS_PER_SERVER)
     title.find()
     inherited = () if is_among_others else (order.stdin_fd,)

@@ -26,6 +26,7 @@ _AT_ONCE = 64  # so many may be on their way up at a time
 _FEW_LINES = 20
 _STACK_BYTES = 512 << 10
 _REAP_S = 5.0
+_LAST_WORDS_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Line:
     greets: bool = True  # says how far it has come before it speaks in frames
     errors: tuple[str, ...] = ()  # what was said of it before there was a line
     hang_up: Callable[[], None] | None = None  # for a connection
+    errors_heard: threading.Event = field(default_factory=threading.Event)  # all of them
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ class Crew:
         threading.Thread(target=self._receive, args=(member, line), name=f"from {member.name}", daemon=True).start()
         threading.stack_size(0)
         if line.process is not None and line.process.stderr is not None and not line.errors:
-            self._errors.register(line.process.stderr, selectors.EVENT_READ, (member, [b""]))
+            self._errors.register(line.process.stderr, selectors.EVENT_READ, (member, line, [b""]))
             if not self._listens_to_errors:
                 self._listens_to_errors = True
                 threading.Thread(target=self._hear_errors, name="errors", daemon=True).start()
@@ -201,6 +203,8 @@ class Crew:
         if line.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = line.process.wait(_REAP_S)
+            if line.process.stderr is not None and not line.errors:
+                line.errors_heard.wait(_LAST_WORDS_S)  # a shared connection's master may keep it open
         if member.line is line:  # else it has a new one already
             member.line, member.speaks = None, False
             self._events.put((member, Gone(code)))
@@ -220,13 +224,14 @@ class Crew:
         """What ssh, or a Python that fails early, says; kept for the verdict, or shown once the agent runs."""
         while True:
             for key, _ in self._errors.select(timeout=0.2):
-                member, partial = key.data
+                member, line, partial = key.data
                 chunk = os.read(key.fd, 1 << 16)
                 *lines, partial[0] = (partial[0] + chunk).split(b"\n")
-                for line in [*lines, *([partial[0]] if not chunk and partial[0] else [])]:
-                    self._note_error(member, line.decode(errors="replace").rstrip())
+                for raw in [*lines, *([partial[0]] if not chunk else [])]:
+                    self._note_error(member, raw.decode(errors="replace").rstrip())
                 if not chunk:
                     self._errors.unregister(key.fileobj)
+                    line.errors_heard.set()
 
     def _note_error(self, member: Member, text: str) -> None:
         if not text:

@@ -1,0 +1,79 @@
+"""Who is compared on several hosts: each launcher's command on a login node that starts a program on all the others."""
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from contenders import HERE, PEERS, PROGRAMS, ROLLCALL, TORCHRUN
+from jobs import MARK
+from ssh_hosts import Cluster, SshHost
+
+PROGRAM = PROGRAMS / "first_all_reduce.py"
+INTERFACE = "eth0"  # of every host; gloo alone would take the address that the hostname stands for
+PORT = 29500  # torchrun's own
+
+
+@dataclass(frozen=True)
+class Start:
+    """So many ranks on each of these hosts."""
+
+    cluster: Cluster
+    hosts: list[SshHost]
+    ranks_per_host: int
+
+    @property
+    def ranks(self) -> int:
+        return len(self.hosts) * self.ranks_per_host
+
+
+@dataclass(frozen=True)
+class Contender:
+    name: str
+    executable: Path
+    command: Callable[[Start], list[str]]
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def _rollcall(start: Start) -> list[str]:
+    hosts = ",".join(f"{host.name}:{start.ranks_per_host}" for host in start.hosts)
+    return [str(HERE / "rollcall"), "run", "--hosts", hosts, "--env", MARK, str(PROGRAM)]
+
+
+def _torchrunx(start: Start) -> list[str]:
+    names = [host.name for host in start.hosts]
+    program = PROGRAMS / "with_torchrunx.py"
+    return [*map(str, (PEERS / "bin" / "python", program, start.cluster.ssh_config, start.ranks_per_host)), *names]
+
+
+def _by_hand(start: Start) -> list[str]:
+    """One ssh per host, all at once, as in a shell script that people write for this."""
+    lines = [
+        f"{shlex.join([*start.cluster.ssh, host.name])} {_torchrun(start, node)} &" for node, host in _nodes(start)
+    ]
+    return ["sh", "-c", "\n".join([*lines, "wait"])]
+
+
+def _nodes(start: Start) -> list[tuple[int, SshHost]]:
+    return list(enumerate(start.hosts))
+
+
+def _torchrun(start: Start, node_rank: int) -> str:
+    """The words for one host. The shell that starts them all fills in the mark."""
+    options = {
+        "nnodes": len(start.hosts),
+        "node-rank": node_rank,
+        "nproc-per-node": start.ranks_per_host,
+        "master-addr": start.hosts[0].address,
+        "master-port": PORT,
+    }
+    words = [str(TORCHRUN.executable), *(f"--{name}={value}" for name, value in options.items()), str(PROGRAM)]
+    return f'{MARK}="${MARK}" GLOO_SOCKET_IFNAME={INTERFACE} {shlex.join(words)}'
+
+
+BY_HAND = Contender("ssh + torchrun", TORCHRUN.executable, _by_hand)
+TORCHRUNX = Contender(
+    "torchrunx", PEERS / "bin" / "fab", _torchrunx, {"GLOO_SOCKET_IFNAME": INTERFACE}
+)  # fab: comes with it
+OURS = Contender(ROLLCALL.name, ROLLCALL.executable, _rollcall)
+ALL = (BY_HAND, TORCHRUNX, OURS)

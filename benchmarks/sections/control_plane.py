@@ -1,0 +1,105 @@
+"""The launcher and so many agents without ranks: how soon have all answered, and what does the launcher weigh?"""
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from contenders import HERE, PROGRAMS
+from jobs import Jobs
+from results import Goal, Result, how_it_failed, progress, ratio, seconds, table, times
+
+GOAL_AGENTS = 256
+GOAL_S = 15.0
+GOAL_BYTES = 200e6
+GOAL_GROWTH = 1.5  # an agent among many may take so many times as long as one among few: about linear
+MB = 1e6
+
+
+@dataclass(frozen=True)
+class Roll:
+    """One roll call; see programs/call_roll.py."""
+
+    hosts: int
+    present_s: float
+    pong_s: float
+    rss_bytes: int
+    peak_rss_bytes: int
+    left_behind: int
+
+    @property
+    def per_host_s(self) -> float:
+        return self.present_s / self.hosts
+
+
+Rolls = dict[int, Roll | None]
+
+
+def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
+    rolls = {count: _call(jobs, count, options.timeout_s) for count in sorted(options.agents)}
+    return Result([_table(rolls)], _goals(rolls), {str(count): roll and asdict(roll) for count, roll in rolls.items()})
+
+
+def _call(jobs: Jobs, count: int, timeout_s: float) -> Roll | None:
+    """In a process of its own: memory that the one before had freed would count again."""
+    with jobs.start([str(HERE / "python"), str(PROGRAMS / "call_roll.py"), str(count)]) as job:
+        code = job.wait(timeout_s)
+        if code != 0:
+            progress(f"{count} agents: the launcher {how_it_failed(code)}:\n{job.last_words()}")
+            return None
+        figures = json.loads(Path(job.folder, "figures.json").read_text())
+        roll = Roll(**figures, left_behind=job.left_behind())
+        progress(f"{count} agents answered in {seconds(roll.present_s)}")
+        return roll
+
+
+def _table(rolls: Rolls) -> Table:
+    made = table(
+        "Control plane alone: agents without ranks, on this machine",
+        *("agents", "all answered", "per agent", "all pinged", "launcher's RSS", "its peak", "left running"),
+    )
+    for count, roll in rolls.items():
+        made.add_row(str(count), *(_cells(roll) if roll else ["failed"] * 6))
+    return made
+
+
+def _cells(roll: Roll) -> list[str]:
+    return [
+        seconds(roll.present_s),
+        f"{roll.per_host_s * 1e3:.1f} ms",
+        f"{roll.pong_s * 1e3:.1f} ms",
+        f"{roll.rss_bytes / MB:.0f} MB",
+        f"{roll.peak_rss_bytes / MB:.0f} MB",
+        str(roll.left_behind),
+    ]
+
+
+def _goals(rolls: Rolls) -> list[Goal]:
+    if GOAL_AGENTS not in rolls:
+        return []
+    most, fewest = rolls[GOAL_AGENTS], rolls[min(rolls)]
+    growth = ratio(most.per_host_s, fewest.per_host_s) if most and fewest else None
+    left = sum(roll.left_behind for roll in rolls.values() if roll)
+    return [
+        Goal(
+            f"{GOAL_AGENTS} agents have answered",
+            f"≤ {GOAL_S:g} s",
+            seconds(most and most.present_s),
+            most and most.present_s <= GOAL_S,
+        ),
+        Goal(
+            f"the launcher of {GOAL_AGENTS} agents",
+            f"≤ {GOAL_BYTES / MB:g} MB",
+            f"{most.peak_rss_bytes / MB:.0f} MB" if most else "failed",
+            most and most.peak_rss_bytes <= GOAL_BYTES,
+        ),
+        Goal(
+            f"time per agent, {GOAL_AGENTS} against {min(rolls)}",
+            f"≤ {GOAL_GROWTH:g} ×",
+            times(growth),
+            None if growth is None else growth <= GOAL_GROWTH,
+        ),
+        Goal("agents left running", "0", str(left), left == 0),
+    ]
