@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Debian packages that some tests need; installed only where this runs as root on Debian.
 SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test lint bench bench-hosts clean
 
 setup: $(VENV)/.setup
 
@@ -40,12 +40,17 @@ PEERS_PIP := $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-ch
 bench: $(VENV)/.dev $(PEERS)/.setup
 	$(BIN)/python benchmarks/launch.py $(BENCH)
 
+# Many hosts. They are network namespaces: this needs root.
+bench-hosts: $(VENV)/.dev $(PEERS)/.setup
+	tools/system-packages $(SYSTEM_PACKAGES)
+	$(BIN)/python benchmarks/hosts.py $(BENCH)
+
 # The launchers that we compare with. Torch comes first, so that nothing pulls another one; and where they cannot
 # be installed, the benchmark goes on without them.
 $(PEERS)/.setup: benchmarks/constraints-peers.txt constraints.txt
 	-$(PYTHON) -m venv $(PEERS) && \
 	$(PEERS_PIP) torch numpy && \
-	$(PEERS_PIP) accelerate lightning && \
+	$(PEERS_PIP) accelerate lightning torchrunx && \
 	touch $@
 
 clean:

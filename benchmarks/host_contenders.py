@@ -3,9 +3,8 @@
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from contenders import HERE, PEERS, PROGRAMS, ROLLCALL, TORCHRUN
+from contenders import PEERS, PROGRAMS, ROLLCALL, TORCHRUN, peer_versions
 from jobs import MARK
 from ssh_hosts import Cluster, SshHost
 
@@ -29,15 +28,17 @@ class Start:
 
 @dataclass(frozen=True)
 class Contender:
+    """A launcher: its command for a start, given on the login node."""
+
     name: str
-    executable: Path
     command: Callable[[Start], list[str]]
+    is_here: bool = True
     env: dict[str, str] = field(default_factory=dict)
 
 
 def _rollcall(start: Start) -> list[str]:
     hosts = ",".join(f"{host.name}:{start.ranks_per_host}" for host in start.hosts)
-    return [str(HERE / "rollcall"), "run", "--hosts", hosts, "--env", MARK, str(PROGRAM)]
+    return [str(ROLLCALL.executable), "run", "--hosts", hosts, "--env", MARK, str(PROGRAM)]
 
 
 def _torchrunx(start: Start) -> list[str]:
@@ -49,17 +50,14 @@ def _torchrunx(start: Start) -> list[str]:
 def _by_hand(start: Start) -> list[str]:
     """One ssh per host, all at once, as in a shell script that people write for this."""
     lines = [
-        f"{shlex.join([*start.cluster.ssh, host.name])} {_torchrun(start, node)} &" for node, host in _nodes(start)
+        f'{shlex.join([*start.cluster.ssh, host.name])} "{MARK}=${MARK}" {shlex.quote(_torchrun(start, node_rank))} &'
+        for node_rank, host in enumerate(start.hosts)
     ]
     return ["sh", "-c", "\n".join([*lines, "wait"])]
 
 
-def _nodes(start: Start) -> list[tuple[int, SshHost]]:
-    return list(enumerate(start.hosts))
-
-
 def _torchrun(start: Start, node_rank: int) -> str:
-    """The words for one host. The shell that starts them all fills in the mark."""
+    """What one of them says to its host, behind the mark."""
     options = {
         "nnodes": len(start.hosts),
         "node-rank": node_rank,
@@ -68,12 +66,10 @@ def _torchrun(start: Start, node_rank: int) -> str:
         "master-port": PORT,
     }
     words = [str(TORCHRUN.executable), *(f"--{name}={value}" for name, value in options.items()), str(PROGRAM)]
-    return f'{MARK}="${MARK}" GLOO_SOCKET_IFNAME={INTERFACE} {shlex.join(words)}'
+    return f"GLOO_SOCKET_IFNAME={INTERFACE} {shlex.join(words)}"
 
 
-BY_HAND = Contender("ssh + torchrun", TORCHRUN.executable, _by_hand)
-TORCHRUNX = Contender(
-    "torchrunx", PEERS / "bin" / "fab", _torchrunx, {"GLOO_SOCKET_IFNAME": INTERFACE}
-)  # fab: comes with it
-OURS = Contender(ROLLCALL.name, ROLLCALL.executable, _rollcall)
+BY_HAND = Contender("ssh + torchrun", _by_hand)
+TORCHRUNX = Contender("torchrunx", _torchrunx, "torchrunx" in peer_versions(), {"GLOO_SOCKET_IFNAME": INTERFACE})
+OURS = Contender(ROLLCALL.name, _rollcall)
 ALL = (BY_HAND, TORCHRUNX, OURS)

@@ -1,4 +1,4 @@
-"""Several ssh hosts: from one command to the end of the first all_reduce of the last rank, for each launcher in turn."""
+"""Several ssh hosts: from the command to the end of the first all_reduce of the last rank, each launcher in turn."""
 
 import argparse
 
@@ -22,20 +22,17 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
         return Result([], _goals(options, {}))
     contenders = [each for each in ALL if _is_here(each)]
     with opened(options.hosts + 1) as cluster:  # the last one is the login node, where the commands are given
-        few, all_of_them = (
-            Start(cluster, cluster.hosts[:count], options.ranks_per_host)
-            for count in (min(2, options.hosts), options.hosts)
-        )
+        few, full = (Start(cluster, cluster.hosts[:n], options.ranks_per_host) for n in (1, options.hosts))
         for each in contenders:  # not counted: it fills the page cache for all alike
             _start(jobs, each, few, options.timeout_s)
-        taken = _alternate(jobs, contenders, all_of_them, options)
-    return Result([_table(all_of_them, taken)], _goals(options, taken), {"seconds": taken})
+        taken = _alternate(jobs, contenders, full, options)
+    return Result([_table(full, taken)], _goals(options, taken), {"seconds": taken})
 
 
 def _is_here(contender: Contender) -> bool:
-    if not contender.executable.exists():
-        progress(f"{contender.name} is left out: there is no {contender.executable} (`make bench-hosts` installs it)")
-    return contender.executable.exists()
+    if not contender.is_here:
+        progress(f"{contender.name} is left out: it is not installed (`make bench-hosts` does that)")
+    return contender.is_here
 
 
 def _alternate(jobs: Jobs, contenders: list[Contender], start: Start, options: argparse.Namespace) -> Times:

@@ -5,7 +5,7 @@ import sys
 import typer
 
 from rollcall.errors import RollcallError, say
-from rollcall.launch import options
+from rollcall.launch import doctor_options, options
 
 app = typer.Typer(
     name="rollcall",
@@ -16,6 +16,9 @@ app = typer.Typer(
     help="Starts PyTorch ranks with one command, and tells who keeps everyone waiting.",
 )
 app.command(context_settings={"allow_interspersed_args": False})(options.run)
+
+
+app.command()(doctor_options.doctor)
 
 
 @app.command()

@@ -82,11 +82,15 @@ def _explain(master: Member, addresses: list[str], port: int, tried: dict[Member
     if not cut_off:
         ways = "; ".join(f"{m.name} reaches it at {', '.join(each.own)}" for m, each in tried.items())
         raise WorldError(f"no address of {master.name} is reached by all hosts ({ways}): use --master-addr")
-    told = []
-    for member in cut_off[:_MOST_NAMED]:
-        address, error = next(iter(tried[member].errors.items()), (addresses[0], "no answer"))
-        told.append(f"{member.name}: cannot reach {address}:{port} on {master.name} ({error})")
-    raise WorldError(
-        f"{'; '.join(told)} — firewall? Open the port (--master-port fixes its number), or name another"
-        f" address of {master.name} with --master-addr"
+    told = [f"{m.name}: {unreachable(master, addresses, port, tried[m])}" for m in cut_off[:_MOST_NAMED]]
+    raise WorldError("; ".join(told))
+
+
+def unreachable(master: Member, addresses: list[str], port: int, tried: Tried | None) -> str:
+    """Why a host cannot reach the master, and what to do."""
+    errors = tried.errors if tried is not None else {}
+    address, error = next(iter(errors.items()), (addresses[0] if addresses else "?", "no answer"))
+    return (
+        f"cannot reach {address}:{port} on {master.name} ({error}) — firewall? Open the port (--master-port fixes its"
+        f" number), or name another address of {master.name} with --master-addr"
     )

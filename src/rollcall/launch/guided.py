@@ -158,6 +158,4 @@ class GuidedAgent(HostAgent):
         """The interface on the route to the master, for those who would ask a name service instead."""
         begin = self._guide.begin
         assert begin is not None, "asked before the first attempt"
-        # The master has no way to itself: its interface is the one that has the address.
-        interface = begin.interface or routes.interface_of(begin.master_addr)
-        return routes.interface_env(interface, forced=plan.interface is not None) if interface else {}
+        return routes.interface_env(begin.interface, forced=plan.interface is not None)

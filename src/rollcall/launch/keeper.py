@@ -28,6 +28,8 @@ from rollcall.launch.messages import (
     Order,
     Ping,
     Pong,
+    Probe,
+    Probed,
     Stop,
     Try,
     Wire,
@@ -132,11 +134,19 @@ def _answer(wire: Wire) -> tuple[Order, list[socket.socket]] | None:
                     wire.send(routes.try_all(attempt, addresses, port, token))
                 case Measure(addresses, port, token):
                     wire.send(routes.measure(addresses, port, token))
+                case Probe():
+                    wire.send(Probed(_gpus_of_torch()))
                 case Order():
                     return message, [door.close() for door in doors]
                 case Stop() | Dismiss():
                     return None
     return None
+
+
+def _gpus_of_torch() -> int:
+    from rollcall.launch.devices import gpu_count
+
+    return gpu_count()
 
 
 def _hand_over(link: socket.socket, order: Order, listeners: list[socket.socket]) -> None:

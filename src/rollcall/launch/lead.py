@@ -105,7 +105,7 @@ class Lead:
     def handle(self, member: Member, message: Message) -> None:
         match message:
             case Pong(sent_ns, here_ns):
-                _note_clock(member, sent_ns, here_ns)
+                note_clock(member, sent_ns, here_ns)
             case Opened() if member is self._master:
                 self._opened = message
             case Tried():
@@ -282,7 +282,8 @@ class Lead:
     def _interface(self, member: Member) -> str | None:
         if member in self._tried:
             return self._tried[member].own[self._address][1] or None
-        return None  # the master finds the one that has the address
+        assert self._opened is not None
+        return self._opened.addresses.get(self._address)
 
     def _while_running(self) -> None:
         if self._done.issuperset(self._taking_part):
@@ -355,7 +356,7 @@ def _coded(text: str, exit_code: int) -> RollcallError:
     return UsageError(text) if exit_code == UsageError.exit_code else WorldError(text)
 
 
-def _note_clock(member: Member, sent_ns: int, here_ns: int) -> None:
+def note_clock(member: Member, sent_ns: int, here_ns: int) -> None:
     """The quickest answer tells most: the clock was read at some moment between question and answer."""
     now_ns = time.time_ns()
     error_ns = (now_ns - sent_ns) // 2

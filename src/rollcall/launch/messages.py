@@ -77,6 +77,11 @@ class Measure(Message):
 
 
 @dataclasses.dataclass(frozen=True)
+class Probe(Message):
+    """How many GPUs does torch see there? It takes a while: torch is asked."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Begin(Message):
     """Start the ranks of an attempt, at this place in the world."""
 
@@ -127,11 +132,11 @@ class Pong(Message):
 
 @dataclasses.dataclass(frozen=True)
 class Opened(Message):
-    """The master listens: its port, and the addresses under which others may find it, the likeliest first."""
+    """The master listens: its port, and its interfaces by the addresses where others may find it, likeliest first."""
 
     attempt: int
     port: int
-    addresses: list[str]
+    addresses: dict[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +155,13 @@ class Measured(Message):
     round_trip_s: float = 0.0
     bytes_per_s: float = 0.0
     error: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Probed(Message):
+    """The GPUs that torch sees."""
+
+    gpus: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -161,14 +161,13 @@ def _everywhere() -> str:
     return EVERYWHERE if has_ipv4 or not any(":" in address for address, _ in _interfaces()) else "::"
 
 
-def own_addresses(environ: Mapping[str, str]) -> list[str]:
-    """Where others may find this host, the likeliest first: where ssh came in, then networks, then loopback."""
+def own_addresses(environ: Mapping[str, str]) -> dict[str, str]:
+    """Where others may find this host, with the interface: where ssh came in, then networks, then loopback."""
     # client address, client port, server address, server port
     by_ssh = environ.get("SSH_CONNECTION", "").split()[2:3]
-    found = [address for address, _ in _interfaces()]
-    usable = [address for address in found if not ipaddress.ip_address(address).is_link_local]
-    ordered = sorted(usable, key=lambda a: (ipaddress.ip_address(a).is_loopback, ":" in a))
-    return list(dict.fromkeys([*(a for a in by_ssh if a in ordered), *ordered]))
+    found = {address: name for address, name in _interfaces() if not ipaddress.ip_address(address).is_link_local}
+    ordered = sorted(found, key=lambda a: (a not in by_ssh, ipaddress.ip_address(a).is_loopback, ":" in a))
+    return {address: found[address] for address in ordered}
 
 
 def interface_of(address: str) -> str | None:
@@ -176,8 +175,10 @@ def interface_of(address: str) -> str | None:
     return next((name for own, name in _interfaces() if own == address), None)
 
 
-def interface_env(interface: str, forced: bool) -> dict[str, str]:
+def interface_env(interface: str | None, forced: bool) -> dict[str, str]:
     """The variables that keep gloo and NCCL from choosing by themselves. The user's own stay, unless forced."""
+    if not interface:
+        return {}
     names = {"GLOO_SOCKET_IFNAME": interface, "TP_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
     return {name: value for name, value in names.items() if forced or name not in os.environ}
 

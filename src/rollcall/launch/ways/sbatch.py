@@ -1,0 +1,105 @@
+"""A run as a SLURM job, as text: `script` makes what `--dry-run` prints and what `sbatch_run` submits. Pure."""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollcall.errors import UsageError
+
+# What would leave us with something else than one job that we can follow.
+_REFUSED = {
+    "--array": "it makes many jobs, and a run is one: start each with its own `rollcall run`",
+    "--clusters": "only jobs of this cluster can be followed: run it on a login node of the other",
+    "--wait": "rollcall waits for the job anyway: leave it out",
+}
+_SHORT = {"-a": "--array", "-M": "--clusters", "-W": "--wait"}
+_PLAIN = re.compile(r"[\w@%+=:,./-]", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run as a batch job. `words` are those after `rollcall run` inside of it: options and program."""
+
+    name: str
+    nodes: int
+    slots: int | None  # ranks per node; None: as ways/slurm.py counts them in the allocation
+    words: tuple[str, ...]
+    python: str
+    cwd: str
+    log: Path  # as `sbatch --output` takes it: %j is the job's number
+    sbatch_args: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> str:
+        """Nodes and ranks in words."""
+        nodes = f"{self.nodes} node{'s' * (self.nodes > 1)}"
+        if self.slots is None:
+            return nodes
+        return f"{nodes} with {self.slots} rank{'s' * (self.slots > 1)}{' each' * (self.nodes > 1)}"
+
+
+def check(job: Job) -> Job:
+    """The job, if it can be written down."""
+    if job.nodes < 1:
+        raise UsageError(f"--nodes {job.nodes} leaves no host to run on: use 1 or more")
+    if job.slots is not None and job.slots < 1:
+        raise UsageError(f"-n {job.slots} leaves no rank to run: use 1 or more")
+    for option, text in (("--name", job.name), ("the log", str(job.log))):
+        if not text or not text.isprintable():
+            raise UsageError(f"{option} {text!r} cannot stand in a batch script: use printable characters")
+    for argument in job.sbatch_args:
+        _check_argument(argument)
+    return job
+
+
+def _check_argument(argument: str) -> None:
+    if not argument.startswith("-"):
+        raise UsageError(
+            f"--sbatch-arg {argument} is no option of sbatch: write it with its dashes, as in"
+            f" --sbatch-arg=--partition=gpu"
+        )
+    if not argument.isprintable():
+        raise UsageError(f"--sbatch-arg {argument!r} has more than one line: give each option an --sbatch-arg")
+    option = argument.split("=")[0].split(" ")[0]
+    if why := _REFUSED.get(_SHORT.get(argument[:2], option)):
+        raise UsageError(f"--sbatch-arg {argument} cannot be used here: {why}")
+
+
+def script(job: Job) -> str:
+    """A batch script, to be read, kept, changed, and given to `sbatch FILE`."""
+    check(job)
+    tasks = [] if job.slots is None else [f"--ntasks-per-node={job.slots}"]
+    options = [
+        f"--job-name={_escaped(job.name)}",
+        f"--nodes={job.nodes}",
+        *tasks,
+        f"--output={_escaped(str(Path(job.cwd, job.log)))}",
+        "--open-mode=append",  # a requeued job goes on in the same file
+        "--requeue",
+        *job.sbatch_args,  # the last to speak is heard
+    ]
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            f"# {' '.join(shlex.join(job.words).split())} on {job.size}. Made by rollcall; submit it with `sbatch FILE`.",
+            *(f"#SBATCH {option}" for option in options),
+            "",
+            # SLURM itself would go on in /tmp where the folder is missing.
+            f"cd {shlex.quote(job.cwd)} || exit",
+            f"exec {shlex.join(_command(job))}",
+            "",
+        ]
+    )
+
+
+def _command(job: Job) -> list[str]:
+    # Where there are GPUs, their number would count, not that of the tasks: so -n is said once more.
+    ranks = [] if job.slots is None else ["-n", str(job.slots)]
+    # -P: nothing that lies in the folder may take the place of a module that the launcher imports.
+    return [job.python, "-P", "-m", "rollcall", "run", *ranks, *job.words]
+
+
+def _escaped(text: str) -> str:
+    """As one word of an #SBATCH line, whose quotes are not quite those of a shell."""
+    return "".join(letter if _PLAIN.match(letter) else f"\\{letter}" for letter in text)
