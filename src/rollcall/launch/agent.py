@@ -128,6 +128,7 @@ def _alone(plan: Plan, order: Order, servers: ForkServers, wire: Wire) -> int:
         port=plan.master_port,
         run_id=plan.run_id,
         timeout_s=plan.join_timeout_s,
+        first_attempt=plan.first_attempt,
         tell=lambda text: wire.send(Note(text)),
     )
     agent = HostAgent(meeting, plan, RunHere(Path(order.folder)), servers, wire, order.stdin_fd)

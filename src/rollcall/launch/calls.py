@@ -22,7 +22,7 @@ from rollcall.launch.forkserver import Exit, ForkServer
 from rollcall.launch.frames import users_stack
 from rollcall.launch.names import impatient_env
 from rollcall.launch.plan import LOOPBACK, MOST_RANKS_PER_HOST
-from rollcall.launch.report import SETTLE_S
+from rollcall.launch.report import SETTLE_S, is_echo
 from rollcall.launch.words import how_it_ended
 from rollcall.ports import listen
 
@@ -41,6 +41,10 @@ class Answer:
     failed_ns: int = 0
     output: str = ""
     stacks: str = ""
+
+    @property
+    def is_echo(self) -> bool:
+        return is_echo(str(self.error or ""))
 
     @property
     def failed(self) -> bool:

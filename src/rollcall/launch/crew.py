@@ -162,6 +162,12 @@ class Crew:
         member.lost = why
         _cut(member.line)
 
+    def await_no_more(self) -> None:
+        """Cut the lines of those that are still on their way up."""
+        self._waiting.clear()
+        for member in self._coming:
+            _cut(member.line)
+
     def kill(self) -> None:
         """Cut all lines."""
         self._waiting.clear()

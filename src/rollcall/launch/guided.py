@@ -20,7 +20,7 @@ from torch.distributed.elastic.rendezvous import (
 
 from rollcall.launch import routes
 from rollcall.launch.elastic import HostAgent
-from rollcall.launch.messages import Begin, Cancel, Dismiss, Done, Message, Open, Ping, Pong, Try, Wire
+from rollcall.launch.messages import Begin, Cancel, Close, Closed, Dismiss, Done, Message, Open, Ping, Pong, Try, Wire
 from rollcall.launch.plan import LOOPBACK, Plan
 from rollcall.launch.rendezvous import serve_store
 
@@ -32,7 +32,7 @@ class Guided(RendezvousHandler):
 
     def __init__(self, wire: Wire, listener_fds: list[int]) -> None:
         self._wire = wire
-        self._listener_fds = listener_fds  # of the door that the keeper opened, if this host is the first master
+        self._listener_fds = listener_fds  # of a door that was closed: the keeper's, if this host is the first master
         self._doors: list[routes.Door] = []
         self._said: queue.SimpleQueue[Begin | Dismiss] = queue.SimpleQueue()
         self._cancelled = -1
@@ -65,6 +65,10 @@ class Guided(RendezvousHandler):
             case Open(attempt, port, token):
                 self._close_doors()
                 self._doors += routes.open_door(self._wire, attempt, port, token)
+            case Close():
+                self._listener_fds = [door.close().detach() for door in self._doors]
+                self._doors = []
+                self._wire.send(Closed())
             case Try(attempt, addresses, port, token):
                 self._wire.send(routes.try_all(attempt, addresses, port, token))
 
@@ -89,9 +93,7 @@ class Guided(RendezvousHandler):
 
     def _serve(self, port: int) -> TCPStore:
         """The store of this attempt's ranks, at the door that was tried from all other hosts."""
-        fds = [*self._listener_fds, *(door.close().detach() for door in self._doors)]
-        self._listener_fds, self._doors = [], []
-        return serve_store(LOOPBACK, port, fds[-1])
+        return serve_store(LOOPBACK, port, self._listener_fds.pop())
 
     def restarts_left(self, most: int) -> int:
         """Always one, for elastic: the launcher counts."""

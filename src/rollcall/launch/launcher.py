@@ -6,6 +6,7 @@ import select
 import signal
 import sys
 import time
+from dataclasses import replace
 
 from rollcall.errors import RollcallError, say
 from rollcall.launch import reach
@@ -28,7 +29,7 @@ _STOP_S = 15.0  # beyond the grace: then hosts that do not answer are left to th
 
 def follow(plan: Plan, agent: Agent) -> int:
     """Follow a run on this machine to its end; the exit code is that of the first rank to fail."""
-    folder = RunFolder.create(plan, command_line())
+    plan, folder = RunFolder.begin(plan, command_line())
     assert agent.process.stdin is not None
     assert agent.process.stdout is not None
     crew = Crew([Host("this host", plan.slots)], lambda members, connected: None, say)
@@ -40,7 +41,7 @@ def follow(plan: Plan, agent: Agent) -> int:
 def lead(plan: Plan) -> int:
     """The same on several hosts, which we lead."""
     with reach.opened(plan, "run", say) as (plan, start):
-        folder = RunFolder.create(plan, command_line())
+        plan, folder = RunFolder.begin(plan, command_line())
         run = _Run(plan, folder, Crew(plan.hosts, start, say))
         run.take_the_lead()
         return run.to_the_end()
@@ -72,7 +73,6 @@ class _Run:
             self._plan,
             self._crew,
             str(self._folder.path),
-            first_attempt=0,
             tell=self._say,
             lost=lambda member: self._report.lose(member.name, member.lost),
             attempt_over=self._note_over,
@@ -114,7 +114,7 @@ class _Run:
             case File():
                 self._folder.take(message)
             case AttemptOver(attempt) if self._lead is None:
-                self._note_over(attempt, attempt < self._plan.max_restarts)
+                self._note_over(attempt, attempt - self._plan.first_attempt < self._plan.max_restarts)
             case Refused() if self._lead is None:
                 self._refused = message
             case Gone(exit_code):
@@ -144,7 +144,8 @@ class _Run:
 
     def _note_end(self, member: Member, ended: Ended) -> None:
         traceback = self._console.ended(ended.rank, failed=ended.exit_code != 0)
-        self._report.add(ended, traceback)
+        # On our clock: who failed first may have failed on a host whose clock is ahead.
+        self._report.add(replace(ended, ended_ns=ended.ended_ns - member.offset_ns), traceback)
         self._folder.note_attempt(ended.attempt, exit_codes={str(ended.rank): ended.exit_code})
 
     def _note_over(self, attempt: int, again: bool) -> None:
@@ -158,7 +159,8 @@ class _Run:
             say(f"attempt {attempt} is over; starting attempt {attempt + 1}{self._of_at_most()}")
 
     def _of_at_most(self) -> str:
-        return f" of at most {self._plan.max_restarts}" if self._plan.max_restarts else ""
+        """Where hosts may be lost, too, attempts are not restarts."""
+        return f" of at most {self._plan.max_restarts}" if self._lead is None else ""
 
     def _heed_interrupts(self) -> None:
         limit = self._plan.timeout_s

@@ -20,6 +20,8 @@ from rollcall.launch.messages import (
     AttemptOver,
     Begin,
     Cancel,
+    Close,
+    Closed,
     Dismiss,
     Done,
     Ended,
@@ -65,7 +67,6 @@ class Lead:
         plan: Plan,
         crew: Crew,
         folder: str,
-        first_attempt: int,
         tell: Callable[[str], None],
         lost: Callable[[Member], None],
         attempt_over: Callable[[int, bool], None],
@@ -75,19 +76,22 @@ class Lead:
         self._tell, self._lost, self._attempt_over = tell, lost, attempt_over
         self._least = plan.reach.min_hosts or len(plan.hosts)
         self._allow_mixed = plan.reach.allow_mixed
-        self.attempt = first_attempt
+        self.attempt = plan.first_attempt
         self.failed: RollcallError | None = None
         self.phase = Phase.GATHERING
         self._restarts_left = plan.max_restarts
-        self._since_s = time.monotonic()
-        self._told_s = self._since_s - _TELL_EVERY_S + _TELL_AFTER_S
         self._first_missing_s: float | None = None
         self._patience_s = _SETTLE_HOSTS_S
         self._asked_again_s = 0.0
         self._pinged_s = 0.0
         self._stopping = False
+        self._wait_anew()
         self._crew.start(crew.members)
         self._reset()
+
+    def _wait_anew(self) -> None:
+        self._since_s = time.monotonic()
+        self._told_s = self._since_s - _TELL_EVERY_S + _TELL_AFTER_S
 
     def _reset(self) -> None:
         self._taking_part: list[Member] = []
@@ -99,6 +103,7 @@ class Lead:
         self._cancel_s: float | None = None
         self._rank_failed = False
         self._cancelled = False
+        self._is_closed = False
 
     # What comes in.
 
@@ -110,6 +115,8 @@ class Lead:
                 self._opened = message
             case Tried():
                 self._tried[member] = message
+            case Closed():
+                self._is_closed = True
             case Ready(shared):
                 member.ready, member.shared = True, shared
             case Ended() if message.exit_code != 0 and not message.asked:
@@ -242,6 +249,10 @@ class Lead:
         if len(self._tried) < len(self._taking_part) - 1:
             return
         self._address = nearest_address(self._taking_part[0], self._addresses(), self._port, self._tried)
+        master = self._taking_part[0]
+        self._is_closed = not master.ordered  # with its order a keeper closes the door by itself
+        if master.ordered:
+            master.send(Close())
         for member in self._taking_part:
             self._order(member)
         self.phase = Phase.PREPARING
@@ -258,7 +269,7 @@ class Lead:
             member.send(Order(self._plan.on(member.host).to_dict(), self._folder, -1))
 
     def _while_preparing(self) -> None:
-        if not all(member.ready for member in self._taking_part):
+        if not self._is_closed or not all(member.ready for member in self._taking_part):
             return
         world_size = sum(member.host.slots for member in self._taking_part)
         first_rank = 0
@@ -295,7 +306,7 @@ class Lead:
 
     def _ask_the_lost(self) -> None:
         """A host that is back gets its order now, and joins the next attempt."""
-        lost = [member for member in self._crew.members if member.lost]
+        lost = [member for member in self._crew.members if member.lost and member not in self._taking_part]
         if lost and time.monotonic() - self._asked_again_s > _TRY_AGAIN_S:
             self._asked_again_s = time.monotonic()
             self._crew.start(lost)
@@ -335,12 +346,13 @@ class Lead:
         """Call the roll again. Those that are lost may come back."""
         self._reset()
         self.phase = Phase.GATHERING
-        self._since_s = self._first_missing_s = time.monotonic()
-        self._asked_again_s = self._since_s
+        self._wait_anew()
+        self._first_missing_s = self._asked_again_s = self._since_s
         self._crew.start([member for member in self._crew.members if not member.is_up])
 
     def _leave(self) -> None:
         self.phase = Phase.LEAVING
+        self._crew.await_no_more()
         self._crew.send_all(Dismiss())
 
     def _give_up(self, error: RollcallError) -> None:

@@ -68,6 +68,11 @@ class Try(Message):
 
 
 @dataclasses.dataclass(frozen=True)
+class Close(Message):
+    """To the master: all have tried; answer no more, for ranks will come there next."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Measure(Message):
     """How fast is the way to the host that answers to the token there?"""
 
@@ -137,6 +142,11 @@ class Opened(Message):
     attempt: int
     port: int
     addresses: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Closed(Message):
+    """The master's door is closed; the port stays its own."""
 
 
 @dataclasses.dataclass(frozen=True)

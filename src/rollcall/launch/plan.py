@@ -75,6 +75,7 @@ class Plan:
     master_addr: str | None = None
     master_port: int = 0
     max_restarts: int = 0
+    first_attempt: int = 0  # more than 0 where a scheduler starts the same job again
     start: Literal["warm", "fresh"] = "warm"
     preload: tuple[str, ...] = ()
     role: str = "default"

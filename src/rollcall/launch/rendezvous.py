@@ -42,12 +42,14 @@ class RollCall(RendezvousHandler):
         port: int,
         run_id: str,
         timeout_s: float,
+        first_attempt: int = 0,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._nnodes, self._slots, self._run_id, self._timeout_s = nnodes, slots, run_id, timeout_s
         self._addr = addr or LOOPBACK
         self._tell = tell
-        self.attempt = -1
+        self._first_attempt = first_attempt
+        self.attempt = first_attempt - 1
         self._worker_store: Store | None = None
         self._node_rank = 0 if nnodes == 1 else node_rank
         self._port, self._store = self._open(port)
@@ -76,7 +78,7 @@ class RollCall(RendezvousHandler):
 
     def restarts_left(self, most: int) -> int:
         """Counted by the attempt that all hosts agree on, not by each host for itself."""
-        return most - self.attempt
+        return most - (self.attempt - self._first_attempt)
 
     def num_nodes_waiting(self) -> int:
         """More than zero when another agent has given this attempt up."""
@@ -197,7 +199,7 @@ class RollCall(RendezvousHandler):
 
     def _meeting_of_the_ranks(self) -> RendezvousStoreInfo:
         """The store of this attempt's ranks: the agents' own at first, a new one after each restart."""
-        if self.attempt == 0:
+        if self.attempt == self._first_attempt:
             return RendezvousStoreInfo(self._addr, self._port)
         key = f"rollcall/store/{self.attempt}"
         if self._node_rank == 0:

@@ -17,6 +17,8 @@ _HOST_LOST = 1
 _NEAR_NS = 1_000_000_000
 SETTLE_S = 0.3  # from the first failure until the other ranks are ended: who fails now is heard, too
 _MOST_OF_AN_ERROR = 120
+# How gloo, NCCL and the store put it when a peer is gone.
+_ECHO = re.compile(r"onnection (?:was )?(?:closed|reset) by|emote peer|ncclRemoteError|recvValue failed|Broken pipe")
 _WHERE = re.compile(r"\[/\S+:\d+\] |(?<=\]):\d+")  # a place in gloo's sources, or a port: other on each rank
 
 
@@ -36,9 +38,18 @@ class Failure:
         return self.cause or how_it_ended(self.exit_code)
 
     @property
+    def is_echo(self) -> bool:
+        return is_echo(self.error)
+
+    @property
     def error(self) -> str:
         """The last line of the traceback that is not indented: `ValueError: …`."""
         return next((line for line in reversed(self.traceback) if line and not line[0].isspace()), "")
+
+
+def is_echo(error: str) -> bool:
+    """Whether an error only says that somebody else is gone."""
+    return bool(_ECHO.search(error))
 
 
 class Failed(Protocol):
@@ -50,6 +61,9 @@ class Failed(Protocol):
     @property
     def failed_ns(self) -> int: ...
 
+    @property
+    def is_echo(self) -> bool: ...
+
 
 F = TypeVar("F", bound=Failed)
 
@@ -60,7 +74,7 @@ def first_of(failures: list[F]) -> F | None:
         return None
     first = min(failures, key=lambda f: f.failed_ns)
     near = [f for f in failures if f.failed_ns - first.failed_ns < _NEAR_NS]
-    return min(near, key=lambda f: (f.exit_code not in _OWN_DEATHS, f.failed_ns))
+    return min(near, key=lambda f: (f.exit_code not in _OWN_DEATHS, f.is_echo, f.failed_ns))
 
 
 class Report:

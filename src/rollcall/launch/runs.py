@@ -8,13 +8,13 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rollcall.errors import UsageError
+from rollcall.errors import UsageError, say
 from rollcall.launch.messages import File, Wire
 from rollcall.launch.plan import Plan
 
@@ -87,6 +87,33 @@ class RunFolder:
     def __init__(self, path: Path, facts: dict[str, Any]) -> None:
         self.path = path
         self._facts = facts
+
+    @classmethod
+    def begin(cls, plan: Plan, command: list[str]) -> tuple[Plan, "RunFolder"]:
+        """A new folder; or, where a scheduler has started the same job again, the job's, for its next attempt."""
+        from rollcall.launch.ways import slurm  # here: agents have no need of it
+
+        job = slurm.job_id(os.environ) if plan.nnodes == 1 else None
+        if job is not None and slurm.has_restarted(os.environ):
+            for facts in all_runs():
+                if facts.get("job") == job and facts["command"] == command:
+                    attempt = len(facts["attempts"])
+                    say(f"the job was started again: going on with attempt {attempt} in {facts['name']}")
+                    return replace(plan, first_attempt=attempt), cls._reopen(facts)
+        folder = cls.create(plan, command)
+        if job is not None:
+            folder.save(job=job)
+        return plan, folder
+
+    @classmethod
+    def _reopen(cls, facts: dict[str, Any]) -> "RunFolder":
+        path = home() / facts.pop("name")
+        for key in ("seconds", "exit_code"):
+            facts.pop(key, None)
+        folder = cls(path, facts)
+        folder.save(outcome="running", launcher_pid=os.getpid(), host=platform.node())
+        _point_latest_to(path)
+        return folder
 
     @classmethod
     def create(cls, plan: Plan, command: list[str]) -> "RunFolder":

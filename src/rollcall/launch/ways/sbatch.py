@@ -14,7 +14,7 @@ _REFUSED = {
     "--wait": "rollcall waits for the job anyway: leave it out",
 }
 _SHORT = {"-a": "--array", "-M": "--clusters", "-W": "--wait"}
-_PLAIN = re.compile(r"[\w@%+=:,./-]", re.ASCII)
+_PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ def script(job: Job) -> str:
     check(job)
     tasks = [] if job.slots is None else [f"--ntasks-per-node={job.slots}"]
     options = [
-        f"--job-name={_escaped(job.name)}",
+        f"--job-name={_quoted(job.name)}",
         f"--nodes={job.nodes}",
         *tasks,
-        f"--output={_escaped(str(Path(job.cwd, job.log)))}",
+        f"--output={_quoted(str(Path(job.cwd, job.log)))}",
         "--open-mode=append",  # a requeued job goes on in the same file
         "--requeue",
         *job.sbatch_args,  # the last to speak is heard
@@ -82,7 +82,8 @@ def script(job: Job) -> str:
     return "\n".join(
         [
             "#!/bin/bash",
-            f"# {' '.join(shlex.join(job.words).split())} on {job.size}. Made by rollcall; submit it with `sbatch FILE`.",
+            f"# {' '.join(shlex.join(job.words).split())} on {job.size}",
+            "# Made by rollcall. Submit it with `sbatch FILE`.",
             *(f"#SBATCH {option}" for option in options),
             "",
             # SLURM itself would go on in /tmp where the folder is missing.
@@ -100,6 +101,8 @@ def _command(job: Job) -> list[str]:
     return [job.python, "-P", "-m", "rollcall", "run", *ranks, *job.words]
 
 
-def _escaped(text: str) -> str:
-    """As one word of an #SBATCH line, whose quotes are not quite those of a shell."""
-    return "".join(letter if _PLAIN.match(letter) else f"\\{letter}" for letter in text)
+def _quoted(text: str) -> str:
+    """As one word of an #SBATCH line, which has fewer rules than a shell."""
+    if _PLAIN.fullmatch(text):
+        return text
+    return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'

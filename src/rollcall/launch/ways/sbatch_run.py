@@ -13,13 +13,13 @@ from pathlib import Path
 from rollcall.errors import RollcallError, UsageError
 from rollcall.launch.start import interrupts
 from rollcall.launch.ways.sbatch import Job, script
-from rollcall.launch.ways.sbatch_state import State, ending, read, read_accounting, standing
+from rollcall.launch.ways.sbatch_state import FORGOTTEN, State, ending, read, read_accounting, standing
 
 _TICK_S = 0.1
 _SOON_S, _RARELY_S = 0.5, 10.0  # between looks at the job: a controller has many to answer
 _PATIENCE = 0.1  # of the time since something happened: after a minute, a look each six seconds
 _QUIET_S = 1.0  # without a new line, once the job is over: what it wrote may still be on its way (NFS)
-_LAG_S = 10.0  # at most, while lines keep coming, or no log is there yet
+_LAG_S = 10.0  # without a log, once the job is over
 _CHUNK_BYTES = 1 << 20
 
 Tell = Callable[[str], None]
@@ -102,7 +102,7 @@ def _first_words(err: str) -> str:
     """The first line that is an error; sites print their greetings before it."""
     lines = [line.strip() for line in err.splitlines() if line.strip()] or ["no reason given"]
     first = next((line for line in lines if re.search(r"error|fatal|invalid|unrecognized", line)), lines[0])
-    return re.sub(r"^\w+: (error: |fatal: )?", "", first).rstrip(".")
+    return re.sub(r"^\w+(: | (?=error: ))(error: |fatal: )?", "", first).rstrip(".")
 
 
 def _cancel(number: str, *options: str) -> str | None:
@@ -112,7 +112,7 @@ def _cancel(number: str, *options: str) -> str | None:
     return _first_words(err) if process.returncode != 0 and "Invalid job id" not in err else None
 
 
-class _Looks:
+class Looks:
     """`scontrol show job`, again and again. Nobody waits for an answer: without a controller it takes a minute."""
 
     def __init__(self, number: str) -> None:
@@ -140,7 +140,7 @@ class _Looks:
         return self._remembered() if "Invalid job id" in err else RollcallError(_first_words(err))
 
     def _remembered(self) -> State:
-        """SLURM forgets a job some minutes after its end; its accounting, where there is one, does not."""
+        """What SLURM's accounting has, where there is one."""
         words = ["sacct", f"--jobs={self._number}", "--allocations", "--noheader", "--parsable2"]
         with contextlib.suppress(OSError), _start([*words, "--format=State,ExitCode"]) as process:
             out, _ = process.communicate()
@@ -152,9 +152,6 @@ class _Looks:
         if self._asking is not None:
             with self._asking as asked:
                 asked.kill()
-
-
-FORGOTTEN = State("FAILED", reason="SLURM has forgotten it, and how it ended")
 
 
 class Log:
@@ -175,13 +172,15 @@ class Log:
 
     def finish(self) -> None:
         """Show all that still comes, also what lacks the end of its line."""
-        deadline_s = time.monotonic() + _LAG_S
         quiet_since_s = time.monotonic()
-        while (now := time.monotonic()) < deadline_s and (now < quiet_since_s + _QUIET_S or not self.path.exists()):
+        while not interrupts:
+            now_s = time.monotonic()
             if self.show():
-                quiet_since_s = time.monotonic()
-            time.sleep(_TICK_S)
-        self.show()
+                quiet_since_s = now_s
+            elif now_s - quiet_since_s > (_QUIET_S if self.path.exists() else _LAG_S):
+                break
+            else:
+                time.sleep(_TICK_S)
         _write(self._rest)
         self._rest = b""
 
@@ -210,7 +209,7 @@ class _Run:
 
     def __init__(self, number: str, job: Job, log: Log, tell: Tell) -> None:
         self._number, self._job, self._log, self._tell = number, job, log, tell
-        self._looks = _Looks(number)
+        self._looks = Looks(number)
         self._state: State | None = None
         self._told: str | None = None
         self._stopped_by: int | None = None
@@ -218,20 +217,20 @@ class _Run:
         self._is_silent = False
 
     def to_the_end(self) -> int:
+        self._tell(f"job {self._number} is submitted: {self._job.size}; its log is {_short(self._log.path)}")
         try:
             while self._state is None or not self._state.is_over:
                 while interrupts:
                     if not self._heed(interrupts.pop(0)):
                         return 128 + (self._stopped_by or 0)
                 self._unbroken(self._step)
-                time.sleep(_TICK_S)
             return self._conclude(self._state)
         finally:
             self._looks.close()
 
     def _step(self) -> None:
-        while self._log.show():
-            pass
+        if not self._log.show():
+            time.sleep(_TICK_S)
         match self._looks.newest():
             case State() as state:
                 self._note(state)
@@ -244,14 +243,14 @@ class _Run:
             step()
         except BrokenPipeError:  # `rollcall run … | head` has seen enough
             _mute()
-            interrupts.append(signal.SIGPIPE)
+            if self._stopped_by is None and not interrupts:  # Ctrl-C has ended the reader, too
+                interrupts.append(signal.SIGPIPE)
 
     # ---- what SLURM says
 
     def _note(self, state: State) -> None:
         before, self._state, self._is_silent = self._state, state, False
-        if before is None:
-            self._introduce(state)
+        self._find_log(state)
         self._has_run = self._has_run or bool(state.nodes)
         if before is None or state.name != before.name or state.restarts != before.restarts:
             self._looks.hurry()
@@ -263,19 +262,20 @@ class _Run:
             self._told = sentence
             self._tell(sentence)
 
-    def _introduce(self, state: State) -> None:
-        if state.log:  # the user may have chosen another
-            self._log.path = Path(state.log)
-        self._tell(f"job {self._number} is submitted: {self._job.size}; its log is {_short(self._log.path)}")
+    def _find_log(self, state: State) -> None:
+        path = Path(state.log.replace("%j", self._number))
+        if state.log and path != self._log.path:  # --sbatch-arg=--output=…
+            self._log.path = path
+            self._tell(f"job {self._number} has its log in {_short(path)}")
 
     # ---- signals
 
     def _heed(self, number: int) -> bool:
         """Whether to go on following."""
         again, self._stopped_by = self._stopped_by is not None, self._stopped_by or number
-        if number == signal.SIGHUP and not again:
+        if number == signal.SIGHUP:
             # A lost connection to a login node must not cost the job: that is what a batch system is for.
-            with contextlib.suppress(OSError):
+            if not again:
                 self._tell(f"the terminal is gone; job {self._number} goes on (`scancel {self._number}` ends it)")
             return False
         why_not = _cancel(self._number, *(["--signal=KILL"] if again else []))
@@ -291,7 +291,7 @@ class _Run:
     # ---- how it ends
 
     def _conclude(self, state: State) -> int:
-        if self._has_run:
+        if self._has_run and not state.lacks_log:
             self._unbroken(self._log.finish)
             if not self._log.path.exists():
                 self._tell(

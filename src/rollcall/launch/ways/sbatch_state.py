@@ -24,6 +24,7 @@ _ENDINGS = {
     "LAUNCH_FAILED": "could not begin: SLURM could not start it on its nodes",
     "DEADLINE": "was ended at its deadline",
     "REVOKED": "was taken over by another cluster",
+    "FORGOTTEN": "is gone, and SLURM has forgotten how it ended: its log may say it",
 }
 _REASONS = {
     "Resources": "waits for free nodes",
@@ -72,12 +73,22 @@ class State:
         return self.name in _ENDINGS
 
     @property
+    def lacks_log(self) -> bool:
+        """The nodes could not open its output file."""
+        return self.name == "FAILED" and self.signal == _NO_LOG
+
+    @property
     def exit_code(self) -> int:
         """As a shell has it; never 0 for a job that did not succeed."""
-        if self.name in ("COMPLETED", "FAILED") and self.signal != _NO_LOG:
-            return 128 + self.signal if self.signal else self.code or int(self.name == "FAILED")
-        # What ended it from outside: the batch script's own end says nothing.
-        return 1
+        if self.name == "COMPLETED":
+            return 0
+        if self.name == "FAILED" and not self.lacks_log:
+            return 128 + self.signal if self.signal else self.code or 1
+        return 1  # it was ended from outside: its own code says nothing
+
+
+# SLURM forgets a job some minutes after its end, as when this machine has slept meanwhile.
+FORGOTTEN = State("FORGOTTEN")
 
 
 def read(text: str) -> State:
@@ -128,14 +139,9 @@ def _waiting(job: str, reason: str) -> str:
 
 def ending(job: str, state: State) -> str:
     """How a job that is over came to its end."""
-    if state.name == "FAILED" and state.signal == _NO_LOG:
+    if state.lacks_log:
         return f"job {job} could not begin: its nodes could not open the log {state.log}: use a folder they share"
-    if state.name == "FAILED" and state.exit_code:
-        known = state.signal or state.code
-        how = how_it_ended(-state.signal if state.signal else state.code) if known else _because(state.reason)
-        return f"job {job} {how}"
-    return f"job {job} {_ENDINGS[state.name]}"
-
-
-def _because(reason: str) -> str:
-    return "failed" if reason in _NOTHING else f"failed ({reason})"
+    if state.name == "FAILED" and (state.signal or state.code):
+        return f"job {job} {how_it_ended(-state.signal or state.code)}"
+    why = f" ({state.reason})" if state.name == "FAILED" and state.reason not in _NOTHING else ""
+    return f"job {job} {_ENDINGS[state.name]}{why}"

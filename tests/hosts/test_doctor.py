@@ -1,0 +1,48 @@
+"""`rollcall doctor` on real hosts."""
+
+import json
+
+from tests.cluster.sshd import Cluster
+from tests.launch.conftest import Runner
+
+
+def test_healthy_hosts_are_shown_with_all_pairs(rollcall: Runner) -> None:
+    """Versions, clock, address and interface of each; round trip and throughput of each pair; exit code 0."""
+    ran = rollcall("doctor", "--hosts", "h1,h2,h3", "--json")
+    found = json.loads(ran.out)
+    assert ran.code == 0, ran.err
+    assert [(c["host"], c["stage"], c["interface"], c["problem"]) for c in found["checks"]] == [
+        ("h1", "answered", "eth0", ""),
+        ("h2", "answered", "eth0", ""),
+        ("h3", "answered", "eth0", ""),
+    ]
+    assert {frozenset((w["start"], w["end"])) for w in found["ways"]} == {
+        frozenset(pair) for pair in (("h1", "h2"), ("h1", "h3"), ("h2", "h3"))
+    }
+    assert all(w["round_trip_s"] > 0 and w["bytes_per_s"] > 1e6 and not w["error"] for w in found["ways"])
+
+
+def test_each_failure_has_a_remedy(rollcall: Runner, hosts: Cluster) -> None:
+    """A host without sshd, one whose port to the master is blocked: both named, exit code 1."""
+    hosts["h3"].stop_sshd()
+    hosts["h1"].block_port(29557)
+    ran = rollcall("doctor", "--hosts", "h1,h2,h3", "--master-port", 29557)
+    assert ran.code == 1
+    assert "h3: ssh: connect to host" in ran.out
+    assert "no sshd listens there: start it" in ran.out
+    assert f"h2: cannot reach {hosts['h1'].address}:29557 on h1" in ran.out
+    assert "Open the port" in ran.out
+
+
+def test_without_hosts_it_checks_this_machine(rollcall: Runner) -> None:
+    """One row, and no pairs."""
+    ran = rollcall("doctor")
+    assert ran.code == 0, ran.err
+    assert "1 of 1 hosts are well" in ran.out
+
+
+def test_bad_input_is_one_sentence(rollcall: Runner) -> None:
+    """As for `rollcall run`."""
+    ran = rollcall("doctor", "--hosts", "a:x")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("rollcall: 'x' in a:x is not a number of slots")

@@ -1,0 +1,248 @@
+"""Runs over real ssh, on hosts with networks and hostnames of their own."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.sshd import Cluster
+from tests.launch.conftest import Runner, until
+
+from .conftest import SUM, lines_of
+
+
+def test_ranks_follow_the_order_of_the_hosts(rollcall: Runner) -> None:
+    """Unequal slots, in the order of the list, on the interface that leads to the master."""
+    rollcall.script(SUM)
+    ran = rollcall("run", "--hosts", "h3:1,h1:3,h2:2", "script.py")
+    assert lines_of(ran.out) == [
+        "0 h3 0 0 6 eth0",
+        "1 h1 0 1 6 eth0",
+        "2 h1 1 1 6 eth0",
+        "3 h1 2 1 6 eth0",
+        "4 h2 0 2 6 eth0",
+        "5 h2 1 2 6 eth0",
+    ], ran.err
+    assert (ran.code, ran.err) == (0, "")
+
+
+def test_a_hostfile_names_the_same(rollcall: Runner) -> None:
+    """--hostfile takes the place of --hosts."""
+    rollcall.script(SUM)
+    (rollcall.folder / "hosts").write_text("h2 slots=2\nh1 slots=1\n")
+    ran = rollcall("run", "--hostfile", "hosts", "script.py")
+    assert lines_of(ran.out) == ["0 h2 0 0 3 eth0", "1 h2 1 0 3 eth0", "2 h1 0 1 3 eth0"], ran.err
+
+
+def test_init_knows_all_thirteen_facts(rollcall: Runner) -> None:
+    """rollcall.init() on every host: master, counts, ranks and hostname agree."""
+    rollcall.script("import rollcall\nwith rollcall.init() as world:\n    print(world.info.model_dump_json())\n")
+    ran = rollcall("run", "--hosts", "h1:2,h2:1", "script.py")
+    assert ran.code == 0, ran.err
+    facts = [json.loads(line.split(" │ ", 1)[1]) for line in ran.out.splitlines()]
+    facts.sort(key=lambda each: each["global_rank"])
+    assert [(f["hostname"], f["local_rank"], f["local_world_size"], f["node_rank"]) for f in facts] == [
+        ("h1", 0, 2, 0),
+        ("h1", 1, 2, 0),
+        ("h2", 0, 1, 1),
+    ]
+    assert {(f["nnodes"], f["world_size"], f["master_addr"], f["backend"]) for f in facts} == {
+        (2, 3, facts[0]["master_addr"], "gloo")
+    }
+    assert facts[0]["master_addr"].startswith("10.77.")
+
+
+def test_exit_code_and_traceback_come_back(rollcall: Runner) -> None:
+    """The first rank to fail is named with its host; its traceback is shown once; its exit code is the run's."""
+    rollcall.script(
+        "import sys, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "if dist.get_rank() == 2:\n"
+        "    sys.exit(7)\n"
+        "dist.barrier()\n"
+    )
+    ran = rollcall("run", "--hosts", "h1:2,h2:2", "script.py")
+    assert ran.code == 7
+    assert "rank 2 on h2 exited with code 7" in ran.err
+
+
+def test_restarts_work_across_hosts(rollcall: Runner) -> None:
+    """A rank that fails leads to the next attempt on all hosts, with a store of its own."""
+    rollcall.script(
+        "import os, sys, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and dist.get_rank() == 1:\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "dist.barrier()\n"
+        "print('met', os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
+    )
+    ran = rollcall("run", "--hosts", "h1:1,h2:1,h3:1", "--max-restarts", 1, "script.py")
+    assert (ran.code, ran.out) == (0, "0-2 │ met 1\n"), ran.err
+    assert "rank 1 on h2 was killed by SIGKILL" in ran.err
+
+
+def test_logs_and_files_come_back_without_a_shared_disk(rollcall: Runner, hosts: Cluster) -> None:
+    """Where the run's folder is not seen, the launcher keeps the logs, and gets what ranks left in their folder."""
+    folder = hosts.private / "work"
+    for host in hosts.hosts[:2]:
+        host.seen(folder).mkdir()
+        host.seen(folder).joinpath("script.py").write_text(
+            "import os, pathlib\n"
+            "print('hello from', os.environ['RANK'])\n"
+            "kept = pathlib.Path(os.environ['ROLLCALL_RUN'], 'kept')\n"
+            "kept.mkdir(exist_ok=True)\n"
+            "(kept / os.environ['RANK']).write_bytes(b'x' * 3_000_000)\n"
+        )
+    folder.mkdir(parents=True, exist_ok=True)  # the launcher's own, with another script
+    folder.joinpath("script.py").write_text("print('never')\n")
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-m", "rollcall", "run", "--hosts", "h1:1,h2:1", "script.py"],
+            cwd=folder,
+            env={**rollcall.env, "ROLLCALL_DIR": str(folder / ".rollcall")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert ran.returncode == 0, ran.stderr
+        latest = folder / ".rollcall" / "runs" / "latest"
+        logs = [(latest / "logs" / "attempt-0" / f"rank-{rank}.log").read_text() for rank in (0, 1)]
+        assert logs == ["hello from 0\n", "hello from 1\n"]
+        assert [(latest / "kept" / str(rank)).stat().st_size for rank in (0, 1)] == [3_000_000] * 2
+    finally:
+        shutil.rmtree(folder)
+    assert [list(host.seen(Path("/tmp")).glob("rollcall-*-kept")) for host in hosts.hosts[:2]] == [[], []]
+
+
+def test_sync_copies_the_working_tree(rollcall: Runner, hosts: Cluster) -> None:
+    """--sync brings script and data to hosts without a shared disk, but not what .gitignore names."""
+    if shutil.which("rsync") is None:
+        pytest.skip("rsync is not installed")
+    folder = hosts.private / "tree"
+    folder.mkdir(parents=True)
+    (folder / ".gitignore").write_text("*.ckpt\n")
+    (folder / "big.ckpt").write_text("not this")
+    (folder / "data").mkdir()
+    (folder / "data" / "x.txt").write_text("42")
+    (folder / "script.py").write_text("import os; print(open('data/x.txt').read(), os.path.exists('big.ckpt'))")
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-m", "rollcall", "run", "--sync", "--hosts", "h1:1,h2:1", "script.py"],
+            cwd=folder,
+            env={**rollcall.env, "ROLLCALL_DIR": str(rollcall.folder / ".rollcall")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        shutil.rmtree(folder)
+    assert ran.stdout == "0-1 │ 42 False\n", ran.stderr
+    assert "to 2 hosts" in ran.stderr
+
+
+def test_env_reaches_the_ranks_and_no_command_line(rollcall: Runner) -> None:
+    """--env passes variables on, LD_LIBRARY_PATH too; `ps` shows none of their values on any host."""
+    rollcall.env["MY_TOKEN"] = "very-secret"
+    rollcall.script(
+        "import os, pathlib\n"
+        "seen = [p.read_bytes() for p in pathlib.Path('/proc').glob('[0-9]*/cmdline')]\n"
+        "print(os.environ['MY_TOKEN'], os.environ['LD_LIBRARY_PATH'], any(b'very-secret' in s for s in seen))\n"
+    )
+    ran = rollcall("run", "--hosts", "h1:1,h2:1", "--env", "MY_*", "--env", "LD_LIBRARY_PATH=/opt/none", "script.py")
+    assert ran.out == "0-1 │ very-secret /opt/none False\n", ran.err
+
+
+def test_a_chatty_login_shell_does_not_matter(rollcall: Runner, hosts: Cluster) -> None:
+    """What .bashrc prints before our own first word is passed over."""
+    rollcall.script(SUM)
+    bashrc = Path.home() / ".bashrc"
+    if not bashrc.exists():
+        pytest.skip("root has no .bashrc to put another in place of")
+    for host in hosts.hosts[:2]:
+        host.overlay(bashrc, "echo Welcome to the machine\nprintf 'no newline'\n")
+    ran = rollcall("run", "--hosts", "h1:1,h2:1", "script.py")
+    assert lines_of(ran.out) == ["0 h1 0 0 2 eth0", "1 h2 0 1 2 eth0"], ran.err
+
+
+def test_hosts_that_do_not_answer_are_named_with_their_stage(rollcall: Runner, hosts: Cluster) -> None:
+    """Each by how far it came and what to do: refused, key not taken, unknown name, no folder."""
+    rollcall.script(SUM)
+    hosts["h2"].stop_sshd()
+    hosts["h3"].lock()
+    ran = rollcall("run", "--hosts", "h1:1,h2:1,h3:1,nowhere:1", "script.py")
+    assert ran.code == 1
+    assert "3 of 4 hosts did not answer" in ran.err
+    assert "h2: ssh: connect to host" in ran.err
+    assert "no sshd listens there" in ran.err
+    assert "h3: " in ran.err
+    assert "`ssh-copy-id root@h3`" in ran.err or "`ssh-copy-id h3`" in ran.err
+    assert "nowhere: " in ran.err
+    assert "nobody knows this name" in ran.err
+
+
+def test_a_python_that_is_not_there_is_named(rollcall: Runner) -> None:
+    """With the stage that the host came to."""
+    rollcall.script(SUM)
+    ran = rollcall("run", "--hosts", "h1:1,h2:1", "--python", "/no/such/python", "script.py")
+    assert ran.code == 1
+    assert "h2: ssh connected, python not found: /no/such/python — install it at the same path" in ran.err
+
+
+def test_a_blocked_port_is_named_before_ranks_start(rollcall: Runner, hosts: Cluster) -> None:
+    """The host that cannot reach the master says where it knocked, and who might be in the way."""
+    rollcall.script("print('never')")
+    hosts["h1"].block_port(29555)
+    ran = rollcall("run", "--hosts", "h1:1,h2:1,h3:1", "--master-port", "29555", "script.py")
+    assert (ran.code, ran.out) == (1, "")
+    assert f"h2: cannot reach {hosts['h1'].address}:29555 on h1" in ran.err
+    assert "firewall?" in ran.err
+
+
+def test_mixed_versions_may_be_allowed(rollcall: Runner, hosts: Cluster) -> None:
+    """--allow-mixed takes hosts as they are."""
+    import torch
+
+    rollcall.script(SUM)
+    version_file = Path(torch.__file__).with_name("version.py")
+    hosts["h2"].overlay(version_file, version_file.read_text().replace("2.13.0", "2.12.0"))
+    refused = rollcall("run", "--hosts", "h1:1,h2:1", "script.py")
+    assert refused.code == 2
+    assert "torch is 2.13.0+cpu on h1, 2.12.0+cpu on h2" in refused.err
+    ran = rollcall("run", "--hosts", "h1:1,h2:1", "--allow-mixed", "script.py")
+    assert ran.code == 0, ran.err
+
+
+def test_ctrl_c_twice_ends_ranks_that_do_not_want_to(rollcall: Runner) -> None:
+    """The first asks, the second ends them now, on all hosts."""
+    rollcall.script(
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(60)\n"
+    )
+    process = rollcall.start("run", "--hosts", "h1:1,h2:1", "script.py")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "0-1 │ deaf\n"
+    process.send_signal(signal.SIGINT)
+    until(lambda: False, 0.3)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=8)
+    assert process.returncode == 130
+
+
+def test_a_busy_master_port_is_one_sentence(rollcall: Runner, hosts: Cluster) -> None:
+    """Said by the first host, with who holds it."""
+    rollcall.script("print('never')")
+    hold = "import socket, time; s = socket.create_server(('', 29556)); print(1, flush=True); time.sleep(60)"
+    holder = subprocess.Popen([*hosts["h1"].enter, sys.executable, "-c", hold], stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        ran = rollcall("run", "--hosts", "h1:1,h2:1", "--master-port", "29556", "script.py")
+    finally:
+        with holder:
+            holder.kill()
+    assert ran.code == 2
+    assert "h1: port 29556" in ran.err
+    assert "in use" in ran.err
