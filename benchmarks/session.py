@@ -87,7 +87,8 @@ def _show_summary(facts: dict[str, Any], goals: list[Goal]) -> None:
     words = {True: "yes", False: "NO", None: "not measured"}
     for goal in goals:
         made.add_row(goal.what, goal.wanted, goal.found, words[goal.met])
-    console.print(made)
+    if goals:  # small sizes, for a quick look, have none
+        console.print(made)
     console.print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items()))
 
 

@@ -8,13 +8,9 @@ from contenders import REPOSITORY
 from jobs import undisturbed
 
 sys.path.insert(0, str(REPOSITORY))  # of the tests, nothing is installed
-from tests.cluster import sshd
 from tests.cluster.fixtures import CLUSTER_PROGRAMS, settle
 from tests.cluster.programs import why_not
 from tests.cluster.sshd import Cluster, SshHost
-
-# torchrunx's paramiko knows the same key exchange by its older name only.
-sshd.SSHD_CONFIG = sshd.SSHD_CONFIG.replace("sha256\n", "sha256,curve25519-sha256@libssh.org\n")
 
 __all__ = ["Cluster", "SshHost", "opened", "settle", "why_none"]
 

@@ -3,7 +3,6 @@
 import argparse
 import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from rich.table import Table
 
@@ -49,7 +48,7 @@ def _call(jobs: Jobs, count: int, timeout_s: float) -> Roll | None:
         if code != 0:
             progress(f"{count} agents: the launcher {how_it_failed(code)}:\n{job.last_words()}")
             return None
-        figures = json.loads(Path(job.folder, "figures.json").read_text())
+        figures = json.loads((job.folder / "figures.json").read_text())
         roll = Roll(**figures, left_behind=job.left_behind())
         progress(f"{count} agents answered in {seconds(roll.present_s)}")
         return roll
@@ -86,20 +85,20 @@ def _goals(rolls: Rolls) -> list[Goal]:
         Goal(
             f"{GOAL_AGENTS} agents have answered",
             f"≤ {GOAL_S:g} s",
-            seconds(most and most.present_s),
-            most and most.present_s <= GOAL_S,
+            seconds(most.present_s if most else None),
+            most.present_s <= GOAL_S if most else None,
         ),
         Goal(
-            f"the launcher of {GOAL_AGENTS} agents",
+            f"the launcher's memory with {GOAL_AGENTS} agents",
             f"≤ {GOAL_BYTES / MB:g} MB",
             f"{most.peak_rss_bytes / MB:.0f} MB" if most else "failed",
-            most and most.peak_rss_bytes <= GOAL_BYTES,
+            most.peak_rss_bytes <= GOAL_BYTES if most else None,
         ),
         Goal(
             f"time per agent, {GOAL_AGENTS} against {min(rolls)}",
             f"≤ {GOAL_GROWTH:g} ×",
             times(growth),
-            None if growth is None else growth <= GOAL_GROWTH,
+            growth <= GOAL_GROWTH if growth else None,
         ),
         Goal("agents left running", "0", str(left), left == 0),
     ]

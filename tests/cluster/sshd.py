@@ -25,7 +25,7 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 UsePAM no
 UseDNS no
-KexAlgorithms curve25519-sha256
+KexAlgorithms curve25519-sha256,curve25519-sha256@libssh.org
 PrintMotd no
 PrintLastLog no
 MaxStartups 1000

@@ -1,6 +1,5 @@
 """Hosts that are lost, do not come, and come back."""
 
-import json
 from pathlib import Path
 
 from tests.cluster.sshd import Cluster
@@ -88,6 +87,4 @@ def test_a_host_that_comes_back_joins_the_next_attempt(rollcall: Runner, hosts: 
     assert run.result(20) == 0, run.err
     assert "h2 is back, and joins the next attempt" in run.err
     assert "0-3 │ attempt 2 of 4 hosts 2" in run.out
-    assert [
-        len(a["pids"]) for a in json.loads((run.folder / ".rollcall/runs/latest/run.json").read_text())["attempts"]
-    ] == [4, 2, 4]
+    assert [len(attempt["pids"]) for attempt in run.facts["attempts"]] == [4, 2, 4]

@@ -39,6 +39,7 @@ _MOST_SERVERS = 4
 def main() -> NoReturn:
     """On the launcher's own machine: it may order something else than a run, or nothing."""
     supervise.become_subreaper()
+    supervise.leave_ending_to_the_launcher()
     wire = Wire.on(*take_stdio())
     chose_threads = _import_torch()
     order = wire.receive()

@@ -45,6 +45,15 @@ def find(
     return _allocated(slots if ranks else None, environ) or Place((), None, slots)
 
 
+def find_step(environ: Mapping[str, str]) -> tuple[str, int, str, int] | None:
+    """Where srun has started us once per node: how many we are, which one this is, where the first one listens."""
+    if "SLURM_STEP_ID" not in environ:
+        return None
+    from rollcall.launch.ways import slurm
+
+    return slurm.by_hand(environ) if slurm.is_in_step(environ) else None
+
+
 def _virtual(count: int, slots: int) -> tuple[Host, ...]:
     from rollcall.launch.ways.virtual import MOST_HOSTS
     from rollcall.launch.ways.virtual_network import name_of
@@ -56,6 +65,8 @@ def _virtual(count: int, slots: int) -> tuple[Host, ...]:
 
 def _allocated(slots: int | None, environ: Mapping[str, str]) -> Place | None:
     """All of an allocation, where we are in one."""
+    if "SLURM_JOB_ID" not in environ and "PBS_NODEFILE" not in environ:
+        return None
     from rollcall.launch.ways import pbs, slurm
 
     for scheduler, way in ((slurm, "slurm"), (pbs, "pbs")):

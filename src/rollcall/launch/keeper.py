@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import select
-import signal
 import socket
 import sys
 import time
@@ -53,8 +52,7 @@ def main(purpose: str) -> NoReturn:
         _take_settings()
     os.environ.update(impatient_env())
     supervise.become_subreaper()
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the launcher decides when to end, or the end of the line does
+    supervise.leave_ending_to_the_launcher()
     wire_in, wire_out = take_stdio()
     agent, link = _fork_agent(wire_in, wire_out) if purpose == "run" else (None, None)
     os.write(wire_out, f"\n{AGENT_SPEAKS}\n".encode())
@@ -105,8 +103,6 @@ def _fork_agent(wire_in: int, wire_out: int) -> tuple[int, socket.socket]:
     pid = os.fork()
     if pid == 0:
         here.close()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         from rollcall.launch import agent
 
         agent.follow(there, wire_in, wire_out, keeper)
@@ -116,12 +112,12 @@ def _fork_agent(wire_in: int, wire_out: int) -> tuple[int, socket.socket]:
 
 def _answer(wire: Wire) -> tuple[Order, list[socket.socket]] | None:
     """Answer the launcher until it gives the Order; None if it goes away."""
-    from rollcall.launch import routes  # here, and not above: what follows the presence may take its time
-
-    doors: list[routes.Door] = []
     message: Message | None
     with contextlib.suppress(OSError):  # the line broke
         wire.send(present())
+        from rollcall.launch import routes  # only now: being here comes first
+
+        doors: list[routes.Door] = []
         while (message := wire.receive()) is not None:
             match message:
                 case Ping(sent_ns):

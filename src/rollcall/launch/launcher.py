@@ -1,8 +1,6 @@
 """The launcher's part of a run: it shows what the ranks say, passes signals on, and says how it ended."""
 
-import contextlib
 import os
-import select
 import signal
 import sys
 import time
@@ -15,6 +13,7 @@ from rollcall.launch.crew import Crew, Gone, Line, Member
 from rollcall.launch.hosts import Host
 from rollcall.launch.lead import Lead
 from rollcall.launch.messages import AttemptOver, Ended, File, Message, Note, Order, Output, Refused, Started, Stop
+from rollcall.launch.mute import mute
 from rollcall.launch.output import STDOUT, LogFiles
 from rollcall.launch.plan import Plan
 from rollcall.launch.report import Report
@@ -85,7 +84,7 @@ class _Run:
             try:
                 self._step()
             except BrokenPipeError:  # `rollcall run … | head` has seen enough
-                _mute()
+                mute()
                 interrupts.append(signal.SIGPIPE)
         return self._conclude()
 
@@ -218,19 +217,3 @@ class _Run:
             say(f"the agent of this host {how_it_ended(self._agent_code)}; its ranks were ended with it")
             return "failed", shell_code(self._agent_code)
         return "ok", 0
-
-
-def _mute() -> None:
-    """Write to nowhere from now on: nobody reads our stdout or stderr any more."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            if _is_broken(stream.fileno()):
-                os.dup2(null, stream.fileno())
-    os.close(null)
-
-
-def _is_broken(fd: int) -> bool:
-    poll = select.poll()
-    poll.register(fd, 0)
-    return any(event & select.POLLERR for _, event in poll.poll(0))

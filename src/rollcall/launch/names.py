@@ -58,16 +58,16 @@ def _names_answer() -> bool:
     """Asked in a process of its own: a thread could be caught by a fork while it holds the resolver's lock."""
     child = os.fork()
     if child == 0:
-        with contextlib.suppress(BaseException):  # no name is an answer, too
-            socket.getnameinfo(("::ffff:127.0.0.1", 1, 0, 0), 0)
-        os._exit(0)
+        with contextlib.suppress(BaseException):
+            socket.getnameinfo(("::ffff:127.0.0.1", 1, 0, 0), 0)  # no name is an answer, too
+            os._exit(0)
+        os._exit(1)
     watched = os.pidfd_open(child)
     answered = bool(select.select([watched], [], [], _PATIENCE_S)[0])
     os.close(watched)
     if not answered:
         os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return answered
+    return os.waitpid(child, 0)[1] == 0
 
 
 @contextlib.contextmanager

@@ -1,22 +1,24 @@
 """The command line of `rollcall run`: torchrun's names, dashes or underscores, and ours; out comes a Plan."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import typer
 
 from rollcall.errors import UsageError
-from rollcall.launch import hosting
+from rollcall.launch import elsewhere, hosting
+from rollcall.launch.elsewhere import Wishes
 from rollcall.launch.plan import DEFAULT_PORT, Plan, Program, Show, check, describe
 from rollcall.launch.start import run as run_plan
-from rollcall.launch.ways import slurm
 from rollcall.launch.words import ranks_of
 
 _BACKENDS = ("static", "c10d", "rollcall")
 _TORCHRUN = "torchrun's options"
 _HOSTS = "Several hosts"
 _BY_HAND = "Several hosts, started by hand"
+_SCHEDULERS = "Submit to a scheduler"
 _LOGS = "Output"
 
 
@@ -28,9 +30,13 @@ def _option(help_text: str, *names: str, panel: str = _TORCHRUN, hidden: bool = 
     return typer.Option(*spellings, help=help_text, rich_help_panel=panel, envvar=pet, show_envvar=False, hidden=hidden)
 
 
-def _ours(help_text: str, metavar: str | None = None) -> Any:
+def _ours(help_text: str, metavar: str | None = None, panel: str = _HOSTS) -> Any:
     """An option that torchrun does not have, named after its parameter."""
-    return typer.Option(help=help_text, metavar=metavar, rich_help_panel=_HOSTS, show_default=False)
+    return typer.Option(help=help_text, metavar=metavar, rich_help_panel=panel, show_default=False)
+
+
+def _wish(help_text: str, metavar: str | None = None) -> Any:
+    return _ours(help_text, metavar, _SCHEDULERS)
 
 
 def run(
@@ -91,6 +97,17 @@ def run(
         str | None, _ours("The network interface for gloo and NCCL. Default: that of the route to the master.", "NAME")
     ] = None,
     allow_mixed: Annotated[bool, _ours("Versions of Python, torch and rollcall may differ.")] = False,
+    slurm: Annotated[bool, _wish("Submit the run to SLURM, and follow it.")] = False,
+    kubernetes: Annotated[bool, _wish("Run as a Job on the cluster that kubectl knows.")] = False,
+    nodes: Annotated[int | None, _wish("How many nodes, or pods.", "N")] = None,
+    name: Annotated[str, _wish("Name of the job. Default: that of the script.", "NAME")] = "",
+    sbatch_arg: Annotated[list[str] | None, _wish("An option for sbatch, as it is.", "--partition=gpu")] = None,
+    image: Annotated[str, _wish("The container image: rollcall and your program are in it.", "IMG")] = "",
+    gpus: Annotated[int, _wish("GPUs of each pod. Default: none.", "N")] = 0,
+    cpu: Annotated[str | None, _wish("CPUs that each pod asks for.", "8")] = None,
+    memory: Annotated[str | None, _wish("Memory of each pod, asked for and at most.", "64Gi")] = None,
+    namespace: Annotated[str | None, _wish("Default: that of kubectl's context.", "NS")] = None,
+    workdir: Annotated[str | None, _wish("The folder in the image to run in.", "DIR")] = None,
     nnodes: Annotated[
         str, _option("How many hosts; 2:4 goes on with 2 of 4 named by --hosts.", "--nnodes", panel=_BY_HAND)
     ] = "1",
@@ -129,6 +146,10 @@ def run(
 
       rollcall run --virtual-hosts 2 -n 2 --link 1gbit train.py
 
+      rollcall run --slurm --nodes 2 -n 4 --sbatch-arg=--partition=gpu train.py
+
+      rollcall run --kubernetes --image my/image --nodes 2 -n 4 --gpus 4 train.py
+
       rollcall run --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 -n 4 train.py   (and --node-rank 1 on the other)
 
       rollcall run -n 2 --dry-run train.py
@@ -141,9 +162,29 @@ def run(
         raise UsageError(
             f"--rdzv-backend {rdzv_backend} is not needed here: use {', '.join(_BACKENDS)}, or leave it out"
         )
+    program = Program("module" if module else "command" if no_python else "script", script, tuple(args or ()))
+    wishes = Wishes(nodes, name, tuple(sbatch_arg or ()), image, gpus, cpu, memory, namespace, workdir)
+    elsewhere.check_one_way(slurm=slurm, kubernetes=kubernetes, hosts=hosts or hostfile or virtual_hosts)
+    typed = elsewhere.options_of(sys.argv, program)
+    if slurm:
+        raise typer.Exit(elsewhere.submit_to_slurm(wishes, program, nproc_per_node, python, typed, dry_run))
+    if kubernetes:
+        code = elsewhere.submit_to_kubernetes(
+            wishes,
+            program,
+            nproc_per_node,
+            env or [],
+            typed,
+            dry_run,
+            max_restarts=max_restarts,
+            grace_s=grace,
+            port=master_port or DEFAULT_PORT,
+        )
+        raise typer.Exit(code)
+    wishes.check_unused()
     started_by_hand = standalone or nnodes != "1" or bool(rdzv_endpoint) or master_addr is not None
-    if not started_by_hand and slurm.is_in_step(os.environ):
-        nnodes, node_rank, master_addr, master_port = slurm.by_hand(os.environ)
+    if not started_by_hand and (step := hosting.find_step(os.environ)) is not None:
+        nnodes, node_rank, master_addr, master_port = step
         started_by_hand = True
     place = hosting.find(hosts, hostfile, virtual_hosts, nproc_per_node, started_by_hand, os.environ)
     named, slots = place.hosts, place.slots
@@ -152,7 +193,7 @@ def run(
     addr, port = _endpoint(rdzv_endpoint, master_addr, master_port)
     by_arrival = bool(rdzv_endpoint) and "rank" not in conf
     plan = Plan(
-        program=Program("module" if module else "command" if no_python else "script", script, tuple(args or ())),
+        program=program,
         slots=slots,
         hosts=named,
         reach=hosting.reach(

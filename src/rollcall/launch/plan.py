@@ -136,7 +136,7 @@ def check(plan: Plan) -> Plan:
     for rank in plan.show.ranks or ():
         if plan.nnodes == 1 and rank >= plan.world_size:
             raise UsageError(f"--show names rank {rank}, but the ranks of this run are 0 to {plan.world_size - 1}")
-    _check_program(plan)
+    check_program(plan.program, plan.cwd)
     return plan
 
 
@@ -148,16 +148,15 @@ def _check_hosts(plan: Plan) -> None:
         )
 
 
-def _check_program(plan: Plan) -> None:
-    program = plan.program
+def check_program(program: Program, cwd: str) -> None:
     if program.kind != "script":
         return
-    path = Path(plan.cwd, program.target)
+    path = Path(cwd, program.target)
     if not path.exists():
         hint = (
             f"; did you mean -m {program.target}?" if "/" not in program.target and _is_dotted(program.target) else ""
         )
-        raise UsageError(f"there is no script {program.target} in {plan.cwd}: check the path{hint}")
+        raise UsageError(f"there is no script {program.target} in {cwd}: check the path{hint}")
     if path.is_dir():
         if not (path / "__main__.py").exists():
             raise UsageError(f"{program.target} is a folder without __main__.py: name a script in it")

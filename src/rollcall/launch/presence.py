@@ -6,6 +6,7 @@ import platform
 import socket
 from pathlib import Path
 
+from rollcall import __version__
 from rollcall.launch.messages import Present
 
 
@@ -14,7 +15,7 @@ def present() -> Present:
         host=socket.gethostname(),
         python=platform.python_version(),
         torch=_torch_version(),
-        rollcall=_own_version(),
+        rollcall=__version__,
         cpus=len(os.sched_getaffinity(0)),
         gpus=gpu_nodes(),
     )
@@ -39,12 +40,3 @@ def _torch_version() -> str:
         if equals and name.partition(":")[0].strip() == "__version__":
             return value.strip().strip("'\"")
     return ""
-
-
-def _own_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("rollcall")
-    except PackageNotFoundError:  # run from its sources
-        return ""

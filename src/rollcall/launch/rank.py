@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from rollcall.launch import title
+from rollcall.launch import supervise, title
 from rollcall.launch.frames import users_part
 from rollcall.launch.plan import Program
 
@@ -28,6 +28,7 @@ _EXIT_FLUSH_FAILED = 120  # what CPython exits with when stdout could not be flu
 
 def become(request: dict[str, Any], _extra_fds: list[int]) -> NoReturn:
     """Be the rank that the agent asked for."""
+    supervise.hear_signals_again()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     program = Program(**request["program"])

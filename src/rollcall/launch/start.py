@@ -45,6 +45,8 @@ interrupts: list[int] = []
 def begin(elsewhere: bool = False) -> None:
     """Start an agent that the next run will take; or none, if the run will be elsewhere."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            continue  # nohup, or a shell that started us in the background
         # Not KeyboardInterrupt: raised in the middle of an import it may be lost.
         signal.signal(number, lambda number, _frame: interrupts.append(number))
     supervise.become_subreaper()

@@ -1,7 +1,6 @@
 """One run on Kubernetes, seen from here: submit it, show what its pods say, and say how it ended."""
 
 import contextlib
-import os
 import queue
 import re
 import signal
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from rollcall.errors import RollcallError
+from rollcall.launch.mute import mute
 from rollcall.launch.start import interrupts
 from rollcall.launch.ways import kubernetes_pods
 from rollcall.launch.ways.kubectl import ForbiddenError, Kubectl
@@ -117,7 +117,7 @@ class _Run:
                     return self._give_up(lost)
             self._drain(_DRAIN_S)
         except BrokenPipeError:  # `rollcall run … | head` has seen enough
-            _mute()
+            mute()
             return self._interrupted(signal.SIGPIPE)
         return self._conclude(self._end)
 
@@ -327,10 +327,3 @@ def _paragraphs(host: str, lines: Iterable[str]) -> Iterator[_Said | _Told]:
 
 def _duration(seconds: int) -> str:
     return f"{seconds / 3600:g} h" if seconds >= 3600 else f"{seconds} s"
-
-
-def _mute() -> None:
-    """Write to nowhere from now on."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rollcall.errors import RollcallError, UsageError
+from rollcall.launch.mute import mute
 from rollcall.launch.start import interrupts
 from rollcall.launch.ways.sbatch import Job, script
 from rollcall.launch.ways.sbatch_state import FORGOTTEN, State, ending, read, read_accounting, standing
@@ -242,7 +243,7 @@ class _Run:
         try:
             step()
         except BrokenPipeError:  # `rollcall run … | head` has seen enough
-            _mute()
+            mute()
             if self._stopped_by is None and not interrupts:  # Ctrl-C has ended the reader, too
                 interrupts.append(signal.SIGPIPE)
 
@@ -309,10 +310,3 @@ def _short(path: Path) -> str:
     with contextlib.suppress(ValueError, OSError):
         return str(path.relative_to(Path.cwd()))
     return str(path)
-
-
-def _mute() -> None:
-    """Write to nowhere from now on."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)

@@ -1,0 +1,136 @@
+"""Inside a real SLURM allocation."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollcall.errors import UsageError
+from rollcall.launch.hosts import Host
+from rollcall.launch.ways import slurm as way
+from tests.cluster.slurm import Slurm
+from tests.cluster.sshd import Cluster
+from tests.launch.conftest import Result, Runner, until
+
+from .conftest import SUM, lines_of
+
+
+def run_in(rollcall: Runner, slurm: Slurm, before: list[str], *words: object, **env: str) -> Result:
+    ran = subprocess.run(
+        [*before, sys.executable, "-m", "rollcall", *map(str, words)],
+        cwd=rollcall.folder,
+        env={**rollcall.env, **slurm.env, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return Result(ran.returncode, ran.stdout, ran.stderr)
+
+
+def test_a_plain_run_uses_all_of_the_allocation(rollcall: Runner, slurm: Slurm) -> None:
+    """Nodes and tasks as SLURM has placed them; no ssh is needed."""
+    rollcall.script(SUM)
+    before = ["salloc", "--quiet", "--nodes=3", "--ntasks=4", "--distribution=block"]
+    ran = run_in(rollcall, slurm, before, "run", "script.py", ROLLCALL_SSH="false")
+    assert sorted({line.split()[1] for line in lines_of(ran.out)}) == ["h1", "h2", "h3"], ran.err
+    assert [line.split()[4] for line in lines_of(ran.out)] == ["4"] * 4
+    assert ran.code == 0
+
+
+def test_the_exit_code_and_the_host_of_a_failing_rank(rollcall: Runner, slurm: Slurm) -> None:
+    """As over ssh."""
+    rollcall.script("import os, sys; sys.exit(9 if os.environ['RANK'] == '1' else 0)")
+    ran = run_in(rollcall, slurm, ["salloc", "--quiet", "--nodes=2", "--nodelist=h1,h2"], "run", "-n", 1, "script.py")
+    assert ran.code == 9
+    assert "rank 1 on h2 exited with code 9" in ran.err
+
+
+def test_srun_may_start_rollcall_itself(rollcall: Runner, slurm: Slurm) -> None:
+    """One `rollcall run` per node, as people start torchrun: they find each other by the step's variables."""
+    rollcall.script(
+        "import os, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "total = torch.ones(1)\n"
+        "dist.all_reduce(total)\n"
+        "print(int(total.item()), flush=True)\n"
+    )
+    before = ["salloc", "--quiet", "--nodes=2", "srun", "--ntasks-per-node=1", "--ntasks=2"]
+    ran = run_in(rollcall, slurm, before, "run", "-n", 2, "script.py")
+    assert ran.code == 0, ran.err
+    assert sorted(ran.out.splitlines()) == ["  0 │ 4", "  1 │ 4", "2-3 │ 4"] or ran.out.count("│ 4") >= 2
+
+
+def test_several_tasks_per_node_are_refused(rollcall: Runner, slurm: Slurm) -> None:
+    """`srun -n 4 rollcall run` would start agents on top of each other: the sentence says what to do."""
+    rollcall.script("print('never')")
+    before = ["salloc", "--quiet", "--nodes=1", "--ntasks=2", "srun", "--ntasks=2"]
+    ran = run_in(rollcall, slurm, before, "run", "-n", 1, "script.py")
+    assert ran.code == 2
+    assert "--ntasks-per-node=1" in ran.err
+    assert "never" not in ran.out
+
+
+def test_a_requeued_job_continues_as_the_next_attempt(
+    rollcall: Runner, slurm: Slurm, hosts: Cluster, tmp_path: Path
+) -> None:
+    """The same folder, the next number, and the ranks know which attempt they are."""
+    script = rollcall.script(
+        "import os, time, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "print('attempt', os.environ['TORCHELASTIC_RESTART_COUNT'], flush=True)\n"
+        "time.sleep(60 if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else 0)\n"
+        "dist.barrier()\n"
+    )
+    job_script = tmp_path / "job.sh"
+    job_script.write_text(f"#!/bin/bash\nexec {sys.executable} -m rollcall run -n 1 {script}\n")
+    job = slurm.run(
+        ["sbatch", "--parsable", "--requeue", "--nodes=2", "--output=log", "--open-mode=append", str(job_script)],
+        cwd=tmp_path,
+        env={**os.environ, **slurm.env, "ROLLCALL_DIR": rollcall.env["ROLLCALL_DIR"]},
+    ).stdout.strip()
+    log = tmp_path / "log"
+    assert until(lambda: log.exists() and "attempt 0" in log.read_text()), log.exists() and log.read_text()
+    slurm.run(["scontrol", "requeue", job])
+    assert until(lambda: "attempt 1" in log.read_text(), 40), log.read_text()
+    assert until(lambda: facts(rollcall)["outcome"] == "ok"), facts(rollcall)
+    assert [len(attempt["pids"]) for attempt in facts(rollcall)["attempts"]] == [2, 2]
+    assert len([path for path in (rollcall.latest().parent).iterdir() if not path.is_symlink()]) == 1
+
+
+def facts(rollcall: Runner) -> dict[str, object]:
+    return dict(json.loads((rollcall.latest() / "run.json").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("environ", "slots", "hosts"),
+    [
+        ({"SLURM_JOB_CPUS_PER_NODE": "8(x2)"}, None, [8, 8]),
+        ({"SLURM_JOB_CPUS_PER_NODE": "8(x2)", "SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "2,1"}, None, [2, 1]),
+        ({"SLURM_JOB_CPUS_PER_NODE": "8(x2)", "SLURM_GPUS_ON_NODE": "4"}, None, [4, 4]),
+        ({"SLURM_JOB_CPUS_PER_NODE": "8(x2)", "SLURM_GPUS_PER_NODE": "a100:2"}, None, [2, 2]),
+        ({"SLURM_JOB_CPUS_PER_NODE": "8(x2)"}, 3, [3, 3]),
+    ],
+)
+def test_slots_are_what_was_allocated(environ: dict[str, str], slots: int | None, hosts: list[int]) -> None:
+    """-n; else a rank per GPU; else per task, where tasks were asked for; else per CPU."""
+    found = way.hosts({"SLURM_JOB_NODELIST": "n[1-2]", **environ}, slots)
+    assert found == tuple(Host(f"n{i}", n) for i, n in enumerate(hosts, 1))
+
+
+def test_counts_that_do_not_fit_are_refused() -> None:
+    """One sentence, with the variable and its value."""
+    with pytest.raises(UsageError, match=r"SLURM_JOB_CPUS_PER_NODE is 8, but the job has 2 nodes"):
+        way.hosts({"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "8"}, None)
+
+
+def test_the_step_decides_not_the_job() -> None:
+    """In a batch script or in salloc the allocation is ours; in a step of several tasks it is not."""
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NAME": "interactive"}
+    assert way.is_in_allocation(job)
+    step = {**job, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+    assert not way.is_in_allocation(step)
+    assert way.is_in_step(step)
+    assert way.is_in_allocation({**step, "SLURM_STEP_NUM_TASKS": "1"})
