@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Debian packages that some tests need; installed only where this runs as root on Debian.
 SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname
 
-.PHONY: setup demo test lint bench bench-hosts clean
+.PHONY: setup demo test lint bench bench-hosts soak clean
 
 setup: $(VENV)/.setup
 
@@ -52,6 +52,13 @@ $(PEERS)/.setup: benchmarks/constraints-peers.txt constraints.txt
 	$(PEERS_PIP) torch numpy && \
 	$(PEERS_PIP) accelerate lightning torchrunx && \
 	touch $@
+
+# The tests with hosts and faults, again and again: what is flaky shows.
+SOAK ?= 20
+soak: $(VENV)/.dev
+	tools/system-packages $(SYSTEM_PACKAGES)
+	for round in $$(seq $(SOAK)); do echo "round $$round of $(SOAK)"; \
+		$(BIN)/python -m pytest -n 2 -q -x tests/faults tests/hosts || exit 1; done
 
 clean:
 	rm -rf $(VENV) .venv-peers .rollcall

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 
-def test_the_demo_shows_its_three_acts(tmp_path: Path) -> None:
-    """Four ranks say who they are, a barrier brings order, and a training ends alike on all ranks."""
+def test_the_demo_shows_its_acts(tmp_path: Path) -> None:
+    """Four ranks say who they are, a barrier brings order, a training ends alike on all ranks, two hosts talk."""
     pytest.importorskip("sklearn", reason="the demo's training needs scikit-learn: pip install 'rollcall[demo]'")
     ran = subprocess.run(
         [sys.executable, "-m", "rollcall", "demo"],
@@ -24,3 +24,5 @@ def test_the_demo_shows_its_three_acts(tmp_path: Path) -> None:
     assert '"process_id":' in ran.stdout
     assert "with a barrier: in 0 of 200 trials" in ran.stdout
     assert "weights equal on all 4 ranks: True" in ran.stdout
+    assert "rank 0 on " in ran.stdout
+    assert ran.stdout.count(": 42") == 2

@@ -246,3 +246,40 @@ def test_a_busy_master_port_is_one_sentence(rollcall: Runner, hosts: Cluster) ->
     assert ran.code == 2
     assert "h1: port 29556" in ran.err
     assert "in use" in ran.err
+
+
+def test_a_host_that_takes_its_time_is_named_while_waiting(rollcall: Runner) -> None:
+    """With its last known stage, after five seconds."""
+    rollcall.script(SUM)
+    slow = rollcall.folder / "slow-python"
+    slow.write_text(f'#!/bin/sh\n[ "$(hostname)" = h2 ] && sleep 6\nexec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    ran = rollcall("run", "--hosts", "h1:1,h2:1", "--python", slow, "script.py")
+    assert "waiting: 1 of 2 hosts did not answer — h2: ssh connected" in ran.err
+    assert ran.code == 0, ran.err
+
+
+def test_hosts_end_their_ranks_when_the_launcher_sleeps(rollcall: Runner, hosts: Cluster) -> None:
+    """A laptop that sleeps says nothing, and its connections stay: after 15 s no rank is left."""
+    rollcall.script("import time; print('up', flush=True); time.sleep(60)")
+    process = rollcall.start("run", "--hosts", "h1:1,h2:1", "script.py")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "0-1 │ up\n"
+    process.send_signal(signal.SIGSTOP)
+    try:
+        assert hosts.wait_until_idle(15) == []
+    finally:
+        process.send_signal(signal.SIGCONT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 1, err
+    assert "was lost" in err
+
+
+def test_dry_run_says_what_one_would_have_typed(rollcall: Runner) -> None:
+    """For each host and rank; nothing is started, and no host is asked."""
+    rollcall.script(SUM)
+    ran = rollcall("run", "--hosts", "alpha:2,beta:1", "--dry-run", "script.py")
+    assert ran.code == 0, ran.err
+    assert "3 ranks of script.py\non 2 hosts with 2, 1 slots" in ran.out
+    assert "# on beta (node 1), without rollcall:" in ran.out
+    assert "MASTER_ADDR=alpha MASTER_PORT=29500 WORLD_SIZE=3 RANK=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1" in ran.out

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall.launch.names import impatient_env
+from rollcall.launch.host.names import impatient_env
 
 from .conftest import ROLLCALL, Runner
 

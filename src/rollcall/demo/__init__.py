@@ -1,34 +1,66 @@
 """`rollcall demo`: the main job on this machine alone, each act on real ranks. The acts are plain scripts."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from rollcall.launch import hosting
 from rollcall.launch.plan import Plan, Program
 from rollcall.launch.start import run
 
-_RANKS = 4
-# Script, title, and what to import once for all ranks.
+
+@dataclass(frozen=True)
+class Act:
+    """A script, and how it is run."""
+
+    script: str
+    title: str
+    ranks: int = 4
+    preload: tuple[str, ...] = ()  # what to import once for all ranks
+    virtual_hosts: int | None = None
+
+    @property
+    def options(self) -> str:
+        """As one would type them."""
+        hosts = f"--virtual-hosts {self.virtual_hosts} " if self.virtual_hosts else ""
+        return f"{hosts}-n {self.ranks}" + "".join(f" --preload {module}" for module in self.preload)
+
+
 _ACTS = (
-    ("roll_call.py", "The roll call: four ranks say who they are", ()),
-    ("barrier.py", "A barrier, with and without: whose result comes before whose message?", ()),
-    ("training.py", "A small training: DDP on the handwritten digits of scikit-learn", ("sklearn.datasets",)),
+    Act("roll_call.py", "The roll call: four ranks say who they are"),
+    Act("barrier.py", "A barrier, with and without: whose result comes before whose message?"),
+    Act(
+        "training.py",
+        "A small training: DDP on the handwritten digits of scikit-learn",
+        preload=("sklearn.datasets",),
+    ),
+    Act("two_hosts.py", "Two hosts on this machine: one master, one worker", ranks=1, virtual_hosts=2),
 )
 
 
 def show() -> int:
     """Run every act as `rollcall run` would; the first that fails ends the demo with its exit code."""
     console = Console(highlight=False)
-    for script, title, preload in _ACTS:
-        path = Path(__file__).parent / script
-        extra = "".join(f" --preload {module}" for module in preload)
-        console.print(
-            f"\n[bold]{title}[/]\n[dim]rollcall run -n {_RANKS}{extra} {os.path.relpath(path)}[/]", soft_wrap=True
-        )
-        program = Program("script", str(path))
-        plan = Plan(program, slots=_RANKS, preload=preload, run_id=f"demo-{path.stem}", cwd=os.getcwd())
-        if code := run(plan):
+    for act in _ACTS:
+        path = Path(__file__).parent / act.script
+        command = f"rollcall run {act.options} {os.path.relpath(path)}"
+        console.print(f"\n[bold]{act.title}[/]\n[dim]{command}[/]", soft_wrap=True)
+        if code := run(_plan(act, path)):
             return code
-    console.print("\nAll three acts ran on real ranks: [bold]rollcall runs[/] lists them.")
+    console.print(f"\nAll {len(_ACTS)} acts ran on real ranks: [bold]rollcall runs[/] lists them.")
     return 0
+
+
+def _plan(act: Act, path: Path) -> Plan:
+    place = hosting.find("", None, act.virtual_hosts, str(act.ranks), alone=True, environ=os.environ)
+    return Plan(
+        Program("script", str(path)),
+        slots=place.slots,
+        hosts=place.hosts,
+        reach=hosting.reach(place.way),
+        preload=act.preload,
+        run_id=f"demo-{path.stem}",
+        cwd=os.getcwd(),
+    )

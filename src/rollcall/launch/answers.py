@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rollcall.errors import WorldError
+from rollcall.errors import UsageError, WorldError
 from rollcall.launch.crew import Member
 from rollcall.launch.messages import Present, Tried
 from rollcall.launch.plan import LOOPBACK, Plan
@@ -63,6 +63,16 @@ def differences(members: list[Member]) -> str:
 def _some(names: list[str]) -> str:
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def slots_of(member: Member, ranks: str) -> int:
+    """How many ranks a host gets: its own number, or what it has been asked for."""
+    if member.host.slots or member.present is None:
+        return member.host.slots
+    gpus, cpus = member.present.gpus, member.present.cpus
+    if ranks == "gpu" and not gpus:
+        raise UsageError(f"-n gpu, but {member.name} has none: use a number, as in {member.name}:2, or -n cpu")
+    return {"gpu": gpus, "cpu": cpus}.get(ranks) or gpus or cpus
 
 
 def nearest_address(master: Member, addresses: list[str], port: int, tried: dict[Member, Tried]) -> str:

@@ -19,11 +19,11 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from rollcall.errors import RankError
-from rollcall.launch import names, supervise
-from rollcall.launch.forkserver import serve
-from rollcall.launch.frames import users_part
+from rollcall.launch.host import names, supervise
+from rollcall.launch.host.forkserver import serve
+from rollcall.launch.host.frames import users_part
+from rollcall.launch.host.rank import forget_random_state
 from rollcall.launch.plan import LOOPBACK
-from rollcall.launch.rank import forget_random_state
 
 STACKS = signal.SIGRTMIN + 7  # asks a rank for its stacks; a signal that no library is known to use
 _READ = 1 << 20

@@ -18,9 +18,9 @@ import cloudpickle
 
 from rollcall.errors import RankError, UsageError
 from rollcall.launch.callee import STACKS, content_of
-from rollcall.launch.forkserver import Exit, ForkServer
-from rollcall.launch.frames import users_stack
-from rollcall.launch.names import impatient_env
+from rollcall.launch.host.forkserver import Exit, ForkServer
+from rollcall.launch.host.frames import users_stack
+from rollcall.launch.host.names import impatient_env
 from rollcall.launch.plan import LOOPBACK, MOST_RANKS_PER_HOST
 from rollcall.launch.report import SETTLE_S, is_echo
 from rollcall.launch.words import how_it_ended

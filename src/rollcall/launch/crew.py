@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import IO
 
+from rollcall.launch.host.keeper import AGENT_SPEAKS, GREETING
 from rollcall.launch.hosts import Host
-from rollcall.launch.keeper import AGENT_SPEAKS, GREETING
 from rollcall.launch.messages import Message, Present, Wire
 
 _AT_ONCE = 64  # so many may be on their way up at a time

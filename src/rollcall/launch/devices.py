@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rollcall.errors import UsageError
 
+COUNTED = ("auto", "gpu", "cpu")
 _WORDS = "a number, auto, gpu, or cpu"
 
 

@@ -41,16 +41,7 @@ def doctor(
     from rollcall.tables import print_findings
 
     place = hosting.find(hosts, hostfile, virtual_hosts, "1", False, os.environ)
-    reach = hosting.reach(
-        place.way or "ssh",
-        python=python,
-        env=[],
-        min_hosts=0,
-        allow_mixed=False,
-        sync=False,
-        link=link,
-        delay=delay,
-    )
+    reach = hosting.reach(place.way or "ssh", python=python, link=link, delay=delay)
     plan = Plan(
         program=Program("module", "rollcall"),
         slots=1,

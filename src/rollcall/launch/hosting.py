@@ -3,7 +3,7 @@
 import fnmatch
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -33,13 +33,13 @@ def find(
     given += ["--virtual-hosts"] if virtual is not None else []
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)} both name hosts: use one of them")
+    if given:
+        # How many GPUs or CPUs they have, the hosts know themselves.
+        slots = 0 if ranks in devices.COUNTED else devices.slots(ranks or "1")
+        if virtual is not None:
+            return Place(_virtual(virtual, slots), "virtual", slots)
+        return Place(read(hostfile, slots) if hostfile is not None else parse(hosts, slots), "ssh", slots)
     slots = devices.slots(ranks or "1")
-    if virtual is not None:
-        return Place(_virtual(virtual, slots), "virtual", slots)
-    if hostfile is not None:
-        return Place(read(hostfile, slots), "ssh", slots)
-    if hosts:
-        return Place(parse(hosts, slots), "ssh", slots)
     if alone:
         return Place((), None, slots)
     return _allocated(slots if ranks else None, environ) or Place((), None, slots)
@@ -97,7 +97,7 @@ def count(nnodes: str, min_hosts: int, hosts: tuple[Host, ...]) -> tuple[int, in
     return min_hosts or (least if colon else 0), 1
 
 
-def reach(way: Way | None, *, python: str, env: list[str], **rest: Any) -> Reach | None:
+def reach(way: Way | None, *, ranks: str = "", python: str = "", env: Sequence[str] = (), **rest: Any) -> Reach | None:
     """How to reach the hosts; None for this machine alone."""
     if way is None:
         only = {"--python": python, "--env": env, **{f"--{name.replace('_', '-')}": rest[name] for name in rest}}
@@ -105,14 +105,15 @@ def reach(way: Way | None, *, python: str, env: list[str], **rest: Any) -> Reach
         if unused:
             raise UsageError(f"{unused[0]} is for several hosts: name them with --hosts, --hostfile or --virtual-hosts")
         return None
-    if way != "virtual" and (rest["link"] or rest["delay"]):
+    if way != "virtual" and (rest.get("link") or rest.get("delay")):
         raise UsageError("--link and --delay shape the network of virtual hosts: use them with --virtual-hosts")
-    if way != "ssh" and rest["sync"]:
+    if way != "ssh" and rest.get("sync"):
         raise UsageError("--sync copies by ssh: use it with --hosts or --hostfile")
-    return Reach(way, python or sys.executable, forwarded(env, os.environ), **rest)
+    counted = ranks if ranks in devices.COUNTED else ""
+    return Reach(way, python or sys.executable, counted, forwarded(env, os.environ), **rest)
 
 
-def forwarded(patterns: list[str], environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def forwarded(patterns: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """What `--env` names: a variable, a pattern such as 'NCCL_*', or NAME=VALUE."""
     chosen: dict[str, str] = {}
     for pattern in patterns:

@@ -21,7 +21,10 @@ _PLAIN = re.compile(r"(?:(?P<user>[^@]+)@)?(?P<name>[^@:]+)(?::(?P<slots>[^:]*))
 
 @dataclass(frozen=True)
 class Host:
-    """A machine with room for so many ranks. `address`: where the others reach it, if somebody knows."""
+    """A machine with room for so many ranks (0: it has yet to be asked).
+
+    `address`: where the others reach it, if somebody knows.
+    """
 
     name: str
     slots: int

@@ -10,11 +10,12 @@ from rollcall.errors import RollcallError, say
 from rollcall.launch import reach
 from rollcall.launch.console import Console, visibility
 from rollcall.launch.crew import Crew, Gone, Line, Member
+from rollcall.launch.host.output import STDOUT
 from rollcall.launch.hosts import Host
 from rollcall.launch.lead import Lead
+from rollcall.launch.logfiles import LogFiles
 from rollcall.launch.messages import AttemptOver, Ended, File, Message, Note, Order, Output, Refused, Started, Stop
 from rollcall.launch.mute import mute
-from rollcall.launch.output import STDOUT, LogFiles
 from rollcall.launch.plan import Plan
 from rollcall.launch.report import Report
 from rollcall.launch.runs import RankLogs, RunFolder, command_line
@@ -73,7 +74,8 @@ class _Run:
             self._crew,
             str(self._folder.path),
             tell=self._say,
-            lost=lambda member: self._report.lose(member.name, member.lost),
+            begun=lambda hosts: self._folder.save(hosts=hosts),
+            lost=self._note_loss,
             attempt_over=self._note_over,
         )
 
@@ -146,6 +148,12 @@ class _Run:
         # On our clock: who failed first may have failed on a host whose clock is ahead.
         self._report.add(replace(ended, ended_ns=ended.ended_ns - member.offset_ns), traceback)
         self._folder.note_attempt(ended.attempt, exit_codes={str(ended.rank): ended.exit_code})
+
+    def _note_loss(self, member: Member) -> None:
+        """A host is gone in the middle of an attempt, and its ranks in the middle of a line."""
+        self._report.lose(member.name, member.lost)
+        for local_rank in range(member.host.slots):
+            self._console.ended(member.first_rank + local_rank, failed=False)
 
     def _note_over(self, attempt: int, again: bool) -> None:
         """A failed attempt, of which all ranks are gone."""

@@ -9,12 +9,14 @@ The launcher's loop hands over every message and calls `tick`; nothing here wait
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from enum import Enum, auto
+from typing import Any
 
 from rollcall.errors import RollcallError, UsageError, WorldError
-from rollcall.launch.answers import differences, missing, nearest_address, why_gone
+from rollcall.launch.answers import differences, missing, nearest_address, slots_of, why_gone
 from rollcall.launch.crew import Crew, Gone, Member
-from rollcall.launch.ear import PING_S, SILENCE_S
+from rollcall.launch.host.ear import PING_S, SILENCE_S
 from rollcall.launch.messages import (
     AgentEnded,
     AttemptOver,
@@ -31,6 +33,7 @@ from rollcall.launch.messages import (
     Order,
     Ping,
     Pong,
+    Present,
     Ready,
     Refused,
     Stop,
@@ -60,7 +63,7 @@ class Phase(Enum):
 
 
 class Lead:
-    """Decides for all hosts. `lost` is called with the host and the cause when one is lost in an attempt."""
+    """Decides for all hosts, and says what it decided: `begun` an attempt, `lost` a host, `attempt_over`."""
 
     def __init__(
         self,
@@ -68,14 +71,15 @@ class Lead:
         crew: Crew,
         folder: str,
         tell: Callable[[str], None],
+        begun: Callable[[dict[str, dict[str, Any]]], None],
         lost: Callable[[Member], None],
         attempt_over: Callable[[int, bool], None],
     ) -> None:
         assert plan.reach is not None
         self._plan, self._crew, self._folder = plan, crew, folder
-        self._tell, self._lost, self._attempt_over = tell, lost, attempt_over
+        self._tell, self._begun, self._lost, self._attempt_over = tell, begun, lost, attempt_over
         self._least = plan.reach.min_hosts or len(plan.hosts)
-        self._allow_mixed = plan.reach.allow_mixed
+        self._allow_mixed, self._ranks = plan.reach.allow_mixed, plan.reach.ranks
         self.attempt = plan.first_attempt
         self.failed: RollcallError | None = None
         self.phase = Phase.GATHERING
@@ -109,6 +113,8 @@ class Lead:
 
     def handle(self, member: Member, message: Message) -> None:
         match message:
+            case Present():
+                member.send(Ping(time.time_ns()))
             case Pong(sent_ns, here_ns):
                 note_clock(member, sent_ns, here_ns)
             case Opened() if member is self._master:
@@ -221,6 +227,8 @@ class Lead:
     def _set_out(self, members: list[Member]) -> None:
         if not self._allow_mixed and (text := differences(members)):
             raise UsageError(text)
+        for member in members:
+            member.host = replace(member.host, slots=slots_of(member, self._ranks))
         for member in self._crew.members:
             if member not in members:
                 self._tell(f"going on without {member.name}: {member.lost or member.stage}")
@@ -289,6 +297,21 @@ class Lead:
             )
             first_rank += member.host.slots
         self.phase = Phase.RUNNING
+        self._begun(self._facts())
+
+    def _facts(self) -> dict[str, dict[str, Any]]:
+        """What the roll call found on each host that takes part, for the run's folder."""
+        return {
+            member.name: {
+                **asdict(member.present or Present("", "", "", "", 0, 0)),
+                "slots": member.host.slots,
+                "address": self._tried[member].own[self._address][0] if member in self._tried else self._address,
+                "interface": self._interface(member),
+                "clock_offset_ns": member.offset_ns,
+                "clock_error_ns": member.offset_error_ns,
+            }
+            for member in self._taking_part
+        }
 
     def _interface(self, member: Member) -> str | None:
         if member in self._tried:

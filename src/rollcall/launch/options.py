@@ -198,6 +198,7 @@ def run(
         hosts=named,
         reach=hosting.reach(
             place.way,
+            ranks=nproc_per_node,
             python=python,
             env=env or [],
             min_hosts=least,

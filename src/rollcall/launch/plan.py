@@ -53,6 +53,7 @@ class Reach:
 
     way: Way
     python: str = sys.executable  # there
+    ranks: str = ""  # gpu, cpu or auto: how many ranks hosts get that name no number
     env: tuple[tuple[str, str], ...] = ()  # to set there, beyond what is there already
     allow_mixed: bool = False
     min_hosts: int = 0  # 0: all of them
@@ -117,7 +118,7 @@ def _tuples(value: Any) -> Any:
 
 def check(plan: Plan) -> Plan:
     """The plan, if it can work on this host."""
-    if not 1 <= plan.slots <= MOST_RANKS_PER_HOST:
+    if not 1 <= plan.slots <= MOST_RANKS_PER_HOST and not (plan.hosts and plan.reach and plan.reach.ranks):
         raise UsageError(
             f"-n {plan.slots} asks for {plan.slots} ranks on one host, but 1 to {MOST_RANKS_PER_HOST} can start"
             f" there: use `-n {os.cpu_count()}` for one per core, or more hosts with --hosts"
@@ -134,7 +135,7 @@ def check(plan: Plan) -> Plan:
     if plan.max_restarts < 0:
         raise UsageError(f"--max-restarts {plan.max_restarts} is below zero: use 0 for none")
     for rank in plan.show.ranks or ():
-        if plan.nnodes == 1 and rank >= plan.world_size:
+        if plan.nnodes == 1 and all(host.slots for host in plan.hosts) and rank >= plan.world_size:
             raise UsageError(f"--show names rank {rank}, but the ranks of this run are 0 to {plan.world_size - 1}")
     check_program(plan.program, plan.cwd)
     return plan

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollcall.launch import supervise, title
-from rollcall.launch.names import impatient_env
+from rollcall.launch.host import supervise, title
+from rollcall.launch.host.names import impatient_env
 
 if TYPE_CHECKING:
     from rollcall.launch.plan import Plan
 
 # Without this folder on its path: nothing that lies here may take the place of a module it imports.
-_AGENT = "import sys; sys.flags.safe_path or sys.path.pop(0); from rollcall.launch.agent import main; main()"
+_AGENT = "import sys; sys.flags.safe_path or sys.path.pop(0); from rollcall.launch.host.agent import main; main()"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ def run(plan: "Plan") -> int:
     if not _begun:
         begin()
     agent = _begun.pop()
-    from rollcall.launch import family, launcher
+    from rollcall.launch import launcher
+    from rollcall.launch.host import family
 
     try:
         return launcher.follow(plan, agent)
@@ -85,7 +86,8 @@ def run(plan: "Plan") -> int:
 def _lead(plan: "Plan") -> int:
     """On several hosts: the agent that was started here, in case, is not needed."""
     abandon()
-    from rollcall.launch import family, launcher
+    from rollcall.launch import launcher
+    from rollcall.launch.host import family
 
     try:
         return launcher.lead(plan)

@@ -20,7 +20,7 @@ from _pytest._code import ExceptionInfo
 from _pytest._io import TerminalWriter
 from _pytest.outcomes import Skipped, XFailed
 
-from rollcall.launch.frames import users_part
+from rollcall.launch.host.frames import users_part
 from rollcall.launch.words import list_of
 
 _config: pytest.Config | None = None

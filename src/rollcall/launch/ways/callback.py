@@ -17,9 +17,9 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
 from rollcall.launch.crew import Line, Member, Start
+from rollcall.launch.host.routes import own_addresses
 from rollcall.launch.hosts import Host
 from rollcall.launch.plan import Plan
-from rollcall.launch.routes import own_addresses
 from rollcall.ports import EVERYWHERE, listen
 
 ADDRESSES, SECRET, NAME_FROM = "ROLLCALL_CALL", "ROLLCALL_SECRET", "ROLLCALL_NAME_FROM"

@@ -1,11 +1,11 @@
 """On this machine: an agent is a process of its own."""
 
-from rollcall.launch.keeper import GREETING
+from rollcall.launch.host.keeper import GREETING
 
 # Without the current folder on its path: nothing that lies there may take the place of a module it imports.
 # One line without newlines: it passes through the shells of other hosts, too.
 _KEEPER = (
-    "import sys; sys.flags.safe_path or sys.path.pop(0); exec('try:\\n from rollcall.launch.keeper import main\\n"
+    "import sys; sys.flags.safe_path or sys.path.pop(0); exec('try:\\n from rollcall.launch.host.keeper import main\\n"
     f'except ImportError as error: sys.exit(print("\\\\n{GREETING}rollcall not found by " + sys.executable) or 1)\');'
     " main(sys.argv[1])"
 )

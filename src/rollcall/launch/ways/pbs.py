@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rollcall.errors import UsageError
 from rollcall.launch.crew import Start
+from rollcall.launch.host.presence import gpu_nodes
 from rollcall.launch.hosts import Host
 from rollcall.launch.plan import Plan
-from rollcall.launch.presence import gpu_nodes
 from rollcall.launch.ways import callback, local
 
 Environ = Mapping[str, str]

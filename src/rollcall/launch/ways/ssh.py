@@ -7,8 +7,8 @@ import os
 import shlex
 import socket
 
+from rollcall.launch.host.keeper import GREETING
 from rollcall.launch.hosts import Host
-from rollcall.launch.keeper import GREETING
 from rollcall.launch.plan import Plan
 from rollcall.launch.ways import local
 

@@ -45,7 +45,7 @@ class Ear:
 
 
 def _end() -> NoReturn:
-    from rollcall.launch import family
+    from rollcall.launch.host import family
 
     family.end_all(_ORPHANED_GRACE_S)
     os._exit(1)

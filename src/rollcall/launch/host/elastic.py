@@ -26,14 +26,14 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler
 from torch.distributed.elastic.utils import macros
 
 from rollcall.errors import RankError
-from rollcall.launch import family
-from rollcall.launch.forkserver import ForkServers
+from rollcall.launch.host import family
+from rollcall.launch.host.forkserver import ForkServers
+from rollcall.launch.host.output import STDERR, STDOUT, OutputPump
+from rollcall.launch.host.stalls import Stalls
 from rollcall.launch.messages import AttemptOver, Ended, Note, Started, Wire
-from rollcall.launch.output import STDERR, STDOUT, OutputPump
 from rollcall.launch.plan import Plan
 from rollcall.launch.report import SETTLE_S
 from rollcall.launch.runs import RankLogs, RunHere
-from rollcall.launch.stalls import Stalls
 from rollcall.launch.words import how_it_ended
 
 _LOOK_S = 0.1  # at most so long until a request to stop, or another host's failure, is noticed

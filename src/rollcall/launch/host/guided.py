@@ -18,11 +18,11 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
-from rollcall.launch import routes
-from rollcall.launch.elastic import HostAgent
+from rollcall.launch.host import routes
+from rollcall.launch.host.elastic import HostAgent
+from rollcall.launch.host.rendezvous import serve_store
 from rollcall.launch.messages import Begin, Cancel, Close, Closed, Dismiss, Done, Message, Open, Ping, Pong, Try, Wire
 from rollcall.launch.plan import LOOPBACK, Plan
-from rollcall.launch.rendezvous import serve_store
 
 _LOOK_S = 0.1
 

@@ -17,7 +17,9 @@ import sys
 import time
 from typing import NoReturn
 
-from rollcall.launch import supervise
+from rollcall.launch.host import supervise
+from rollcall.launch.host.names import impatient_env
+from rollcall.launch.host.presence import present
 from rollcall.launch.messages import (
     AgentEnded,
     Dismiss,
@@ -34,8 +36,6 @@ from rollcall.launch.messages import (
     Wire,
     take_stdio,
 )
-from rollcall.launch.names import impatient_env
-from rollcall.launch.presence import present
 from rollcall.launch.words import shell_code
 
 GREETING = "rollcall> "  # before a line of the way up: a login shell may say other things first
@@ -103,7 +103,7 @@ def _fork_agent(wire_in: int, wire_out: int) -> tuple[int, socket.socket]:
     pid = os.fork()
     if pid == 0:
         here.close()
-        from rollcall.launch import agent
+        from rollcall.launch.host import agent
 
         agent.follow(there, wire_in, wire_out, keeper)
     there.close()
@@ -115,7 +115,7 @@ def _answer(wire: Wire) -> tuple[Order, list[socket.socket]] | None:
     message: Message | None
     with contextlib.suppress(OSError):  # the line broke
         wire.send(present())
-        from rollcall.launch import routes  # only now: being here comes first
+        from rollcall.launch.host import routes  # only now: being here comes first
 
         doors: list[routes.Door] = []
         while (message := wire.receive()) is not None:
@@ -189,7 +189,7 @@ def _stay(agent: int, wire_in: int) -> int:
 
 
 def _end(code: int) -> NoReturn:
-    from rollcall.launch import family
+    from rollcall.launch.host import family
 
     family.end_all(0)
     os._exit(code)

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from rollcall.launch import supervise, title
-from rollcall.launch.frames import users_part
+from rollcall.launch.host import supervise, title
+from rollcall.launch.host.frames import users_part
 from rollcall.launch.plan import Program
 
 _EXIT_FLUSH_FAILED = 120  # what CPython exits with when stdout could not be flushed

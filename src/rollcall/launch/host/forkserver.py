@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from rollcall.launch import supervise
+from rollcall.launch.host import supervise
 
 # What a child of the server turns into. It gets the request and its extra file descriptors.
 Become = Callable[[dict[str, Any], list[int]], NoReturn]
@@ -171,7 +171,7 @@ def serve(control: socket.socket, become: Become) -> NoReturn:
     try:
         _Server(control, become).run()
     except (EOFError, OSError):  # who holds the handle is gone, and nobody is left to answer to
-        from rollcall.launch import family
+        from rollcall.launch.host import family
 
         family.end_all(0)
     os._exit(0)

@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from rollcall.errors import RollcallError, UsageError
-from rollcall.launch import names, preload, rank, supervise, title
-from rollcall.launch.ear import Ear
-from rollcall.launch.forkserver import ForkServers
+from rollcall.launch.host import names, preload, rank, supervise, title
+from rollcall.launch.host.ear import Ear
+from rollcall.launch.host.forkserver import ForkServers
+from rollcall.launch.host.safety import folder_of, why_not_to_fork
 from rollcall.launch.messages import Message, Note, Order, Ready, Refused, Stop, Wire, take_stdio
 from rollcall.launch.plan import Plan
-from rollcall.launch.safety import folder_of, why_not_to_fork
 
 if TYPE_CHECKING:
-    from rollcall.launch.elastic import HostAgent
+    from rollcall.launch.host.elastic import HostAgent
 
 # Runs this host's part to its end, once ranks can be forked; the exit code says only whether all was well here.
 Then = Callable[[Plan, Order, ForkServers, Wire], int]
@@ -52,7 +52,7 @@ def follow(link: socket.socket, wire_in: int, wire_out: int, keeper: int) -> NoR
     """On a host among several: forked by its keeper, which answers the launcher until torch is imported."""
     supervise.become_subreaper()
     chose_threads = _import_torch()
-    from rollcall.launch.keeper import receive_order
+    from rollcall.launch.host.keeper import receive_order
 
     handed = receive_order(link)
     link.close()
@@ -72,7 +72,7 @@ def _obey(wire: Wire, order: Order, chose_threads: bool, then: Then, private: tu
     except RollcallError as error:
         wire.send(Refused(str(error), error.exit_code))
         code = error.exit_code
-    from rollcall.launch import family
+    from rollcall.launch.host import family
 
     family.end_all(0)
     # Not sys.exit: tearing torch down takes a third of a second, and nothing is left to save.
@@ -116,8 +116,8 @@ def _serve(wire: Wire, order: Order, plan: Plan, then: Then, private: tuple[int,
 def _alone(plan: Plan, order: Order, servers: ForkServers, wire: Wire) -> int:
     """This host by itself; or among others that were started by hand, which agree among each other."""
     # Only now: it starts threads, and a rank does not need it.
-    from rollcall.launch.elastic import HostAgent
-    from rollcall.launch.rendezvous import RollCall
+    from rollcall.launch.host.elastic import HostAgent
+    from rollcall.launch.host.rendezvous import RollCall
     from rollcall.launch.runs import RunHere
 
     _hush("torch.distributed.elastic")
@@ -140,7 +140,7 @@ def _alone(plan: Plan, order: Order, servers: ForkServers, wire: Wire) -> int:
 
 def _guided(keeper: int, listener_fds: list[int], plan: Plan, order: Order, servers: ForkServers, wire: Wire) -> int:
     """Among others that the launcher leads."""
-    from rollcall.launch.guided import Guided, GuidedAgent
+    from rollcall.launch.host.guided import Guided, GuidedAgent
     from rollcall.launch.runs import RunHere
 
     _hush("torch.distributed.elastic")
