@@ -272,6 +272,7 @@ def test_hosts_end_their_ranks_when_the_launcher_sleeps(rollcall: Runner, hosts:
         process.send_signal(signal.SIGCONT)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 1, err
+    assert "rollcall here was stopped for" in err
     assert "was lost" in err
 
 

@@ -47,6 +47,7 @@ _SETTLE_HOSTS_S = 12.0  # from the first host that failed to come until the othe
 _REJOIN_S = 3.0  # for an agent that was killed to come back before the next attempt begins without it
 _NEEDED_S = 30.0  # the same where there can be no attempt without it
 _TRY_AGAIN_S = 10.0  # a host that is lost is asked again so often whether it is back
+_ASLEEP_S = 5.0
 _TELL_AFTER_S, _TELL_EVERY_S = 5.0, 30.0
 
 
@@ -88,6 +89,7 @@ class Lead:
         self._patience_s = _SETTLE_HOSTS_S
         self._asked_again_s = 0.0
         self._pinged_s = 0.0
+        self._ticked_s = time.monotonic()
         self._stopping = False
         self._wait_anew()
         self._crew.start(crew.members)
@@ -167,6 +169,7 @@ class Lead:
     # What is due.
 
     def tick(self) -> None:
+        self._notice_own_sleep()
         self._ping()
         self._notice_silence()
         if self._stopping or self.phase is Phase.LEAVING:
@@ -191,6 +194,15 @@ class Lead:
             for member in self._crew.members:
                 if member.present is not None and (member.ready or not member.ordered):
                     member.send(Ping(time.time_ns()))
+
+    def _notice_own_sleep(self) -> None:
+        """After Ctrl-Z, or on a laptop that slept: then it was not the hosts that were silent."""
+        now = time.monotonic()
+        slept_s, self._ticked_s = now - self._ticked_s, now
+        if slept_s > _ASLEEP_S:
+            self._tell(f"rollcall here was stopped for {slept_s:.0f} s; hosts end their ranks after {SILENCE_S:g} s")
+            for member in self._crew.members:
+                member.heard_s = now
 
     def _notice_silence(self) -> None:
         now = time.monotonic()

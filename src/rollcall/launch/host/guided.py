@@ -13,21 +13,20 @@ from torch.distributed import HashStore, Store, TCPStore
 from torch.distributed.elastic.agent.server.api import Worker
 from torch.distributed.elastic.rendezvous import (
     RendezvousGracefulExitError,
-    RendezvousHandler,
     RendezvousInfo,
     RendezvousStoreInfo,
 )
 
 from rollcall.launch.host import routes
 from rollcall.launch.host.elastic import HostAgent
-from rollcall.launch.host.rendezvous import serve_store
+from rollcall.launch.host.rendezvous import Handler, serve_store
 from rollcall.launch.messages import Begin, Cancel, Close, Closed, Dismiss, Done, Message, Open, Ping, Pong, Try, Wire
 from rollcall.launch.plan import LOOPBACK, Plan
 
 _LOOK_S = 0.1
 
 
-class Guided(RendezvousHandler):
+class Guided(Handler):
     """What the launcher says becomes a rendezvous."""
 
     def __init__(self, wire: Wire, listener_fds: list[int]) -> None:
@@ -116,25 +115,6 @@ class Guided(RendezvousHandler):
 
     def leave(self) -> None:
         self._store = None
-
-    @property
-    def use_agent_store(self) -> bool:
-        return True
-
-    def get_backend(self) -> str:
-        return "rollcall"
-
-    def get_run_id(self) -> str:
-        return ""
-
-    def is_closed(self) -> bool:
-        return False
-
-    def set_closed(self) -> None:
-        pass
-
-    def shutdown(self) -> bool:
-        return True
 
 
 class GuidedAgent(HostAgent):

@@ -29,7 +29,32 @@ _POLL_S = 0.05
 _LEAVE_S = 5.0
 
 
-class RollCall(RendezvousHandler):
+class Handler(RendezvousHandler):
+    """What elastic asks of every handler, and we have little use for."""
+
+    _run_id = ""
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True
+
+    def get_backend(self) -> str:
+        return "rollcall"
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        pass
+
+    def shutdown(self) -> bool:
+        return True
+
+
+class RollCall(Handler):
     """The meeting of `nnodes` agents at `addr:port`, which the agent of node 0 holds."""
 
     def __init__(
@@ -109,25 +134,6 @@ class RollCall(RendezvousHandler):
                 if self._store.check([f"rollcall/left/{n}" for n in range(self._nnodes)]):
                     return
                 time.sleep(_POLL_S)
-
-    @property
-    def use_agent_store(self) -> bool:
-        return True
-
-    def get_backend(self) -> str:
-        return "rollcall"
-
-    def get_run_id(self) -> str:
-        return self._run_id
-
-    def is_closed(self) -> bool:
-        return False
-
-    def set_closed(self) -> None:
-        pass
-
-    def shutdown(self) -> bool:
-        return True
 
     def _open(self, port: int) -> tuple[int, Store]:
         """The agents' store: held by node 0, reached by the others."""
