@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Debian packages that some tests need; installed only where this runs as root on Debian.
 SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname
 
-.PHONY: setup demo test lint bench bench-hosts soak clean
+.PHONY: setup demo test lint bench bench-hosts soak corpus clean
 
 setup: $(VENV)/.setup
 
@@ -59,6 +59,10 @@ soak: $(VENV)/.dev
 	tools/system-packages $(SYSTEM_PACKAGES)
 	for round in $$(seq $(SOAK)); do echo "round $$round of $(SOAK)"; \
 		$(BIN)/python -m pytest -n 2 -q -x tests/faults tests/hosts || exit 1; done
+
+# How many of the planted bugs are named: kind, ranks and line; and whether a correct twin is blamed.
+corpus: $(VENV)/.dev
+	$(BIN)/python -m tests.explain.corpus
 
 clean:
 	rm -rf $(VENV) .venv-peers .rollcall

@@ -1,6 +1,7 @@
 """The commands of rollcall, one short function each. No logic: each hands over to its module."""
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -19,6 +20,26 @@ app.command(context_settings={"allow_interspersed_args": False})(options.run)
 
 
 app.command()(doctor_options.doctor)
+
+
+@app.command()
+def explain(
+    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    attempt: Annotated[int | None, typer.Option(help="Which attempt. Default: the last.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Say what happened in a run: which rank, which call, which line, and why; and who waited for whom.
+
+    [bold]Examples[/]
+
+      rollcall explain
+
+      rollcall explain 2026-11-15T10-02-11-train --json
+    """
+    from rollcall.explain.show import find_run, show
+    from rollcall.launch.runs import home
+
+    show(find_run(run, home()), attempt, json)
 
 
 @app.command()

@@ -10,11 +10,24 @@ from rollcall.errors import RollcallError, say
 from rollcall.launch import reach
 from rollcall.launch.console import Console, visibility
 from rollcall.launch.crew import Crew, Gone, Line, Member
+from rollcall.launch.hangs import HangWatch
 from rollcall.launch.host.output import STDOUT
 from rollcall.launch.hosts import Host
 from rollcall.launch.lead import Lead
 from rollcall.launch.logfiles import LogFiles
-from rollcall.launch.messages import AttemptOver, Ended, File, Message, Note, Order, Output, Refused, Started, Stop
+from rollcall.launch.messages import (
+    AttemptOver,
+    Ended,
+    File,
+    Message,
+    Note,
+    Order,
+    Output,
+    Refused,
+    Stacks,
+    Started,
+    Stop,
+)
 from rollcall.launch.mute import mute
 from rollcall.launch.plan import Plan
 from rollcall.launch.report import Report
@@ -23,6 +36,7 @@ from rollcall.launch.start import Agent, interrupts
 from rollcall.launch.words import how_it_ended, shell_code
 
 _TICK_S = 0.02
+_STACKS_S = 0.3  # for ranks to write down where they are
 _TIMED_OUT = 124  # as timeout(1) has it
 _STOP_S = 15.0  # beyond the grace: then hosts that do not answer are left to themselves
 
@@ -62,6 +76,8 @@ class _Run:
         self._report = Report()
         self._logs = LogFiles(self._say)
         self._agent_code = 0
+        self._hangs = HangWatch(folder.path, plan.hang_after_s)
+        self._has_told = False  # why nothing moved
         self._stopped_by: int | None = None
         self._stopped_s = 0.0
         self._timed_out = False
@@ -97,6 +113,8 @@ class _Run:
             self._handle(*event)
         if self._lead is not None:
             self._lead.tick()
+        if self._plan.record and self._stopped_by is None and self._hangs.look():
+            self._note_hang()
         if event is None or not self._crew.has_more:
             self._console.tick()
 
@@ -147,7 +165,29 @@ class _Run:
         traceback = self._console.ended(ended.rank, failed=ended.exit_code != 0)
         # On our clock: who failed first may have failed on a host whose clock is ahead.
         self._report.add(replace(ended, ended_ns=ended.ended_ns - member.offset_ns), traceback)
-        self._folder.note_attempt(ended.attempt, exit_codes={str(ended.rank): ended.exit_code})
+        rank = str(ended.rank)
+        self._folder.note_attempt(
+            ended.attempt,
+            exit_codes={rank: ended.exit_code},
+            ended_ns={rank: ended.ended_ns},
+            asked={rank: True} if ended.asked else {},
+            causes={rank: ended.cause} if ended.cause else {},
+        )
+
+    def _note_hang(self) -> None:
+        """Nothing moves: say why, while it is still there to be looked at."""
+        self._crew.send_all(Stacks())
+        time.sleep(_STACKS_S)
+        self._say(f"no rank has got any further for {self._plan.hang_after_s:g} s, and some wait")
+        self._tell_why()
+        if self._plan.on_hang == "stop":
+            self._timed_out = self._has_told = True
+            interrupts.append(signal.SIGTERM)
+
+    def _tell_why(self) -> None:
+        from rollcall.explain.show import tell  # here: numpy and all are needed only when something went wrong
+
+        tell(self._folder.path)
 
     def _note_loss(self, member: Member) -> None:
         """A host is gone in the middle of an attempt, and its ranks in the middle of a line."""
@@ -205,6 +245,8 @@ class _Run:
         outcome, code = self._verdict()
         seconds = round(time.monotonic() - self._started_s, 3)
         self._folder.save(outcome=outcome, exit_code=code, seconds=seconds)
+        if code and self._plan.record and not self._has_told and (outcome == "failed" or self._timed_out):
+            self._tell_why()
         return code
 
     def _verdict(self) -> tuple[str, int]:

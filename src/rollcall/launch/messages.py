@@ -42,6 +42,11 @@ class Stop(Message):
 
 
 @dataclasses.dataclass(frozen=True)
+class Stacks(Message):
+    """Have the ranks write down where they are."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Ping(Message):
     """Are you there, and what does your clock say? Whoever hears none for a while is cut off."""
 
@@ -193,6 +198,7 @@ class File(Message):
     """Part of a file that belongs into the run's folder, from a host that does not share it."""
 
     path: str
+    at: int
     data: bytes = b""
 
 

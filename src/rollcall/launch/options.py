@@ -57,6 +57,11 @@ def run(
     grace: Annotated[
         float, _option("Seconds that ranks get to end when asked to.", "--shutdown-timeout", "--grace")
     ] = 10.0,
+    no_record: Annotated[
+        bool, typer.Option("--no-record", help="Do not record what the ranks say to each other.")
+    ] = False,
+    hang_after: Annotated[float, typer.Option(help="Explain when nothing has moved for so many seconds.")] = 60.0,
+    on_hang: Annotated[str, typer.Option(help="Then: report goes on, stop ends the run with 124.")] = "report",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and the commands it replaces.")] = False,
     show: Annotated[
         str, typer.Option(help="Ranks to show: 0, or 0,2-3, or all.", rich_help_panel=_LOGS, metavar="RANKS")
@@ -156,6 +161,10 @@ def run(
     """
     if module and no_python:
         raise UsageError("-m and --no-python exclude each other: a module is run by Python")
+    if on_hang not in ("report", "stop"):
+        raise UsageError(f"--on-hang {on_hang} is not known: use report or stop")
+    if hang_after <= 0:
+        raise UsageError(f"--hang-after {hang_after:g} is not a time to wait: use seconds, such as 60")
     if start not in ("warm", "fresh"):
         raise UsageError(f"--start {start} is not known: use warm or fresh")
     if rdzv_backend not in _BACKENDS:
@@ -223,6 +232,9 @@ def run(
         grace_s=grace,
         log_dir=log_dir,
         virtual_local_rank=virtual_local_rank,
+        record=not no_record,
+        hang_after_s=hang_after,
+        on_hang=cast('Literal["report", "stop"]', on_hang),
         show=Show(
             _ranks("--show", show),
             _ranks("--local-ranks-filter", local_ranks_filter or "all"),

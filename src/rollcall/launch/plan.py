@@ -86,6 +86,9 @@ class Plan:
     grace_s: float = 10.0
     log_dir: str | None = None
     virtual_local_rank: bool = False
+    record: bool = False
+    hang_after_s: float = 60.0
+    on_hang: Literal["report", "stop"] = "report"
     show: Show = Show()
     cwd: str = ""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rollcall.errors import UsageError, say
 from rollcall.launch.messages import File, Wire
@@ -67,8 +67,9 @@ class RunHere:
 
     def _send_file(self, wire: Wire, path: Path) -> None:
         with open(path, "rb") as file:
-            while data := file.read(_CHUNK_BYTES):
-                wire.send(File(str(path.relative_to(self.folder)), data))
+            for at in _written(file):
+                file.seek(at)
+                wire.send(File(str(path.relative_to(self.folder)), at, file.read(_CHUNK_BYTES)))
         path.unlink()
 
     def remove(self) -> None:
@@ -166,7 +167,8 @@ class RunFolder:
         if target.is_relative_to(self.path.resolve()):
             with contextlib.suppress(OSError):
                 target.parent.mkdir(parents=True, exist_ok=True)
-                with open(target, "ab") as out:
+                with open(os.open(target, os.O_WRONLY | os.O_CREAT, 0o644), "wb") as out:
+                    out.seek(file.at)
                     out.write(file.data)
 
     def save(self, **facts: Any) -> None:
@@ -176,6 +178,16 @@ class RunFolder:
         with contextlib.suppress(OSError):  # a full disk is no reason to end the run
             fresh.write_text(json.dumps(self._facts, indent=2) + "\n")
             fresh.replace(self.path / "run.json")
+
+
+def _written(file: BinaryIO) -> Iterator[int]:
+    """Where the chunks of a file begin that hold something: a ring is mostly a hole. The last one always counts."""
+    size = os.fstat(file.fileno()).st_size
+    for at in range(0, size, _CHUNK_BYTES):
+        is_last = at + _CHUNK_BYTES >= size
+        with contextlib.suppress(OSError):  # past the last data
+            if is_last or os.lseek(file.fileno(), at, os.SEEK_DATA) < at + _CHUNK_BYTES:
+                yield at
 
 
 def all_runs() -> Iterator[dict[str, Any]]:

@@ -23,7 +23,7 @@ from rollcall.launch.host import names, preload, rank, supervise, title
 from rollcall.launch.host.ear import Ear
 from rollcall.launch.host.forkserver import ForkServers
 from rollcall.launch.host.safety import folder_of, why_not_to_fork
-from rollcall.launch.messages import Message, Note, Order, Ready, Refused, Stop, Wire, take_stdio
+from rollcall.launch.messages import Message, Note, Order, Ready, Refused, Stacks, Stop, Wire, take_stdio
 from rollcall.launch.plan import Plan
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _alone(plan: Plan, order: Order, servers: ForkServers, wire: Wire) -> int:
         tell=lambda text: wire.send(Note(text)),
     )
     agent = HostAgent(meeting, plan, RunHere(Path(order.folder)), servers, wire, order.stdin_fd)
-    ear = Ear(wire, lambda message: _heed_stop(agent, message))
+    ear = Ear(wire, lambda message: _heed(agent, message))
     ear.listen()
     return agent.serve()
 
@@ -149,7 +149,7 @@ def _guided(keeper: int, listener_fds: list[int], plan: Plan, order: Order, serv
     agent = GuidedAgent(meeting, plan, here, servers, wire, os.open(os.devnull, os.O_RDONLY))
 
     def heed(message: Message) -> None:
-        _heed_stop(agent, message)
+        _heed(agent, message)
         meeting.hear(message)
 
     ear = Ear(wire, heed)
@@ -162,9 +162,11 @@ def _guided(keeper: int, listener_fds: list[int], plan: Plan, order: Order, serv
         here.remove()
 
 
-def _heed_stop(agent: "HostAgent", message: Message) -> None:
+def _heed(agent: "HostAgent", message: Message) -> None:
     if isinstance(message, Stop):
         agent.stop(message.signal, message.now)
+    elif isinstance(message, Stacks):
+        agent.ask_for_stacks()
 
 
 def _hush(package: str) -> None:
@@ -178,6 +180,8 @@ def _import_once(plan: Plan) -> None:
     """What every rank would import sooner or later: of torch, and of the user's modules."""
     for name in preload.of_torch(plan):
         importlib.import_module(name)
+    if plan.record:
+        importlib.import_module("rollcall.record.recorder")
     first = str(folder_of(plan.program, plan.cwd))
     sys.path.insert(0, first)  # the user's modules are found where the program would find them
     for name in plan.preload:

@@ -35,7 +35,9 @@ from rollcall.launch.plan import Plan
 from rollcall.launch.report import SETTLE_S
 from rollcall.launch.runs import RankLogs, RunHere
 from rollcall.launch.words import how_it_ended
+from rollcall.record.stacks import ASK
 
+_STACKS_S = 0.1  # for ranks to write down where they are
 _LOOK_S = 0.1  # at most so long until a request to stop, or another host's failure, is noticed
 _TERM_GRACE_S = 3.0  # between SIGTERM and SIGKILL, for those who did not heed SIGINT
 _HELPERS_S = 0.5  # for what ends by itself once its rank is gone
@@ -134,6 +136,7 @@ class HostAgent(SimpleElasticAgent):
             "cwd": self._plan.cwd,
             "program": {"kind": program.kind, "target": program.target, "args": args},
             "start": self._plan.start,
+            "record": self._plan.record,
         }
         pid = self._servers.start(request, (self._stdin_fd, out, err))
         os.close(out)
@@ -175,6 +178,7 @@ class HostAgent(SimpleElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         if self._stop_with is not None:
+            self.ask_for_stacks()
             raise SignalException("asked to stop", self._stop_with)
         self._note_ends(_LOOK_S if self._rank_of else 0)
         self._end_the_stalled()
@@ -208,6 +212,16 @@ class HostAgent(SimpleElasticAgent):
                 self._wire.send(Note(f"rank {rank} on {socket.gethostname()} {warning}"))
             else:
                 os.kill(pid, signal.SIGKILL)
+
+    def ask_for_stacks(self) -> None:
+        """Where the ranks are, before they are ended: what keeps a run waiting may be nowhere else."""
+        rings = self._run.folder / "rings" / f"attempt-{self._meeting.attempt}"
+        ranks = list(self._rank_of.items())
+        asked = [pid for pid, worker in ranks if (rings / f"rank-{worker.global_rank}.ring").exists()]
+        for pid in asked:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, ASK)
+        time.sleep(_STACKS_S if asked else 0)
 
     def _hear_the_others(self) -> None:
         """A fresh interpreter takes its time to end: who failed first need not be gone first."""

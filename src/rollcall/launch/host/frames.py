@@ -4,7 +4,7 @@ import runpy
 from pathlib import Path
 from types import TracebackType
 
-_OURS = str(Path(__file__).parents[1])
+_OURS = str(Path(__file__).parents[2])
 _HIDDEN = ("<frozen runpy>", runpy.__file__, "<frozen importlib")
 
 

@@ -33,7 +33,7 @@ def become(request: dict[str, Any], _extra_fds: list[int]) -> NoReturn:
     os.chdir(request["cwd"])
     program = Program(**request["program"])
     if request["start"] == "warm":
-        run_here(program)
+        run_here(program, request["record"])
     run_fresh(program)
 
 
@@ -46,8 +46,10 @@ def run_fresh(program: Program) -> NoReturn:
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
-def run_here(program: Program) -> NoReturn:
+def run_here(program: Program, record: bool) -> NoReturn:
     """Run the program in this very process, as the interpreter's own start would."""
+    if record:
+        _begin_recording()
     main = sys.modules["__main__"] = _new_main()
     sys.argv = [program.target, *program.args]
     sys.orig_argv = program.command()
@@ -55,6 +57,15 @@ def run_here(program: Program) -> NoReturn:
     forget_random_state()
     gc.enable()
     _finish(_guard(program, main), main)
+
+
+def _begin_recording() -> None:
+    from rollcall.record import recorder
+
+    try:
+        recorder.begin(Path(os.environ["ROLLCALL_RUN"]), os.environ)
+    except OSError as error:  # a full disk is no reason not to run
+        print(f"rollcall: this rank is not recorded ({error.strerror})", file=sys.stderr)
 
 
 def _new_main() -> ModuleType:
@@ -77,11 +88,19 @@ def _guard(program: Program, main: ModuleType) -> int:
     try:
         _RUNNERS[program.kind](program.target, main)
     except SystemExit as stop:
-        return _exit_code(stop)
+        return _noted(_exit_code(stop), stop)
     except BaseException as error:
         error.__traceback__ = users_part(error.__traceback__)
-        return _report(error)
-    return 0
+        return _noted(_report(error), error)
+    return _noted(0)
+
+
+def _noted(code: int, error: BaseException | None = None) -> int:
+    """How the program ended, for those who will read the recording."""
+    recorder = sys.modules.get("rollcall.record.recorder")
+    if recorder is not None and recorder.current() is not None:
+        recorder.current().note_end(code, error)
+    return code
 
 
 def _run_script(target: str, main: ModuleType) -> None:

@@ -1,0 +1,162 @@
+"""How two lines of a program stand to each other: one after the other, or in branches that exclude each other.
+
+Ranks run the same source. Where two of them are in different calls, the innermost function that both are in tells
+why: one has skipped the other's line, or took another branch.
+"""
+
+import ast
+import functools
+from dataclasses import dataclass
+from typing import Literal
+
+from rollcall.explain.load import Site
+
+Relation = Literal["after", "before", "exclusive", "same", "unknown"]
+
+
+@dataclass(frozen=True)
+class Parting:
+    """The innermost function that two ranks are both in, and the line of each there."""
+
+    file: str
+    mine: int
+    theirs: int
+
+
+def parting(mine: Site, theirs: Site) -> Parting | None:
+    """Where the ways of two ranks part; None where they have no function in common."""
+    ours, others = list(reversed(mine.chain)), list(reversed(theirs.chain))
+    found = None
+    for a, b in zip(ours, others, strict=False):
+        if (a.file, a.function) != (b.file, b.function):
+            break
+        found = Parting(a.file, a.line, b.line)
+        if a.line != b.line:
+            break
+    return found
+
+
+def relation(where: Parting) -> Relation:
+    """How my line stands to theirs."""
+    if where.mine == where.theirs:
+        return "same"
+    tree = _parse(where.file)
+    if tree is None:
+        return "unknown"
+    mine, theirs = _path_to(tree, where.mine), _path_to(tree, where.theirs)
+    for (node, branch), (other, other_branch) in zip(mine, theirs, strict=False):
+        if node is not other:
+            break
+        if branch != other_branch:
+            return "exclusive"
+    if _leaves(mine, where.theirs) or _leaves(theirs, where.mine):
+        return "exclusive"
+    return "after" if where.mine > where.theirs else "before"
+
+
+def _leaves(path: list[tuple[ast.AST, str]], other: int) -> bool:
+    """Whether a branch on this path ends with a return or the like, before the other line is reached."""
+    for node, branch in path:
+        if isinstance(node, ast.If) and _end(node) < other:
+            block = [child for name, child in _children(node) if name == branch]
+            if isinstance(block[-1], ast.Return | ast.Raise | ast.Continue | ast.Break):
+                return True
+    return False
+
+
+def is_choice_of_loop(where: Parting) -> bool:
+    """Whether both lines are branches that a loop takes by what it is at: then each comes in its turn."""
+    tree = _parse(where.file)
+    if tree is None:
+        return False
+    turns: set[str] = set()
+    for (node, branch), (other, other_branch) in zip(
+        _path_to(tree, where.mine), _path_to(tree, where.theirs), strict=False
+    ):
+        if node is not other:
+            break
+        if branch != other_branch:
+            return isinstance(node, ast.If) and bool(
+                turns & {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
+            )
+        if isinstance(node, ast.For):
+            turns |= {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+    return False
+
+
+def calls_later(file: str, line: int, other: int) -> bool:
+    """Whether, after `line` in its own block, something is called that `other` calls, too."""
+    tree = _parse(file)
+    if tree is None:
+        return False
+    wanted = _called(tree, other, other)
+    path = _path_to(tree, line)
+    block = _block_of(path)
+    later = [node for node in block if node.lineno > line]
+    return any(_names(node) & wanted for node in later)
+
+
+@functools.cache
+def _parse(file: str) -> ast.Module | None:
+    try:
+        with open(file, encoding="utf-8") as text:
+            return ast.parse(text.read())
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def _path_to(tree: ast.AST, line: int) -> list[tuple[ast.AST, str]]:
+    """From the outside to the statement at a line: each node, and the branch of it that leads on."""
+    path: list[tuple[ast.AST, str]] = []
+    node: ast.AST | None = tree
+    while node is not None:
+        step = next(((name, child) for name, child in _children(node) if child.lineno <= line <= _end(child)), None)
+        if step is None:
+            break
+        path.append((node, step[0]))
+        node = step[1]
+    return path
+
+
+def _children(node: ast.AST) -> list[tuple[str, ast.stmt]]:
+    found = []
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(node, name, None)
+        if isinstance(block, list):
+            found += [(name, child) for child in block if isinstance(child, ast.stmt)]
+    for number, handler in enumerate(getattr(node, "handlers", [])):
+        found += [(f"handler {number}", child) for child in handler.body]
+    for number, case in enumerate(getattr(node, "cases", [])):
+        found += [(f"case {number}", child) for child in case.body]
+    return found
+
+
+def _block_of(path: list[tuple[ast.AST, str]]) -> list[ast.stmt]:
+    if not path:
+        return []
+    node, branch = path[-1]
+    return [child for name, child in _children(node) if name == branch]
+
+
+def _end(node: ast.stmt) -> int:
+    return node.end_lineno or node.lineno
+
+
+def _called(tree: ast.AST, first: int, last: int) -> set[str]:
+    return {
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and first <= node.lineno <= last
+        for name in _names(node)
+    }
+
+
+def _names(node: ast.AST) -> set[str]:
+    """The names of what is called below a node, less what is too common to tell anything."""
+    names = set()
+    for each in ast.walk(node):
+        if isinstance(each, ast.Call):
+            target = each.func
+            name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
+            names.add(name)
+    return names - {"", "print", "tensor", "item", "get_rank", "get_world_size", "tolist", "format", "append"}

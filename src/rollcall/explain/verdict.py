@@ -1,0 +1,115 @@
+"""The finding that explains the outcome, in a paragraph; and everything that was found, for people and for programs."""
+
+import linecache
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollcall.explain import waits
+from rollcall.explain.calls import collectives
+from rollcall.explain.findings import Finding, find
+from rollcall.explain.load import Run, Site, load
+
+# What to change, by kind. Said only where it holds whatever the program.
+_ADVICE = {
+    "missing-rank": "let all ranks of the group make this call, or none",
+    "order-swap": "make these calls in the same order on all ranks",
+    "order-inversion": "issue async ops of one group in the same order on all ranks",
+    "mismatched-op": "make the same call on all ranks",
+    "mismatched-shape": "use the same shape on all ranks; pad, or exchange the sizes first",
+    "mismatched-dtype": "use the same dtype on all ranks",
+    "mismatched-reduce-op": "use the same reduce op on all ranks",
+    "mismatched-root": "name the same root on all ranks",
+    "mismatched-splits": "let what each rank sends be what the other expects",
+    "p2p-deadlock": "let one side receive while the other sends, or use isend, irecv or batch_isend_irecv",
+    "p2p-against-collective": "let both sides make the same kind of call",
+    "tag-mismatch": "use the same tag on both sides",
+    "wrong-peer": "check the rank it sends to or receives from",
+    "unmatched-recv": "let somebody send it, or leave the receive out",
+    "unmatched-send": "receive it, or leave the send out",
+    "p2p-size": "receive into a tensor of the size that is sent",
+    "p2p-dtype": "receive into a tensor of the dtype that is sent",
+    "cross-group-deadlock": "use the groups in the same order on all ranks",
+    "group-incomplete": "let all ranks of the world call new_group, also those that are not in the group",
+    "world-incomplete": "start as many ranks as the world size says, and let all of them call init_process_group",
+    "non-member-call": "call it only where dist.get_rank(group) is not -1",
+    "concurrent-calls": "use one group per thread, or one thread for all communication",
+    "unwaited-work": "call wait() on the handle before the result is used",
+    "buffer-overwritten": "leave the buffer alone until wait() has returned",
+    "ddp-uneven-inputs": "give all ranks as many batches, or use DDP's join()",
+    "ddp-model-mismatch": "build the same model on all ranks before it is wrapped",
+    "rank-exited-early": "let all ranks leave together",
+    "busy-rank": "look at what it does there; the others only wait",
+    "input-stall": "look at where its data comes from; the others only wait",
+}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    run: Run
+    outcome: str  # ok, failed, hung, stopped
+    findings: list[Finding]
+    waits: waits.Waits
+
+    @property
+    def verdict(self) -> Finding | None:
+        return self.findings[0] if self.findings else None
+
+
+def explain(folder: Path, attempt: int | None = None) -> Explanation:
+    run = load(folder, attempt)
+    found = find(run)
+    return Explanation(run, _outcome(run), found, waits.count(run, collectives(run)))
+
+
+def _outcome(run: Run) -> str:
+    is_stuck = any(rank.blocked is not None for rank in run.ranks.values())
+    if run.outcome in ("stopped", "running") and is_stuck:
+        return "hung" if run.outcome == "stopped" else "running"
+    return run.outcome
+
+
+def to_json(explanation: Explanation) -> dict[str, Any]:
+    found, counted = explanation.findings, explanation.waits
+    return {
+        "run": explanation.run.name,
+        "attempt": explanation.run.attempt,
+        "outcome": explanation.outcome,
+        "verdict": _finding(found[0]) if found else None,
+        "findings": [_finding(each) for each in found],
+        "waits": [
+            {
+                "rank": rank,
+                "caused_s": round(counted.caused_s[rank], 6),
+                "suffered_s": round(counted.suffered_s[rank], 6),
+                "last_in_calls": counted.last[rank],
+            }
+            for rank in counted.caused_s
+        ],
+        "problems": list(explanation.run.problems),
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.kind,
+        "ranks": list(finding.ranks),
+        "call": {"op": finding.op, "group": finding.group, "seq": finding.seq},
+        "sites": [f"{site.file}:{site.line}" for site in finding.sites],
+        "message": finding.message,
+        "evidence": {str(key): value for key, value in finding.evidence.items()},
+    }
+
+
+def in_words(finding: Finding) -> str:
+    """One paragraph: what, who, where, and what to change."""
+    ranks = f"rank{'s' * (len(finding.ranks) > 1)} {', '.join(map(str, finding.ranks))}"
+    lines = [f"{finding.kind} — look at {ranks}", f"  {finding.message}"]
+    lines += [f"  {site}  {_text(site)}" for site in finding.sites]
+    if advice := _ADVICE.get(finding.kind):
+        lines.append(f"  → {advice}")
+    return "\n".join(lines)
+
+
+def _text(site: Site) -> str:
+    return linecache.getline(site.file, site.line).strip()

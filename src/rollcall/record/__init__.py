@@ -1,0 +1,9 @@
+"""Every op of a rank, written down before it begins. The files:
+
+layout    the format of a ring file, for those who write and those who read
+ring      writing one: memory-mapped, so that what was written survives the process
+sites     whose line of code made the op
+hooks     the only file that touches torch's internals
+stacks    where all threads are, on request
+recorder  one per process: opens the ring, turns what hooks see into records
+"""

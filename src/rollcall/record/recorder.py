@@ -1,0 +1,209 @@
+"""The recorder of this process: turns what the hooks see into records of a ring.
+
+It never changes the program: if it fails, it turns itself off with one line, and the op goes on.
+"""
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rollcall.errors import say
+from rollcall.record import layout, sites, stacks
+from rollcall.record.hooks import STRANGE, Hooks, Seen, objects, raw_version
+from rollcall.record.ring import Ring
+
+_OFF = -1
+_MOST_TEXT = 500
+# Ops are counted by their sort: collectives, sends and receives, events.
+_SORT = {**dict.fromkeys(layout.POINT_TO_POINT, 1), **dict.fromkeys(layout.EVENTS, 2)}
+
+
+class Recorder:
+    """Listens to the hooks. Marks are places in the ring."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._hooks = Hooks(self)
+        self._groups: dict[Any, tuple[int, list[int]]] = {}
+        self._seqs: dict[tuple[int, int], int] = {}
+        self._seen: dict[int, tuple[int, Any]] = {}  # by mark: its flags, and the tensor whose version counts
+        self._threads: dict[int, int] = {}
+        self._main = threading.main_thread().ident or 0
+        self.phase = 0
+        self._is_on = True
+
+    def begin(self) -> None:
+        self._hooks.put_up()
+        os.register_at_fork(after_in_child=self._forget)  # a DataLoader's worker is not its rank
+
+    def end(self) -> None:
+        self._is_on = False
+        self._hooks.take_down()
+
+    def _forget(self) -> None:
+        self._is_on = False
+
+    # What the hooks tell.
+
+    def enter(self, op: int, group: Any, seen: Seen) -> int:
+        if not self._is_on:
+            return _OFF
+        try:
+            return self._enter(op, group, seen)
+        except Exception as error:
+            self._give_up(error)
+            return _OFF
+
+    def _enter(self, op: int, group: Any, seen: Seen) -> int:
+        number, members = self._groups.get(group) or self._group(group)
+        sort = _SORT.get(op, 0)
+        seq = self._seqs[number, sort] = self._seqs.get((number, sort), 0) + 1
+        tensors, peer, tag, reduce, _, is_async = seen
+        if peer >= 0 and peer < len(members):
+            peer = members[peer]
+        flags = layout.ASYNC if is_async else 0
+        first = tensors[0] if tensors else None
+        mark = self._ring.add(
+            op,
+            flags,
+            number,
+            seq,
+            self._site(),
+            self._signature(seen),
+            peer,
+            tag,
+            self._thread(),
+            self.phase,
+            reduce,
+            raw_version(first) if first is not None else 0,
+            first.nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors),  # type: ignore[union-attr]
+        )
+        self._seen[mark] = (flags, first)
+        return mark
+
+    def issued(self, mark: int) -> None:
+        if mark != _OFF and self._is_on:
+            self._ring.issued(mark)
+
+    def waiting(self, mark: int) -> None:
+        if mark != _OFF and self._is_on:
+            flags, tensor = self._seen.get(mark, (0, None))
+            self._ring.waiting(mark, flags | layout.WAITED, raw_version(tensor) if tensor is not None else 0)
+
+    def completed(self, mark: int) -> None:
+        if mark != _OFF and self._is_on:
+            self._seen.pop(mark, None)
+            self._ring.completed(mark)
+
+    def failed(self, mark: int) -> None:
+        if mark != _OFF and self._is_on:
+            flags, _ = self._seen.pop(mark, (0, None))
+            self._ring.failed(mark, flags)
+
+    # What the program says of itself.
+
+    def note_end(self, code: int, error: BaseException | None) -> None:
+        """The program is over, with an exit code or an error."""
+        if self._is_on:
+            try:
+                self._note_end(code, error)
+            except Exception as failed:
+                self._give_up(failed)
+
+    def _note_end(self, code: int, error: BaseException | None) -> None:
+        if error is None:
+            self._ring.add(layout.OP["exit"], tag=code)
+        elif isinstance(error, SystemExit):
+            self._ring.add(layout.OP["exit"], tag=code, site=self._site_of(error))
+        else:
+            told = {"error": type(error).__name__, "text": str(error)[:_MOST_TEXT]}
+            kind = self._ring.name("signature", repr(type(error)), told)
+            self._ring.add(layout.OP["exception"], site=self._site_of(error), signature=kind)
+
+    def _site_of(self, error: BaseException) -> int:
+        """Where it was raised, as the user sees it."""
+        frames = []
+        walk = error.__traceback__
+        while walk is not None:
+            frames.append((walk.tb_frame.f_code, walk.tb_lineno))
+            walk = walk.tb_next
+        users = tuple(reversed([place for place in frames if sites.is_users(place[0])] or frames))
+        return self._ring.name("site", users, sites.describe(users)) if users else 0
+
+    # Names.
+
+    def _give_up(self, error: Exception) -> None:
+        """It never is the program's fault, nor its end."""
+        self._is_on = False
+        say(f"recording stops here ({type(error).__name__}: {error}); the program goes on")
+
+    def _group(self, group: Any) -> tuple[int, list[int]]:
+        if group is STRANGE:
+            members, name = [], layout.STRANGE_GROUP
+        elif group is None:  # init_process_group, new_group: of all ranks
+            members, name = list(range(int(os.environ.get("WORLD_SIZE", 1)))), "world"
+        else:
+            members, name = self._hooks.members(group), str(group.group_name)
+        found = self._ring.name("group", (name, tuple(members)), {"name": name, "ranks": members}), members
+        self._groups[group] = found
+        return found
+
+    def _site(self) -> int:
+        places = sites.chain(sys._getframe(3))
+        return self._ring.knows("site", places) or self._ring.name("site", places, sites.describe(places))
+
+    def _signature(self, seen: Seen) -> int:
+        count = objects()
+        tensors = seen.tensors
+        if len(tensors) == 1:
+            key: Any = (tensors[0].shape, tensors[0].dtype, seen.splits, count)
+        else:
+            key = (tuple((tensor.shape, tensor.dtype) for tensor in tensors), None, seen.splits, count)
+        known = self._ring.knows("signature", key)
+        if known is not None:
+            return known
+        return self._ring.name(
+            "signature",
+            key,
+            {
+                "shapes": [list(tensor.shape) for tensor in seen.tensors],
+                "dtypes": [str(tensor.dtype).removeprefix("torch.") for tensor in seen.tensors],
+                "device": str(seen.tensors[0].device.type) if seen.tensors else "",
+                "splits": seen.splits,
+                **({"objects": count} if count else {}),
+            },
+        )
+
+    def _thread(self) -> int:
+        ident = threading.get_ident()
+        if ident == self._main:
+            return 0
+        return self._threads.setdefault(ident, len(self._threads) + 1)
+
+
+_recorder: Recorder | None = None
+
+
+def begin(folder: Path, environ: Mapping[str, str]) -> Recorder:
+    """Record this rank, in the folder of its run."""
+    global _recorder
+    rank, attempt = int(environ["RANK"]), int(environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    ring = Ring(
+        folder / "rings" / f"attempt-{attempt}" / f"rank-{rank}.ring",
+        rank=rank,
+        world_size=int(environ["WORLD_SIZE"]),
+        attempt=attempt,
+        host=socket.gethostname(),
+    )
+    stacks.answer(folder / "rings" / f"attempt-{attempt}" / f"rank-{rank}.stacks")
+    _recorder = Recorder(ring)
+    _recorder.begin()
+    return _recorder
+
+
+def current() -> Recorder | None:
+    return _recorder

@@ -1,0 +1,125 @@
+"""Writing a ring. What is in the map when a process dies, by whatever signal, is in the file."""
+
+import json
+import mmap
+import os
+import struct
+from collections.abc import Hashable
+from pathlib import Path
+from time import time_ns
+
+from rollcall.record import layout
+
+_FLAGS = struct.Struct("<H")
+_CHUNK_BYTES = 256 << 10
+_RECORD_BYTES = layout.RECORD.size
+_pack, _pack_number = layout.RECORD.pack_into, layout.NUMBER.pack_into  # looked up once: they are called for every op
+_VERSION = struct.Struct("<I")
+
+
+class Ring:
+    """One rank's ring of one attempt."""
+
+    def __init__(
+        self, path: Path, *, rank: int, world_size: int, attempt: int, host: str, size_bytes: int = layout.DEFAULT_BYTES
+    ) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._capacity = max(16, (size_bytes - layout.HEADER_BYTES - layout.NAMES_BYTES) // layout.RECORD.size)
+        total = layout.HEADER_BYTES + layout.NAMES_BYTES + self._capacity * layout.RECORD.size
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        os.ftruncate(self._fd, total)
+        self._map = mmap.mmap(self._fd, total)
+        self._reserved: dict[int, int] = {}  # by the start of a region: how far it may be written to
+        self._reserve(0, layout.HEADER_BYTES)
+        layout.HEADER.pack_into(
+            self._map,
+            0,
+            layout.MAGIC,
+            layout.VERSION,
+            layout.RECORD.size,
+            rank,
+            world_size,
+            attempt,
+            os.getpid(),
+            layout.NAMES_BYTES,
+            self._capacity,
+            host.encode()[:64],
+        )
+        self._count = 0
+        self._first = layout.HEADER_BYTES + layout.NAMES_BYTES
+        self._records_end = 0
+        self._numbers: dict[Hashable, int] = {}
+        self._names_end = 0
+
+    def _reserve(self, region: int, end: int) -> None:
+        """Have room on the disk before it is written to: on a full one, a write to the map would kill the process."""
+        reserved = self._reserved.get(region, region)
+        if end > reserved:
+            wanted = max(end - reserved, _CHUNK_BYTES)
+            os.posix_fallocate(self._fd, reserved, wanted)
+            self._reserved[region] = reserved + wanted
+
+    def name(self, kind: str, key: Hashable, value: object) -> int:
+        """The number under which records name this value, from 1 on; 0 where there is no room for more names."""
+        number = self._numbers.get((kind, key))
+        if number is not None:
+            return number
+        number = len(self._numbers) + 1
+        line = json.dumps([kind, number, value], separators=(",", ":")).encode() + b"\n"
+        end = self._names_end + len(line)
+        if end > layout.NAMES_BYTES:
+            return 0
+        start = layout.HEADER_BYTES + self._names_end
+        self._reserve(layout.HEADER_BYTES, start + len(line))
+        self._map[start : start + len(line)] = line
+        self._names_end = end
+        layout.NUMBER.pack_into(self._map, layout.NAMES_END_AT, end)
+        self._numbers[kind, key] = number
+        return number
+
+    def knows(self, kind: str, key: Hashable) -> int | None:
+        return self._numbers.get((kind, key))
+
+    def add(
+        self,
+        op: int,
+        flags: int = 0,
+        group: int = 0,
+        seq: int = 0,
+        site: int = 0,
+        signature: int = 0,
+        peer: int = -1,
+        tag: int = 0,
+        thread: int = 0,
+        phase: int = 0,
+        reduce: int = 0,
+        version: int = 0,
+        size_bytes: int = 0,
+    ) -> int:
+        """Write a record; returns where it is."""
+        at = self._first + (self._count % self._capacity) * _RECORD_BYTES
+        if at + _RECORD_BYTES > self._records_end:
+            self._reserve(self._first, at + _RECORD_BYTES)
+            self._records_end = self._reserved[self._first]
+        self._count = count = self._count + 1
+        _pack(
+            self._map, at, count, time_ns(), 0, 0, 0, op, flags, group, seq, site, signature, peer, tag, thread, phase,
+            reduce, 0, version, version, size_bytes,
+        )  # fmt: skip
+        # Only now does it count: whoever reads meanwhile sees whole records.
+        _pack_number(self._map, layout.COUNT_AT, count)
+        return at
+
+    def issued(self, at: int) -> None:
+        _pack_number(self._map, at + layout.ISSUED_AT, time_ns())
+
+    def waiting(self, at: int, flags: int, version: int) -> None:
+        _pack_number(self._map, at + layout.WAITED_AT, time_ns())
+        _FLAGS.pack_into(self._map, at + layout.FLAGS_AT, flags)
+        _VERSION.pack_into(self._map, at + layout.VERSION_WAITED_AT, version)
+
+    def completed(self, at: int) -> None:
+        _pack_number(self._map, at + layout.COMPLETED_AT, time_ns())
+
+    def failed(self, at: int, flags: int) -> None:
+        _FLAGS.pack_into(self._map, at + layout.FLAGS_AT, flags | layout.FAILED)

@@ -1,0 +1,44 @@
+"""Whose line it is: the innermost frame of the user's own code, not torch's, not Python's, not ours."""
+
+import functools
+import sysconfig
+from pathlib import Path
+from types import CodeType, FrameType
+
+_OURS = str(Path(__file__).parents[1]) + "/"
+_PYTHON = tuple(
+    {path.rstrip("/") + "/" for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")) if path}
+)
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_MOST_FRAMES = 8
+Site = tuple[str, int, str]  # file, line, function
+
+
+@functools.cache
+def is_users(code: CodeType) -> bool:
+    return is_users_file(code.co_filename)
+
+
+def is_users_file(name: str) -> bool:
+    if name.startswith("<") and name not in ("<stdin>", "<string>"):
+        return False  # importlib's own, a dataclass's methods
+    if name.startswith(_OURS) and "/demo/" not in name:
+        return False
+    return not any(part in name for part in _INSTALLED) and not name.startswith(_PYTHON)
+
+
+def chain(frame: FrameType | None) -> tuple[tuple[CodeType, int], ...]:
+    """The user's frames from this one outwards, innermost first: how the program came to the op."""
+    found: list[tuple[CodeType, int]] = []
+    last = frame
+    while frame is not None and len(found) < _MOST_FRAMES:
+        if is_users(frame.f_code):
+            found.append((frame.f_code, frame.f_lineno))
+        last, frame = frame, frame.f_back
+    if not found and last is not None:
+        found.append((last.f_code, last.f_lineno))
+    return tuple(found)
+
+
+def describe(places: tuple[tuple[CodeType, int], ...]) -> list[Site]:
+    return [(code.co_filename, line, code.co_name) for code, line in places]

@@ -1,0 +1,13 @@
+"""All threads' Python stacks of a rank, on request, even while its main thread sits in C++."""
+
+import faulthandler
+import signal
+from pathlib import Path
+
+ASK = signal.SIGRTMIN + 6  # a signal that no library is known to use
+
+
+def answer(path: Path) -> None:
+    """From now on, the signal makes this process write its stacks there."""
+    file = open(path, "wb", buffering=0)  # noqa: SIM115  (open as long as the process lives)
+    faulthandler.register(ASK, file=file, all_threads=True)

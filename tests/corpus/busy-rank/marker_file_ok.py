@@ -1,0 +1,41 @@
+"""Rank 0 polls for the marker file until it is there, then joins rank 1 in the barrier.
+
+ranks: 2
+kind: none
+ends: ok
+"""
+
+import tempfile
+import time
+from pathlib import Path
+
+import torch.distributed as dist
+
+
+class Export:
+    def __init__(self, folder):
+        self.folder = Path(folder)
+
+    def write(self):
+        (self.folder / "model.bin").write_bytes(b"weights")
+        (self.folder / "model.done").touch()
+
+    def wait_until_written(self):
+        while not (self.folder / "model.done").exists():
+            time.sleep(0.2)
+
+
+def main():
+    dist.init_process_group("gloo")
+    if dist.get_rank() == 0:
+        with tempfile.TemporaryDirectory() as folder:
+            export = Export(folder)
+            export.write()
+            export.wait_until_written()
+    dist.barrier()
+    print("export is complete")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""The feeder of rank 2 ends after three items without a word, so its consumer waits on the queue and the others for it.
+
+ranks: 3
+kind: input-stall
+look at: 2
+ends: hangs
+"""
+
+import queue
+import threading
+
+import torch
+import torch.distributed as dist
+
+ITEMS = {0: 6, 1: 6, 2: 3}
+
+
+class Feeder(threading.Thread):
+    def __init__(self, rank):
+        super().__init__(daemon=True)
+        self.queue = queue.Queue(maxsize=2)
+        self.rank = rank
+
+    def run(self):
+        for item in range(ITEMS[self.rank]):
+            self.queue.put(torch.full((4,), float(item)))
+
+
+def consume(feeder, steps):
+    state = torch.zeros(4)
+    for _ in range(steps):
+        batch = feeder.queue.get()  # GUILTY
+        dist.all_reduce(batch)
+        state += batch
+    return state
+
+
+def main():
+    dist.init_process_group("gloo")
+    feeder = Feeder(dist.get_rank())
+    feeder.start()
+    print(consume(feeder, steps=6).tolist())
+    dist.destroy_process_group()
+
+
+main()

@@ -1,0 +1,48 @@
+"""Rank 1 starts the gather of the metrics before the sum of the gradients, the others after; all wait for both.
+
+ranks: 3
+kind: order-inversion
+look at: 1
+ends: hangs
+"""
+
+import torch
+import torch.distributed as dist
+
+
+class Overlap:
+    """Starts communication early and waits for all of it at the end of the step."""
+
+    def __init__(self):
+        self.works = []
+        self.metrics = [torch.zeros(3) for _ in range(dist.get_world_size())]
+
+    def send_gradient(self, gradient):
+        self.works.append(dist.all_reduce(gradient, async_op=True))  # GUILTY
+
+    def send_metrics(self, metrics):
+        self.works.append(dist.all_gather(self.metrics, metrics, async_op=True))  # GUILTY
+
+    def finish(self):
+        while self.works:
+            self.works.pop().wait()
+        return torch.stack(self.metrics).mean(dim=0)
+
+
+def train_step(overlap, gradient, metrics, early_metrics):
+    if early_metrics:
+        overlap.send_metrics(metrics)
+    overlap.send_gradient(gradient)
+    if not early_metrics:
+        overlap.send_metrics(metrics)
+    return overlap.finish()
+
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(rank)
+overlap = Overlap()
+for step in range(2):
+    mean = train_step(overlap, torch.randn(10), torch.rand(3), early_metrics=rank == 1)
+    print(f"rank {rank} step {step}: {mean.tolist()}")
+dist.destroy_process_group()

@@ -1,0 +1,39 @@
+"""Rank 0 broadcasts the settings, and rank 1 receives them by a plain message.
+
+ranks: 2
+kind: p2p-against-collective
+look at: 0,1
+ends: hangs
+"""
+
+import torch
+import torch.distributed as dist
+
+NAMES = ("lr", "momentum", "decay")
+
+
+def publish(settings):
+    packed = torch.tensor([settings[name] for name in NAMES])
+    dist.broadcast(packed, src=0)  # GUILTY
+
+
+def subscribe():
+    packed = torch.zeros(len(NAMES))
+    dist.recv(packed, src=0)  # GUILTY
+    return dict(zip(NAMES, packed.tolist(), strict=True))
+
+
+def main():
+    dist.init_process_group("gloo")
+    if dist.get_rank() == 0:
+        settings = {"lr": 0.1, "momentum": 0.9, "decay": 0.01}
+        publish(settings)
+    else:
+        settings = subscribe()
+    print(settings)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Rank 1 reads its samples from a slower disk, so the others wait for it in every step.
+
+ranks: 3
+kind: straggler
+look at: 1
+ends: ok
+"""
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+READ_SECONDS = {0: 0.02, 1: 0.2, 2: 0.02}
+
+
+def read_batch(rank, step):
+    time.sleep(READ_SECONDS[rank])  # GUILTY
+    generator = torch.Generator().manual_seed(100 * rank + step)
+    return torch.randn(8, 4, generator=generator)
+
+
+def train(steps):
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(steps):
+        batch = read_batch(dist.get_rank(), step)  # GUILTY
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+    return model.module.weight.norm().item()
+
+
+def main():
+    dist.init_process_group("gloo")
+    print(f"rank {dist.get_rank()}: {train(steps=12):.4f}")
+    dist.destroy_process_group()
+
+
+main()

@@ -1,0 +1,40 @@
+"""All ranks find a shard and join.
+
+ranks: 3
+kind: none
+ends: ok
+"""
+
+import os
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+SHARDS = ["a.bin", "b.bin", "c.bin"]
+
+
+def my_shards(rank, world):
+    return SHARDS[rank::world]
+
+
+def train(shards):
+    dist.init_process_group("gloo", timeout=timedelta(seconds=4))
+    seen = torch.tensor([len(shards)])
+    dist.all_reduce(seen)
+    print(f"{int(seen)} shards in all")
+    dist.destroy_process_group()
+
+
+def main():
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    shards = my_shards(rank, world)
+    if not shards:
+        print(f"rank {rank} has nothing to do")
+        sys.exit(0)
+    train(shards)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The corpus: programs with one planted bug each, and their correct twins. `make corpus` prints the score of all.
+
+.venv/bin/python -m tests.explain.corpus [WORD …]     only programs whose path has one of the words
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CORPUS = Path(__file__).parents[1] / "corpus"
+_FACT = re.compile(r"^(ranks|kind|look at|ends):\s*(.*?)\s*$", re.M)
+_SECONDS = {"hangs": 40, "fails": 40, "ok": 40}
+
+
+@dataclass(frozen=True)
+class Program:
+    """What its docstring promises, and its guilty lines."""
+
+    path: Path
+    ranks: int
+    kind: str
+    look_at: tuple[int, ...]
+    ends: str
+    guilty: tuple[int, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> "Program":
+        text = path.read_text()
+        facts = dict(_FACT.findall(text.split('"""')[1]))
+        ranks = tuple(int(rank) for rank in facts.get("look at", "").split(",") if rank)
+        guilty = tuple(n for n, line in enumerate(text.splitlines(), 1) if line.rstrip().endswith("# GUILTY"))
+        return cls(path, int(facts["ranks"]), facts["kind"], ranks, facts["ends"], guilty)
+
+    @property
+    def name(self) -> str:
+        return f"{self.path.parent.name}/{self.path.stem}"
+
+    @property
+    def is_twin(self) -> bool:
+        return self.kind == "none"
+
+
+def programs() -> list[Program]:
+    return [Program.read(path) for path in sorted(CORPUS.glob("*/*.py"))]
+
+
+def explain(program: Program, folder: Path) -> dict[str, Any]:
+    """Run it as a user would, and explain what came out."""
+    env = {**os.environ, "ROLLCALL_DIR": str(folder)}
+    rollcall = [sys.executable, "-m", "rollcall"]
+    words = ["run", "-n", str(program.ranks), "--hang-after", "3", "--on-hang", "stop", "--grace", "1"]
+    words += ["--timeout", str(_SECONDS[program.ends]), str(program.path)]
+    here: dict[str, Any] = {
+        "cwd": folder,
+        "env": env,
+        "stdin": subprocess.DEVNULL,
+        "capture_output": True,
+        "text": True,
+    }
+    subprocess.run([*rollcall, *words], **here, check=False)
+    told = subprocess.run([*rollcall, "explain", "--json"], **here, check=True)
+    return dict(json.loads(told.stdout))
+
+
+def is_right(program: Program, verdict: dict[str, Any] | None) -> bool:
+    """Right kind, right ranks, right line."""
+    if verdict is None:
+        return False
+    lines = {f"{program.path}:{line}" for line in program.guilty}
+    right = (verdict["kind"], tuple(verdict["ranks"])) == (program.kind, program.look_at)
+    return right and bool(lines & set(verdict["sites"]))
+
+
+def main(words: list[str]) -> None:
+    chosen = [p for p in programs() if not words or any(word in str(p.path) for word in words)]
+
+    def judge(program: Program) -> tuple[Program, dict[str, Any]]:
+        with tempfile.TemporaryDirectory() as folder:
+            return program, explain(program, Path(folder))
+
+    right, noisy = [], []
+    with ThreadPoolExecutor(2) as pool:
+        for program, told in pool.map(judge, chosen):
+            if program.is_twin and told["findings"]:
+                noisy.append(program)
+                print(f"noise   {program.name}: {told['findings'][0]['message']}")
+            elif not program.is_twin and is_right(program, told["verdict"]):
+                right.append(program)
+            elif not program.is_twin:
+                got = told["verdict"] or {"kind": "nothing", "ranks": [], "sites": []}
+                sites = [Path(site).name for site in got["sites"]]
+                wanted = f"wanted {program.kind} {program.look_at}"
+                print(f"missed  {program.name}: {wanted}, got {got['kind']} {got['ranks']} {sites}")
+    bugs = [program for program in chosen if not program.is_twin]
+    twins = len(chosen) - len(bugs)
+    print(
+        f"{len(right)} of {len(bugs)} bugs with the right kind, ranks and line; noise on {len(noisy)} of {twins} twins"
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

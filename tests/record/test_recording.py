@@ -1,0 +1,145 @@
+"""What a run leaves in its rings."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rollcall.explain.load import Op, load
+from tests.launch.conftest import Runner
+
+HEAD = """\
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+t = torch.ones(4)
+"""
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    return Runner(tmp_path)
+
+
+def ops_of(runner: Runner, body: str, *options: object, ranks: int = 2) -> dict[int, tuple[Op, ...]]:
+    runner.script(HEAD + body)
+    ran = runner("run", "-n", ranks, *options, "script.py")
+    assert ran.code == 0, ran.err
+    return {rank.number: rank.ops for rank in load(runner.latest().resolve()).ranks.values()}
+
+
+@pytest.mark.parametrize(
+    ("call", "op", "facts"),
+    [
+        ("dist.all_reduce(t, op=dist.ReduceOp.MAX)", "all_reduce", {"reduce": "MAX", "size_bytes": 16}),
+        ("dist.broadcast(t, src=1)", "broadcast", {"peer": 1}),
+        ("dist.reduce(t, dst=1)", "reduce", {"peer": 1, "reduce": "SUM"}),
+        ("dist.all_gather([torch.empty(4) for _ in range(size)], t)", "all_gather", {"size_bytes": 16}),
+        ("dist.all_gather_into_tensor(torch.empty(8), t)", "all_gather", {"size_bytes": 16}),
+        ("dist.gather(t, [torch.empty(4) for _ in range(size)] if rank == 0 else None)", "gather", {"peer": 0}),
+        ("dist.scatter(t, [torch.ones(4)] * size if rank == 0 else None)", "scatter", {"peer": 0}),
+        ("dist.all_to_all_single(torch.empty(4), t)", "all_to_all", {}),
+        ("dist.barrier()", "barrier", {}),
+        ("dist.monitored_barrier()", "barrier", {}),
+        ("dist.all_gather_object([None] * size, {'a': 1})", "all_gather", {}),
+        ("dist.new_group([0, 1])", "new_group", {}),
+        ("with torch.inference_mode(): dist.all_reduce(torch.ones(4))", "all_reduce", {"reduce": "SUM"}),
+    ],
+)
+def test_an_op_is_recorded_with_what_it_is_about(runner: Runner, call: str, op: str, facts: dict[str, object]) -> None:
+    """Op, root, reduce op, size and the user's own line; entered and completed on both ranks."""
+    ops = ops_of(runner, call + "\n")
+    for rank in (0, 1):
+        found = [each for each in ops[rank] if each.op == op]
+        assert found, [each.op for each in ops[rank]]
+        last = found[-1]
+        assert {name: getattr(last, name) for name in facts} == facts
+        assert str(last.site) == "script.py:5"
+        assert last.completed_ns >= last.entered_ns > 0
+
+
+def test_sends_and_receives_know_their_partner_and_tag(runner: Runner) -> None:
+    """Also through isend, irecv and batch_isend_irecv."""
+    ops = ops_of(
+        runner,
+        "if rank == 0:\n"
+        "    dist.send(t, dst=1, tag=7)\n"
+        "else:\n"
+        "    dist.recv(t, src=0, tag=7)\n"
+        "there, back = dist.P2POp(dist.isend, t, 1 - rank), dist.P2POp(dist.irecv, t * 0, 1 - rank)\n"
+        "works = dist.batch_isend_irecv([there, back])\n"
+        "[work.wait() for work in works]\n",
+    )
+    told = {rank: [(op.op, op.peer, op.tag) for op in each if op.is_point_to_point] for rank, each in ops.items()}
+    assert told == {
+        0: [("send", 1, 7), ("send", 1, 0), ("recv", 1, 0)],
+        1: [("recv", 0, 7), ("send", 0, 0), ("recv", 0, 0)],
+    }
+
+
+def test_a_group_is_known_by_its_members(runner: Runner) -> None:
+    """Ranks of a subgroup are those of the world; each group counts its own calls."""
+    ops = ops_of(
+        runner,
+        "pair = dist.new_group([0, 2])\n"
+        "if rank != 1:\n"
+        "    dist.all_reduce(t, group=pair)\n"
+        "    dist.all_reduce(t, group=pair)\n",
+        ranks=3,
+    )
+    found = [(op.group.ranks, op.seq) for op in ops[2] if op.op == "all_reduce"]
+    assert found == [((0, 2), 1), ((0, 2), 2)]
+
+
+def test_results_are_the_same_with_and_without(runner: Runner) -> None:
+    """Bit for bit."""
+    body = "torch.manual_seed(rank)\nx = torch.randn(100)\n"
+    body += "for _ in range(5):\n    dist.all_reduce(x)\nprint(x.numpy().tobytes().hex())\n"
+    runner.script(HEAD + body)
+    assert runner("run", "-n", 2, "script.py").out == runner("run", "-n", 2, "--no-record", "script.py").out
+
+
+def test_no_record_leaves_no_ring(runner: Runner) -> None:
+    """And explain says so in one sentence."""
+    runner.script(HEAD)
+    assert runner("run", "-n", 2, "--no-record", "script.py").code == 0
+    assert not (runner.latest() / "rings").exists()
+    told = runner("explain")
+    assert told.code == 2
+    assert "has no rings, so there is nothing to explain" in told.err
+
+
+def test_a_workers_ops_are_not_its_ranks(runner: Runner) -> None:
+    """What a forked child does is not written to its parent's ring."""
+    ops = ops_of(
+        runner,
+        "import os\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    dist.ProcessGroup.name(dist.group.WORLD)\n"
+        "    try:\n"
+        "        dist.isend(t, dst=1 - rank)\n"
+        "    finally:\n"
+        "        os._exit(0)\n"
+        "os.waitpid(child, 0)\n",
+    )
+    assert [op.op for op in ops[0]] == ["init"]
+
+
+def test_what_was_written_survives_a_kill(runner: Runner) -> None:
+    """The op that a rank was killed in is in its ring, entered and not completed."""
+    runner.script(HEAD + "import os\nif rank == 1:\n    os.kill(os.getpid(), 9)\ndist.all_reduce(t)\n")
+    assert runner("run", "-n", 2, "script.py").code == 137
+    run = load(runner.latest().resolve())
+    assert [op.op for op in run.ranks[1].ops] == ["init"]
+    assert [op.op for op in run.ranks[0].ops] == ["init", "all_reduce"]
+    assert not run.ranks[0].ops[-1].completed_ns
+
+
+def test_the_json_has_its_keys(runner: Runner) -> None:
+    """run, outcome, verdict, findings, waits; a healthy run has no finding."""
+    ops_of(runner, "for _ in range(3):\n    dist.all_reduce(t)\n")
+    told = json.loads(runner("explain", "--json").out)
+    assert set(told) >= {"run", "outcome", "verdict", "findings", "waits"}
+    assert (told["outcome"], told["verdict"], told["findings"]) == ("ok", None, [])
+    assert [wait["rank"] for wait in told["waits"]] == [0, 1]

@@ -1,0 +1,92 @@
+"""The ring file: what is written is read, whatever happens to the file."""
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rollcall.explain.load import load, read_header, read_records
+from rollcall.record import layout
+from rollcall.record.ring import Ring
+
+SMALL = layout.HEADER_BYTES + layout.NAMES_BYTES + 20 * layout.RECORD.size
+
+
+def make(folder: Path, ops: int, size_bytes: int = SMALL) -> Path:
+    path = folder / "rings" / "attempt-0" / "rank-0.ring"
+    ring = Ring(path, rank=0, world_size=1, attempt=0, host="here", size_bytes=size_bytes)
+    group = ring.name("group", "g", {"name": "0", "ranks": [0]})
+    site = ring.name("site", "s", [["a.py", 3, "f"]])
+    for number in range(ops):
+        at = ring.add(layout.OP["all_reduce"], group=group, seq=number + 1, site=site, size_bytes=number)
+        ring.completed(at)
+    return path
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    """Records in order, with their names in place."""
+    make(tmp_path, 5)
+    (rank,) = load(tmp_path).ranks.values()
+    assert [(op.seq, op.size_bytes, str(op.site), op.group.ranks) for op in rank.ops] == [
+        (n + 1, n, "a.py:3", (0,)) for n in range(5)
+    ]
+    assert all(op.completed_ns >= op.entered_ns for op in rank.ops)
+
+
+def test_the_oldest_are_overwritten(tmp_path: Path) -> None:
+    """A full ring keeps the newest, and says how many it has dropped."""
+    make(tmp_path, 50)
+    (rank,) = load(tmp_path).ranks.values()
+    assert [op.seq for op in rank.ops] == list(range(31, 51))
+    assert rank.dropped == 30
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda data: data[:100], "it is cut off within its header"),
+        (lambda data: b"\x7fELF" + data[4:], "it is not a ring of rollcall"),
+        (lambda data: data[:8] + struct.pack("<I", 99) + data[12:], "its format is version 99"),
+        (lambda data: b"", "it is cut off within its header"),
+    ],
+)
+def test_what_is_no_ring_is_named(tmp_path: Path, damage: object, sentence: str) -> None:
+    """The others are read; of this one it is said what is wrong."""
+    path = make(tmp_path, 3)
+    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
+    run = load(tmp_path)
+    assert run.ranks == {}
+    assert any(sentence in problem for problem in run.problems)
+
+
+def test_a_ring_cut_off_in_its_records_gives_what_it_has(tmp_path: Path) -> None:
+    """Whole records before the cut count."""
+    path = make(tmp_path, 10)
+    end = layout.HEADER_BYTES + layout.NAMES_BYTES + 4 * layout.RECORD.size + 11
+    path.write_bytes(path.read_bytes()[:end])
+    (rank,) = load(tmp_path).ranks.values()
+    assert [op.seq for op in rank.ops] == [1, 2, 3, 4]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 6000), st.integers(0, 255)), max_size=40), st.integers(0, 2**13))
+def test_a_damaged_file_never_breaks_the_reader(tmp_path: Path, bytes_changed: list[tuple[int, int]], cut: int) -> None:
+    """Any bytes changed in header, names or records, and any cut: values or a ValueError in words, nothing else."""
+    path = tmp_path / "rank-0.ring"
+    if not path.exists():
+        make(tmp_path, 10).rename(path)
+    data = bytearray(path.read_bytes())
+    for place, value in bytes_changed:
+        where = place if place < layout.HEADER_BYTES else layout.NAMES_BYTES + place
+        data[where % len(data)] = value
+    damaged = tmp_path / "damaged.ring"
+    damaged.write_bytes(bytes(data[: len(data) - cut]))
+    try:
+        header = read_header(bytes(data[: layout.HEADER_BYTES]))
+        records, names = read_records(damaged, header)
+    except ValueError:
+        return
+    assert len(records) <= 20
+    assert isinstance(names, dict)
