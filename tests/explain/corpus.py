@@ -55,7 +55,7 @@ def explain(program: Program, folder: Path) -> dict[str, Any]:
     """Run it as a user would, and explain what came out."""
     env = {**os.environ, "ROLLCALL_DIR": str(folder)}
     rollcall = [sys.executable, "-m", "rollcall"]
-    words = ["run", "-n", str(program.ranks), "--hang-after", "3", "--on-hang", "stop", "--grace", "1"]
+    words = ["run", "-n", str(program.ranks), "--hang-after", "6", "--on-hang", "stop", "--grace", "1"]
     words += ["--timeout", str(_SECONDS[program.ends]), str(program.path)]
     here: dict[str, Any] = {
         "cwd": folder,
