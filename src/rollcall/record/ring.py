@@ -1,5 +1,6 @@
 """Writing a ring. What is in the map when a process dies, by whatever signal, is in the file."""
 
+import errno
 import json
 import mmap
 import os
@@ -11,7 +12,7 @@ from time import time_ns
 from rollcall.record import layout
 
 _FLAGS = struct.Struct("<H")
-_CHUNK_BYTES = 256 << 10
+_CHUNK_BYTES = 64 << 10
 _RECORD_BYTES = layout.RECORD.size
 _pack, _pack_number = layout.RECORD.pack_into, layout.NUMBER.pack_into  # looked up once: they are called for every op
 _VERSION = struct.Struct("<I")
@@ -52,11 +53,15 @@ class Ring:
         self._names_end = 0
 
     def _reserve(self, region: int, end: int) -> None:
-        """Have room on the disk before it is written to: on a full one, a write to the map would kill the process."""
+        """Have room on the disk before it is written to: on a full one, a write to the map would kill the process.
+
+        By writing zeros: after posix_fallocate, ext4 takes 20 ms for the first write to the map.
+        """
         reserved = self._reserved.get(region, region)
         if end > reserved:
             wanted = max(end - reserved, _CHUNK_BYTES)
-            os.posix_fallocate(self._fd, reserved, wanted)
+            if os.pwrite(self._fd, bytes(wanted), reserved) < wanted:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._reserved[region] = reserved + wanted
 
     def name(self, kind: str, key: Hashable, value: object) -> int:
