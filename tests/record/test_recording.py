@@ -110,18 +110,16 @@ def test_no_record_leaves_no_ring(runner: Runner) -> None:
 
 
 def test_a_workers_ops_are_not_its_ranks(runner: Runner) -> None:
-    """What a forked child does is not written to its parent's ring."""
+    """What a forked child, such as a DataLoader's worker, does is not written to its parent's ring."""
     ops = ops_of(
         runner,
         "import os\n"
+        "from rollcall.record import hooks, layout, recorder\n"
         "child = os.fork()\n"
         "if child == 0:\n"
-        "    dist.ProcessGroup.name(dist.group.WORLD)\n"
-        "    try:\n"
-        "        dist.isend(t, dst=1 - rank)\n"
-        "    finally:\n"
-        "        os._exit(0)\n"
-        "os.waitpid(child, 0)\n",
+        "    mark = recorder.current().enter(layout.OP['barrier'], None, hooks.Seen())\n"
+        "    os._exit(0 if mark < 0 else 1)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n",
     )
     assert [op.op for op in ops[0]] == ["init"]
 
