@@ -51,8 +51,6 @@ class Listener(Protocol):
 
 
 def _flat(value: Any) -> tuple[torch.Tensor, ...]:
-    if len(value) == 1 and isinstance(value[0], torch.Tensor) and not isinstance(value, torch.Tensor):
-        return (value[0],)
     if isinstance(value, torch.Tensor):
         return (value,)
     return tuple(tensor for each in value for tensor in _flat(each))
@@ -129,6 +127,8 @@ def _receiving_from_any(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
 def _shapes(tensors: Iterable[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(tensor.shape) for tensor in tensors)
 
+
+_UNREADABLE = Seen()
 
 _METHODS: dict[str, tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], Seen]]] = {
     "allreduce": ("all_reduce", _all_reduce),
@@ -221,7 +221,10 @@ class Hooks:
         def make(original: Any) -> Any:
             def recorded(group: Any, *args: Any, **kwargs: Any) -> Any:
                 listener = self._listener
-                seen = read(args, kwargs)
+                try:
+                    seen = read(args, kwargs)
+                except Exception:  # arguments that nobody has foreseen: torch will judge them, not we
+                    seen = _UNREADABLE
                 mark = listener.enter(op, group, seen)
                 try:
                     work = original(group, *args, **kwargs)
