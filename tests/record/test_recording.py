@@ -32,7 +32,11 @@ def ops_of(runner: Runner, body: str, *options: object, ranks: int = 2) -> dict[
     ("call", "op", "facts"),
     [
         ("dist.all_reduce(t, op=dist.ReduceOp.MAX)", "all_reduce", {"reduce": "MAX", "size_bytes": 16}),
-        ("dist.all_gather([torch.tensor(0.0) for _ in range(size)], torch.tensor(1.0))", "all_gather", {"size_bytes": 4}),
+        (
+            "dist.all_gather([torch.tensor(0.0) for _ in range(size)], torch.tensor(1.0))",
+            "all_gather",
+            {"size_bytes": 4},
+        ),
         ("dist.broadcast(t, src=1)", "broadcast", {"peer": 1}),
         ("dist.reduce(t, dst=1)", "reduce", {"peer": 1, "reduce": "SUM"}),
         ("dist.all_gather([torch.empty(4) for _ in range(size)], t)", "all_gather", {"size_bytes": 16}),
