@@ -6,6 +6,8 @@ import pytest
 
 from .corpus import CORPUS, Program, explain, is_right
 
+# Only those whose evidence does not depend on who dies first: where gloo aborts one rank before another has come to the
+# call, the majority is not there to be counted.
 NAMED = [
     "busy-rank/solver",
     "buffer-overwritten/ring_buffer",
@@ -19,8 +21,6 @@ NAMED = [
     "mismatched-op/collector",
     "mismatched-reduce-op/worst_loss",
     "mismatched-root/reports",
-    "mismatched-shape/predictions",
-    "mismatched-splits/settings",
     "missing-rank/epoch",
     "non-member-call/editors",
     "order-inversion/two_losses",
