@@ -181,7 +181,7 @@ def _mismatch(view: _View, call: Call) -> Finding | None:
         return inverted
     if len(set(names.values())) > 1:
         odd = deviants(names)
-        kind, odd = _kind_of_difference(call, odd)
+        kind = _kind_of_difference(call, odd)
         told = "; ".join(f"rank {rank} is in {_where(op)}" for rank, op in sorted(call.ops.items()))
         return _of_call(
             kind, call, odd, f"call {call.seq} of group {call.group.name}: {told}", call.ops.values(), seen=names
@@ -229,12 +229,8 @@ def _must_agree(kind: str, call: Call) -> bool:
     """all_to_all may have other sizes on each rank, as long as the halves fit; gather and scatter only where alike."""
     op = next(iter(call.ops.values())).op
     if op == "all_to_all" and kind in ("mismatched-shape", "mismatched-splits"):
-        return not _splits_fit(call)
+        return bool(_bad_ways(call))
     return True
-
-
-def _splits_fit(call: Call) -> bool:
-    return not _bad_ways(call)
 
 
 def _misfits(call: Call) -> list[int]:
@@ -265,8 +261,8 @@ def _bad_ways(call: Call) -> list[tuple[int, int]]:
     return [way for way in sent if way in expected and sent[way] != expected[way]]
 
 
-def _kind_of_difference(call: Call, odd: list[int]) -> tuple[str, list[int]]:
-    """Ranks are in different ops: which of them went astray, and how, going by where their ways part in the source."""
+def _kind_of_difference(call: Call, odd: list[int]) -> str:
+    """Ranks are in different ops: how the odd ones went astray, going by where their ways part in the source."""
     others = [rank for rank in call.ops if rank not in odd] or odd
     for rank in odd:
         for other in others:
@@ -281,12 +277,12 @@ def _kind_of_difference(call: Call, odd: list[int]) -> tuple[str, list[int]]:
             )
             match source.relation(where):
                 case "exclusive" if back_and_forth or source.is_choice_of_loop(where):
-                    return "order-swap", odd
+                    return "order-swap"
                 case "same":  # a loop over things that come in another order
-                    return "order-swap", odd
+                    return "order-swap"
                 case "after" | "before":
-                    return "missing-rank", odd
-    return "mismatched-op", odd
+                    return "missing-rank"
+    return "mismatched-op"
 
 
 def _missing(view: _View) -> Iterator[Finding]:
@@ -570,16 +566,7 @@ def _unwaited(view: _View) -> Iterator[Finding]:
         message = (
             f"{_ranks(same)} never waited for {_where(first)}: its result may not have been there when it was used"
         )
-        yield Finding(
-            "unwaited-work",
-            tuple(same),
-            message,
-            first.op,
-            first.group.name,
-            first.seq,
-            _sites([first]),
-            first.entered_ns,
-        )
+        yield _of_pair("unwaited-work", same, message, [first])
 
 
 # DDP.

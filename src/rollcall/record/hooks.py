@@ -5,10 +5,11 @@ its options, for a few microseconds. What C++ starts by itself (DDP's buckets, f
 DDP we see the making of the module and every forward.
 """
 
+import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -45,6 +46,8 @@ class Listener(Protocol):
     def completed(self, mark: int) -> None: ...
 
     def failed(self, mark: int) -> None: ...
+
+    def dropped(self, mark: int) -> None: ...
 
 
 # Per method of ProcessGroup: the op, and how its arguments are read.
@@ -182,12 +185,11 @@ _WORLD = None  # in place of a group: all ranks
 
 
 class Hooks:
-    """Both nets, for one listener."""
+    """Replaces what is to be heard, for one listener."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._marks: dict[int, tuple[Any, int]] = {}  # by id: works that nobody has waited for yet
-        self._undo: list[Callable[[], None]] = []
 
     def put_up(self) -> None:
         for name, (op, read) in _METHODS.items():
@@ -203,19 +205,24 @@ class Hooks:
         self._replace(DistributedDataParallel, "__init__", self._wrapped)
         self._replace(DistributedDataParallel, "forward", self._forward)
 
-    def take_down(self) -> None:
-        while self._undo:
-            self._undo.pop()()
-
     def members(self, group: Any) -> list[int]:
         """The ranks of a group, in its own order."""
         found = distributed_c10d._world.pg_group_ranks.get(group)
         return sorted(found, key=found.__getitem__) if found else list(range(group.size()))
 
     def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        original = getattr(owner, name)
-        setattr(owner, name, make(original))
-        self._undo.append(functools.partial(setattr, owner, name, original))
+        setattr(owner, name, make(getattr(owner, name)))
+
+    @contextlib.contextmanager
+    def _during(self, op: str, splits: tuple[Any, ...]) -> Iterator[None]:
+        """Something that all ranks do, from its beginning to its end."""
+        mark = self._listener.enter(OP[op], _WORLD, Seen(splits=splits, is_async=False))
+        try:
+            yield
+        except BaseException:
+            self._listener.failed(mark)
+            raise
+        self._listener.completed(mark)
 
     def _op(self, op: int, read: Callable[[tuple[Any, ...], dict[str, Any]], Seen]) -> Callable[[Any], Any]:
         def make(original: Any) -> Any:
@@ -247,7 +254,12 @@ class Hooks:
     def _keep(self, work: Any, mark: int) -> None:
         """Weakly: what nobody waits for, goes, as it would without us."""
         key = id(work)
-        self._marks[key] = (weakref.ref(work, lambda _: self._marks.pop(key, None)), mark)
+
+        def drop(_: Any) -> None:
+            self._marks.pop(key, None)
+            self._listener.dropped(mark)
+
+        self._marks[key] = (weakref.ref(work, drop), mark)
 
     def _wait(self, original: Any) -> Any:
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
@@ -284,13 +296,8 @@ class Hooks:
             parameters = tuple(
                 (n, tuple(p.shape), str(p.dtype)) for n, p in module.named_parameters() if p.requires_grad
             )
-            mark = self._listener.enter(OP["ddp"], _WORLD, Seen(splits=parameters, is_async=False))
-            try:
+            with self._during("ddp", parameters):
                 original(ddp, module, *args, **kwargs)
-            except BaseException:
-                self._listener.failed(mark)
-                raise
-            self._listener.completed(mark)
 
         return functools.wraps(original)(init)
 
@@ -308,14 +315,8 @@ class Hooks:
             def recorded(*args: Any, **kwargs: Any) -> Any:
                 ranks = args[0] if args else kwargs.get("ranks")
                 splits = (tuple(ranks),) if op == "new_group" and ranks is not None else ()
-                mark = self._listener.enter(OP[op], None, Seen(splits=splits, is_async=False))
-                try:
-                    result = original(*args, **kwargs)
-                except BaseException:
-                    self._listener.failed(mark)
-                    raise
-                self._listener.completed(mark)
-                return result
+                with self._during(op, splits):
+                    return original(*args, **kwargs)
 
             return functools.wraps(original)(recorded)
 

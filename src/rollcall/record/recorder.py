@@ -40,10 +40,6 @@ class Recorder:
         self._hooks.put_up()
         os.register_at_fork(after_in_child=self._forget)  # a DataLoader's worker is not its rank
 
-    def end(self) -> None:
-        self._is_on = False
-        self._hooks.take_down()
-
     def _forget(self) -> None:
         self._is_on = False
 
@@ -103,6 +99,10 @@ class Recorder:
         if mark != _OFF and self._is_on:
             flags, _ = self._seen.pop(mark, (0, None))
             self._ring.failed(mark, flags)
+
+    def dropped(self, mark: int) -> None:
+        """Nobody will wait for it any more: its tensor is not ours to keep."""
+        self._seen.pop(mark, None)
 
     # What the program says of itself.
 
