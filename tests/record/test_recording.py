@@ -131,11 +131,23 @@ def test_a_workers_ops_are_not_its_ranks(runner: Runner) -> None:
 
 def test_what_was_written_survives_a_kill(runner: Runner) -> None:
     """The op that a rank was killed in is in its ring, entered and not completed."""
-    runner.script(HEAD + "import os\nif rank == 1:\n    os.kill(os.getpid(), 9)\ndist.all_reduce(t)\n")
+    body = """
+import os, time
+from pathlib import Path
+from rollcall.explain.load import load
+pid = torch.tensor(os.getpid())
+dist.broadcast(pid, src=0)
+if rank == 0:
+    dist.recv(t, src=1)
+while load(Path(".rollcall/runs/latest").resolve()).ranks[0].ops[-1].op != "recv":
+    time.sleep(0.01)
+os.kill(pid.item(), 9)
+time.sleep(60)
+"""
+    runner.script(HEAD + body)
     assert runner("run", "-n", 2, "script.py").code == 137
     run = load(runner.latest().resolve())
-    assert [op.op for op in run.ranks[1].ops] == ["init"]
-    assert [op.op for op in run.ranks[0].ops] == ["init", "all_reduce"]
+    assert [op.op for op in run.ranks[0].ops] == ["init", "broadcast", "recv"]
     assert not run.ranks[0].ops[-1].completed_ns
 
 
