@@ -1,82 +1,17 @@
-"""The files of a run → plain values. Whatever a file holds, reading it ends with values or with one sentence."""
+"""The files of a run → plain values: its table of ops, and how each rank ended."""
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rollcall.errors import UsageError
+from rollcall.explain import rings
+from rollcall.explain.table import Op, Ops, Site, Table
 from rollcall.record import layout
-
-_NUMPY = {"Q": "u8", "I": "u4", "H": "u2", "i": "i4"}
-
-
-@dataclass(frozen=True)
-class Site:
-    """A line of the program, and the lines that led there, from the inside outwards."""
-
-    file: str
-    line: int
-    function: str
-    callers: tuple["Site", ...] = ()
-
-    @property
-    def chain(self) -> tuple["Site", ...]:
-        return self, *self.callers
-
-    def __str__(self) -> str:
-        return f"{Path(self.file).name}:{self.line}"
-
-
-@dataclass(frozen=True)
-class Group:
-    name: str
-    ranks: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Op:
-    """One communication call on one rank, with everything that a record names by number put in its place."""
-
-    rank: int
-    number: int
-    op: str
-    group: Group
-    seq: int
-    site: Site | None
-    signature: dict[str, Any]
-    peer: int
-    tag: int
-    thread: int
-    reduce: str
-    is_async: bool
-    is_failed: bool
-    was_waited_for: bool
-    entered_ns: int
-    waited_ns: int
-    completed_ns: int
-    version_issued: int
-    version_waited: int
-    size_bytes: int
-
-    @property
-    def is_blocked(self) -> bool:
-        """The rank sits in it: entered, or waited for, and not completed."""
-        return not self.completed_ns and not self.is_failed and (not self.is_async or bool(self.waited_ns))
-
-    @property
-    def is_strange(self) -> bool:
-        """Its rank is not in its group."""
-        return self.group.name == layout.STRANGE_GROUP
-
-    @property
-    def is_point_to_point(self) -> bool:
-        return self.op in ("send", "recv")
 
 
 @dataclass(frozen=True)
@@ -84,7 +19,10 @@ class Rank:
     """What is known of one rank: its ops in order, and how it ended."""
 
     number: int
-    ops: tuple[Op, ...]
+    ops: Ops
+    events: Ops  # what it wrote down besides: samples, phases, signals
+    host: str = ""
+    pid: int = 0
     dropped: int = 0  # older ops that the ring no longer has
     exit_code: int | None = None  # None: it did not end by itself
     cause: str = ""  # what is known of its end beyond the exit code
@@ -95,9 +33,12 @@ class Rank:
     stack: tuple[Site, ...] = ()  # where its main thread was when it was asked last, innermost first
 
     @property
-    def blocked(self) -> Op | None:
-        """The op it sits in."""
-        return next((op for op in reversed(self.ops) if op.is_blocked), None)
+    def has_ended(self) -> bool:
+        return self.exit_code is not None or self.ended_ns > 0
+
+    @property
+    def last(self) -> Op | None:
+        return self.ops[-1] if self.ops else None
 
 
 @dataclass(frozen=True)
@@ -109,36 +50,47 @@ class Run:
     outcome: str
     ranks: dict[int, Rank]
     world_size: int
+    table: Table
+    folded: tuple["Folded", ...] = ()
+    clock_error_ns: int = 0  # how far the clocks of two hosts may be apart after all
     problems: tuple[str, ...] = field(default=())  # what could not be read
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Ops of a rank that its ring has no room for any more, summed up."""
+
+    rank: int
+    group: str
+    op: str
+    count: int
+    size_bytes: int
+    blocked_ns: int
 
 
 def load(folder: Path, attempt: int | None = None) -> Run:
     """The newest attempt of a run, or the one that is asked for."""
     facts = _facts(folder)
     attempts = facts.get("attempts", [])
-    rings = {int(path.name.removeprefix("attempt-")): path for path in sorted((folder / "rings").glob("attempt-*"))}
-    if not rings:
+    found = {int(path.name.removeprefix("attempt-")): path for path in sorted((folder / "rings").glob("attempt-*"))}
+    if not found:
         raise UsageError(
-            f"{folder.name} has no rings, so there is nothing to explain: it ran with --no-record, with fresh"
-            f" interpreters, or before its ranks began"
+            f"{folder.name} has no rings, so there is nothing to explain: it ran with --no-record, or ended before its"
+            f" ranks began"
         )
-    number = max(rings) if attempt is None else attempt
-    if number not in rings:
-        raise UsageError(f"{folder.name} has no attempt {number}: it has {', '.join(map(str, sorted(rings)))}")
+    number = max(found) if attempt is None else attempt
+    if number not in found:
+        raise UsageError(f"{folder.name} has no attempt {number}: it has {', '.join(map(str, sorted(found)))}")
     told = attempts[number] if number < len(attempts) else {}
-    ranks, problems = {}, []
-    for path in sorted(rings[number].glob("rank-*.ring")):
-        try:
-            rank = _rank(path, told)
-        except ValueError as error:
-            problems.append(f"{path.name}: {error}")
-        else:
-            ranks[rank.number] = rank
-    world_size = int(told.get("world_size") or len(ranks))
-    missing = sorted(set(range(world_size)) - set(ranks))
-    if missing:
-        problems.append(f"no ring of rank {', '.join(map(str, missing))}")
-    return Run(folder.name, number, facts.get("outcome", "running"), ranks, world_size, tuple(problems))
+    files = _read(sorted(found[number].glob("rank-*.ring"), key=_number), clocks(facts))
+    ranks = {rank: _rank(files, rank, told) for rank in sorted(files.table.spans)}
+    world_size = int(told.get("world_size") or max(files.world_size, len(ranks)))
+    if missing := sorted(set(range(world_size)) - set(ranks)):
+        files.problems.append(f"no ring of rank {_shorten(missing)}: what is said here is said without them")
+    error_ns = max((error for _, error in clocks(facts)), default=0)
+    problems = tuple(files.problems)
+    outcome = facts.get("outcome", "running")
+    return Run(folder.name, number, outcome, ranks, world_size, files.table, tuple(files.folded), error_ns, problems)
 
 
 def _facts(folder: Path) -> dict[str, Any]:
@@ -148,32 +100,111 @@ def _facts(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _rank(path: Path, told: dict[str, Any]) -> Rank:
-    data = np.fromfile(path, dtype=np.uint8, count=layout.HEADER_BYTES)
-    header = read_header(data.tobytes())
-    records, names = read_records(path, header)
-    ops, error, error_site, exit_site, ended_ns = [], "", None, None, 0
-    for op in _ops(header.rank, records, names):
+def clocks(facts: dict[str, Any]) -> list[tuple[int, int]]:
+    """Per rank, where there are several hosts: how far its host's clock is ahead of ours, and how sure that is."""
+    found: list[tuple[int, int]] = []
+    for host in facts.get("hosts", {}).values():
+        clock = (int(host.get("clock_offset_ns") or 0), int(host.get("clock_error_ns") or 0))
+        found += [clock] * int(host.get("slots", 0))
+    return found
+
+
+def _number(path: Path) -> int:
+    number = path.stem.removeprefix("rank-")
+    return int(number) if number.isdigit() else 0
+
+
+def _shorten(ranks: list[int]) -> str:
+    few = ", ".join(map(str, ranks[:8]))
+    return few if len(ranks) <= 8 else f"{few} and {len(ranks) - 8} more"
+
+
+@dataclass
+class _Files:
+    """What the ring files of an attempt hold."""
+
+    table: Table
+    kept: dict[int, tuple[Path, rings.Header, int]] = field(default_factory=dict)  # by rank; last: its oldest record
+    folded: list[Folded] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    world_size: int = 0
+
+
+def _read(paths: list[Path], clocks: list[tuple[int, int]]) -> _Files:
+    files = _Files(Table(sum(map(rings.count, paths))))
+    for path in paths:
+        try:
+            ring = rings.read(path)
+        except ValueError as error:
+            files.problems.append(f"{path.name}: {error}")
+            continue
+        rank = ring.header.rank
+        if rank in files.kept:
+            files.problems.append(f"{path.name}: it says that it is of rank {rank}, of which there is another ring")
+            continue
+        oldest = int(ring.records["number"][0]) if len(ring.records) else 1
+        files.kept[rank] = path, ring.header, oldest
+        files.table.add(ring, clocks[rank][0] if rank < len(clocks) else 0)
+        files.folded += _folded(ring)
+        files.world_size = max(files.world_size, min(ring.header.world_size, _MOST_RANKS))
+    files.table.close()
+    return files
+
+
+_MOST_RANKS = 1 << 20  # a larger world is damage
+
+
+def _folded(ring: rings.Ring) -> list[Folded]:
+    names = {number: rings.parse(value) for kind, number, value in ring.names if kind == "group" and ring.counters}
+    return [
+        Folded(ring.header.rank, str((names.get(group) or {}).get("name", "?")), layout.OPS[op], *rest)
+        for group, op, *rest in ring.counters
+    ]
+
+
+def _rank(files: _Files, rank: int, told: dict[str, Any]) -> Rank:
+    table = files.table
+    path, header, oldest = files.kept[rank]
+    start, end = table.spans[rank]
+    is_event = _IS_EVENT[table.op[start:end]]
+    rows = np.arange(start, end)
+    ops, events = Ops(table, rows[~is_event]), Ops(table, rows[is_event])
+    error, error_site, exit_site, ended_ns = "", None, None, 0
+    for op in Ops(table, rows[_IS_END[table.op[start:end]]]):
         if op.op == "exception":
             error, error_site, ended_ns = _error(op), op.site, op.entered_ns
         elif op.op == "exit":
             ended_ns, exit_site = op.entered_ns, op.site
-        else:
-            ops.append(op)
-    key = str(header.rank)
-    code = None if told.get("asked", {}).get(key) else told.get("exit_codes", {}).get(key)
-    first = int(records["number"][0]) if len(records) else 1
-    cause = str(told.get("causes", {}).get(key, ""))
-    return Rank(header.rank, tuple(ops), first - 1, code, cause, error, error_site, exit_site, ended_ns, _stack(path))
+    key = str(rank)
+    return Rank(
+        rank,
+        ops,
+        events,
+        host=header.host,
+        pid=header.pid,
+        dropped=oldest - 1,
+        exit_code=None if told.get("asked", {}).get(key) else told.get("exit_codes", {}).get(key),
+        cause=str(told.get("causes", {}).get(key, "")),
+        error=error,
+        error_site=error_site,
+        exit_site=exit_site,
+        ended_ns=ended_ns,
+        stack=_stack(path.with_suffix(".stacks")),
+    )
 
+
+# What is written down besides communication; a DDP module's forward is one of its steps, and looked at with the ops.
+_IS_EVENT, _IS_END = np.zeros((2, 256), dtype=np.bool_)
+_IS_EVENT[[op for op in layout.EVENTS if op != layout.OP["ddp_forward"]]] = True
+_IS_END[[layout.OP["exception"], layout.OP["exit"]]] = True
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
-def _stack(ring: Path) -> tuple[Site, ...]:
+def _stack(path: Path) -> tuple[Site, ...]:
     """The stack of the main thread, which gets the signal, from what faulthandler wrote last."""
     try:
-        text = ring.with_suffix(".stacks").read_text(errors="replace")
+        text = path.read_text(errors="replace")
     except OSError:
         return ()
     block = text.rpartition("Current thread")[2].split("\n\n")[0]
@@ -182,100 +213,3 @@ def _stack(ring: Path) -> tuple[Site, ...]:
 
 def _error(op: Op) -> str:
     return f"{op.signature.get('error', 'an error')}: {op.signature.get('text', '')}".rstrip(": ")
-
-
-_DTYPE = np.dtype([(name, f"<{_NUMPY[code]}") for name, code in layout.FIELDS.items()])
-assert _DTYPE.itemsize == layout.RECORD.size
-
-
-@dataclass(frozen=True)
-class Header:
-    rank: int
-    count: int
-    names_end: int
-    names_bytes: int
-    capacity: int
-
-
-def read_header(data: bytes) -> Header:
-    """ValueError, in words, for what is no ring of ours."""
-    if len(data) < layout.HEADER_BYTES:
-        raise ValueError("it is cut off within its header")
-    magic, version, size, rank, _, _, _, names_bytes, capacity, _ = layout.HEADER.unpack_from(data)
-    if magic != layout.MAGIC:
-        raise ValueError("it is not a ring of rollcall")
-    if version > layout.VERSION or size != layout.RECORD.size:
-        raise ValueError(f"its format is version {version}, and this rollcall reads up to {layout.VERSION}")
-    (count,) = layout.NUMBER.unpack_from(data, layout.COUNT_AT)
-    (names_end,) = layout.NUMBER.unpack_from(data, layout.NAMES_END_AT)
-    if not 0 < capacity < 2**40 or names_bytes > 2**32 or names_end > names_bytes or rank < 0:
-        raise ValueError("its header does not fit together")
-    return Header(rank, count, names_end, names_bytes, capacity)
-
-
-def read_records(path: Path, header: Header) -> tuple[NDArray[Any], dict[tuple[str, int], Any]]:
-    """The records, oldest first, and what they name."""
-    with open(path, "rb") as file:
-        file.seek(layout.HEADER_BYTES)
-        names = _names(file.read(header.names_end))
-        file.seek(layout.HEADER_BYTES + header.names_bytes)
-        kept = min(header.count, header.capacity)
-        raw = file.read(kept * layout.RECORD.size)
-    records = np.frombuffer(raw[: len(raw) // layout.RECORD.size * layout.RECORD.size], dtype=_DTYPE)
-    # While a record is written over, or in a damaged file, some numbers are not what they should be.
-    fits = (records["number"] > header.count - kept) & (records["number"] <= header.count)
-    fits &= records["op"] < len(layout.OPS)
-    records = records[fits]
-    return records[np.argsort(records["number"], kind="stable")], names
-
-
-def _names(text: bytes) -> dict[tuple[str, int], Any]:
-    names = {}
-    for line in text.splitlines():
-        try:
-            kind, number, value = json.loads(line)
-            names[str(kind), int(number)] = value
-        except (ValueError, TypeError):
-            continue  # of a damaged file, the rest may still be good
-    return names
-
-
-def _site(places: list[list[Any]]) -> Site:
-    (file, line, function), *outer = places
-    return Site(file, line, function, tuple(Site(*place) for place in outer))
-
-
-def _ops(rank: int, records: NDArray[Any], names: dict[tuple[str, int], Any]) -> Iterator[Op]:
-    sites: dict[int, Site | None] = {0: None}
-    groups: dict[int, Group] = {}
-    for r in records.tolist():
-        row = dict(zip(layout.FIELDS, r, strict=True))
-        if row["site"] not in sites:
-            value = names.get(("site", row["site"]))
-            sites[row["site"]] = _site(value) if value else None
-        if row["group"] not in groups:
-            value = names.get(("group", row["group"])) or {"name": "?", "ranks": []}
-            groups[row["group"]] = Group(value["name"], tuple(value["ranks"]))
-        flags = row["flags"]
-        yield Op(
-            rank=rank,
-            number=row["number"],
-            op=layout.OPS[row["op"]],
-            group=groups[row["group"]],
-            seq=row["seq"],
-            site=sites[row["site"]],
-            signature=names.get(("signature", row["signature"])) or {},
-            peer=row["peer"],
-            tag=row["tag"],
-            thread=row["thread"],
-            reduce=layout.REDUCE_OPS[row["reduce"]] if row["reduce"] < len(layout.REDUCE_OPS) else "",
-            is_async=bool(flags & layout.ASYNC),
-            is_failed=bool(flags & layout.FAILED),
-            was_waited_for=bool(flags & layout.WAITED),
-            entered_ns=row["entered_ns"],
-            waited_ns=row["waited_ns"],
-            completed_ns=row["completed_ns"],
-            version_issued=row["version_issued"],
-            version_waited=row["version_waited"],
-            size_bytes=row["size_bytes"],
-        )

@@ -9,7 +9,7 @@ import functools
 from dataclasses import dataclass
 from typing import Literal
 
-from rollcall.explain.load import Site
+from rollcall.explain.table import Site
 
 Relation = Literal["after", "before", "exclusive", "same", "unknown"]
 
@@ -94,6 +94,23 @@ def calls_later(file: str, line: int, other: int) -> bool:
     block = _block_of(path)
     later = [node for node in block if node.lineno > line]
     return any(_names(node) & wanted for node in later)
+
+
+def ways_out(mine: Site | None, theirs: Site | None) -> tuple[Site, ...]:
+    """How a rank may have left the function that the others are still in: its returns and breaks before the end."""
+    where = parting(mine, theirs) if mine and theirs else None
+    tree = _parse(where.file) if where else None
+    if where is None or tree is None:
+        return ()
+    functions = [node for node, _ in _path_to(tree, where.mine) if isinstance(node, ast.FunctionDef)]
+    scope = functions[-1] if functions else tree
+    name = functions[-1].name if functions else "<module>"
+    found = [node for node in ast.walk(scope) if isinstance(node, ast.Return | ast.Break)]
+    early = [node.lineno for node in found if scope.body and node is not scope.body[-1]]
+    return tuple(Site(where.file, line, name) for line in sorted(early)[:_FEW])
+
+
+_FEW = 2
 
 
 @functools.cache

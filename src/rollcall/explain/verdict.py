@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollcall.explain import waits
-from rollcall.explain.calls import collectives
-from rollcall.explain.findings import Finding, find
-from rollcall.explain.load import Run, Site, load
+from rollcall.explain.finding import Finding
+from rollcall.explain.findings import find
+from rollcall.explain.load import Run, load
+from rollcall.explain.table import Site
+from rollcall.explain.view import View
+from rollcall.explain.waits import Waits
 
 # What to change, by kind. Said only where it holds whatever the program.
 _ADVICE = {
@@ -49,7 +51,7 @@ class Explanation:
     run: Run
     outcome: str  # ok, failed, hung, stopped
     findings: list[Finding]
-    waits: waits.Waits
+    waits: Waits
 
     @property
     def verdict(self) -> Finding | None:
@@ -58,12 +60,12 @@ class Explanation:
 
 def explain(folder: Path, attempt: int | None = None) -> Explanation:
     run = load(folder, attempt)
-    found = find(run)
-    return Explanation(run, _outcome(run), found, waits.count(run, collectives(run)))
+    view = View(run)
+    return Explanation(run, _outcome(view), find(view), view.waits)
 
 
-def _outcome(run: Run) -> str:
-    is_stuck = any(rank.blocked is not None for rank in run.ranks.values())
+def _outcome(view: View) -> str:
+    run, is_stuck = view.run, bool(view.blocked)
     if run.outcome in ("stopped", "running") and is_stuck:
         return "hung" if run.outcome == "stopped" else "running"
     return run.outcome

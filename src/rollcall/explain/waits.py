@@ -1,10 +1,14 @@
 """Who waited for whom: in each call, everyone for the last to arrive."""
 
-from collections import Counter
 from dataclasses import dataclass
 
-from rollcall.explain.calls import Call
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcall.explain.calls import Calls, Pairs
 from rollcall.explain.load import Run
+from rollcall.explain.table import Table
+from rollcall.record import layout
 
 
 @dataclass(frozen=True)
@@ -18,28 +22,62 @@ class Waits:
     run_s: float
 
 
-def count(run: Run, calls: list[Call]) -> Waits:
-    caused: Counter[int] = Counter()
-    suffered: Counter[int] = Counter()
-    last: Counter[int] = Counter()
-    counted = 0
-    for call in calls:
-        ops = call.ops
-        if call.missing or len(ops) < 2 or any(op.op in ("init", "ddp") or op.is_async for op in ops.values()):
-            continue
-        counted += 1
-        latest = max(ops.values(), key=lambda op: op.entered_ns)
-        last[latest.rank] += 1
-        for op in ops.values():
-            waited_ns = latest.entered_ns - op.entered_ns
-            suffered[op.rank] += waited_ns
-            caused[latest.rank] += waited_ns
-    times = [ns for rank in run.ranks.values() for op in rank.ops for ns in (op.entered_ns, op.completed_ns) if ns]
-    run_s = (max(times) - min(times)) / 1e9 if times else 0.0
+def count(run: Run, calls: Calls, pairs: Pairs) -> Waits:
+    ranks = sorted(run.ranks)
+    size = max(ranks, default=-1) + 1
+    caused, suffered, last, counted = np.zeros(size), np.zeros(size), np.zeros(size, dtype=np.int64), 0
+    blocked_ns = blocked_since_ns(run.table)
+    if len(calls):
+        chosen = is_waited_in(calls)
+        counted = int(chosen.sum())
+        waited = waited_ns(calls, blocked_ns) * np.repeat(chosen, calls.sizes)
+        suffered += np.bincount(run.table.rank[calls.rows], waited, minlength=size)
+        lasts = run.table.rank[last_rows(calls)]
+        caused += np.bincount(lasts, np.add.reduceat(waited, calls.starts), minlength=size)
+        last += np.bincount(lasts[chosen], minlength=size)
+    for mine, theirs in (pairs.met(), pairs.met()[::-1]):
+        waited = np.clip(run.table.entered_ns[theirs] - blocked_ns[mine], 0, None)
+        suffered += np.bincount(run.table.rank[mine], waited, minlength=size)
+        caused += np.bincount(run.table.rank[theirs], waited, minlength=size)
     return Waits(
-        {rank: caused[rank] / 1e9 for rank in sorted(run.ranks)},
-        {rank: suffered[rank] / 1e9 for rank in sorted(run.ranks)},
-        {rank: last[rank] for rank in sorted(run.ranks)},
+        {rank: float(caused[rank]) / 1e9 for rank in ranks},
+        {rank: float(suffered[rank]) / 1e9 for rank in ranks},
+        {rank: int(last[rank]) for rank in ranks},
         counted,
-        run_s,
+        _seconds(run),
     )
+
+
+def blocked_since_ns(table: Table) -> NDArray[np.int64]:
+    """From when on a rank did nothing but wait for an op: an async one blocks nobody before wait()."""
+    since = np.where(table.has(layout.ASYNC), table.waited_ns, table.entered_ns)
+    return np.where(since > 0, since, np.iinfo(np.int64).max)
+
+
+def waited_ns(calls: Calls, blocked_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Per op of the calls: how long it was blocked until the last had come."""
+    latest = np.repeat(calls.most(calls.table.entered_ns), calls.sizes)
+    return np.clip(latest - blocked_ns[calls.rows], 0, None)
+
+
+def is_waited_in(calls: Calls) -> NDArray[np.bool_]:
+    """Calls that all ranks of their group came to, and that are not the making of the world."""
+    return calls.has_all & (calls.sizes > 1) & ~calls.any(calls.table.is_one_of("init", "ddp", "new_group"))
+
+
+def last_rows(calls: Calls) -> NDArray[np.intp]:
+    """Per call, the row of the last to arrive."""
+    arrivals = calls.table.entered_ns
+    is_latest = arrivals[calls.rows] == np.repeat(calls.most(arrivals), calls.sizes)
+    places = np.flatnonzero(is_latest)
+    of_call = np.repeat(np.arange(len(calls)), calls.sizes)[places]
+    _, first = np.unique(of_call, return_index=True)
+    return calls.rows[places[first]]
+
+
+def _seconds(run: Run) -> float:
+    table = run.table
+    if not len(table):
+        return 0.0
+    last_ns = max(int(table.entered_ns.max()), int(table.completed_ns.max()))
+    return (last_ns - int(table.entered_ns.min())) / 1e9

@@ -47,7 +47,7 @@ def _newest(path: Path) -> bytes:
             if not count or not capacity:
                 return b""
             place = (count - 1) % capacity
-            file.seek(layout.HEADER_BYTES + layout.NAMES_BYTES + place * layout.RECORD.size)
+            file.seek(layout.RECORDS_AT + place * layout.RECORD.size)
             return file.read(layout.RECORD.size)
     except (OSError, struct.error):
         return b""

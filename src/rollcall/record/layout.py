@@ -1,23 +1,31 @@
 """The format of a ring file. docs/ring.md says it in words; a change here is a new VERSION.
 
-header     one page: who wrote it, how much, what it does just now
-names      what records name by number (groups, sites, signatures, …), one JSON line each, only ever added to
+header     one page: who wrote it, when it began by both clocks, how much there is
+counters   what was overwritten, summed up per group and op
+names      what records name by number (groups, sites, signatures, phases), one JSON line each, only ever added to
 records    of a fixed size, the oldest overwritten first
 """
 
 import struct
 
 MAGIC = b"ROLLCALL"
-VERSION = 1
+VERSION = 2
 HEADER_BYTES = 4096
+COUNTERS_BYTES = 28 << 10
+NAMES_AT = HEADER_BYTES + COUNTERS_BYTES
 NAMES_BYTES = 4 << 20
+RECORDS_AT = NAMES_AT + NAMES_BYTES
 DEFAULT_BYTES = 64 << 20
 
-# magic, version, record size, rank, world size, attempt, pid, names region, records, host's name
-HEADER = struct.Struct("<8sIIiiiiQQ64s")
-# Behind it, each at an offset of its own, since they change: records written, bytes of names.
-COUNT_AT, NAMES_END_AT = 256, 264
+# magic, version, record size, rank, world size, attempt, pid, names region, records, host's name; then one moment by
+# two clocks: the wall's, and the monotonic one that all records use, since nobody sets it
+HEADER = struct.Struct("<8sIIiiiiQQ64sQQ")
+# Behind it, each at an offset of its own, since they change: records written, bytes of names, counters in use.
+COUNT_AT, NAMES_END_AT, COUNTERS_AT = 256, 264, 272
 NUMBER = struct.Struct("<Q")
+# group, op, nothing, how many, bytes, nanoseconds that the rank was blocked in them
+COUNTER = struct.Struct("<IHHQQQ")
+MOST_COUNTERS = COUNTERS_BYTES // COUNTER.size
 
 # Each field with its type, as struct has it; no gaps between them.
 FIELDS = {
@@ -73,11 +81,14 @@ OPS = (
     "exit",  # the program came to its end; tag is the exit code
     "ddp",  # a DDP module was made; the signature has its parameters
     "ddp_forward",
+    "phase",  # a part of the program that has a name: the signature
+    "sample",  # the main thread is in no op for long: where it was seen, from when to when
+    "signal",  # this rank sent one: the tag is the signal, the peer the process
 )
 OP = {name: number for number, name in enumerate(OPS)}
 POINT_TO_POINT = (OP["send"], OP["recv"])
-EVENTS = (OP["exception"], OP["exit"], OP["ddp_forward"])
+EVENTS = tuple(OP[name] for name in ("exception", "exit", "ddp_forward", "phase", "sample", "signal"))
 REDUCE_OPS = ("", "SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 STRANGE_GROUP = "not a member"
-ASYNC, FAILED, WAITED = 1, 2, 4  # flags
+ASYNC, FAILED, WAITED, BUCKET, INPUT = 1, 2, 4, 8, 16  # flags; BUCKET: by DDP's reducer; INPUT: waits for its data

@@ -148,7 +148,7 @@ class Recorder:
             members, name = list(range(int(os.environ.get("WORLD_SIZE", 1)))), "world"
         else:
             members, name = self._hooks.members(group), str(group.group_name)
-        found = self._ring.name("group", (name, tuple(members)), {"name": name, "ranks": members}), members
+        found = self._ring.name("group", (name, tuple(members)), {"name": name, "ranks": _spans(members)}), members
         self._groups[group] = found
         return found
 
@@ -183,6 +183,17 @@ class Recorder:
         if ident == self._main:
             return 0
         return self._threads.setdefault(ident, len(self._threads) + 1)
+
+
+def _spans(ranks: list[int]) -> list[int | list[int]]:
+    """Ranks that follow each other as [first, last]: a name must not grow with the world."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return [span if span[0] < span[1] else span[0] for span in spans]
 
 
 _recorder: Recorder | None = None

@@ -7,7 +7,7 @@ import os
 import struct
 from collections.abc import Hashable
 from pathlib import Path
-from time import time_ns
+from time import monotonic_ns, time_ns
 
 from rollcall.record import layout
 
@@ -25,13 +25,13 @@ class Ring:
         self, path: Path, *, rank: int, world_size: int, attempt: int, host: str, size_bytes: int = layout.DEFAULT_BYTES
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._capacity = max(16, (size_bytes - layout.HEADER_BYTES - layout.NAMES_BYTES) // layout.RECORD.size)
-        total = layout.HEADER_BYTES + layout.NAMES_BYTES + self._capacity * layout.RECORD.size
+        self._capacity = max(16, (size_bytes - layout.RECORDS_AT) // layout.RECORD.size)
+        total = layout.RECORDS_AT + self._capacity * layout.RECORD.size
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         os.ftruncate(self._fd, total)
         self._map = mmap.mmap(self._fd, total)
         self._reserved: dict[int, int] = {}  # by the start of a region: how far it may be written to
-        self._reserve(0, layout.HEADER_BYTES)
+        self._reserve(0, layout.NAMES_AT)
         layout.HEADER.pack_into(
             self._map,
             0,
@@ -45,12 +45,15 @@ class Ring:
             layout.NAMES_BYTES,
             self._capacity,
             host.encode()[:64],
+            time_ns(),
+            monotonic_ns(),
         )
         self._count = 0
-        self._first = layout.HEADER_BYTES + layout.NAMES_BYTES
+        self._first = layout.RECORDS_AT
         self._records_end = 0
         self._numbers: dict[Hashable, int] = {}
         self._names_end = 0
+        self._counters: dict[tuple[int, int], list[int]] = {}  # by group and op: its place, count, bytes, nanoseconds
 
     def _reserve(self, region: int, end: int) -> None:
         """Have room on the disk before it is written to: on a full one, a write to the map would kill the process.
@@ -74,8 +77,8 @@ class Ring:
         end = self._names_end + len(line)
         if end > layout.NAMES_BYTES:
             return 0
-        start = layout.HEADER_BYTES + self._names_end
-        self._reserve(layout.HEADER_BYTES, start + len(line))
+        start = layout.NAMES_AT + self._names_end
+        self._reserve(layout.NAMES_AT, start + len(line))
         self._map[start : start + len(line)] = line
         self._names_end = end
         layout.NUMBER.pack_into(self._map, layout.NAMES_END_AT, end)
@@ -107,24 +110,48 @@ class Ring:
             self._reserve(self._first, at + _RECORD_BYTES)
             self._records_end = self._reserved[self._first]
         self._count = count = self._count + 1
+        if count > self._capacity:
+            self._fold(at)
         _pack(
-            self._map, at, count, time_ns(), 0, 0, 0, op, flags, group, seq, site, signature, peer, tag, thread, phase,
-            reduce, 0, version, version, size_bytes,
+            self._map, at, count, monotonic_ns(), 0, 0, 0, op, flags, group, seq, site, signature, peer, tag, thread,
+            phase, reduce, 0, version, version, size_bytes,
         )  # fmt: skip
         # Only now does it count: whoever reads meanwhile sees whole records.
         _pack_number(self._map, layout.COUNT_AT, count)
         return at
 
+    def _fold(self, at: int) -> None:
+        """Sum up the op that is about to be overwritten."""
+        _, entered_ns, _, completed_ns, waited_ns, op, flags, group, *_, size_bytes = layout.RECORD.unpack_from(
+            self._map, at
+        )
+        if op in layout.EVENTS:
+            return
+        counter = self._counters.get((group, op))
+        if counter is None:
+            place = len(self._counters)
+            if place == layout.MOST_COUNTERS:
+                return
+            counter = self._counters[group, op] = [place, 0, 0, 0]
+            _pack_number(self._map, layout.COUNTERS_AT, place + 1)
+        since_ns = waited_ns if flags & layout.ASYNC else entered_ns
+        counter[1] += 1
+        counter[2] += size_bytes
+        counter[3] += completed_ns - since_ns if completed_ns and since_ns else 0
+        layout.COUNTER.pack_into(
+            self._map, layout.HEADER_BYTES + counter[0] * layout.COUNTER.size, group, op, 0, *counter[1:]
+        )
+
     def issued(self, at: int) -> None:
-        _pack_number(self._map, at + layout.ISSUED_AT, time_ns())
+        _pack_number(self._map, at + layout.ISSUED_AT, monotonic_ns())
 
     def waiting(self, at: int, flags: int, version: int) -> None:
-        _pack_number(self._map, at + layout.WAITED_AT, time_ns())
+        _pack_number(self._map, at + layout.WAITED_AT, monotonic_ns())
         _FLAGS.pack_into(self._map, at + layout.FLAGS_AT, flags)
         _VERSION.pack_into(self._map, at + layout.VERSION_WAITED_AT, version)
 
     def completed(self, at: int) -> None:
-        _pack_number(self._map, at + layout.COMPLETED_AT, time_ns())
+        _pack_number(self._map, at + layout.COMPLETED_AT, monotonic_ns())
 
     def failed(self, at: int, flags: int) -> None:
         _FLAGS.pack_into(self._map, at + layout.FLAGS_AT, flags | layout.FAILED)

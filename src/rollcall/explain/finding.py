@@ -1,0 +1,73 @@
+"""A finding: something that was noticed, with its evidence. And the words in which all of them are told."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollcall.explain.calls import Call
+from rollcall.explain.table import Op, Site
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What kind, which ranks to look at, in which call, on which lines."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    message: str
+    op: str = ""
+    group: str = ""
+    seq: int = 0
+    sites: tuple[Site, ...] = ()
+    since_ns: int = 0
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+def of_call(kind: str, call: Call, ranks: Iterable[int], message: str, ops: Iterable[Op], **evidence: Any) -> Finding:
+    first = min(call.ops.values(), key=lambda op: op.entered_ns)
+    looked_at = tuple(sorted(ranks))
+    return Finding(
+        kind, looked_at, message, first.op, call.group.name, call.seq, sites(ops), first.entered_ns, evidence
+    )
+
+
+def of_ops(kind: str, ranks: Iterable[int], message: str, ops: list[Op], **evidence: Any) -> Finding:
+    first = ops[0]
+    return Finding(
+        kind,
+        tuple(sorted(ranks)),
+        message,
+        first.op,
+        first.group.name,
+        first.seq,
+        sites(ops),
+        first.entered_ns,
+        evidence,
+    )
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """`rank 3`, `ranks 0, 2`, and of many the first few."""
+    all_of_them = sorted(numbers)
+    few = ", ".join(map(str, all_of_them[:_FEW]))
+    more = f" and {len(all_of_them) - _FEW} more" if len(all_of_them) > _FEW else ""
+    return f"rank{'s' * (len(all_of_them) > 1)} {few}{more}"
+
+
+def each(values: dict[int, Any]) -> str:
+    """`rank 0: a; ranks 1, 2: b`."""
+    by_value: dict[str, list[int]] = {}
+    for rank, value in sorted(values.items()):
+        by_value.setdefault(str(value), []).append(rank)
+    return "; ".join(f"{ranks(numbers)}: {value}" for value, numbers in by_value.items())
+
+
+_FEW = 8
+
+
+def where(op: Op) -> str:
+    return f"{op.op} at {op.site}" if op.site else op.op
+
+
+def sites(ops: Iterable[Op]) -> tuple[Site, ...]:
+    return tuple(dict.fromkeys(op.site for op in ops if op.site is not None))

@@ -1,0 +1,150 @@
+"""Ranks that are in the same call and disagree on what it is."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rollcall.explain import source
+from rollcall.explain.calls import Call, deviants
+from rollcall.explain.finding import Finding, each, of_call, of_ops, ranks, where
+from rollcall.explain.looks.order import permutation
+from rollcall.explain.table import Op
+from rollcall.explain.view import View
+
+# What must be alike on all ranks, the most telling first: kind, verb, value.
+_ALIKE: tuple[tuple[str, str, Callable[[Op], Any]], ...] = (
+    ("mismatched-splits", "have lists of objects of", lambda op: op.signature.get("objects", 0)),
+    ("mismatched-reduce-op", "reduce with", lambda op: op.reduce),
+    ("mismatched-root", "have as root", lambda op: op.peer),
+    ("mismatched-dtype", "have the dtype", lambda op: tuple(op.signature.get("dtypes", ()))),
+    ("mismatched-shape", "have the shape", lambda op: str(op.signature.get("shapes", ()))),
+    ("mismatched-splits", "have the splits", lambda op: str(op.signature.get("splits", ()))),
+)
+
+
+def mismatches(view: View) -> Iterator[Finding]:
+    """The first call that does not fit: what follows in a group that is out of step is noise."""
+    table, calls = view.table, view.calls
+    columns = (table.op, table.reduce, table.peer, table.signature)
+    for number in calls.unlike(calls.differ_in(*columns), *columns, table.site):
+        finding = permutation(view, number) or _mismatch(calls.get(number))
+        if finding is not None:
+            yield finding
+            return
+
+
+def _mismatch(call: Call) -> Finding | None:
+    names = {rank: op.op for rank, op in call.ops.items()}
+    if len(set(names.values())) > 1:
+        odd = deviants(names)
+        told = each({rank: f"in {where(op)}" for rank, op in call.ops.items()})
+        message = f"the ranks are in different calls, the {call.seq}th of group {call.group.name} ({told})"
+        return of_call(_kind_of_difference(call, odd), call, odd, message, _some(call, odd), seen=names)
+    op = next(iter(call.ops.values()))
+    for kind, verb, read in _ALIKE:
+        values = {rank: read(op) for rank, op in call.ops.items()}
+        if len(set(values.values())) > 1 and _must_agree(kind, call):
+            odd = _misfits(call) if op.op == "all_to_all" else deviants(values)
+            message = f"in {where(op)} the ranks {verb} different things ({each(values)})"
+            kind = {"new_group": "group-incomplete", "ddp": "ddp-model-mismatch"}.get(op.op, kind)
+            return of_call(kind, call, odd, message, [call.ops[rank] for rank in odd], values=values)
+    return None
+
+
+def _some(call: Call, odd: list[int]) -> list[Op]:
+    """The odd ones first, then the others."""
+    return [call.ops[rank] for rank in odd] + [op for rank, op in call.ops.items() if rank not in odd]
+
+
+def _must_agree(kind: str, call: Call) -> bool:
+    """all_to_all may have other sizes on each rank, as long as the halves fit; gather and scatter only where alike."""
+    op = next(iter(call.ops.values())).op
+    if op == "all_to_all" and kind in ("mismatched-shape", "mismatched-splits"):
+        return bool(_bad_ways(call))
+    return True
+
+
+def _misfits(call: Call) -> list[int]:
+    """The rank that most of what does not fit comes from or goes to; all that are involved where none stands out."""
+    ways = _bad_ways(call)
+    counts = Counter(rank for way in ways for rank in set(way))
+    (first, most), *rest = counts.most_common() or [(-1, 0)]
+    if len(call.group.ranks) > 2 and rest and most > rest[0][1]:
+        return [first]
+    return sorted(counts)
+
+
+def _bad_ways(call: Call) -> list[tuple[int, int]]:
+    """From whom to whom something else is sent than is expected."""
+    members = list(call.group.ranks)
+    sent: dict[tuple[int, int], Any] = {}
+    expected: dict[tuple[int, int], Any] = {}
+    for rank, op in call.ops.items():
+        splits = op.signature.get("splits") or []
+        if not splits or splits[0] != "single":
+            given, taken = (splits[1], splits[2]) if len(splits) > 2 else ([], [])
+        else:
+            shapes = op.signature.get("shapes") or [[0]]
+            given = splits[2] or [shapes[0][0] // len(members)] * len(members)
+            taken = splits[1] or [splits[3][0] // len(members)] * len(members)
+        sent.update({(rank, other): size for other, size in zip(members, given, strict=False)})
+        expected.update({(other, rank): size for other, size in zip(members, taken, strict=False)})
+    return [way for way in sent if way in expected and sent[way] != expected[way]]
+
+
+def _kind_of_difference(call: Call, odd: list[int]) -> str:
+    """Ranks are in different ops: how the odd ones went astray, going by where their ways part in the source."""
+    others = [rank for rank in call.ops if rank not in odd] or odd
+    for rank in odd:
+        for other in others:
+            mine, theirs = call.ops[rank], call.ops[other]
+            if mine.op == theirs.op or mine.site is None or theirs.site is None:
+                continue
+            parting = source.parting(mine.site, theirs.site)
+            if parting is None:
+                continue
+            back_and_forth = source.calls_later(parting.file, parting.mine, parting.theirs) and source.calls_later(
+                parting.file, parting.theirs, parting.mine
+            )
+            match source.relation(parting):
+                case "exclusive" if back_and_forth or source.is_choice_of_loop(parting):
+                    return "order-swap"
+                case "same":  # a loop over things that come in another order
+                    return "order-swap"
+                case "after" | "before":
+                    return "missing-rank"
+    return "mismatched-op"
+
+
+def strangers(view: View) -> Iterator[Finding]:
+    """Ops on a group by ranks that are not in it: torch passes over them."""
+    found = view.table.where(view.table.is_strange & ~view.table.is_event)
+    if found:
+        first = found.first()
+        same = sorted({op.rank for op in found if op.site == first.site})
+        message = f"{ranks(same)} called {where(first)} on a group without being in it"
+        yield of_ops("non-member-call", same, message, [first])
+
+
+def threads(view: View) -> Iterator[Finding]:
+    """One group used by several threads, in another order on another rank."""
+    table, calls = view.table, view.calls
+    candidates = calls.differ_in(table.site) & calls.any(table.thread > 0)
+    for number in calls.unlike(candidates, table.site, table.thread):
+        call = calls.get(number)
+        if _is_shared(view, call):
+            places = {rank: op.site for rank, op in call.ops.items()}
+            message = f"group {call.group.name} is used by several threads at once, and the order differs between ranks"
+            evidence = {"threads": {rank: op.thread for rank, op in call.ops.items()}}
+            yield of_call("concurrent-calls", call, deviants(places), message, call.ops.values(), **evidence)
+            return
+
+
+def _is_shared(view: View, call: Call) -> bool:
+    """Whether some rank uses the group from several threads."""
+    op = next(iter(call.ops.values()))
+    of_group = view.table.group == view.table.group[op.row]
+    by_rank = {(rank, thread) for rank, thread in zip(
+        view.table.rank[of_group].tolist(), view.table.thread[of_group].tolist(), strict=True
+    )}  # fmt: skip
+    return len(by_rank) > len({rank for rank, _ in by_rank})

@@ -1,0 +1,141 @@
+"""Reading a ring file. Whatever it holds, reading it ends with values or with a ValueError in words."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcall.record import layout
+
+_NUMPY = {"Q": "u8", "I": "u4", "H": "u2", "i": "i4"}
+_DTYPE = np.dtype([(name, f"<{_NUMPY[code]}") for name, code in layout.FIELDS.items()])
+assert _DTYPE.itemsize == layout.RECORD.size
+
+
+@dataclass(frozen=True)
+class Header:
+    rank: int
+    world_size: int
+    host: str
+    pid: int
+    count: int
+    names_end: int
+    names_bytes: int
+    capacity: int
+    counters: int
+    wall_ns: int  # one moment by both clocks
+    monotonic_ns: int
+
+    @property
+    def kept(self) -> int:
+        """How many records are there, at most."""
+        return min(self.count, self.capacity)
+
+
+def read_header(data: bytes) -> Header:
+    """ValueError, in words, for what is no ring of ours."""
+    if len(data) < layout.HEADER_BYTES:
+        raise ValueError("it is cut off within its header")
+    magic, version, size, rank, world_size, _, pid, names_bytes, capacity, host, wall_ns, monotonic_ns = (
+        layout.HEADER.unpack_from(data)
+    )
+    if magic != layout.MAGIC:
+        raise ValueError("it is not a ring of rollcall")
+    if version != layout.VERSION or size != layout.RECORD.size:
+        raise ValueError(f"its format is version {version}, and this rollcall reads version {layout.VERSION}")
+    (count,) = layout.NUMBER.unpack_from(data, layout.COUNT_AT)
+    (names_end,) = layout.NUMBER.unpack_from(data, layout.NAMES_END_AT)
+    (counters,) = layout.NUMBER.unpack_from(data, layout.COUNTERS_AT)
+    is_sound = 0 < capacity < 2**40 and names_bytes <= 2**32 and names_end <= names_bytes
+    if not is_sound or rank < 0 or counters > layout.MOST_COUNTERS:
+        raise ValueError("its header does not fit together")
+    return Header(
+        rank,
+        world_size,
+        host.rstrip(b"\0").decode(errors="replace"),
+        pid,
+        count,
+        names_end,
+        names_bytes,
+        capacity,
+        counters,
+        wall_ns,
+        monotonic_ns,
+    )
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The records of a ring, oldest first; the JSON lines of what they name; what was summed up."""
+
+    header: Header
+    records: NDArray[Any]
+    names: list[tuple[str, int, bytes]]  # kind, number, value as JSON
+    counters: list[tuple[int, int, int, int, int]]  # group, op, count, bytes, nanoseconds
+
+
+def read(path: Path) -> Ring:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(layout.HEADER_BYTES)
+            header = read_header(data)
+            counters = file.read(layout.COUNTERS_BYTES)
+            names = file.read(header.names_end)
+            file.seek(layout.NAMES_AT + header.names_bytes)
+            raw = file.read(header.kept * layout.RECORD.size)
+    except OSError as error:
+        raise ValueError(f"it cannot be read ({error.strerror})") from error
+    except OverflowError as error:
+        raise ValueError("its header does not fit together") from error
+    return Ring(header, _records(header, raw), _names(names), _counters(header, counters))
+
+
+def count(path: Path) -> int:
+    """How many records a ring has, at most; 0 where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            header = read_header(file.read(layout.HEADER_BYTES))
+            size_bytes = os.fstat(file.fileno()).st_size
+    except (OSError, ValueError):
+        return 0
+    return min(header.kept, max(0, size_bytes - layout.NAMES_AT - header.names_bytes) // layout.RECORD.size)
+
+
+def _records(header: Header, raw: bytes) -> NDArray[Any]:
+    whole = len(raw) // layout.RECORD.size * layout.RECORD.size
+    records = np.frombuffer(raw[:whole] if whole < len(raw) else raw, dtype=_DTYPE)
+    numbers = records["number"]
+    # While a record is written over, or in a damaged file, some numbers are not what they should be.
+    fits = (numbers > header.count - header.kept) & (numbers <= header.count) & (records["op"] < len(layout.OPS))
+    if not fits.all():
+        records, numbers = records[fits], numbers[fits]
+    if (numbers[1:] > numbers[:-1]).all():
+        return records
+    return records[np.argsort(numbers, kind="stable")]
+
+
+def _names(text: bytes) -> list[tuple[str, int, bytes]]:
+    found = []
+    for line in text.splitlines():
+        kind, _, rest = line.partition(b",")
+        number, _, value = rest.partition(b",")
+        if kind[:2] == b'["' and kind[-1:] == b'"' and number.isdigit() and value[-1:] == b"]":
+            found.append((kind[2:-1].decode(errors="replace"), int(number), value[:-1]))
+    return found  # of a damaged file, the rest may still be good
+
+
+def _counters(header: Header, data: bytes) -> list[tuple[int, int, int, int, int]]:
+    whole = data[: min(header.counters * layout.COUNTER.size, len(data) // layout.COUNTER.size * layout.COUNTER.size)]
+    return [(group, op, *rest) for group, op, _, *rest in layout.COUNTER.iter_unpack(whole) if op < len(layout.OPS)]
+
+
+def parse(value: bytes) -> Any:
+    """A name's value; None where it is damaged."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        return None

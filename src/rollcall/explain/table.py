@@ -1,0 +1,308 @@
+"""Every op of every rank, a column per fact: ten million ops are looked through by numpy, and only what stands out
+becomes an object."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcall.explain import rings
+from rollcall.record import layout
+
+
+@dataclass(frozen=True)
+class Site:
+    """A line of the program, and the lines that led there, from the inside outwards."""
+
+    file: str
+    line: int
+    function: str
+    callers: tuple["Site", ...] = ()
+
+    @property
+    def chain(self) -> tuple["Site", ...]:
+        return self, *self.callers
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Group:
+    name: str
+    ranks: tuple[int, ...]
+
+    def __hash__(self) -> int:  # it is asked for often, and a world has many ranks
+        return hash(self.name)
+
+    @property
+    def is_strange(self) -> bool:
+        """Of ranks that called a group's op without being in it."""
+        return self.name == layout.STRANGE_GROUP
+
+
+@dataclass(frozen=True)
+class Op:
+    """One communication call on one rank, with everything that a record names by number put in its place."""
+
+    rank: int
+    row: int
+    op: str
+    group: Group
+    seq: int
+    site: Site | None
+    signature: dict[str, Any]
+    peer: int
+    tag: int
+    thread: int
+    phase: str
+    reduce: str
+    is_async: bool
+    is_failed: bool
+    is_bucket: bool
+    was_waited_for: bool
+    entered_ns: int
+    issued_ns: int
+    waited_ns: int
+    completed_ns: int
+    size_bytes: int
+
+    @property
+    def is_blocked(self) -> bool:
+        """The rank sits in it: entered, or waited for, and not completed."""
+        return not self.completed_ns and not self.is_failed and (not self.is_async or bool(self.waited_ns))
+
+    @property
+    def is_strange(self) -> bool:
+        """Its rank is not in its group."""
+        return self.group.is_strange
+
+    @property
+    def is_point_to_point(self) -> bool:
+        return self.op in ("send", "recv")
+
+
+@dataclass
+class Names:
+    """What records name, numbered alike for all ranks; 0 is nothing."""
+
+    groups: list[Group] = field(default_factory=lambda: [Group("?", ())])
+    sites: list[Site | None] = field(default_factory=lambda: [None])
+    signatures: list[dict[str, Any]] = field(default_factory=lambda: [{}])
+    phases: list[str] = field(default_factory=lambda: [""])
+    _known: dict[tuple[str, bytes], int] = field(default_factory=dict)
+
+    def numbers(self, kind: str, ring: rings.Ring) -> NDArray[np.uint32]:
+        """From a ring's own numbers to ours."""
+        mine = [(number, value) for its, number, value in ring.names if its == kind]
+        known = np.zeros(max([number for number, _ in mine if number <= _MOST_NAMES], default=0) + 1, dtype=np.uint32)
+        for number, value in mine:
+            if number < len(known):
+                known[number] = self._known.get((kind, value)) or self._add(kind, value)
+        return known
+
+    def _add(self, kind: str, value: bytes) -> int:
+        told = rings.parse(value)
+        kept, made = {
+            "group": (self.groups, _group(told)),
+            "site": (self.sites, _site(told)),
+            "signature": (self.signatures, told if isinstance(told, dict) else {}),
+            "phase": (self.phases, str(told)),
+        }[kind]
+        kept.append(made)  # type: ignore[attr-defined]
+        number = self._known[kind, value] = len(kept) - 1  # type: ignore[arg-type]
+        return number
+
+
+_MOST_NAMES = 1 << 22  # more have no room in a ring: a larger number is damage
+
+
+def _group(told: Any) -> Group:
+    """A group's ranks stand there one by one, or as [first, last] where they follow each other."""
+    try:
+        spans = [(rank, rank) if isinstance(rank, int) else tuple(rank) for rank in told["ranks"]]
+        if sum(last - first for first, last in spans) > _MOST_NAMES:
+            raise ValueError(spans)
+        return Group(str(told["name"]), tuple(rank for first, last in spans for rank in range(first, last + 1)))
+    except (TypeError, KeyError, ValueError):
+        return Group("?", ())
+
+
+def _site(told: Any) -> Site | None:
+    try:
+        (file, line, function), *outer = told
+        return Site(str(file), int(line), str(function), tuple(Site(str(f), int(n), str(g)) for f, n, g in outer))
+    except (TypeError, ValueError):
+        return None
+
+
+_COLUMNS: dict[str, type[np.generic]] = {
+    "rank": np.int32,
+    "op": np.uint8,
+    "flags": np.uint8,
+    "reduce": np.uint8,
+    "group": np.uint32,
+    "seq": np.uint32,
+    "site": np.uint32,
+    "signature": np.uint32,
+    "phase": np.uint32,
+    "peer": np.int32,
+    "tag": np.int32,
+    "thread": np.uint16,
+    "entered_ns": np.int64,
+    "issued_ns": np.int64,
+    "waited_ns": np.int64,
+    "completed_ns": np.int64,
+    "size_bytes": np.int64,
+    "was_overwritten": np.bool_,
+}
+_NAMED = {"group": "groups", "site": "sites", "signature": "signatures", "phase": "phases"}
+_TIMES = ("entered_ns", "issued_ns", "waited_ns", "completed_ns")
+
+
+class Table:
+    """The ops of all ranks: those of a rank together, each rank's in their order. Times are on one clock."""
+
+    rank: NDArray[np.int32]
+    op: NDArray[np.uint8]
+    flags: NDArray[np.uint8]
+    reduce: NDArray[np.uint8]
+    group: NDArray[np.uint32]
+    seq: NDArray[np.uint32]
+    site: NDArray[np.uint32]
+    signature: NDArray[np.uint32]
+    phase: NDArray[np.uint32]
+    peer: NDArray[np.int32]
+    tag: NDArray[np.int32]
+    thread: NDArray[np.uint16]
+    entered_ns: NDArray[np.int64]
+    issued_ns: NDArray[np.int64]
+    waited_ns: NDArray[np.int64]
+    completed_ns: NDArray[np.int64]
+    size_bytes: NDArray[np.int64]
+    was_overwritten: NDArray[np.bool_]
+
+    def __init__(self, most_rows: int) -> None:
+        for name, kind in _COLUMNS.items():
+            setattr(self, name, np.zeros(most_rows, dtype=kind))
+        self.names = Names()
+        self.spans: dict[int, tuple[int, int]] = {}  # by rank: its first row, and the one behind its last
+        self._end = 0
+
+    def add(self, ring: rings.Ring, offset_ns: int) -> None:
+        """The next rank; its clock is ahead by the offset."""
+        start = self._end
+        records = ring.records[: len(self.rank) - start]  # it may have grown since it was counted
+        end = self._end = start + len(records)
+        self.spans[ring.header.rank] = (start, end)
+        self.rank[start:end] = ring.header.rank
+        for name in _NAMED:
+            ours = self.names.numbers(name, ring)
+            its = records[name]
+            getattr(self, name)[start:end] = ours[np.where(its < len(ours), its, 0)]
+        for name in _TIMES:
+            times = records[name].astype(np.int64)
+            getattr(self, name)[start:end] = np.where(times > 0, times - offset_ns, 0) if offset_ns else times
+        for name in ("op", "flags", "reduce", "seq", "peer", "tag", "thread", "size_bytes"):
+            getattr(self, name)[start:end] = records[name]
+        self.was_overwritten[start:end] = records["version_waited"] > records["version_issued"]
+
+    def close(self) -> None:
+        """Nothing more comes: a file that was cut off had less than its header said."""
+        for name in _COLUMNS:
+            setattr(self, name, getattr(self, name)[: self._end])
+
+    def __len__(self) -> int:
+        return self._end
+
+    def has(self, flag: int) -> NDArray[np.bool_]:
+        return (self.flags & flag) > 0
+
+    def is_one_of(self, *ops: str) -> NDArray[np.bool_]:
+        wanted = np.zeros(256, dtype=np.bool_)
+        wanted[[layout.OP[op] for op in ops]] = True
+        return np.asarray(wanted[self.op])
+
+    @cached_property
+    def is_event(self) -> NDArray[np.bool_]:
+        """No communication."""
+        return self.is_one_of(*(layout.OPS[op] for op in layout.EVENTS))
+
+    @cached_property
+    def is_async(self) -> NDArray[np.bool_]:
+        return self.has(layout.ASYNC)
+
+    @cached_property
+    def has_failed(self) -> NDArray[np.bool_]:
+        return self.has(layout.FAILED)
+
+    @cached_property
+    def is_blocked(self) -> NDArray[np.bool_]:
+        is_in = ~self.is_async | (self.waited_ns > 0)
+        return np.asarray((self.completed_ns == 0) & ~self.has_failed & is_in & ~self.is_event)
+
+    @cached_property
+    def is_strange(self) -> NDArray[np.bool_]:
+        return np.asarray(np.array([group.is_strange for group in self.names.groups])[self.group])
+
+    def get(self, row: int | np.integer[Any]) -> Op:
+        row = int(row)
+        flags, reduce = int(self.flags[row]), int(self.reduce[row])
+        return Op(
+            rank=int(self.rank[row]),
+            row=row,
+            op=layout.OPS[self.op[row]],
+            group=self.names.groups[self.group[row]],
+            seq=int(self.seq[row]),
+            site=self.names.sites[self.site[row]],
+            signature=self.names.signatures[self.signature[row]],
+            peer=int(self.peer[row]),
+            tag=int(self.tag[row]),
+            thread=int(self.thread[row]),
+            phase=self.names.phases[self.phase[row]],
+            reduce=layout.REDUCE_OPS[reduce] if reduce < len(layout.REDUCE_OPS) else "",
+            is_async=bool(flags & layout.ASYNC),
+            is_failed=bool(flags & layout.FAILED),
+            is_bucket=bool(flags & layout.BUCKET),
+            was_waited_for=bool(flags & layout.WAITED),
+            entered_ns=int(self.entered_ns[row]),
+            issued_ns=int(self.issued_ns[row]),
+            waited_ns=int(self.waited_ns[row]),
+            completed_ns=int(self.completed_ns[row]),
+            size_bytes=int(self.size_bytes[row]),
+        )
+
+    def where(self, mask: NDArray[np.bool_]) -> "Ops":
+        return Ops(self, np.flatnonzero(mask))
+
+
+class Ops(Sequence[Op]):
+    """Some ops of a table, made when they are asked for."""
+
+    def __init__(self, table: Table, rows: NDArray[np.intp]) -> None:
+        self.table, self.rows = table, rows
+
+    @overload
+    def __getitem__(self, place: int) -> Op: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> "Ops": ...
+
+    def __getitem__(self, place: int | slice) -> "Op | Ops":
+        if isinstance(place, slice):
+            return Ops(self.table, self.rows[place])
+        return self.table.get(self.rows[place])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Op]:
+        return (self.table.get(row) for row in self.rows)
+
+    def first(self) -> Op:
+        """The one that was entered first."""
+        return self.table.get(self.rows[np.argmin(self.table.entered_ns[self.rows])])
