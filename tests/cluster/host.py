@@ -1,4 +1,4 @@
-"""A host: a process that holds a network, a hostname and mounts of its own."""
+"""A host: a process that holds a network, a hostname, mounts and a clock of its own."""
 
 import contextlib
 import os
@@ -57,7 +57,9 @@ class Host:
         self._blocked = 0
 
     def _hold(self) -> Daemon:
-        words = [find("unshare"), "--net", "--uts", "--mount", "sh", "-c", SETUP, "holder"]
+        # No two hosts have booted at the same moment, so their monotonic clocks differ.
+        clock = ["--time", "--monotonic", str(self.n * 1000), "--boottime", str(self.n * 1000)]
+        words = [find("unshare"), "--net", "--uts", "--mount", *clock, "sh", "-c", SETUP, "holder"]
         values = [self.name, str(self.claim.folder), os.path.expanduser("~root")]
         return Daemon([*words, *values], self.claim.folder / f"{self.name}.log")
 
@@ -69,7 +71,9 @@ class Host:
     def enter(self) -> list[str]:
         """Put these words before a command to run it here, as the same process, in the same folder."""
         # nsenter alone would start in /: entering a mount namespace forgets the working folder.
-        nsenter = f"{find('nsenter')} --target {self.holder.pid} --net --uts --mount"
+        # The holder made the clock for its children, and is itself not one of them.
+        time = f"--time=/proc/{self.holder.pid}/ns/time_for_children"
+        nsenter = f"{find('nsenter')} --target {self.holder.pid} --net --uts --mount {time}"
         return [find("sh"), "-c", f'exec {nsenter} --wdns="$PWD" -- "$@"', self.name]
 
     def run(self, words: list[str], **options: Any) -> "subprocess.CompletedProcess[str]":

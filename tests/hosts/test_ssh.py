@@ -284,3 +284,19 @@ def test_dry_run_says_what_one_would_have_typed(rollcall: Runner) -> None:
     assert "3 ranks of script.py\non 2 hosts with 2, 1 slots" in ran.out
     assert "# on beta (node 1), without rollcall:" in ran.out
     assert "MASTER_ADDR=alpha MASTER_PORT=29500 WORLD_SIZE=3 RANK=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1" in ran.out
+
+
+def test_clocks_of_hosts_are_brought_together(rollcall: Runner) -> None:
+    """Hosts whose clocks are 1000 s apart: waits are counted on one clock, for the rank that keeps the others."""
+    rollcall.script(
+        'import time, torch.distributed as dist\ndist.init_process_group("gloo")\n'
+        "for _ in range(10):\n"
+        "    if dist.get_rank() == 1:\n        time.sleep(0.1)\n"
+        "    dist.barrier()\n"
+    )
+    assert rollcall("run", "--hosts", "h1:1,h2:1", "script.py").code == 0
+    hosts = json.loads((rollcall.latest() / "run.json").read_text())["hosts"]
+    assert hosts["h2"]["clock_readings"][0][1] - hosts["h1"]["clock_readings"][0][1] == pytest.approx(1e12, rel=1e-3)
+    waits = {wait["rank"]: wait for wait in json.loads(rollcall("explain", "--json").out)["waits"]}
+    assert 0.9 < waits[1]["caused_s"] < 60
+    assert waits[1]["last_in_calls"] >= 9

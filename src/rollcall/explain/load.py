@@ -10,7 +10,7 @@ import numpy as np
 
 from rollcall.errors import UsageError
 from rollcall.explain import rings
-from rollcall.explain.table import Op, Ops, Site, Table
+from rollcall.explain.table import Op, Ops, Readings, Site, Table
 from rollcall.record import layout
 
 
@@ -52,6 +52,7 @@ class Run:
     world_size: int
     table: Table
     folded: tuple["Folded", ...] = ()
+    is_one_clock: bool = True  # or hosts whose clocks nobody compared: then who waited for whom is not told
     clock_error_ns: int = 0  # how far the clocks of two hosts may be apart after all
     problems: tuple[str, ...] = field(default=())  # what could not be read
 
@@ -82,15 +83,33 @@ def load(folder: Path, attempt: int | None = None) -> Run:
     if number not in found:
         raise UsageError(f"{folder.name} has no attempt {number}: it has {', '.join(map(str, sorted(found)))}")
     told = attempts[number] if number < len(attempts) else {}
-    files = _read(sorted(found[number].glob("rank-*.ring"), key=_number), clocks(facts))
+    clocks = _clocks(facts)
+    files = _read(sorted(found[number].glob("rank-*.ring"), key=_number), clocks)
     ranks = {rank: _rank(files, rank, told) for rank in sorted(files.table.spans)}
     world_size = int(told.get("world_size") or max(files.world_size, len(ranks)))
     if missing := sorted(set(range(world_size)) - set(ranks)):
         files.problems.append(f"no ring of rank {_shorten(missing)}: what is said here is said without them")
-    error_ns = max((error for _, error in clocks(facts)), default=0)
+    error_ns = max((min(error for _, _, error in readings) for readings in clocks if readings), default=0)
+    hosts = {header.host for _, header, _ in files.kept.values()}
+    is_one_clock = len(hosts) < 2 or all(rank < len(clocks) and clocks[rank] for rank in ranks)
+    if not is_one_clock:
+        files.problems.append(
+            f"nobody compared the clocks of {', '.join(sorted(hosts))}: who waited for whom is not told"
+        )
     problems = tuple(files.problems)
     outcome = facts.get("outcome", "running")
-    return Run(folder.name, number, outcome, ranks, world_size, files.table, tuple(files.folded), error_ns, problems)
+    return Run(
+        folder.name,
+        number,
+        outcome,
+        ranks,
+        world_size,
+        files.table,
+        tuple(files.folded),
+        is_one_clock,
+        error_ns,
+        problems,
+    )
 
 
 def _facts(folder: Path) -> dict[str, Any]:
@@ -100,12 +119,12 @@ def _facts(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def clocks(facts: dict[str, Any]) -> list[tuple[int, int]]:
-    """Per rank, where there are several hosts: how far its host's clock is ahead of ours, and how sure that is."""
-    found: list[tuple[int, int]] = []
+def _clocks(facts: dict[str, Any]) -> list[Readings]:
+    """Per rank, where there are several hosts: how far its host's clock was ahead of the launcher's, and when."""
+    found: list[Readings] = []
     for host in facts.get("hosts", {}).values():
-        clock = (int(host.get("clock_offset_ns") or 0), int(host.get("clock_error_ns") or 0))
-        found += [clock] * int(host.get("slots", 0))
+        readings = [(int(at), int(offset), int(error)) for at, offset, error in host.get("clock_readings", [])]
+        found += [readings] * int(host.get("slots", 0))
     return found
 
 
@@ -130,7 +149,7 @@ class _Files:
     world_size: int = 0
 
 
-def _read(paths: list[Path], clocks: list[tuple[int, int]]) -> _Files:
+def _read(paths: list[Path], clocks: list[Readings]) -> _Files:
     files = _Files(Table(sum(map(rings.count, paths))))
     for path in paths:
         try:
@@ -144,7 +163,7 @@ def _read(paths: list[Path], clocks: list[tuple[int, int]]) -> _Files:
             continue
         oldest = int(ring.records["number"][0]) if len(ring.records) else 1
         files.kept[rank] = path, ring.header, oldest
-        files.table.add(ring, clocks[rank][0] if rank < len(clocks) else 0)
+        files.table.add(ring, clocks[rank] if rank < len(clocks) else [])
         files.folded += _folded(ring)
         files.world_size = max(files.world_size, min(ring.header.world_size, _MOST_RANKS))
     files.table.close()

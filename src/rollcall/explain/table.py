@@ -140,6 +140,9 @@ def _site(told: Any) -> Site | None:
         return None
 
 
+# How far a host's clock was ahead: (when by the launcher's clock, by how much, give or take), in ns.
+Readings = list[tuple[int, int, int]]
+
 _COLUMNS: dict[str, type[np.generic]] = {
     "rank": np.int32,
     "op": np.uint8,
@@ -193,8 +196,8 @@ class Table:
         self.spans: dict[int, tuple[int, int]] = {}  # by rank: its first row, and the one behind its last
         self._end = 0
 
-    def add(self, ring: rings.Ring, offset_ns: int) -> None:
-        """The next rank; its clock is ahead by the offset."""
+    def add(self, ring: rings.Ring, clock: Readings) -> None:
+        """The next rank, whose clock was ahead as these readings say."""
         start = self._end
         records = ring.records[: len(self.rank) - start]  # it may have grown since it was counted
         end = self._end = start + len(records)
@@ -206,7 +209,7 @@ class Table:
             getattr(self, name)[start:end] = ours[np.where(its < len(ours), its, 0)]
         for name in _TIMES:
             times = records[name].astype(np.int64)
-            getattr(self, name)[start:end] = np.where(times > 0, times - offset_ns, 0) if offset_ns else times
+            getattr(self, name)[start:end] = _on_one_clock(times, clock) if clock else times
         for name in ("op", "flags", "reduce", "seq", "peer", "tag", "thread", "size_bytes"):
             getattr(self, name)[start:end] = records[name]
         self.was_overwritten[start:end] = records["version_waited"] > records["version_issued"]
@@ -278,6 +281,14 @@ class Table:
 
     def where(self, mask: NDArray[np.bool_]) -> "Ops":
         return Ops(self, np.flatnonzero(mask))
+
+
+def _on_one_clock(times: NDArray[np.int64], clock: Readings) -> NDArray[np.int64]:
+    """Between two readings a clock drifts evenly; before the first and after the last it is taken as it was there."""
+    its = np.array([at + offset for at, offset, _ in clock], dtype=np.float64)
+    base = clock[0][1]  # offsets are large and differ by little: floats have room for the little
+    ahead = np.interp(times.astype(np.float64), its, [float(offset - base) for _, offset, _ in clock])
+    return np.where(times > 0, times - base - ahead.astype(np.int64), 0)
 
 
 class Ops(Sequence[Op]):

@@ -27,7 +27,7 @@ def count(run: Run, calls: Calls, pairs: Pairs) -> Waits:
     size = max(ranks, default=-1) + 1
     caused, suffered, last, counted = np.zeros(size), np.zeros(size), np.zeros(size, dtype=np.int64), 0
     blocked_ns = blocked_since_ns(run.table)
-    if len(calls):
+    if len(calls) and run.is_one_clock:
         chosen = is_waited_in(calls)
         counted = int(chosen.sum())
         waited = waited_ns(calls, blocked_ns) * np.repeat(chosen, calls.sizes)
@@ -35,7 +35,7 @@ def count(run: Run, calls: Calls, pairs: Pairs) -> Waits:
         lasts = run.table.rank[last_rows(calls)]
         caused += np.bincount(lasts, np.add.reduceat(waited, calls.starts), minlength=size)
         last += np.bincount(lasts[chosen], minlength=size)
-    for mine, theirs in (pairs.met(), pairs.met()[::-1]):
+    for mine, theirs in (pairs.met(), pairs.met()[::-1]) if run.is_one_clock else ():
         waited = np.clip(run.table.entered_ns[theirs] - blocked_ns[mine], 0, None)
         suffered += np.bincount(run.table.rank[mine], waited, minlength=size)
         caused += np.bincount(run.table.rank[theirs], waited, minlength=size)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import IO
 
+from rollcall.launch.clocks import Clock
 from rollcall.launch.host.keeper import AGENT_SPEAKS, GREETING
 from rollcall.launch.hosts import Host
 from rollcall.launch.messages import Message, Present, Wire
@@ -73,8 +74,7 @@ class Member:
     shared: bool = True
     first_rank: int = 0
     heard_s: float = 0.0
-    offset_ns: int = 0  # its clock less ours
-    offset_error_ns: int | None = None
+    clock: Clock = field(default_factory=Clock)
     lost: str = ""  # why it is no longer with us, to follow its name
     cut_off: bool = False  # it may still be there, but nothing reaches it
     errors: "collections.deque[str]" = field(default_factory=lambda: collections.deque(maxlen=_FEW_LINES))

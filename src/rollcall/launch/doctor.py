@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from rollcall.launch import answers, reach
 from rollcall.launch.crew import Crew, Gone, Member
-from rollcall.launch.lead import note_clock
 from rollcall.launch.messages import (
     Dismiss,
     Measure,
@@ -122,9 +121,9 @@ class _Examination:
 
     def _read_clocks(self, here: list[Member]) -> None:
         for _ in range(_PINGS):
-            self._ask({member: Ping(time.time_ns()) for member in here}, Pong, _ANSWER_S)
+            self._ask({member: Ping(time.monotonic_ns()) for member in here}, Pong, _ANSWER_S)
         for member in here:
-            offset_s = member.offset_ns / 1e9
+            offset_s = member.clock.offset_ns / 1e9
             if abs(offset_s) > _WRONG_CLOCK_S:
                 self._note(member, f"its clock is {offset_s:+.1f} s off — run an NTP client there (chrony, timesyncd)")
 
@@ -202,14 +201,14 @@ class _Examination:
             opened = doors[member][0]
             address = next(iter(self._addresses(member, opened)), "")
             interface = opened.addresses.get(address, "")
-        error_ms = (member.offset_error_ns or 0) / 1e6
+        error_ms = (member.clock.error_ns or 0) / 1e6
         return Check(
             host=member.name,
             stage="answered",
             python=member.present.python,
             torch=member.present.torch or "missing",
             gpus=str(gpus[member].gpus if member in gpus else member.present.gpus),
-            clock=f"{member.offset_ns / 1e6:+.1f} ± {error_ms:.1f} ms",
+            clock=f"{member.clock.offset_ns / 1e6:+.1f} ± {error_ms:.1f} ms",
             address=address,
             interface=interface,
             problem=problem,
@@ -225,8 +224,8 @@ def _until(crew: Crew, timeout_s: float, done: Callable[[], bool]) -> Iterator[t
             continue
         member, message = event
         match message:
-            case Pong(sent_ns, here_ns):
-                note_clock(member, sent_ns, here_ns)
+            case Pong(sent_ns, wall_ns, monotonic_ns):
+                member.clock.note(sent_ns, wall_ns, monotonic_ns)
             case Gone():
                 member.lost = member.lost or answers.why_gone(member)
         yield member, message

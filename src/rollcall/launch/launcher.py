@@ -164,7 +164,7 @@ class _Run:
     def _note_end(self, member: Member, ended: Ended) -> None:
         traceback = self._console.ended(ended.rank, failed=ended.exit_code != 0)
         # On our clock: who failed first may have failed on a host whose clock is ahead.
-        self._report.add(replace(ended, ended_ns=ended.ended_ns - member.offset_ns), traceback)
+        self._report.add(replace(ended, ended_ns=ended.ended_ns - member.clock.offset_ns), traceback)
         rank = str(ended.rank)
         self._folder.note_attempt(
             ended.attempt,
@@ -244,6 +244,7 @@ class _Run:
         self._logs.close()
         outcome, code = self._verdict()
         seconds = round(time.monotonic() - self._started_s, 3)
+        self._folder.note_clocks({member.name: member.clock.readings for member in self._crew.members})
         self._folder.save(outcome=outcome, exit_code=code, seconds=seconds)
         if code and self._plan.record and not self._has_told and (outcome == "failed" or self._timed_out):
             self._tell_why()

@@ -116,9 +116,9 @@ class Lead:
     def handle(self, member: Member, message: Message) -> None:
         match message:
             case Present():
-                member.send(Ping(time.time_ns()))
-            case Pong(sent_ns, here_ns):
-                note_clock(member, sent_ns, here_ns)
+                member.send(Ping(time.monotonic_ns()))
+            case Pong(sent_ns, wall_ns, monotonic_ns):
+                member.clock.note(sent_ns, wall_ns, monotonic_ns)
             case Opened() if member is self._master:
                 self._opened = message
             case Tried():
@@ -193,7 +193,7 @@ class Lead:
             self._pinged_s = now
             for member in self._crew.members:
                 if member.present is not None and (member.ready or not member.ordered):
-                    member.send(Ping(time.time_ns()))
+                    member.send(Ping(time.monotonic_ns()))
 
     def _notice_own_sleep(self) -> None:
         """After Ctrl-Z, or on a laptop that slept: then it was not the hosts that were silent."""
@@ -312,15 +312,16 @@ class Lead:
         self._begun(self._facts())
 
     def _facts(self) -> dict[str, dict[str, Any]]:
-        """What the roll call found on each host that takes part, for the run's folder."""
+        """What the roll call found on each host that takes part, and its clocks, for the run's folder."""
         return {
             member.name: {
                 **asdict(member.present or Present("", "", "", "", 0, 0)),
                 "slots": member.host.slots,
                 "address": self._tried[member].own[self._address][0] if member in self._tried else self._address,
                 "interface": self._interface(member),
-                "clock_offset_ns": member.offset_ns,
-                "clock_error_ns": member.offset_error_ns,
+                "clock_offset_ns": member.clock.offset_ns,
+                "clock_error_ns": member.clock.error_ns,
+                "clock_readings": member.clock.readings,
             }
             for member in self._taking_part
         }
@@ -401,11 +402,3 @@ class Lead:
 
 def _coded(text: str, exit_code: int) -> RollcallError:
     return UsageError(text) if exit_code == UsageError.exit_code else WorldError(text)
-
-
-def note_clock(member: Member, sent_ns: int, here_ns: int) -> None:
-    """The quickest answer tells most: the clock was read at some moment between question and answer."""
-    now_ns = time.time_ns()
-    error_ns = (now_ns - sent_ns) // 2
-    if member.offset_error_ns is None or error_ns < member.offset_error_ns:
-        member.offset_ns, member.offset_error_ns = here_ns - (sent_ns + now_ns) // 2, error_ns

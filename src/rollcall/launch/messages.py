@@ -48,9 +48,9 @@ class Stacks(Message):
 
 @dataclasses.dataclass(frozen=True)
 class Ping(Message):
-    """Are you there, and what does your clock say? Whoever hears none for a while is cut off."""
+    """Are you there, and what do your clocks say? Whoever hears none for a while is cut off."""
 
-    sent_ns: int
+    sent_ns: int  # by the monotonic clock of who asks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,10 +134,11 @@ class Present(Message):
 
 @dataclasses.dataclass(frozen=True)
 class Pong(Message):
-    """The answer to a ping, with this host's time."""
+    """The answer to a ping, with this host's time by both clocks."""
 
     sent_ns: int
-    here_ns: int
+    wall_ns: int
+    monotonic_ns: int
 
 
 @dataclasses.dataclass(frozen=True)

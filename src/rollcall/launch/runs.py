@@ -171,6 +171,11 @@ class RunFolder:
                     out.seek(file.at)
                     out.write(file.data)
 
+    def note_clocks(self, readings: dict[str, list[tuple[int, int, int]]]) -> None:
+        """What was read until now, of hosts that took part."""
+        for name, host in self._facts.get("hosts", {}).items():
+            host["clock_readings"] = readings.get(name, [])
+
     def save(self, **facts: Any) -> None:
         self._facts.update(facts)
         # Whole or not at all: others read it while the run goes on.

@@ -53,7 +53,7 @@ class Guided(Handler):
         """Called from the thread that listens to the launcher."""
         match message:
             case Ping(sent_ns):
-                self._wire.send(Pong(sent_ns, time.time_ns()))
+                self._wire.send(Pong(sent_ns, time.time_ns(), time.monotonic_ns()))
             case Begin():
                 self._said.put(message)
             case Cancel(attempt):

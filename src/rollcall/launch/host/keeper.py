@@ -121,7 +121,7 @@ def _answer(wire: Wire) -> tuple[Order, list[socket.socket]] | None:
         while (message := wire.receive()) is not None:
             match message:
                 case Ping(sent_ns):
-                    wire.send(Pong(sent_ns, time.time_ns()))
+                    wire.send(Pong(sent_ns, time.time_ns(), time.monotonic_ns()))
                 case Open(attempt, port, token):
                     while doors:
                         doors.pop().close().close()
