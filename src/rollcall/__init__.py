@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rollcall.group import init
     from rollcall.logs import configure_logger
     from rollcall.ports import find_free_port, is_free_port
+    from rollcall.record.phases import phase
     from rollcall.seeds import seed_all
     from rollcall.world import RankInfo, World, display, get_hostname, get_process_id, rank_zero_only
 
@@ -31,6 +32,7 @@ __all__ = [
     "get_process_id",
     "init",
     "is_free_port",
+    "phase",
     "rank_zero_only",
     "seed_all",
     "spawn",
@@ -50,6 +52,7 @@ _HOMES = {
     "get_process_id": "world",
     "init": "group",
     "is_free_port": "ports",
+    "phase": "record.phases",
     "rank_zero_only": "world",
     "seed_all": "seeds",
     "spawn": "functions",

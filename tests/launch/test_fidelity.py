@@ -22,6 +22,7 @@ DIFFERENT = {
     "environ.ROLLCALL_RUN": "the run's folder",
     "environ._": "the shell's note of the command",
     "environ_in_c": "the same again",
+    "faulthandler": "a warm rank that crashes writes its line to its recording",
     "fds": "a warm rank has three more files open: its recording",
     "frames_below": "a warm rank has frames of rollcall below the script's, as python -m has runpy's",
     "modules_at_start": "a warm rank has more modules loaded already",

@@ -119,10 +119,11 @@ def test_a_workers_ops_are_not_its_ranks(runner: Runner) -> None:
     ops = ops_of(
         runner,
         "import os\n"
-        "from rollcall.record import hooks, layout, recorder\n"
+        "from rollcall.record import layout, recorder\n"
+        "from rollcall.record.hooks.listener import Seen\n"
         "child = os.fork()\n"
         "if child == 0:\n"
-        "    mark = recorder.current().enter(layout.OP['barrier'], None, hooks.Seen())\n"
+        "    mark = recorder.current().enter(layout.OP['barrier'], None, Seen())\n"
         "    os._exit(0 if mark < 0 else 1)\n"
         "assert os.waitpid(child, 0)[1] == 0\n",
     )
@@ -158,3 +159,77 @@ def test_the_json_has_its_keys(runner: Runner) -> None:
     assert set(told) >= {"run", "outcome", "verdict", "findings", "waits"}
     assert (told["outcome"], told["verdict"], told["findings"]) == ("ok", None, [])
     assert [wait["rank"] for wait in told["waits"]] == [0, 1]
+
+
+DDP = """
+from torch.nn.parallel import DistributedDataParallel
+model = DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+del model
+"""
+
+
+def test_what_ddp_starts_in_cpp_is_recorded(runner: Runner) -> None:
+    """Its all-reduces, with the bucket and the user's line, from their beginning to the end of backward."""
+    ops = ops_of(runner, DDP)
+    for rank in (0, 1):
+        buckets = [op for op in ops[rank] if op.is_bucket]
+        assert [(op.op, op.reduce, op.signature["splits"][:2]) for op in buckets] == [
+            ("all_reduce", "SUM", ["bucket", 0])
+        ] * 2
+        assert all(op.completed_ns >= op.waited_ns >= op.issued_ns >= op.entered_ns > 0 for op in buckets)
+        assert {str(op.site) for op in buckets} == {"script.py:10"}
+
+
+def test_training_has_its_phases(runner: Runner) -> None:
+    """Forward, backward and step by themselves, where there is a DDP module; others by `rollcall.phase`."""
+    body = DDP + 'import rollcall\nwith rollcall.phase("evaluate"):\n    dist.all_reduce(t)\n'
+    assert ops_of(runner, body)[0][-1].phase == "evaluate"
+    phases = [op.phase for op in load(runner.latest().resolve()).ranks[0].events if op.op == "phase"]
+    assert phases == ["forward", "backward", "step"] * 2 + ["evaluate"]
+
+
+FUNCTIONAL = """
+import torch.distributed._functional_collectives as functional
+from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+print(functional.all_reduce(t, "sum", dist.group.WORLD) + 1)
+print(distribute_tensor(torch.ones(4, 4), init_device_mesh("cpu", (2,)), [Shard(0)]).sum().full_tensor())
+compiled = torch.compile(lambda x: functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1, backend="aot_eager")
+print(compiled(t))
+"""
+
+
+def test_functional_collectives_are_recorded(runner: Runner) -> None:
+    """By themselves, below DTensor, and in compiled programs: each once, and waited for when its result is used."""
+    ops = ops_of(runner, FUNCTIONAL)
+    for rank in (0, 1):
+        seen = [(str(op.site), op.op) for op in ops[rank] if op.op == "all_reduce"]
+        assert seen == [(f"script.py:{line}", "all_reduce") for line in (8, 9, 10)]
+        assert all(op.completed_ns for op in ops[rank])
+
+
+def test_sharded_modules_are_recorded(runner: Runner) -> None:
+    """FSDP2 gathers parameters and scatters gradients."""
+    body = (
+        "from torch.distributed.fsdp import fully_shard\n"
+        "from torch.distributed.tensor import init_device_mesh\n"
+        "model = torch.nn.Linear(8, 8)\n"
+        'fully_shard(model, mesh=init_device_mesh("cpu", (2,)))\n'
+        "model(torch.ones(2, 8)).sum().backward()\n"
+    )
+    ops = ops_of(runner, body)
+    assert {"all_gather", "reduce_scatter"} <= {op.op for op in ops[0]}
+
+
+def test_a_rank_that_is_in_no_op_is_seen(runner: Runner) -> None:
+    """On its line, once, from when to when; and whether it waits for its data."""
+    body = "import queue, time\ndist.all_reduce(t)\ntime.sleep(0.5)\ntry:\n    queue.Queue().get(timeout=0.5)\n"
+    ops_of(runner, body + "except queue.Empty:\n    pass\ndist.all_reduce(t)\n")
+    run = load(runner.latest().resolve())
+    samples = {str(op.site): op for op in run.ranks[0].events if op.op == "sample"}
+    assert samples["script.py:7"].completed_ns - samples["script.py:7"].entered_ns > 0.2e9
+    assert not samples["script.py:7"].waits_for_data
+    assert samples["script.py:9"].waits_for_data

@@ -65,6 +65,7 @@ class Op:
     is_failed: bool
     is_bucket: bool
     was_waited_for: bool
+    waits_for_data: bool
     entered_ns: int
     issued_ns: int
     waited_ns: int
@@ -272,6 +273,7 @@ class Table:
             is_failed=bool(flags & layout.FAILED),
             is_bucket=bool(flags & layout.BUCKET),
             was_waited_for=bool(flags & layout.WAITED),
+            waits_for_data=bool(flags & layout.INPUT),
             entered_ns=int(self.entered_ns[row]),
             issued_ns=int(self.issued_ns[row]),
             waited_ns=int(self.waited_ns[row]),

@@ -3,7 +3,9 @@
 layout    the format of a ring file, for those who write and those who read
 ring      writing one: memory-mapped, so that what was written survives the process
 sites     whose line of code made the op
-hooks     the only file that touches torch's internals
+hooks/    the only folder that touches torch's internals
 stacks    where all threads are, on request
+sampler   where the main thread is, when it is in no op for long
 recorder  one per process: opens the ring, turns what hooks see into records
+phases    names that the program gives to its parts
 """

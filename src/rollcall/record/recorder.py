@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.errors import say
-from rollcall.record import layout, sites, stacks
-from rollcall.record.hooks import STRANGE, Hooks, Seen, objects, raw_version
+from rollcall.record import hooks, layout, sites, stacks
+from rollcall.record.hooks.groups import members, objects
+from rollcall.record.hooks.listener import NOBODY, STRANGE, Seen
 from rollcall.record.ring import Ring
+from rollcall.record.sampler import Sampler
 
-_OFF = -1
 _MOST_TEXT = 500
 # Ops are counted by their sort: collectives, sends and receives, events.
 _SORT = {**dict.fromkeys(layout.POINT_TO_POINT, 1), **dict.fromkeys(layout.EVENTS, 2)}
@@ -27,17 +28,20 @@ class Recorder:
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
-        self._hooks = Hooks(self)
+        self._sampler: Sampler | None = None
+        self._lock = threading.RLock()  # a signal's handler may communicate, too
         self._groups: dict[Any, tuple[int, list[int]]] = {}
         self._seqs: dict[tuple[int, int], int] = {}
         self._seen: dict[int, tuple[int, Any]] = {}  # by mark: its flags, and the tensor whose version counts
         self._threads: dict[int, int] = {}
         self._main = threading.main_thread().ident or 0
-        self.phase = 0
+        self._phase = 0
+        self._phases: dict[int, int] = {}  # by mark: the phase around it
         self._is_on = True
 
     def begin(self) -> None:
-        self._hooks.put_up()
+        hooks.put_up()
+        hooks.listen(self)
         os.register_at_fork(after_in_child=self._forget)  # a DataLoader's worker is not its rank
 
     def _forget(self) -> None:
@@ -47,21 +51,26 @@ class Recorder:
 
     def enter(self, op: int, group: Any, seen: Seen) -> int:
         if not self._is_on:
-            return _OFF
+            return NOBODY
         try:
-            return self._enter(op, group, seen)
+            with self._lock:
+                return self._enter(op, group, seen)
         except Exception as error:
             self._give_up(error)
-            return _OFF
+            return NOBODY
 
     def _enter(self, op: int, group: Any, seen: Seen) -> int:
-        number, members = self._groups.get(group) or self._group(group)
+        number, ranks = self._groups.get(group) or self._group(group)
         sort = _SORT.get(op, 0)
         seq = self._seqs[number, sort] = self._seqs.get((number, sort), 0) + 1
-        tensors, peer, tag, reduce, _, is_async = seen
-        if peer >= 0 and peer < len(members):
-            peer = members[peer]
+        tensors, peer, tag, reduce, _, is_async, is_bucket, waits_by_itself = seen
+        if peer >= 0 and peer < len(ranks):
+            peer = ranks[peer]
         flags = layout.ASYNC if is_async else 0
+        if is_bucket:
+            flags |= layout.BUCKET
+        if waits_by_itself:
+            flags |= layout.WAITED
         first = tensors[0] if tensors else None
         mark = self._ring.add(
             op,
@@ -73,36 +82,65 @@ class Recorder:
             peer,
             tag,
             self._thread(),
-            self.phase,
+            self._phase,
             reduce,
-            raw_version(first) if first is not None else 0,
+            _version(first) if first is not None else 0,
             first.nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors),  # type: ignore[union-attr]
         )
         self._seen[mark] = (flags, first)
         return mark
 
     def issued(self, mark: int) -> None:
-        if mark != _OFF and self._is_on:
+        if mark != NOBODY and self._is_on:
             self._ring.issued(mark)
 
     def waiting(self, mark: int) -> None:
-        if mark != _OFF and self._is_on:
+        if mark != NOBODY and self._is_on:
             flags, tensor = self._seen.get(mark, (0, None))
-            self._ring.waiting(mark, flags | layout.WAITED, raw_version(tensor) if tensor is not None else 0)
+            self._ring.waiting(mark, flags | layout.WAITED, _version(tensor) if tensor is not None else 0)
 
     def completed(self, mark: int) -> None:
-        if mark != _OFF and self._is_on:
+        if mark != NOBODY and self._is_on:
             self._seen.pop(mark, None)
             self._ring.completed(mark)
 
     def failed(self, mark: int) -> None:
-        if mark != _OFF and self._is_on:
+        if mark != NOBODY and self._is_on:
             flags, _ = self._seen.pop(mark, (0, None))
             self._ring.failed(mark, flags)
 
     def dropped(self, mark: int) -> None:
         """Nobody will wait for it any more: its tensor is not ours to keep."""
         self._seen.pop(mark, None)
+
+    def begin_phase(self, name: str) -> int:
+        if not self._is_on:
+            return NOBODY
+        try:
+            with self._lock:
+                number = self._ring.name("phase", name, name)
+                mark = self._ring.add(layout.OP["phase"], site=self._site(), phase=number, thread=self._thread())
+                self._phases[mark], self._phase = self._phase, number
+                return mark
+        except Exception as error:
+            self._give_up(error)
+            return NOBODY
+
+    def end_phase(self, mark: int) -> None:
+        if mark != NOBODY and self._is_on:
+            self._phase = self._phases.pop(mark, 0)
+            self._ring.completed(mark)
+
+    def sends_signal(self, process: int, number: int) -> None:
+        if self._is_on:
+            with self._lock:
+                self._ring.add(layout.OP["signal"], site=self._site(), peer=process, tag=number)
+
+    def leaves(self, code: int) -> None:
+        """By os._exit, which nobody else hears of."""
+        if self._is_on:
+            with self._lock:
+                self._ring.add(layout.OP["exit"], site=self._site(), tag=code)
 
     # What the program says of itself.
 
@@ -115,6 +153,8 @@ class Recorder:
                 self._give_up(failed)
 
     def _note_end(self, code: int, error: BaseException | None) -> None:
+        if self._sampler is not None:
+            self._sampler.stop()
         if error is None:
             self._ring.add(layout.OP["exit"], tag=code)
         elif isinstance(error, SystemExit):
@@ -123,6 +163,7 @@ class Recorder:
             told = {"error": type(error).__name__, "text": str(error)[:_MOST_TEXT]}
             kind = self._ring.name("signature", repr(type(error)), told)
             self._ring.add(layout.OP["exception"], site=self._site_of(error), signature=kind)
+        self._is_on = False  # what follows is ours: the end of the process
 
     def _site_of(self, error: BaseException) -> int:
         """Where it was raised, as the user sees it."""
@@ -143,17 +184,27 @@ class Recorder:
 
     def _group(self, group: Any) -> tuple[int, list[int]]:
         if group is STRANGE:
-            members, name = [], layout.STRANGE_GROUP
+            ranks, name = [], layout.STRANGE_GROUP
         elif group is None:  # init_process_group, new_group: of all ranks
-            members, name = list(range(int(os.environ.get("WORLD_SIZE", 1)))), "world"
+            ranks, name = list(range(int(os.environ.get("WORLD_SIZE", 1)))), "world"
         else:
-            members, name = self._hooks.members(group), str(group.group_name)
-        found = self._ring.name("group", (name, tuple(members)), {"name": name, "ranks": _spans(members)}), members
+            ranks, name = members(group), str(group.group_name)
+            self._sample()
+        found = self._ring.name("group", (name, tuple(ranks)), {"name": name, "ranks": _spans(ranks)}), ranks
         self._groups[group] = found
         return found
 
+    def _sample(self) -> None:
+        """Not before there is a group: until then, a program that forks may still be one without threads."""
+        if self._sampler is None:
+            self._sampler = Sampler(self._ring, self._lock, self._main)
+            self._sampler.start()
+
     def _site(self) -> int:
-        places = sites.chain(sys._getframe(3))
+        places = sites.chain(sys._getframe(2))
+        if not sites.is_users(places[0][0]) and threading.get_ident() != self._main:
+            # Autograd's own thread, on a GPU: what it does was asked for by the main one.
+            places = sites.chain(sys._current_frames().get(self._main)) or places
         return self._ring.knows("site", places) or self._ring.name("site", places, sites.describe(places))
 
     def _signature(self, seen: Seen) -> int:
@@ -183,6 +234,14 @@ class Recorder:
         if ident == self._main:
             return 0
         return self._threads.setdefault(ident, len(self._threads) + 1)
+
+
+def _version(tensor: Any) -> int:
+    """How often a tensor was written to, as autograd counts it; 0 where it does not."""
+    try:
+        return int(tensor._version)
+    except RuntimeError:  # inference tensors have no version
+        return 0
 
 
 def _spans(ranks: list[int]) -> list[int | list[int]]:

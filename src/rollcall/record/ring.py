@@ -120,6 +120,22 @@ class Ring:
         _pack_number(self._map, layout.COUNT_AT, count)
         return at
 
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def newest(self) -> tuple[int, int]:
+        """The number of the newest record, and where it is."""
+        return self._count, self._first + ((self._count - 1) % self._capacity) * _RECORD_BYTES
+
+    def is_in_op(self) -> bool:
+        """Whether the newest record is of an op that blocks its rank."""
+        if not self._count:
+            return False
+        _, _, _, completed_ns, waited_ns, op, flags, *_ = layout.RECORD.unpack_from(self._map, self.newest()[1])
+        is_waiting = not flags & layout.ASYNC or waited_ns > 0
+        return op not in layout.EVENTS and not completed_ns and not flags & layout.FAILED and is_waiting
+
     def _fold(self, at: int) -> None:
         """Sum up the op that is about to be overwritten."""
         _, entered_ns, _, completed_ns, waited_ns, op, flags, group, *_, size_bytes = layout.RECORD.unpack_from(

@@ -1,6 +1,7 @@
 """Whose line it is: the innermost frame of the user's own code, not torch's, not Python's, not ours."""
 
 import functools
+import sys
 import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType
@@ -9,7 +10,7 @@ _OURS = str(Path(__file__).parents[1]) + "/"
 _PYTHON = tuple(
     {path.rstrip("/") + "/" for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")) if path}
 )
-_INSTALLED = ("/site-packages/", "/dist-packages/")
+_INSTALLED = ("/site-packages/", "/dist-packages/", "/torchinductor_")  # the last: what the compiler wrote
 _MOST_FRAMES = 8
 Site = tuple[str, int, str]  # file, line, function
 
@@ -20,7 +21,7 @@ def is_users(code: CodeType) -> bool:
 
 
 def is_users_file(name: str) -> bool:
-    if name.startswith("<") and name not in ("<stdin>", "<string>"):
+    if name.startswith("<") and name != "<stdin>" and (name != "<string>" or sys.argv[:1] != ["-c"]):
         return False  # importlib's own, a dataclass's methods
     if name.startswith(_OURS) and "/demo/" not in name:
         return False

@@ -1,4 +1,4 @@
-"""All threads' Python stacks of a rank, on request, even while its main thread sits in C++."""
+"""All threads' Python stacks of a rank, on request, even while its main thread sits in C++; and where it crashed."""
 
 import faulthandler
 import signal
@@ -11,3 +11,5 @@ def answer(path: Path) -> None:
     """From now on, the signal makes this process write its stacks there."""
     file = open(path, "wb", buffering=0)  # noqa: SIM115  (open as long as the process lives)
     faulthandler.register(ASK, file=file, all_threads=True)
+    if not faulthandler.is_enabled():  # else the program has said where it wants them
+        faulthandler.enable(file=file, all_threads=False)

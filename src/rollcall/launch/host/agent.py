@@ -182,6 +182,7 @@ def _import_once(plan: Plan) -> None:
         importlib.import_module(name)
     if plan.record:
         importlib.import_module("rollcall.record.recorder")
+        importlib.import_module("rollcall.record.hooks").put_up()  # once for all ranks
     first = str(folder_of(plan.program, plan.cwd))
     sys.path.insert(0, first)  # the user's modules are found where the program would find them
     for name in plan.preload:

@@ -1,0 +1,116 @@
+"""DDP: the making of a module, every forward, and the all-reduces that its reducer starts in C++.
+
+The reducer is seen by a kernel of ours at the autograd key, which every op passes before it gets to its backend. It is
+put up with the first DDP module only: programs without one do not pay for it.
+"""
+
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from rollcall.record.hooks.arguments import REDUCE
+from rollcall.record.hooks.groups import inside
+from rollcall.record.hooks.listener import WORLD, Seen, Told
+from rollcall.record.hooks.replacing import during, replace
+from rollcall.record.layout import OP
+
+_KEYS = ("AutogradCPU", "AutogradCUDA")
+
+
+def put_up() -> None:
+    replace(DistributedDataParallel, "__init__", _wrapped)
+    replace(DistributedDataParallel, "forward", _forward)
+
+
+def _wrapped(original: Any) -> Any:
+    """A module becomes a DDP module: all ranks must have the same parameters in the same order."""
+
+    def init(ddp: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        _Reducer.watch()
+        parameters = tuple((n, tuple(p.shape), str(p.dtype)) for n, p in module.named_parameters() if p.requires_grad)
+        with during("ddp", Seen(splits=parameters, is_async=False)):
+            original(ddp, module, *args, **kwargs)
+
+    return init
+
+
+def _forward(original: Any) -> Any:
+    def forward(ddp: Any, *args: Any, **kwargs: Any) -> Any:
+        Told.listener.completed(Told.listener.enter(OP["ddp_forward"], WORLD, Seen(is_async=False)))
+        mark = Told.listener.begin_phase("forward")
+        try:
+            return original(ddp, *args, **kwargs)
+        finally:
+            Told.listener.end_phase(mark)
+
+    return forward
+
+
+class _Reducer:
+    """The all-reduces of one backward, which end before it does."""
+
+    _library: "torch.library.Library | None" = None
+    _marks: list[int] = []  # noqa: RUF012  (one reducer runs at a time: backward holds the thread)
+
+    @classmethod
+    def watch(cls) -> None:
+        if cls._library is not None:
+            return
+        cls._library = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
+        for key in _KEYS:
+            cls._library.impl("allreduce_", cls._all_reduce, key, with_keyset=True)  # type: ignore[no-untyped-call]
+        replace(torch.autograd, "backward", _backward)
+        marks: dict[int, int] = {}
+        register_optimizer_step_pre_hook(
+            lambda optimizer, *_: marks.__setitem__(id(optimizer), Told.listener.begin_phase("step"))
+        )
+        register_optimizer_step_post_hook(lambda optimizer, *_: Told.listener.end_phase(marks.pop(id(optimizer), -1)))
+
+    @classmethod
+    def _all_reduce(cls, keys: Any, tensors: Any, group: Any, reduce: Any, *rest: Any) -> Any:
+        op = torch.ops.c10d.allreduce_.default
+        below = keys & torch._C._after_autograd_keyset
+        if getattr(inside, "op", False):  # asked for by Python, and recorded there
+            return op.redispatch(below, tensors, group, reduce, *rest)
+        seen = Seen(tuple(tensors), reduce=REDUCE["SUM"], splits=("bucket", len(cls._marks)), is_bucket=True)
+        mark = Told.listener.enter(OP["all_reduce"], torch.distributed.ProcessGroup.unbox(group), seen)
+        result = op.redispatch(below, tensors, group, reduce, *rest)
+        Told.listener.issued(mark)
+        if not cls._marks:
+            cls._follow()
+        cls._marks.append(mark)
+        return result
+
+    @classmethod
+    def _follow(cls) -> None:
+        """Callbacks run at the end of backward, in their order. Ours comes before the reducer's own, which waits for
+        all buckets; what ours adds comes after it."""
+
+        def before() -> None:
+            for mark in cls._marks:
+                Told.listener.waiting(mark)
+            Variable._execution_engine.queue_callback(after)
+
+        def after() -> None:
+            for mark in cls._marks:
+                Told.listener.completed(mark)
+            cls._marks.clear()
+
+        try:
+            Variable._execution_engine.queue_callback(before)
+        except RuntimeError:  # not in a backward: nobody tells us when it ends
+            cls._marks.clear()
+
+
+def _backward(original: Any) -> Any:
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        mark = Told.listener.begin_phase("backward")
+        try:
+            return original(*args, **kwargs)
+        finally:
+            Told.listener.end_phase(mark)
+
+    return backward

@@ -1,0 +1,74 @@
+"""Where a rank is when it is in no op: it may compute, load its data, sleep. A thread looks now and then.
+
+A program that communicates all the time is not looked at, and a rank that stays on one line adds one record.
+"""
+
+import _thread
+import re
+import sys
+import time
+from threading import RLock
+from types import FrameType
+
+from rollcall.record import layout, sites
+from rollcall.record.ring import Ring
+
+_EVERY_S = 0.02
+# Python's and torch's own files in which a program waits for its data.
+_DATA = re.compile(r"/torch/utils/data/|/queue\.py$|/multiprocessing/(queues|connection|pool)\.py$")
+
+
+class Sampler:
+    """Looks at the main thread, and writes to its ring under its lock."""
+
+    def __init__(self, ring: Ring, lock: "RLock", main: int) -> None:
+        self._ring, self._lock, self._main = ring, lock, main
+        self._is_on = True
+        self._seen = (0, 0)  # the newest record when we looked last, and its place
+        self._sample: tuple[int, tuple[int, int]] = (0, (0, 0))  # the newest sample, and what it is of
+
+    def start(self) -> None:
+        # Not a threading.Thread: the program may count those.
+        _thread.start_new_thread(self._look_on, ())
+
+    def stop(self) -> None:
+        self._is_on = False
+
+    def _look_on(self) -> None:
+        while self._is_on:
+            time.sleep(_EVERY_S)
+            try:
+                self._look()
+            except Exception:  # the program ends, or its disk is full: nobody needs samples then
+                return
+
+    def _look(self) -> None:
+        with self._lock:
+            newest, was_newest = self._ring.newest(), self._seen
+            self._seen = newest
+            if newest != was_newest or self._ring.is_in_op() or not self._is_on:
+                return
+            frame = sys._current_frames().get(self._main)
+            if frame is not None:
+                self._write(frame)
+
+    def _write(self, frame: FrameType) -> None:
+        places = sites.chain(frame)
+        flags = layout.INPUT if _waits_for_data(frame) else 0
+        site = self._ring.knows("site", places) or self._ring.name("site", places, sites.describe(places))
+        at, of = self._sample
+        if of == (site, flags) and self._ring.newest() == (self._ring.count, at):
+            self._ring.completed(at)  # it is still there
+            return
+        at = self._ring.add(layout.OP["sample"], flags, site=site)
+        self._ring.completed(at)
+        self._sample, self._seen = (at, (site, flags)), self._ring.newest()
+
+
+def _waits_for_data(frame: FrameType | None) -> bool:
+    """Whether, below the user's own line, somebody fetches data."""
+    while frame is not None and not sites.is_users(frame.f_code):
+        if _DATA.search(frame.f_code.co_filename):
+            return True
+        frame = frame.f_back
+    return False
