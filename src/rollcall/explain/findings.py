@@ -15,6 +15,7 @@ def find(view: View) -> list[Finding]:
 
 _LOOKS: tuple[Callable[[View], Iterator[Finding]], ...] = (
     ends.deaths,
+    ends.cuts,
     absences.worlds,
     ends.early_exits,
     collectives.strangers,
@@ -27,11 +28,13 @@ _LOOKS: tuple[Callable[[View], Iterator[Finding]], ...] = (
     handles.overwritten,
     handles.unwaited,
     ddp.uneven_inputs,
+    ddp.unused_parameters,
     order.inversions,
-    speed.stragglers,
+    speed.latecomers,
 )
 # The lower, the more it explains: a death explains a wait, a mismatch explains a hang.
 _WEIGHT = {
+    "network-cut": 0,
     "stopped-rank": 1,
     "world-incomplete": 2,
     "group-incomplete": 3,
@@ -48,6 +51,7 @@ _WEIGHT = {
     "mismatched-splits": 15,
     "p2p-dtype": 16,
     "p2p-size": 17,
+    "ddp-unused-parameter": 8,
     "ddp-uneven-inputs": 18,
     "rank-killed": 19,
     "rank-failed": 20,

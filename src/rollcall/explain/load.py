@@ -52,9 +52,20 @@ class Run:
     world_size: int
     table: Table
     folded: tuple["Folded", ...] = ()
+    lost: tuple["Lost", ...] = ()
     is_one_clock: bool = True  # or hosts whose clocks nobody compared: then who waited for whom is not told
     clock_error_ns: int = 0  # how far the clocks of two hosts may be apart after all
     problems: tuple[str, ...] = field(default=())  # what could not be read
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A host that went in the middle of the attempt: it ended, or nothing reached it any more."""
+
+    host: str
+    why: str
+    is_cut: bool
+    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -106,9 +117,17 @@ def load(folder: Path, attempt: int | None = None) -> Run:
         world_size,
         files.table,
         tuple(files.folded),
+        _lost(told),
         is_one_clock,
         error_ns,
         problems,
+    )
+
+
+def _lost(told: dict[str, Any]) -> tuple[Lost, ...]:
+    return tuple(
+        Lost(host, str(facts.get("why", "")), bool(facts.get("is_cut")), tuple(facts.get("ranks", ())))
+        for host, facts in told.get("lost", {}).items()
     )
 
 
@@ -221,12 +240,12 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 def _stack(path: Path) -> tuple[Site, ...]:
-    """The stack of the main thread, which gets the signal, from what faulthandler wrote last."""
+    """The stack of the main thread, which gets the signal, or of the one that crashed: what faulthandler wrote last."""
     try:
         text = path.read_text(errors="replace")
     except OSError:
         return ()
-    block = text.rpartition("Current thread")[2].split("\n\n")[0]
+    block = re.split(r"Current thread|Stack \(most recent", text)[-1].split("\n\n")[0]
     return tuple(Site(file, int(line), function) for file, line, function in _FRAME.findall(block))
 
 

@@ -97,17 +97,20 @@ def calls_later(file: str, line: int, other: int) -> bool:
 
 
 def ways_out(mine: Site | None, theirs: Site | None) -> tuple[Site, ...]:
-    """How a rank may have left the function that the others are still in: its returns and breaks before the end."""
-    where = parting(mine, theirs) if mine and theirs else None
-    tree = _parse(where.file) if where else None
-    if where is None or tree is None:
-        return ()
-    functions = [node for node, _ in _path_to(tree, where.mine) if isinstance(node, ast.FunctionDef)]
-    scope = functions[-1] if functions else tree
-    name = functions[-1].name if functions else "<module>"
-    found = [node for node in ast.walk(scope) if isinstance(node, ast.Return | ast.Break)]
-    early = [node.lineno for node in found if scope.body and node is not scope.body[-1]]
-    return tuple(Site(where.file, line, name) for line in sorted(early)[:_FEW])
+    """How a rank may have left a function that the others are still in: the returns and breaks before its end, of the
+    innermost of those functions that has any."""
+    for own in mine.chain if mine else ():
+        if not any(
+            (own.file, own.function) == (other.file, other.function) for other in (theirs.chain if theirs else ())
+        ):
+            continue
+        tree = _parse(own.file)
+        scopes = [node for node, _ in _path_to(tree, own.line) if isinstance(node, ast.FunctionDef)] if tree else []
+        found = [node for node in ast.walk(scopes[-1]) if isinstance(node, ast.Return | ast.Break)] if scopes else []
+        early = sorted(node.lineno for node in found if node is not scopes[-1].body[-1])
+        if early:
+            return tuple(Site(own.file, line, own.function) for line in early[:_FEW])
+    return ()
 
 
 _FEW = 2

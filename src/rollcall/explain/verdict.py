@@ -39,8 +39,11 @@ _ADVICE = {
     "unwaited-work": "call wait() on the handle before the result is used",
     "buffer-overwritten": "leave the buffer alone until wait() has returned",
     "ddp-uneven-inputs": "give all ranks as many batches, or use DDP's join()",
+    "ddp-unused-parameter": "use all parameters in every forward, or make the module with find_unused_parameters=True",
     "ddp-model-mismatch": "build the same model on all ranks before it is wrapped",
+    "network-cut": "look at the network between the hosts, and whether that host is still up",
     "rank-exited-early": "let all ranks leave together",
+    "straggler": "look at what it does between the calls; the others only wait",
     "busy-rank": "look at what it does there; the others only wait",
     "input-stall": "look at where its data comes from; the others only wait",
 }

@@ -192,8 +192,12 @@ class _Run:
     def _note_loss(self, member: Member) -> None:
         """A host is gone in the middle of an attempt, and its ranks in the middle of a line."""
         self._report.lose(member.name, member.lost)
-        for local_rank in range(member.host.slots):
-            self._console.ended(member.first_rank + local_rank, failed=False)
+        ranks = range(member.first_rank, member.first_rank + member.host.slots)
+        for rank in ranks:
+            self._console.ended(rank, failed=False)
+        if self._lead is not None:
+            told = {"why": member.lost, "is_cut": member.cut_off, "ranks": list(ranks)}
+            self._folder.note_attempt(self._lead.attempt, lost={member.name: told})
 
     def _note_over(self, attempt: int, again: bool) -> None:
         """A failed attempt, of which all ranks are gone."""

@@ -4,9 +4,9 @@ A program that communicates all the time is not looked at, and a rank that stays
 """
 
 import _thread
-import re
 import sys
 import time
+from collections.abc import Iterator
 from threading import RLock
 from types import FrameType
 
@@ -14,8 +14,6 @@ from rollcall.record import layout, sites
 from rollcall.record.ring import Ring
 
 _EVERY_S = 0.02
-# Python's and torch's own files in which a program waits for its data.
-_DATA = re.compile(r"/torch/utils/data/|/queue\.py$|/multiprocessing/(queues|connection|pool)\.py$")
 
 
 class Sampler:
@@ -54,7 +52,7 @@ class Sampler:
 
     def _write(self, frame: FrameType) -> None:
         places = sites.chain(frame)
-        flags = layout.INPUT if _waits_for_data(frame) else 0
+        flags = layout.INPUT if sites.waits_for_data(_files(frame)) else 0
         site = self._ring.knows("site", places) or self._ring.name("site", places, sites.describe(places))
         at, of = self._sample
         if of == (site, flags) and self._ring.newest() == (self._ring.count, at):
@@ -65,10 +63,7 @@ class Sampler:
         self._sample, self._seen = (at, (site, flags)), self._ring.newest()
 
 
-def _waits_for_data(frame: FrameType | None) -> bool:
-    """Whether, below the user's own line, somebody fetches data."""
-    while frame is not None and not sites.is_users(frame.f_code):
-        if _DATA.search(frame.f_code.co_filename):
-            return True
+def _files(frame: FrameType | None) -> Iterator[str]:
+    while frame is not None:
+        yield frame.f_code.co_filename
         frame = frame.f_back
-    return False

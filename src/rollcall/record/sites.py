@@ -1,8 +1,10 @@
 """Whose line it is: the innermost frame of the user's own code, not torch's, not Python's, not ours."""
 
 import functools
+import re
 import sys
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -26,6 +28,21 @@ def is_users_file(name: str) -> bool:
     if name.startswith(_OURS) and "/demo/" not in name:
         return False
     return not any(part in name for part in _INSTALLED) and not name.startswith(_PYTHON)
+
+
+def waits_for_data(files: Iterable[str]) -> bool:
+    """Whether a stack, by its files from the inside outwards, is one of somebody who fetches data: a loader has called
+    the user's code, or the user's code has called a queue."""
+    is_inside = True
+    for file in files:
+        if _LOADER in file or (is_inside and _QUEUES.search(file)):
+            return True
+        is_inside = is_inside and not is_users_file(file)
+    return False
+
+
+_LOADER = "/torch/utils/data/"
+_QUEUES = re.compile(r"/queue\.py$|/multiprocessing/(queues|connection|pool)\.py$")
 
 
 def chain(frame: FrameType | None) -> tuple[tuple[CodeType, int], ...]:

@@ -1,6 +1,5 @@
 """Calls that somebody does not come to."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -8,10 +7,7 @@ from rollcall.explain.calls import Call
 from rollcall.explain.finding import Finding, of_call, ranks, sites, where
 from rollcall.explain.table import Op, Site
 from rollcall.explain.view import View
-from rollcall.record.sites import is_users_file
-
-# Python's and torch's own files in which a program waits for its data.
-_DATA = re.compile(r"/torch/utils/data/|/queue\.py$|/multiprocessing/(queues|connection|pool)\.py$")
+from rollcall.record.sites import is_users_file, waits_for_data
 
 
 def worlds(view: View) -> Iterator[Finding]:
@@ -82,9 +78,7 @@ def _stalled(view: View, absent: list[int]) -> tuple[str, Site] | None:
         stack = view.run.ranks[rank].stack
         users = [site for site in stack if is_users_file(site.file)]
         if users and not view.has_ended(rank):
-            within = stack[: stack.index(users[0])]
-            waits_for_data = any(_DATA.search(site.file) for site in within)
-            return "input-stall" if waits_for_data else "busy-rank", users[0]
+            return "input-stall" if waits_for_data(site.file for site in stack) else "busy-rank", users[0]
     return None
 
 

@@ -17,7 +17,7 @@ def deaths(view: View) -> Iterator[Finding]:
     for rank in view.run.ranks.values():
         if rank.cause or _was_stopped(view, rank):
             yield _stopped(view, rank)
-        elif rank.error and not _is_echo(view, rank):
+        elif rank.error and not is_echo(view, rank):
             sites = rank.error_site.chain[:3] if rank.error_site else ()
             message = f"rank {rank.number} failed at {rank.error_site}: {rank.error}"
             yield Finding("rank-failed", (rank.number,), message, sites=sites, since_ns=rank.ended_ns)
@@ -87,7 +87,7 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-def _is_echo(view: View, rank: Rank) -> bool:
+def is_echo(view: View, rank: Rank) -> bool:
     """Whether its error came out of an op that somebody else did not come to, or died in."""
     last = next((op for op in reversed(rank.ops[-_RECENT:]) if op.is_failed), None)
     if last is None:
@@ -107,6 +107,21 @@ def _died_before(other: Rank, rank: Rank) -> bool:
         return True
     died_in_op = other.last is not None and other.last.is_failed
     return bool(other.ended_ns) and other.ended_ns < rank.ended_ns and not died_in_op
+
+
+def cuts(view: View) -> Iterator[Finding]:
+    """Hosts that nothing reached any more."""
+    for lost in view.run.lost:
+        if lost.is_cut:
+            waiting = [op for rank, op in _last_ops(view).items() if rank not in lost.ranks]
+            message = f"host {lost.host} with {ranks(lost.ranks)} was cut off: it {lost.why}"
+            sites = tuple(dict.fromkeys(op.site for op in waiting if op.site is not None))[:3]
+            yield Finding("network-cut", lost.ranks, message, sites=sites, evidence={"host": lost.host})
+
+
+def _last_ops(view: View) -> dict[int, Op]:
+    """By rank: the op that it sits in, or that it was in last."""
+    return {rank.number: rank.last for rank in view.run.ranks.values() if rank.last is not None} | view.blocked
 
 
 def early_exits(view: View) -> Iterator[Finding]:

@@ -124,8 +124,7 @@ def misfits(view: View) -> Iterator[Finding]:
         told = f"{_tell(send)} was sent, {_tell(recv)} received"
         message = f"rank {send.rank}'s {where(send)} and rank {recv.rank}'s {where(recv)} do not fit: {told}"
         odd = _odd_side(view, send, recv, lambda op: op.signature.get(field))
-        looked_at = {op.rank for op in odd} if kind == "p2p-dtype" else {send.rank, recv.rank}
-        yield of_ops(kind, looked_at, message, [send, recv])
+        yield of_ops(kind, {op.rank for op in odd}, message, [send, recv])
 
 
 def _tell(op: Op) -> str:

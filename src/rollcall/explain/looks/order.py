@@ -19,8 +19,10 @@ def permutation(view: View, number: int) -> Finding | None:
     plans = {rank: _plan(view, op) for rank, op in call.ops.items()}
     keys = {rank: tuple(_key(op) for op in plan) for rank, plan in plans.items()}
     for length in range(2, _AHEAD + 1):
-        heads = {rank: key[:length] for rank, key in keys.items()}
-        if any(len(head) < length for head in heads.values()):
+        heads = {rank: key[:length] for rank, key in keys.items() if len(key) >= length}
+        # Who died on the way has made the beginning of one of these orders.
+        cut_off = [key for rank, key in keys.items() if rank not in heads]
+        if any(all(head[: len(key)] != key for head in heads.values()) for key in cut_off):
             return None
         if len({tuple(sorted(map(str, head))) for head in heads.values()}) == 1 and len(set(heads.values())) > 1:
             odd = deviants(heads)

@@ -2,38 +2,62 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from rollcall.explain.finding import Finding, of_ops
 from rollcall.explain.table import Op
 from rollcall.explain.view import View
 from rollcall.explain.waits import is_waited_in, last_rows
+from rollcall.record import layout
 
 _ENOUGH_CALLS, _MOST_OF_IT, _NOTABLE, _NOTABLE_S = 8, 0.7, 0.2, 0.3
 
 
-def stragglers(view: View) -> Iterator[Finding]:
-    """One rank that is last most of the time, and costs the others a good part of the run."""
+def latecomers(view: View) -> Iterator[Finding]:
+    """One rank that costs the others a good part of the run: as a rule, or because its data did not come."""
     found = view.waits
     total_s = sum(found.caused_s.values())
-    if found.calls < _ENOUGH_CALLS or not total_s or not found.run_s:
+    if not total_s or not found.run_s:
         return
     rank, caused_s = max(found.caused_s.items(), key=lambda item: item[1])
-    others = max(len(view.run.ranks) - 1, 1)
-    share = caused_s / others / found.run_s
-    if (
-        caused_s > _MOST_OF_IT * total_s
-        and share > _NOTABLE
-        and caused_s > _NOTABLE_S
-        and found.last[rank] > found.calls / 2
-    ):
-        message = (
-            f"rank {rank} was the last in {found.last[rank]} of {found.calls} calls, and the others waited for it"
-            f" {share:.0%} of the time: without its delay the run would be that much shorter"
-        )
-        yield of_ops("straggler", [rank], message, _places(view, rank), waits=found.caused_s)
+    each_s = caused_s / max(len(view.run.ranks) - 1, 1)
+    share = each_s / found.run_s
+    if caused_s < _MOST_OF_IT * total_s or share < _NOTABLE or caused_s < _NOTABLE_S:
+        return
+    told = f"rank {rank} was the last in {found.last[rank]} of {found.calls} calls, and the others waited for it"
+    told += f" {share:.0%} of the time: without its delay the run would be that much shorter"
+    fetching = _samples(view, rank, layout.INPUT)
+    if sum(map(_seconds, fetching)) > each_s / 2:
+        message = f"{told}; meanwhile it waited for its data at {fetching[0].site}"
+        yield of_ops("input-stall", [rank], message, [fetching[0], *_late(view, rank)], waits=found.caused_s)
+    elif found.calls >= _ENOUGH_CALLS and found.last[rank] > found.calls / 2:
+        seen = _samples(view, rank)[:2]
+        if seen:
+            told += f"; meanwhile it was seen at {seen[0].site}"
+        yield of_ops("straggler", [rank], told, [*seen, *_late(view, rank)], waits=found.caused_s)
 
 
-def _places(view: View, rank: int) -> list[Op]:
-    """Where it spends its time: where the sampler saw it, and the call that it is late for."""
+def _samples(view: View, rank: int, flag: int = 0) -> list[Op]:
+    """Where it was seen between its ops: one sample per line, the longest first."""
+    table = view.table
+    mask = (table.op == layout.OP["sample"]) & (table.rank == rank) & ((table.flags & flag) == flag)
+    rows = np.flatnonzero(mask)
+    if not len(rows):
+        return []
+    lines, place = np.unique(table.site[rows], return_inverse=True)
+    total_ns = np.bincount(place, table.completed_ns[rows] - table.entered_ns[rows] + _LEAST_NS)
+    first = [rows[np.argmax(place == number)] for number in range(len(lines))]
+    return [table.get(first[number]) for number in np.argsort(-total_ns)]
+
+
+_LEAST_NS = 20_000_000  # what a sample stands for: the time between two looks
+
+
+def _seconds(sample: Op) -> float:
+    return (sample.completed_ns - sample.entered_ns) / 1e9
+
+
+def _late(view: View, rank: int) -> list[Op]:
+    """The call that it was late for, at last."""
     lasts = last_rows(view.calls)[is_waited_in(view.calls)]
-    late = lasts[view.table.rank[lasts] == rank]
-    return [view.table.get(row) for row in late[-1:]]
+    return [view.table.get(row) for row in lasts[view.table.rank[lasts] == rank][-1:]]

@@ -36,8 +36,10 @@ class Stalls:
                 yield pid, ""
 
     def cause_of(self, pid: int) -> str:
-        """Why a process was ended by us, if it was; to follow the rank's name."""
-        return self._causes.pop(pid, "")
+        """What is known of a process that ended: that it was stopped, be it that we ended it for that, be it that
+        everyone was ended; to follow the rank's name."""
+        was_stopped = self._stopped.get(pid, 0) >= _WARN_AFTER
+        return self._causes.pop(pid, "was stopped (SIGSTOP)" if was_stopped else "")
 
 
 def _remedy(pid: int) -> str:

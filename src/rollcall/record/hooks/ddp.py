@@ -4,6 +4,7 @@ The reducer is seen by a kernel of ours at the autograd key, which every op pass
 put up with the first DDP module only: programs without one do not pay for it.
 """
 
+import weakref
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ def _wrapped(original: Any) -> Any:
 
 def _forward(original: Any) -> Any:
     def forward(ddp: Any, *args: Any, **kwargs: Any) -> Any:
-        Told.listener.completed(Told.listener.enter(OP["ddp_forward"], WORLD, Seen(is_async=False)))
+        Told.listener.completed(Told.listener.enter(OP["ddp_forward"], WORLD, _expected(ddp)))
         mark = Told.listener.begin_phase("forward")
         try:
             return original(ddp, *args, **kwargs)
@@ -47,6 +48,18 @@ def _forward(original: Any) -> Any:
             Told.listener.end_phase(mark)
 
     return forward
+
+
+def _expected(ddp: Any) -> Seen:
+    """How many gradients the reducer will average after this forward: 0 where it will not, or where others do it."""
+    is_synced = torch.is_grad_enabled() and ddp.require_backward_grad_sync and not ddp._comm_hooks
+    elements = _elements.get(ddp)
+    if elements is None:
+        elements = _elements[ddp] = sum(p.numel() for p in ddp._module_parameters if p.requires_grad)
+    return Seen(splits=("averages", elements if is_synced else 0), is_async=False)
+
+
+_elements: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 
 
 class _Reducer:
@@ -85,6 +98,13 @@ class _Reducer:
         return result
 
     @classmethod
+    def fail(cls) -> None:
+        """The backward that they were a part of has failed."""
+        for mark in cls._marks:
+            Told.listener.failed(mark)
+        cls._marks.clear()
+
+    @classmethod
     def _follow(cls) -> None:
         """Callbacks run at the end of backward, in their order. Ours comes before the reducer's own, which waits for
         all buckets; what ours adds comes after it."""
@@ -110,6 +130,9 @@ def _backward(original: Any) -> Any:
         mark = Told.listener.begin_phase("backward")
         try:
             return original(*args, **kwargs)
+        except BaseException:
+            _Reducer.fail()
+            raise
         finally:
             Told.listener.end_phase(mark)
 
