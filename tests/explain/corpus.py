@@ -1,6 +1,8 @@
 """The corpus: programs with one planted bug each, and their correct twins. `make corpus` prints the score of all.
 
-.venv/bin/python -m tests.explain.corpus [WORD …]     only programs whose path has one of the words
+.venv/bin/python -m tests.explain.corpus [--peers] [WORD …]
+
+Only programs whose path has one of the words. With --peers, the scores of today's tools beside ours (peers.py).
 """
 
 import json
@@ -78,7 +80,7 @@ def is_right(program: Program, verdict: dict[str, Any] | None) -> bool:
     return right and bool(lines & set(verdict["sites"]))
 
 
-def main(words: list[str]) -> None:
+def main(words: list[str], with_peers: bool) -> None:
     chosen = [p for p in programs() if not words or any(word in str(p.path) for word in words)]
 
     def judge(program: Program) -> tuple[Program, dict[str, Any]]:
@@ -103,7 +105,17 @@ def main(words: list[str]) -> None:
     print(
         f"{len(right)} of {len(bugs)} bugs with the right kind, ranks and line; noise on {len(noisy)} of {twins} twins"
     )
+    if with_peers:
+        _show_peers(bugs)
+
+
+def _show_peers(bugs: list[Program]) -> None:
+    from . import peers
+
+    for name, named in peers.scores(bugs).items():
+        kinds = sorted({program.kind for program in named})
+        print(f"{len(named)} of {len(bugs)} bugs with the right class and ranks: {name} ({', '.join(kinds) or 'none'})")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main([word for word in sys.argv[1:] if word != "--peers"], "--peers" in sys.argv)
