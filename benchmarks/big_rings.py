@@ -248,20 +248,24 @@ class _Names:
 
     def __init__(self, source: Path, run: Shape, stage: list[int]) -> None:
         self._source, self._text = source, SOURCE.splitlines()
-        world = list(range(run.ranks))
+        world = [0, run.ranks - 1]  # those that follow each other stand there as the first and the last
         with tempfile.TemporaryDirectory(dir=source.parent) as folder:
             path = Path(folder, "names.ring")
             ring = Ring(path, rank=0, world_size=run.ranks, attempt=0, host="")
-            groups = {"init": ("world", world), "world": ("0", world), "stage": (str(1 + stage[0]), stage)}
+            groups = {
+                "init": ("world", world),
+                "world": ("0", world),
+                "stage": (str(1 + stage[0]), [stage[0], stage[-1]]),
+            }
             self._groups = {
-                key: ring.name("group", name, {"name": name, "ranks": ranks}) for key, (name, ranks) in groups.items()
+                key: ring.name("group", name, {"name": name, "ranks": [span]}) for key, (name, span) in groups.items()
             }
             self._lines = {line: self._name(ring, line) for line in [INIT, NEW_GROUP, *STEP, LAST]}
             integers = replace(STEP[0], dtype="int32")
             self.odd_signature = self._name(ring, integers)[1]
             told = {"error": "RuntimeError", "text": "Connection closed by peer"}
             self.error = ring.name("signature", "RuntimeError", told)
-            self._head = path.read_bytes()[: layout.HEADER_BYTES + layout.NAMES_BYTES].rstrip(b"\0")
+            self._head = path.read_bytes()[: layout.RECORDS_AT].rstrip(b"\0")
 
     def _name(self, ring: Ring, line: Line) -> tuple[int, int]:
         """The numbers of its site and its signature."""
@@ -313,17 +317,16 @@ class _Names:
     def write(self, path: Path, run: Shape, rank: int, host: str, records: NDArray[Any]) -> None:
         """A file with holes, as the recorder's is."""
         head = bytearray(self._head)
-        room = (layout.DEFAULT_BYTES - layout.HEADER_BYTES - layout.NAMES_BYTES) // layout.RECORD.size
         fields = list(layout.HEADER.unpack_from(head))
         fields[3:7] = [rank, run.ranks, 0, 1000 + rank]
-        fields[-1] = host.encode()
+        room, fields[9] = fields[8], host.encode()
         layout.HEADER.pack_into(head, 0, *fields)
         layout.NUMBER.pack_into(head, layout.COUNT_AT, len(records))
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         with contextlib.closing(os.fdopen(fd, "wb", buffering=0)) as file:
-            file.truncate(layout.HEADER_BYTES + layout.NAMES_BYTES + room * layout.RECORD.size)
+            file.truncate(layout.RECORDS_AT + room * layout.RECORD.size)
             file.write(head)
-            file.seek(layout.HEADER_BYTES + layout.NAMES_BYTES)
+            file.seek(layout.RECORDS_AT)
             file.write(records.tobytes())
 
 
