@@ -13,7 +13,7 @@ All of it takes a few minutes and 2 GB of disk. A quick look at whether everythi
 import argparse
 import sys
 
-from big_rings import ENDINGS, FAULTS, shape
+from big_run import ENDINGS, FAULTS, shape
 from sections import explain_big
 from session import Section, hold, parser
 

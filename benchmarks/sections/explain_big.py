@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from big_rings import shape
+from big_run import shape
 from contenders import PROGRAMS
 from jobs import Jobs
 from results import Goal, Result, how_it_failed, progress, ratio, seconds, table, times

@@ -123,7 +123,8 @@ def _lines(text: str, folder: Path) -> list[str]:
 def _trace(text: str, folder: Path) -> list[str]:
     """torchfrtrace's words, one message for each collective that it complains about."""
     words = [str(_BIN / "torchfrtrace"), "--allow-incomplete-ranks", "--prefix", "rank_", str(folder / "dumps")]
-    told = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS)
+    # It does not always come to an end.
+    told = subprocess.run(["timeout", str(SECONDS), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     return re.findall(r"missing ranks: .*|Culprit rank \d+;.*?(?=Culprit rank|\n|$)", told.stdout + told.stderr)
 
 

@@ -76,12 +76,12 @@ def _latecomers(view: View) -> _Late:
     table, calls = view.table, view.calls
     since = blocked_since_ns(table)
     until, row = np.zeros(len(table), np.int64), np.full(len(table), -1, np.int64)
-    if len(calls):
+    if len(calls) and view.run.is_one_clock:
         chosen = np.repeat(is_waited_in(calls), calls.sizes)
         rows = calls.rows[chosen]
         until[rows] = np.repeat(calls.most(table.entered_ns), calls.sizes)[chosen]
         row[rows] = np.repeat(last_rows(calls), calls.sizes)[chosen]
-    for mine, theirs in (view.pairs.met(), view.pairs.met()[::-1]):
+    for mine, theirs in (view.pairs.met(), view.pairs.met()[::-1]) if view.run.is_one_clock else ():
         until[mine], row[mine] = table.entered_ns[theirs], theirs
     # Between hosts, a wait that is shorter than the clocks are sure of is none that can be told. And not all ops need
     # all ranks: the root of a broadcast may be done before the others have come.
