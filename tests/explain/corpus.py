@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import cuts
+
 CORPUS = Path(__file__).parents[1] / "corpus"
-_FACT = re.compile(r"^(ranks|kind|look at|ends):\s*(.*?)\s*$", re.M)
+_FACT = re.compile(r"^(ranks|hosts|cut|kind|look at|ends):\s*(.*?)\s*$", re.M)
 _SECONDS = {"hangs": 40, "fails": 40, "ok": 40}
 
 
@@ -31,6 +33,8 @@ class Program:
     look_at: tuple[int, ...]
     ends: str
     guilty: tuple[int, ...]
+    hosts: int = 0  # virtual ones; 0: this machine alone
+    cut: str = ""  # the one whose network fails in the middle
 
     @classmethod
     def read(cls, path: Path) -> "Program":
@@ -38,11 +42,24 @@ class Program:
         facts = dict(_FACT.findall(text.split('"""')[1]))
         ranks = tuple(int(rank) for rank in facts.get("look at", "").split(",") if rank)
         guilty = tuple(n for n, line in enumerate(text.splitlines(), 1) if line.rstrip().endswith("# GUILTY"))
-        return cls(path, int(facts["ranks"]), facts["kind"], ranks, facts["ends"], guilty)
+        hosts, cut = int(facts.get("hosts", 0)), facts.get("cut", "")
+        return cls(path, int(facts["ranks"]), facts["kind"], ranks, facts["ends"], guilty, hosts, cut)
 
     @property
     def name(self) -> str:
         return f"{self.path.parent.name}/{self.path.stem}"
+
+    @property
+    def words(self) -> list[str]:
+        """Options of `rollcall run` that start its ranks."""
+        if self.hosts:
+            return ["--virtual-hosts", str(self.hosts), "-n", str(self.ranks // self.hosts)]
+        return ["-n", str(self.ranks)]
+
+    @property
+    def can_run(self) -> bool:
+        """Only root can cut the network of a virtual host."""
+        return not self.hosts or os.geteuid() == 0
 
     @property
     def is_twin(self) -> bool:
@@ -57,7 +74,7 @@ def explain(program: Program, folder: Path) -> dict[str, Any]:
     """Run it as a user would, and explain what came out."""
     env = {**os.environ, "ROLLCALL_DIR": str(folder)}
     rollcall = [sys.executable, "-m", "rollcall"]
-    words = ["run", "-n", str(program.ranks), "--hang-after", "6", "--on-hang", "stop", "--grace", "1"]
+    words = ["run", *program.words, "--hang-after", "6", "--on-hang", "stop", "--grace", "1"]
     words += ["--timeout", str(_SECONDS[program.ends]), str(program.path)]
     here: dict[str, Any] = {
         "cwd": folder,
@@ -66,7 +83,8 @@ def explain(program: Program, folder: Path) -> dict[str, Any]:
         "capture_output": True,
         "text": True,
     }
-    subprocess.run([*rollcall, *words], **here, check=False)
+    with cuts.cutting(program, folder):
+        subprocess.run([*rollcall, *words], **here, check=False)
     told = subprocess.run([*rollcall, "explain", "--json"], **here, check=True)
     return dict(json.loads(told.stdout))
 
@@ -81,7 +99,10 @@ def is_right(program: Program, verdict: dict[str, Any] | None) -> bool:
 
 
 def main(words: list[str], with_peers: bool) -> None:
-    chosen = [p for p in programs() if not words or any(word in str(p.path) for word in words)]
+    wanted = [p for p in programs() if not words or any(word in str(p.path) for word in words)]
+    chosen = [program for program in wanted if program.can_run]
+    if len(chosen) < len(wanted):
+        print(f"left out, since only root can cut a network: {len(wanted) - len(chosen)} programs")
 
     def judge(program: Program) -> tuple[Program, dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
