@@ -16,7 +16,7 @@ from tests.launch.conftest import Runner
 Event = dict[str, Any]
 
 PROGRAM = """\
-import threading, time, torch, torch.distributed as dist
+import rollcall, threading, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 side = dist.new_group([0, 1, 2])
@@ -31,8 +31,9 @@ dist.barrier()
 for step in range(3):
     t = torch.ones(1000)
     handle = dist.all_reduce(t, async_op=True)
-    if rank == 1 and step == 0:
-        time.sleep(0.5)
+    with rollcall.phase("load"):
+        if rank == 1 and step == 0:
+            time.sleep(0.5)
     if rank == 0:
         dist.send(torch.ones(4), dst=1, tag=7)
     if rank == 1:
@@ -134,7 +135,7 @@ def test_a_slice_says_what_its_op_is_about(events: list[Event]) -> None:
             "tag": 7,
         }.items()
     )
-    assert send["args"]["site"].endswith("script.py:19")
+    assert send["args"]["site"].endswith("script.py:20")
     reduce = next(each for each in events if each["ph"] == "b")
     assert reduce["args"]["reduce"] == "SUM"
 
@@ -145,6 +146,13 @@ def test_who_waited_is_seen(events: list[Event]) -> None:
     assert waits
     late = {number for (_, number), name in names(events).items() if name == "rank 1"}
     assert sum(event["ph"] == "s" and event["tid"] in late for event in events) >= len(waits)
+
+
+def test_phases_have_a_track(events: list[Event]) -> None:
+    """Under the name that the program gave them, with the line."""
+    found = track(events, "rank 1, phases")
+    assert [each["name"] for each in found] == ["load"] * 3
+    assert found[0]["args"]["site"].endswith("script.py:16")
 
 
 def test_a_death_is_marked(events: list[Event]) -> None:

@@ -157,7 +157,7 @@ def _death(rank: Rank) -> str | None:
 def _args(op: Op) -> dict[str, object]:
     """What is known of an op, less what says nothing."""
     told = {
-        "group": op.group.name,
+        "group": op.group.name if op.group.ranks else None,  # a phase has none
         "seq": op.seq,
         "shapes": op.signature.get("shapes"),
         "dtypes": op.signature.get("dtypes"),

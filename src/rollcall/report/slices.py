@@ -41,7 +41,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Lane:
-    """One rank: its slices by thread, its phases, what was in flight, and who was late for whom."""
+    """One rank: its slices by thread; phases of its main thread, and where that was seen; who was late for whom."""
 
     rank: Rank
     threads: dict[int, list[Slice]]
@@ -108,10 +108,9 @@ def _lane(table: Table, rank: Rank, late: _Late, run_end_ns: int) -> Lane:
             arrows.append(Arrow(last, op))
         threads[op.thread] += slices
         following[op.thread] = op.entered_ns
-    phases, samples = (
-        [Slice(e.entered_ns, e.completed_ns or end_ns, _event_name(e), sort, e) for e in rank.events if e.op == sort]
-        for sort in ("phase", "sample")
-    )
+    events = [event for event in rank.events if not event.thread]
+    phases = [_of_event(event, event.phase, end_ns) for event in events if event.op == "phase"]
+    samples = [_of_event(event, f"at {event.site}", end_ns) for event in events if event.op == "sample"]
     return Lane(
         rank,
         {thread: _nested(found) for thread, found in sorted(threads.items())},
@@ -133,10 +132,8 @@ def _end(rank: Rank, run_end_ns: int) -> int:
     return max(known)
 
 
-def _event_name(event: Op) -> str:
-    if event.op == "sample":
-        return f"at {event.site}"
-    return event.phase or str(event.signature.get("phase", "phase"))
+def _of_event(event: Op, name: str, end_ns: int) -> Slice:
+    return Slice(event.entered_ns, event.completed_ns or end_ns, name, event.op, event)
 
 
 def _of_op(op: Op, end_ns: int, next_ns: int) -> list[Slice]:
