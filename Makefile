@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Debian packages that some tests need; installed only where this runs as root on Debian.
 SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname
 
-.PHONY: setup demo test lint bench bench-hosts soak corpus clean
+.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain soak corpus clean
 
 setup: $(VENV)/.setup
 
@@ -33,22 +33,29 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 # make bench BENCH='--only memory' runs a part of it.
-PEERS := .venv-peers
-PEERS_PIP := $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+PEERS_VENV := .venv-peers
+PEERS_PIP := $(PEERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
 	--constraint constraints.txt --constraint benchmarks/constraints-peers.txt
 
-bench: $(VENV)/.dev $(PEERS)/.setup
+bench: $(VENV)/.dev $(PEERS_VENV)/.setup
 	$(BIN)/python benchmarks/launch.py $(BENCH)
 
 # Many hosts. They are network namespaces: this needs root.
-bench-hosts: $(VENV)/.dev $(PEERS)/.setup
+bench-hosts: $(VENV)/.dev $(PEERS_VENV)/.setup
 	tools/system-packages $(SYSTEM_PACKAGES)
 	$(BIN)/python benchmarks/hosts.py $(BENCH)
 
+# What recording costs, and how long it takes to explain big runs.
+bench-record: $(VENV)/.dev
+	$(BIN)/python benchmarks/record.py $(BENCH)
+
+bench-explain: $(VENV)/.dev
+	$(BIN)/python benchmarks/explain.py $(BENCH)
+
 # The launchers that we compare with. Torch comes first, so that nothing pulls another one; and where they cannot
 # be installed, the benchmark goes on without them.
-$(PEERS)/.setup: benchmarks/constraints-peers.txt constraints.txt
-	-$(PYTHON) -m venv $(PEERS) && \
+$(PEERS_VENV)/.setup: benchmarks/constraints-peers.txt constraints.txt
+	-$(PYTHON) -m venv $(PEERS_VENV) && \
 	$(PEERS_PIP) torch numpy && \
 	$(PEERS_PIP) accelerate lightning torchrunx && \
 	touch $@
@@ -61,8 +68,9 @@ soak: $(VENV)/.dev
 		$(BIN)/python -m pytest -n 2 -q -x tests/faults tests/hosts || exit 1; done
 
 # How many of the planted bugs are named: kind, ranks and line; and whether a correct twin is blamed.
+# make corpus PEERS=1 runs TORCH_DISTRIBUTED_DEBUG=DETAIL and torchfrtrace on the same programs.
 corpus: $(VENV)/.dev
-	$(BIN)/python -m tests.explain.corpus
+	$(BIN)/python -m tests.explain.corpus $(if $(PEERS),--peers)
 
 clean:
 	rm -rf $(VENV) .venv-peers .rollcall

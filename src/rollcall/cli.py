@@ -1,6 +1,7 @@
 """The commands of rollcall, one short function each. No logic: each hands over to its module."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -40,6 +41,30 @@ def explain(
     from rollcall.launch.runs import home
 
     show(find_run(run, home()), attempt, json)
+
+
+@app.command()
+def export(
+    perfetto: Annotated[
+        Path, typer.Option(help="Write a trace for Perfetto and chrome://tracing here.", metavar="FILE")
+    ],
+    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    attempt: Annotated[int | None, typer.Option(help="Which attempt. Default: the last.")] = None,
+) -> None:
+    """Write a run as a file for another program: a track per rank, ops, who waited for whom, phases.
+
+    [bold]Examples[/]
+
+      rollcall export --perfetto trace.json
+
+      rollcall export 2026-11-15T10-02-11-train --perfetto trace.json.gz
+    """
+    from rollcall.explain.show import find_run
+    from rollcall.launch.runs import home
+    from rollcall.report.perfetto import export
+
+    ops = export(find_run(run, home()), attempt, perfetto)
+    print(f"{ops:,} ops are in {perfetto}: open it at https://ui.perfetto.dev or in chrome://tracing")
 
 
 @app.command()

@@ -1,6 +1,8 @@
 """The corpus: programs with one planted bug each, and their correct twins. `make corpus` prints the score of all.
 
-.venv/bin/python -m tests.explain.corpus [WORD …]     only programs whose path has one of the words
+.venv/bin/python -m tests.explain.corpus [--peers] [WORD …]
+
+Only programs whose path has one of the words. With --peers, the scores of today's tools beside ours (peers.py).
 """
 
 import json
@@ -14,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import cuts
+
 CORPUS = Path(__file__).parents[1] / "corpus"
-_FACT = re.compile(r"^(ranks|kind|look at|ends):\s*(.*?)\s*$", re.M)
+_FACT = re.compile(r"^(ranks|hosts|cut|kind|look at|ends):\s*(.*?)\s*$", re.M)
 _SECONDS = {"hangs": 40, "fails": 40, "ok": 40}
 
 
@@ -29,6 +33,8 @@ class Program:
     look_at: tuple[int, ...]
     ends: str
     guilty: tuple[int, ...]
+    hosts: int = 0  # virtual ones; 0: this machine alone
+    cut: str = ""  # the one whose network fails in the middle
 
     @classmethod
     def read(cls, path: Path) -> "Program":
@@ -36,11 +42,24 @@ class Program:
         facts = dict(_FACT.findall(text.split('"""')[1]))
         ranks = tuple(int(rank) for rank in facts.get("look at", "").split(",") if rank)
         guilty = tuple(n for n, line in enumerate(text.splitlines(), 1) if line.rstrip().endswith("# GUILTY"))
-        return cls(path, int(facts["ranks"]), facts["kind"], ranks, facts["ends"], guilty)
+        hosts, cut = int(facts.get("hosts", 0)), facts.get("cut", "")
+        return cls(path, int(facts["ranks"]), facts["kind"], ranks, facts["ends"], guilty, hosts, cut)
 
     @property
     def name(self) -> str:
         return f"{self.path.parent.name}/{self.path.stem}"
+
+    @property
+    def words(self) -> list[str]:
+        """Options of `rollcall run` that start its ranks."""
+        if self.hosts:
+            return ["--virtual-hosts", str(self.hosts), "-n", str(self.ranks // self.hosts)]
+        return ["-n", str(self.ranks)]
+
+    @property
+    def can_run(self) -> bool:
+        """Only root can cut the network of a virtual host."""
+        return not self.hosts or os.geteuid() == 0
 
     @property
     def is_twin(self) -> bool:
@@ -55,7 +74,7 @@ def explain(program: Program, folder: Path) -> dict[str, Any]:
     """Run it as a user would, and explain what came out."""
     env = {**os.environ, "ROLLCALL_DIR": str(folder)}
     rollcall = [sys.executable, "-m", "rollcall"]
-    words = ["run", "-n", str(program.ranks), "--hang-after", "6", "--on-hang", "stop", "--grace", "1"]
+    words = ["run", *program.words, "--hang-after", "6", "--on-hang", "stop", "--grace", "1"]
     words += ["--timeout", str(_SECONDS[program.ends]), str(program.path)]
     here: dict[str, Any] = {
         "cwd": folder,
@@ -64,7 +83,8 @@ def explain(program: Program, folder: Path) -> dict[str, Any]:
         "capture_output": True,
         "text": True,
     }
-    subprocess.run([*rollcall, *words], **here, check=False)
+    with cuts.cutting(program, folder):
+        subprocess.run([*rollcall, *words], **here, check=False)
     told = subprocess.run([*rollcall, "explain", "--json"], **here, check=True)
     return dict(json.loads(told.stdout))
 
@@ -78,8 +98,11 @@ def is_right(program: Program, verdict: dict[str, Any] | None) -> bool:
     return right and bool(lines & set(verdict["sites"]))
 
 
-def main(words: list[str]) -> None:
-    chosen = [p for p in programs() if not words or any(word in str(p.path) for word in words)]
+def main(words: list[str], with_peers: bool) -> None:
+    wanted = [p for p in programs() if not words or any(word in str(p.path) for word in words)]
+    chosen = [program for program in wanted if program.can_run]
+    if len(chosen) < len(wanted):
+        print(f"left out, since only root can cut a network: {len(wanted) - len(chosen)} programs")
 
     def judge(program: Program) -> tuple[Program, dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
@@ -103,7 +126,17 @@ def main(words: list[str]) -> None:
     print(
         f"{len(right)} of {len(bugs)} bugs with the right kind, ranks and line; noise on {len(noisy)} of {twins} twins"
     )
+    if with_peers:
+        _show_peers(bugs)
+
+
+def _show_peers(bugs: list[Program]) -> None:
+    from . import peers
+
+    for name, named in peers.scores(bugs).items():
+        kinds = sorted({program.kind for program in named})
+        print(f"{len(named)} of {len(bugs)} bugs with the right class and ranks: {name} ({', '.join(kinds) or 'none'})")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main([word for word in sys.argv[1:] if word != "--peers"], "--peers" in sys.argv)

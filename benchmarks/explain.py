@@ -1,0 +1,56 @@
+"""Run me with `make bench-explain`, or: .venv/bin/python benchmarks/explain.py --json figures.json
+
+Measures `rollcall explain --json` on the rings of big runs, up to ten million records (big_rings.py makes them, with
+planted faults): seconds, peak memory, growth, and whether each fault was named with its kind and its ranks.
+
+All of it takes a few minutes and 2 GB of disk. A quick look at whether everything works:
+
+    --sizes 100x1000
+    --sizes 100x1000 --faults rank-killed mismatched-reduce-op buffer-overwritten
+    --sizes 100x1000 --faults                 a healthy run: nothing may be blamed
+"""
+
+import argparse
+import sys
+
+from big_run import ENDINGS, FAULTS, shape
+from sections import explain_big
+from session import Section, hold, parser
+
+SECTIONS: dict[str, Section] = {"explain": explain_big.measure}
+SIZES = [(100, 1000), (100, 10_000), (1000, 1000), (1000, 10_000), (10_000, 1000)]
+
+
+def main() -> int:
+    return hold(SECTIONS, read_options())
+
+
+def read_options() -> argparse.Namespace:
+    options = parser(__doc__, SECTIONS)
+    add = options.add_argument
+    add("--sizes", type=size, nargs="+", default=SIZES, metavar="RANKSxOPS", help="100x1000 … 1000x10000 10000x1000")
+    add(
+        "--faults",
+        nargs="*",
+        choices=FAULTS,
+        default=["missing-rank", "straggler", "mismatched-dtype"],
+        help="what to plant (missing-rank straggler mismatched-dtype)",
+    )
+    add("--timeout-s", type=float, default=300.0, help="the longest that one size may take (300)")
+    found = options.parse_args()
+    if set(ENDINGS) <= set(found.faults):
+        options.error(f"a run ends in one way: {' or '.join(ENDINGS)}")
+    return found
+
+
+def size(text: str) -> tuple[int, int]:
+    try:
+        ranks, ops = map(int, text.split("x"))
+        shape(ranks, ops, ())
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text} is not RANKSxOPS, such as 1000x10000 ({error})") from error
+    return ranks, ops
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Run me with `make bench-record`, or: .venv/bin/python benchmarks/record.py --json figures.json
+
+Measures, in one run on this machine and always in turn with and without, what recording costs:
+
+    op         an all_reduce on one gloo rank, back to back
+    step       a DDP training step on two ranks, of a small and of a big model, beside torch.profiler and
+               TORCH_DISTRIBUTED_DEBUG=DETAIL; and whether the results are the same to the last bit
+    hang       how soon after the freeze the verdict is printed
+    gpu        a training step on a GPU, where there is one: one nccl rank, and gloo ranks that share it
+
+Only the ratios can be compared between machines, and only if nothing else runs. All of it takes about ten minutes on
+two cores. A part of it: --only op. A quick look at whether everything works:
+
+    --ops 2000 --op-repeats 2 --digits-steps 50 --big-steps 5 --step-repeats 1 --hang-repeats 1
+
+On a machine with a GPU that has torch and nothing else:
+
+    PYTHONPATH=src python benchmarks/programs/record_on_gpu.py
+"""
+
+import argparse
+import sys
+
+from sections import hang_verdict, record_gpu, record_op, record_step
+from session import Section, count, hold, parser
+
+SECTIONS: dict[str, Section] = {
+    "op": record_op.measure,
+    "step": record_step.measure,
+    "hang": hang_verdict.measure,
+    "gpu": record_gpu.measure,
+}
+
+
+def main() -> int:
+    return hold(SECTIONS, read_options())
+
+
+def read_options() -> argparse.Namespace:
+    options = parser(__doc__, SECTIONS)
+    add = options.add_argument
+    add("--ops", type=count, default=40_000, help="op: all_reduces of one process (40000)")
+    add("--op-repeats", type=count, default=9, help="op: processes of each way, in turn (9)")
+    add("--digits-steps", type=count, default=1500, help="step: steps of the small model (1500)")
+    add("--big-steps", type=count, default=60, help="step: steps of the model with 10 million parameters (60)")
+    add("--step-repeats", type=count, default=7, help="step, gpu: runs of each way, in turn (7)")
+    add("--hang-repeats", type=count, default=3, help="hang: runs (3)")
+    add("--timeout-s", type=float, default=300.0, help="the longest that any command may take (300)")
+    return options.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""A run as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open. docs/perfetto.md says what is to be seen.
+
+Chrome's trace event format, since both read it: a host is a process, a thread of a rank is a thread.
+"""
+
+import contextlib
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from rollcall.errors import UsageError
+from rollcall.explain.load import Rank, load
+from rollcall.explain.table import Op
+from rollcall.explain.view import View
+from rollcall.report.slices import Arrow, Lane, Slice, lanes
+
+Event = dict[str, Any]
+# Tracks of one rank, in their order: its main thread, its phases, where it was seen, its other threads.
+_TRACKS, _PHASES, _SAMPLES = 1 << 17, 1, 2
+
+
+def export(folder: Path, attempt: int | None, target: Path) -> int:
+    """Write the trace; the number of ops in it."""
+    run = load(folder, attempt)
+    try:
+        with _open(target) as file:
+            file.write('{"displayTimeUnit":"ns","otherData":')
+            json.dump({"run": run.name, "attempt": run.attempt, "outcome": run.outcome}, file)
+            file.write(',"traceEvents":[\n')
+            for number, event in enumerate(events(View(run))):
+                file.write(",\n" if number else "")
+                json.dump(event, file, separators=(",", ":"))
+            file.write("\n]}\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {target} ({error.strerror}): name a file in a folder that is there") from error
+    return sum(len(rank.ops) for rank in run.ranks.values())
+
+
+@contextlib.contextmanager
+def _open(target: Path) -> Iterator[TextIO]:
+    """Both viewers open gzip, too."""
+    if target.suffix == ".gz":
+        with gzip.open(target, "wt", encoding="utf-8", compresslevel=3) as file:
+            yield file
+    else:
+        with open(target, "w", encoding="utf-8") as file:
+            yield file
+
+
+def events(view: View) -> Iterator[Event]:
+    """All events: those of a track in order of time, an outer slice before what lies in it."""
+    draw = _Draw(view)
+    yield from draw.hosts()
+    arrows = 0
+    for lane in lanes(view):
+        yield from draw.lane(lane)
+        for arrow in lane.arrows:
+            arrows += 1
+            yield from draw.arrow(arrow, arrows)
+
+
+class _Draw:
+    """Knows on which track of which process a rank is, and when everything began."""
+
+    def __init__(self, view: View) -> None:
+        ranks = view.run.ranks.values()
+        self._numbers = {host: number for number, host in enumerate(dict.fromkeys(rank.host for rank in ranks), 1)}
+        self._process = {rank.number: self._numbers[rank.host] for rank in ranks}
+        self._started_ns = int(view.table.entered_ns.min()) if len(view.table) else 0
+
+    def hosts(self) -> Iterator[Event]:
+        for host, number in self._numbers.items():
+            yield _meta("process_name", {"pid": number, "tid": 0}, name=host or "host")
+            yield _meta("process_sort_index", {"pid": number, "tid": 0}, sort_index=number)
+
+    def lane(self, lane: Lane) -> Iterator[Event]:
+        name = f"rank {lane.rank.number}"
+        tracks = {0: (name, lane.threads.get(0, []))}
+        tracks |= {_PHASES: (f"{name}, phases", lane.phases), _SAMPLES: (f"{name}, seen", lane.samples)}
+        tracks |= {_SAMPLES + t: (f"{name}, thread {t}", slices) for t, slices in lane.threads.items() if t}
+        for track, (title, slices) in tracks.items():
+            if slices or track == 0:
+                place = self._place(lane.rank.number, track)
+                yield _meta("thread_name", place, name=title)
+                yield _meta("thread_sort_index", place, sort_index=place["tid"])
+                yield from (self._slice(each, place) for each in slices)
+        for number, each in enumerate(lane.in_flight):
+            yield from self._in_flight(each, f"{lane.rank.number}.{number}")
+        if (words := _death(lane.rank)) is not None:
+            yield self._instant(lane, words)
+
+    def arrow(self, arrow: Arrow, number: int) -> Iterator[Event]:
+        alike = {"cat": "last", "name": "came last", "id": number, "ts": self._us(arrow.last.entered_ns)}
+        yield {"ph": "s", **alike, **self._place_of(arrow.last)}
+        yield {"ph": "f", "bp": "e", **alike, **self._place_of(arrow.waiting)}
+
+    def _place_of(self, op: Op) -> dict[str, int]:
+        return self._place(op.rank, op.thread + _SAMPLES if op.thread else 0)
+
+    def _place(self, rank: int, track: int) -> dict[str, int]:
+        return {"pid": self._process[rank], "tid": (rank + 1) * _TRACKS + track}
+
+    def _us(self, ns: int) -> float:
+        return (ns - self._started_ns) / 1000
+
+    def _slice(self, each: Slice, place: dict[str, int]) -> Event:
+        is_wait = each.sort == "wait"
+        return {
+            "ph": "X",
+            "name": each.name,
+            "cat": each.sort,
+            **place,
+            "ts": self._us(each.start_ns),
+            "dur": (each.end_ns - each.start_ns) / 1000,
+            **({"cname": "bad"} if is_wait else {"args": _args(each.op)}),
+        }
+
+    def _in_flight(self, each: Slice, number: str) -> Iterator[Event]:
+        """An async op from its issue to its completion: beside the threads, since these go on meanwhile."""
+        name = f"rank {each.op.rank}: {each.name}"
+        alike: Event = {"cat": "in flight", "name": name, "id": number, **self._place_of(each.op)}
+        yield {"ph": "b", **alike, "ts": self._us(each.start_ns), "args": _args(each.op)}
+        yield {"ph": "e", **alike, "ts": self._us(each.end_ns)}
+
+    def _instant(self, lane: Lane, words: str) -> Event:
+        rank = lane.rank
+        told = {"error": rank.error, "exit_code": rank.exit_code, "site": str(rank.error_site or "")}
+        return {
+            "ph": "i",
+            "s": "t",
+            "cat": "death",
+            "name": words,
+            **self._place(rank.number, 0),
+            "ts": self._us(lane.end_ns),
+            "args": {name: value for name, value in told.items() if value},
+        }
+
+
+def _meta(kind: str, place: dict[str, int], **args: object) -> Event:
+    return {"ph": "M", "name": kind, **place, "args": args}
+
+
+def _death(rank: Rank) -> str | None:
+    """How it ended, where it did not end well by itself."""
+    if rank.cause:
+        return f"rank {rank.number} {rank.cause}"
+    if rank.error:
+        return f"rank {rank.number} failed: {rank.error.partition(':')[0]}"
+    if rank.exit_code:
+        how = f"was killed by signal {-rank.exit_code}" if rank.exit_code < 0 else f"exited with {rank.exit_code}"
+        return f"rank {rank.number} {how}"
+    return None
+
+
+def _args(op: Op) -> dict[str, object]:
+    """What is known of an op, less what says nothing."""
+    told = {
+        "group": op.group.name if op.group.ranks else None,  # a phase has none
+        "seq": op.seq,
+        "shapes": op.signature.get("shapes"),
+        "dtypes": op.signature.get("dtypes"),
+        "bytes": op.size_bytes,
+        "site": f"{op.site.file}:{op.site.line}" if op.site else None,
+        "function": op.site.function if op.site else None,
+        "reduce": op.reduce,
+        "phase": op.phase,
+        "state": "failed" if op.is_failed else "blocked" if op.is_blocked else None,
+    }
+    known: dict[str, object] = {name: value for name, value in told.items() if value not in (None, "", [], 0)}
+    if op.is_point_to_point:
+        return known | {"peer": op.peer, "tag": op.tag}
+    return known | ({"root": op.peer} if op.peer >= 0 else {})

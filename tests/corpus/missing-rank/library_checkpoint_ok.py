@@ -1,0 +1,42 @@
+"""All ranks save a checkpoint together, with a library that gathers from all of them.
+
+ranks: 3
+kind: none
+ends: ok
+"""
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
+from torch import nn
+
+
+class Trainer:
+    def __init__(self, folder):
+        torch.manual_seed(1)
+        self.folder = folder
+        self.model = nn.Linear(6, 6)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+
+    def step(self):
+        self.optimizer.zero_grad()
+        self.model(torch.randn(8, 6)).square().mean().backward()
+        for parameter in self.model.parameters():
+            dist.all_reduce(parameter.grad)
+        self.optimizer.step()
+
+    def save(self, number):
+        state = {"model": self.model.state_dict(), "step": torch.tensor(number)}
+        checkpoint.save(state, checkpoint_id=f"{self.folder}/step-{number}")
+
+    def run(self, steps, save_every):
+        for number in range(1, steps + 1):
+            self.step()
+            if number % save_every == 0:
+                self.save(number)
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    Trainer(folder="checkpoints").run(steps=9, save_every=3)
+    dist.destroy_process_group()

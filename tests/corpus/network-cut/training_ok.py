@@ -1,0 +1,38 @@
+"""A training over three hosts, whose network holds.
+
+ranks: 3
+hosts: 3
+kind: none
+ends: ok
+"""
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def average_gradients(model):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+def train(steps):
+    torch.manual_seed(0)
+    model = nn.Linear(32, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(16, 32)).square().mean().backward()
+        average_gradients(model)
+        optimizer.step()
+        print(f"step {step}", flush=True)
+        time.sleep(0.02)  # the rest of a step
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    train(steps=150)
+    dist.destroy_process_group()

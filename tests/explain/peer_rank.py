@@ -1,0 +1,58 @@
+"""peer_rank.py SCRIPT: runs a program of the corpus as a rank of torchrun, with what its peers need to see anything.
+
+A group's default timeout is half an hour: it is cut to seconds, so that DETAIL comes to say who is late. Torch's flight
+recorder, where it is switched on, is written out again and again, so that even of a killed rank there is a dump; and
+the names of gloo's groups, which torch leaves out of it, are filled in: torchfrtrace ends in a KeyError without them.
+"""
+
+import os
+import pickle
+import runpy
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch.distributed import distributed_c10d
+
+GROUP_TIMEOUT_S = 5
+EVERY_S = 0.02
+
+
+def dump(folder: Path) -> None:
+    trace = pickle.loads(torch._C._distributed_c10d._dump_fr_trace())
+    trace["pg_config"] = {
+        distributed_c10d._world.pg_names[group]: {
+            "name": distributed_c10d._world.pg_names[group],
+            "desc": group.group_desc,
+            "ranks": str(sorted(ranks)),
+        }
+        for group, ranks in list(distributed_c10d._world.pg_group_ranks.items())
+    }
+    if not trace["pg_config"]:  # before the first group, or after the last
+        return
+    fresh = folder / f".new-{os.environ['RANK']}"
+    fresh.write_bytes(pickle.dumps(trace))
+    fresh.replace(folder / f"rank_{os.environ['RANK']}")
+
+
+def keep_dumping(folder: Path) -> None:
+    while True:
+        time.sleep(EVERY_S)
+        dump(folder)
+
+
+def main(script: str) -> None:
+    distributed_c10d.default_pg_timeout = timedelta(seconds=GROUP_TIMEOUT_S)
+    folder = os.environ.get("PEER_DUMPS")
+    if folder:
+        threading.Thread(target=keep_dumping, args=(Path(folder),), daemon=True).start()
+    sys.argv = [script]
+    sys.path[0] = str(Path(script).parent)
+    runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
