@@ -30,6 +30,7 @@ class Rank:
     error_site: Site | None = None
     exit_site: Site | None = None  # where it called sys.exit
     ended_ns: int = 0
+    died_ns: int = 0  # by the launcher's wall clock; 0: it did not, or was asked to
     stack: tuple[Site, ...] = ()  # where its main thread was when it was asked last, innermost first
 
     @property
@@ -227,8 +228,14 @@ def _rank(files: _Files, rank: int, told: dict[str, Any]) -> Rank:
         error_site=error_site,
         exit_site=exit_site,
         ended_ns=ended_ns,
+        died_ns=_died_ns(told, key),
         stack=_stack(path.with_suffix(".stacks")),
     )
+
+
+def _died_ns(told: dict[str, Any], rank: str) -> int:
+    has_died = told.get("exit_codes", {}).get(rank) and not told.get("asked", {}).get(rank)
+    return int(told.get("ended_ns", {}).get(rank, 0)) if has_died else 0
 
 
 # What is written down besides communication; a DDP module's forward is one of its steps, and looked at with the ops.

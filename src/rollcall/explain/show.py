@@ -29,23 +29,80 @@ def show(folder: Path, attempt: int | None, as_json: bool) -> None:
         console.print(f"\n[bold]verdict:[/] {escape(in_words(explanation.verdict))}")
         for finding in explanation.findings[1:]:
             console.print(f"\nalso: {escape(in_words(finding))}")
+    _show_deaths(console, explanation)
     _show_waits(console, explanation)
+    _show_costs(console, explanation)
+
+
+def _show_deaths(console: Console, explanation: Explanation) -> None:
+    deaths = explanation.deaths
+    if len(deaths) > 1:
+        told = [f"rank {d.rank} ({d.how}{f', {d.after_s:.3f} s later' if n else ''})" for n, d in enumerate(deaths)]
+        more = f" and {len(told) - _FEW} more" if len(told) > _FEW else ""
+        console.print(f"\nwho died in which order: {escape(', '.join(told[:_FEW]))}{more}")
+
+
+_FEW = 6  # lines of a table, names in a sentence: who wants all of them takes --json
 
 
 def _show_waits(console: Console, explanation: Explanation) -> None:
     counted = explanation.waits
     if not counted.calls:
         return
-    table = Table("rank", "last in", "made others wait", "waited itself", box=None, pad_edge=False, header_style="bold")
-    for rank, caused_s in counted.caused_s.items():
+    table = _table("rank", "last in", "made others wait", "waited itself", "of the run", "run without its delays")
+    ranks = sorted(counted.caused_s, key=lambda rank: -counted.caused_s[rank])
+    for rank in sorted(ranks[:_MOST_RANKS]):
         table.add_row(
             str(rank),
             f"{counted.last[rank]} of {counted.calls} calls",
-            f"{caused_s:.3f} s",
+            f"{counted.caused_s[rank]:.3f} s",
             f"{counted.suffered_s[rank]:.3f} s",
+            f"{counted.share(counted.suffered_s[rank]):.0%}",
+            f"{counted.saved(rank):.0%} shorter",
         )
-    console.print(f"\nwho waited for whom, in {counted.run_s:.2f} s from the first op to the last:")
+    error_ms = explanation.run.clock_error_ns / 1e6
+    give_or_take = f", give or take {error_ms:.1f} ms between hosts" if error_ms else ""
+    console.print(f"\nwho waited for whom, in {counted.run_s:.2f} s from the first op to the last{give_or_take}:")
     console.print(table)
+    if len(ranks) > _MOST_RANKS:
+        console.print(f"the {_MOST_RANKS} who made others wait most; --json has all {len(ranks)}")
+
+
+_MOST_RANKS = 16
+
+
+def _show_costs(console: Console, explanation: Explanation) -> None:
+    costs = explanation.costs
+    if not costs.by_op:
+        return
+    table = _table("communication", "ops", "bytes", "blocked", "hidden behind computing")
+    for kind, found in (("", costs.by_op), ("at ", costs.by_site), ("in phase ", costs.by_phase)):
+        for cost in found[:_FEW]:
+            table.add_row(
+                kind + escape(cost.name),
+                f"{cost.ops:,}",
+                _bytes(cost.size_bytes),
+                f"{cost.blocked_s:.3f} s",
+                f"{cost.hidden_s:.3f} s",
+            )
+    console.print(f"\nwhere communication takes its time, all ranks together; {costs.overlap:.0%} of it is hidden:")
+    console.print(table)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
+    return table
+
+
+def _bytes(size: int) -> str:
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
 
 
 def find_run(name: str | None, home: Path) -> Path:

@@ -1,13 +1,15 @@
 """The finding that explains the outcome, in a paragraph; and everything that was found, for people and for programs."""
 
 import linecache
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rollcall.explain import costs
+from rollcall.explain.costs import Cost, Costs
 from rollcall.explain.finding import Finding
 from rollcall.explain.findings import find
-from rollcall.explain.load import Run, load
+from rollcall.explain.load import Rank, Run, load
 from rollcall.explain.table import Site
 from rollcall.explain.view import View
 from rollcall.explain.waits import Waits
@@ -55,6 +57,8 @@ class Explanation:
     outcome: str  # ok, failed, hung, stopped
     findings: list[Finding]
     waits: Waits
+    costs: Costs
+    deaths: tuple["Death", ...]
 
     @property
     def verdict(self) -> Finding | None:
@@ -64,7 +68,28 @@ class Explanation:
 def explain(folder: Path, attempt: int | None = None) -> Explanation:
     run = load(folder, attempt)
     view = View(run)
-    return Explanation(run, _outcome(view), find(view), view.waits)
+    return Explanation(run, _outcome(view), find(view), view.waits, costs.count(run), _deaths(run))
+
+
+@dataclass(frozen=True)
+class Death:
+    """A rank that did not end well, in the order in which they went: the first explains the later ones."""
+
+    rank: int
+    how: str
+    after_s: float  # after the first
+
+
+def _deaths(run: Run) -> tuple[Death, ...]:
+    died = sorted((rank for rank in run.ranks.values() if rank.died_ns), key=lambda rank: rank.died_ns)
+    return tuple(Death(rank.number, _how(rank), (rank.died_ns - died[0].died_ns) / 1e9) for rank in died)
+
+
+def _how(rank: Rank) -> str:
+    if rank.error:
+        return f"{rank.error.partition(':')[0]} at {rank.error_site}"
+    code = rank.exit_code or 0
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def _outcome(view: View) -> str:
@@ -87,12 +112,26 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
                 "rank": rank,
                 "caused_s": round(counted.caused_s[rank], 6),
                 "suffered_s": round(counted.suffered_s[rank], 6),
+                "suffered_share": round(counted.share(counted.suffered_s[rank]), 4),
                 "last_in_calls": counted.last[rank],
+                "run_shorter_without": round(counted.saved(rank), 4),
             }
             for rank in counted.caused_s
         ],
+        "deaths": [asdict(death) for death in explanation.deaths],
+        "communication": {
+            "by_op": [_cost(cost) for cost in explanation.costs.by_op],
+            "by_site": [_cost(cost) for cost in explanation.costs.by_site],
+            "by_phase": [_cost(cost) for cost in explanation.costs.by_phase],
+            "overlap": round(explanation.costs.overlap, 4),
+        },
+        "clock_error_s": explanation.run.clock_error_ns / 1e9,
         "problems": list(explanation.run.problems),
     }
+
+
+def _cost(cost: Cost) -> dict[str, Any]:
+    return {**asdict(cost), "blocked_s": round(cost.blocked_s, 6), "hidden_s": round(cost.hidden_s, 6)}
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

@@ -21,22 +21,29 @@ class Waits:
     calls: int
     run_s: float
 
+    def share(self, seconds: float) -> float:
+        """Of the run."""
+        return seconds / self.run_s if self.run_s else 0.0
+
+    def saved(self, rank: int) -> float:
+        """By how much the run would be shorter, had this rank never been late: what it cost each of the others."""
+        return self.share(self.caused_s[rank] / max(len(self.caused_s) - 1, 1))
+
 
 def count(run: Run, calls: Calls, pairs: Pairs) -> Waits:
     ranks = sorted(run.ranks)
     size = max(ranks, default=-1) + 1
     caused, suffered, last, counted = np.zeros(size), np.zeros(size), np.zeros(size, dtype=np.int64), 0
-    blocked_ns = blocked_since_ns(run.table)
     if len(calls) and run.is_one_clock:
         chosen = is_waited_in(calls)
         counted = int(chosen.sum())
-        waited = waited_ns(calls, blocked_ns) * np.repeat(chosen, calls.sizes)
+        waited = waited_ns(calls) * np.repeat(chosen, calls.sizes)
         suffered += np.bincount(run.table.rank[calls.rows], waited, minlength=size)
         lasts = run.table.rank[last_rows(calls)]
         caused += np.bincount(lasts, np.add.reduceat(waited, calls.starts), minlength=size)
         last += np.bincount(lasts[chosen], minlength=size)
     for mine, theirs in (pairs.met(), pairs.met()[::-1]) if run.is_one_clock else ():
-        waited = np.clip(run.table.entered_ns[theirs] - blocked_ns[mine], 0, None)
+        waited = np.clip(run.table.entered_ns[theirs] - blocked_since_ns(run.table)[mine], 0, None)
         suffered += np.bincount(run.table.rank[mine], waited, minlength=size)
         caused += np.bincount(run.table.rank[theirs], waited, minlength=size)
     return Waits(
@@ -54,10 +61,16 @@ def blocked_since_ns(table: Table) -> NDArray[np.int64]:
     return np.where(since > 0, since, np.iinfo(np.int64).max)
 
 
-def waited_ns(calls: Calls, blocked_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+def waited_ns(calls: Calls) -> NDArray[np.int64]:
     """Per op of the calls: how long it was blocked until the last had come."""
     latest = np.repeat(calls.most(calls.table.entered_ns), calls.sizes)
-    return np.clip(latest - blocked_ns[calls.rows], 0, None)
+    return np.clip(latest - blocked_since_ns(calls.table)[calls.rows], 0, None)
+
+
+def caused_in_calls_ns(calls: Calls, rank: int) -> NDArray[np.int64]:
+    """What a rank made the others wait, in each call that it was the last in."""
+    chosen = is_waited_in(calls) & (calls.table.rank[last_rows(calls)] == rank)
+    return np.asarray(np.add.reduceat(waited_ns(calls), calls.starts)[chosen])
 
 
 def is_waited_in(calls: Calls) -> NDArray[np.bool_]:

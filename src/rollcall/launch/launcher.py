@@ -164,7 +164,8 @@ class _Run:
     def _note_end(self, member: Member, ended: Ended) -> None:
         traceback = self._console.ended(ended.rank, failed=ended.exit_code != 0)
         # On our clock: who failed first may have failed on a host whose clock is ahead.
-        self._report.add(replace(ended, ended_ns=ended.ended_ns - member.clock.offset_ns), traceback)
+        ended = replace(ended, ended_ns=ended.ended_ns - member.clock.offset_ns)
+        self._report.add(ended, traceback)
         rank = str(ended.rank)
         self._folder.note_attempt(
             ended.attempt,

@@ -7,10 +7,10 @@ import numpy as np
 from rollcall.explain.finding import Finding, of_ops
 from rollcall.explain.table import Op
 from rollcall.explain.view import View
-from rollcall.explain.waits import is_waited_in, last_rows
+from rollcall.explain.waits import caused_in_calls_ns, is_waited_in, last_rows
 from rollcall.record import layout
 
-_ENOUGH_CALLS, _MOST_OF_IT, _NOTABLE, _NOTABLE_S = 8, 0.7, 0.2, 0.3
+_ENOUGH_CALLS, _MOST_OF_IT, _NOTABLE, _NOTABLE_S = 5, 0.7, 0.2, 0.3
 
 
 def latecomers(view: View) -> Iterator[Finding]:
@@ -20,21 +20,26 @@ def latecomers(view: View) -> Iterator[Finding]:
     if not total_s or not found.run_s:
         return
     rank, caused_s = max(found.caused_s.items(), key=lambda item: item[1])
-    each_s = caused_s / max(len(view.run.ranks) - 1, 1)
-    share = each_s / found.run_s
+    share = found.saved(rank)
     if caused_s < _MOST_OF_IT * total_s or share < _NOTABLE or caused_s < _NOTABLE_S:
         return
     told = f"rank {rank} was the last in {found.last[rank]} of {found.calls} calls, and the others waited for it"
     told += f" {share:.0%} of the time: without its delay the run would be that much shorter"
     fetching = _samples(view, rank, layout.INPUT)
-    if sum(map(_seconds, fetching)) > each_s / 2:
+    if sum(map(_seconds, fetching)) > share * found.run_s / 2:
         message = f"{told}; meanwhile it waited for its data at {fetching[0].site}"
         yield of_ops("input-stall", [rank], message, [fetching[0], *_late(view, rank)], waits=found.caused_s)
-    elif found.calls >= _ENOUGH_CALLS and found.last[rank] > found.calls / 2:
+    elif _is_a_habit(view, rank):
         seen = _samples(view, rank)[:2]
         if seen:
             told += f"; meanwhile it was seen at {seen[0].site}"
         yield of_ops("straggler", [rank], told, [*seen, *_late(view, rank)], waits=found.caused_s)
+
+
+def _is_a_habit(view: View, rank: int) -> bool:
+    """Again and again, not once: the wait is spread over many calls."""
+    waited = caused_in_calls_ns(view.calls, rank).astype(np.float64)
+    return bool(waited.sum() ** 2 > _ENOUGH_CALLS * (waited**2).sum())
 
 
 def _samples(view: View, rank: int, flag: int = 0) -> list[Op]:
