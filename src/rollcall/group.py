@@ -53,9 +53,12 @@ def init(
     master_addr: str | None = None,
     master_port: int | None = None,
     timeout_s: float = 300.0,
+    record: bool | None = None,
 ) -> World:
     """Find out who started this process, meet the other ranks, and make the group.
 
+    `record=True` records every op for `rollcall explain`, whoever started this process; ranks of `rollcall run` are
+    recorded anyway, unless it was told `--no-record`.
     `timeout_s` is how long the world may take to come together. The ops of the group keep torch's own
     time limits: a rank may well evaluate for longer than it may take to start.
     """
@@ -92,6 +95,10 @@ def init(
             f"the store at {method.host}:{method.port} took the connection and then did not answer for "
             f"{timeout_s:g} s: see whether rank 0 is stopped or overloaded"
         ) from None
+    if record or (record is None and env.wants_recording(os.environ)):
+        from rollcall.record import elsewhere  # here: it puts hooks into torch
+
+        elsewhere.begin(meeting.store, place.rank, place.world_size, place.attempt)
     return _make_group(place, method, init_method, meeting, verdict, timeout_s)
 
 

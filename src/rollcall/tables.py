@@ -25,7 +25,7 @@ def print_runs(runs: list[dict[str, Any]]) -> None:
         table.add_row(
             run["started"][:19].replace("T", " "),
             shlex.join(run["command"]),
-            str(_ranks(run["plan"])),
+            str(_ranks(run["plan"]) if "plan" in run else run["attempts"][0]["world_size"]),
             f"{run['seconds']:.1f} s" if "seconds" in run else "",
             _outcome(run),
         )
@@ -47,6 +47,8 @@ def _ranks(plan: dict[str, Any]) -> int:
 
 
 def _outcome(run: dict[str, Any]) -> str:
+    if "outcome" not in run:
+        return "recorded by rollcall.init"
     if run["outcome"] == "running" and not os.path.exists(f"/proc/{run['launcher_pid']}"):
         return "killed"
     attempts = len(run["attempts"])

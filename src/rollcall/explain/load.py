@@ -109,7 +109,7 @@ def load(folder: Path, attempt: int | None = None) -> Run:
             f"nobody compared the clocks of {', '.join(sorted(hosts))}: who waited for whom is not told"
         )
     problems = tuple(files.problems)
-    outcome = facts.get("outcome", "running")
+    outcome = facts.get("outcome") or _outcome(ranks, world_size)
     return Run(
         folder.name,
         number,
@@ -123,6 +123,14 @@ def load(folder: Path, attempt: int | None = None) -> Run:
         error_ns,
         problems,
     )
+
+
+def _outcome(ranks: dict[int, Rank], world_size: int) -> str:
+    """Of a run that nobody watched: as its ranks tell."""
+    if any(rank.error or rank.exit_code for rank in ranks.values()):
+        return "failed"
+    has_ended = len(ranks) == world_size and all(rank.has_ended for rank in ranks.values())
+    return "ok" if has_ended else "running"
 
 
 def _lost(told: dict[str, Any]) -> tuple[Lost, ...]:
@@ -208,12 +216,12 @@ def _rank(files: _Files, rank: int, told: dict[str, Any]) -> Rank:
     is_event = _IS_EVENT[table.op[start:end]]
     rows = np.arange(start, end)
     ops, events = Ops(table, rows[~is_event]), Ops(table, rows[is_event])
-    error, error_site, exit_site, ended_ns = "", None, None, 0
+    error, error_site, exit_site, ended_ns, exit_code = "", None, None, 0, None
     for op in Ops(table, rows[_IS_END[table.op[start:end]]]):
         if op.op == "exception":
-            error, error_site, ended_ns = _error(op), op.site, op.entered_ns
+            error, error_site, ended_ns, exit_code = _error(op), op.site, op.entered_ns, 1
         elif op.op == "exit":
-            ended_ns, exit_site = op.entered_ns, op.site
+            ended_ns, exit_site, exit_code = op.entered_ns, op.site, op.tag
     key = str(rank)
     return Rank(
         rank,
@@ -222,7 +230,7 @@ def _rank(files: _Files, rank: int, told: dict[str, Any]) -> Rank:
         host=header.host,
         pid=header.pid,
         dropped=oldest - 1,
-        exit_code=None if told.get("asked", {}).get(key) else told.get("exit_codes", {}).get(key),
+        exit_code=exit_code if "exit_codes" not in told else _exit_code(told, key),
         cause=str(told.get("causes", {}).get(key, "")),
         error=error,
         error_site=error_site,
@@ -231,6 +239,11 @@ def _rank(files: _Files, rank: int, told: dict[str, Any]) -> Rank:
         died_ns=_died_ns(told, key),
         stack=_stack(path.with_suffix(".stacks")),
     )
+
+
+def _exit_code(told: dict[str, Any], rank: str) -> int | None:
+    """As the launcher saw it; None where it asked the rank to end."""
+    return None if told.get("asked", {}).get(rank) else told["exit_codes"].get(rank)
 
 
 def _died_ns(told: dict[str, Any], rank: str) -> int:

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rollcall.env import runs_home
 from rollcall.errors import UsageError, say
 from rollcall.launch.messages import File, Wire
 from rollcall.launch.plan import Plan
@@ -78,8 +79,8 @@ class RunHere:
 
 
 def home() -> Path:
-    """Where runs are kept: $ROLLCALL_DIR, or .rollcall in this folder."""
-    return Path(os.environ.get("ROLLCALL_DIR", ".rollcall")).absolute() / "runs"
+    """Where the runs of this folder are kept."""
+    return runs_home(os.environ)
 
 
 class RunFolder:

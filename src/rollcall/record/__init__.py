@@ -7,5 +7,6 @@ hooks/    the only folder that touches torch's internals
 stacks    where all threads are, on request
 sampler   where the main thread is, when it is in no op for long
 recorder  one per process: opens the ring, turns what hooks see into records
+elsewhere  recording where another launcher started the rank
 phases    names that the program gives to its parts
 """

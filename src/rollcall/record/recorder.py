@@ -7,7 +7,6 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,8 @@ _SORT = {**dict.fromkeys(layout.POINT_TO_POINT, 1), **dict.fromkeys(layout.EVENT
 class Recorder:
     """Listens to the hooks. Marks are places in the ring."""
 
-    def __init__(self, ring: Ring) -> None:
-        self._ring = ring
+    def __init__(self, ring: Ring, world_size: int) -> None:
+        self._ring, self._world_size = ring, world_size
         self._sampler: Sampler | None = None
         self._lock = threading.RLock()  # a signal's handler may communicate, too
         self._groups: dict[Any, tuple[int, list[int]]] = {}
@@ -186,7 +185,7 @@ class Recorder:
         if group is STRANGE:
             ranks, name = [], layout.STRANGE_GROUP
         elif group is None:  # init_process_group, new_group: of all ranks
-            ranks, name = list(range(int(os.environ.get("WORLD_SIZE", 1)))), "world"
+            ranks, name = list(range(self._world_size)), "world"
         else:
             ranks, name = members(group), str(group.group_name)
             self._sample()
@@ -258,19 +257,18 @@ def _spans(ranks: list[int]) -> list[int | list[int]]:
 _recorder: Recorder | None = None
 
 
-def begin(folder: Path, environ: Mapping[str, str]) -> Recorder:
+def begin(folder: Path, rank: int, world_size: int, attempt: int) -> Recorder:
     """Record this rank, in the folder of its run."""
     global _recorder
-    rank, attempt = int(environ["RANK"]), int(environ.get("TORCHELASTIC_RESTART_COUNT", 0))
     ring = Ring(
         folder / "rings" / f"attempt-{attempt}" / f"rank-{rank}.ring",
         rank=rank,
-        world_size=int(environ["WORLD_SIZE"]),
+        world_size=world_size,
         attempt=attempt,
         host=socket.gethostname(),
     )
     stacks.answer(folder / "rings" / f"attempt-{attempt}" / f"rank-{rank}.stacks")
-    _recorder = Recorder(ring)
+    _recorder = Recorder(ring, world_size)
     _recorder.begin()
     return _recorder
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from rollcall import env
 from rollcall.launch.host import supervise, title
 from rollcall.launch.host.frames import users_part
 from rollcall.launch.plan import Program
@@ -34,6 +35,8 @@ def become(request: dict[str, Any], _extra_fds: list[int]) -> NoReturn:
     program = Program(**request["program"])
     if request["start"] == "warm":
         run_here(program, request["record"])
+    if request["record"]:
+        os.environ.update(env.RECORD)  # for rollcall.init, should the program call it
     run_fresh(program)
 
 
@@ -63,7 +66,8 @@ def _begin_recording() -> None:
     from rollcall.record import recorder
 
     try:
-        recorder.begin(Path(os.environ["ROLLCALL_RUN"]), os.environ)
+        place = env.find_place(os.environ)
+        recorder.begin(Path(os.environ["ROLLCALL_RUN"]), place.rank, place.world_size, place.attempt)
     except OSError as error:  # a full disk is no reason not to run
         print(f"rollcall: this rank is not recorded ({error.strerror})", file=sys.stderr)
 
