@@ -118,6 +118,36 @@ def test_logs_and_files_come_back_without_a_shared_disk(rollcall: Runner, hosts:
     assert [list(host.seen(Path("/tmp")).glob("rollcall-*-kept")) for host in hosts.hosts[:2]] == [[], []]
 
 
+def test_a_hang_is_explained_without_a_shared_disk(rollcall: Runner, hosts: Cluster) -> None:
+    """Each host watches its own ranks, and shows the launcher where they are while they hang."""
+    folder = hosts.private / "work"
+    program = (
+        'import torch, torch.distributed as dist\ndist.init_process_group("gloo")\n'
+        "if dist.get_rank() == 1:\n    dist.recv(torch.ones(1), src=0)\n"
+        "dist.barrier()\n"
+    )
+    for host in hosts.hosts[:2]:
+        host.seen(folder).mkdir()
+        host.seen(folder).joinpath("script.py").write_text(program)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.joinpath("script.py").write_text(program)
+    try:
+        words = ["run", "--hosts", "h1:1,h2:1", "--hang-after", "4", "--on-hang", "stop", "--grace", "1", "script.py"]
+        ran = subprocess.run(
+            [sys.executable, "-m", "rollcall", *words],
+            cwd=folder,
+            env={**rollcall.env, "ROLLCALL_DIR": str(folder / ".rollcall")},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    finally:
+        shutil.rmtree(folder)
+    assert ran.returncode == 124, ran.stderr
+    assert "rollcall: verdict: p2p-against-collective — look at ranks 0, 1" in ran.stderr
+    assert "  rank 1: script.py:4 in <module>" in ran.stderr
+
+
 def test_sync_copies_the_working_tree(rollcall: Runner, hosts: Cluster) -> None:
     """--sync brings script and data to hosts without a shared disk, but not what .gitignore names."""
     if shutil.which("rsync") is None:

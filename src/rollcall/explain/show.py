@@ -9,7 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from rollcall.errors import UsageError
+from rollcall.explain.finding import ranks
 from rollcall.explain.verdict import Explanation, explain, in_words, to_json
+from rollcall.record.sites import is_users_file
 
 
 def show(folder: Path, attempt: int | None, as_json: bool) -> None:
@@ -19,8 +21,8 @@ def show(folder: Path, attempt: int | None, as_json: bool) -> None:
         return
     console = Console(highlight=False, soft_wrap=True)
     run = explanation.run
-    ranks = f"{len(run.ranks)} of {run.world_size} ranks recorded"
-    console.print(f"[bold]{escape(run.name)}[/], attempt {run.attempt}: {explanation.outcome}, {ranks}")
+    recorded = f"{len(run.ranks)} of {run.world_size} ranks recorded"
+    console.print(f"[bold]{escape(run.name)}[/], attempt {run.attempt}: {explanation.outcome}, {recorded}")
     for problem in run.problems:
         console.print(f"  [yellow]{escape(problem)}[/]")
     if explanation.verdict is None:
@@ -50,8 +52,8 @@ def _show_waits(console: Console, explanation: Explanation) -> None:
     if not counted.calls:
         return
     table = _table("rank", "last in", "made others wait", "waited itself", "of the run", "run without its delays")
-    ranks = sorted(counted.caused_s, key=lambda rank: -counted.caused_s[rank])
-    for rank in sorted(ranks[:_MOST_RANKS]):
+    worst_first = sorted(counted.caused_s, key=lambda rank: -counted.caused_s[rank])
+    for rank in sorted(worst_first[:_MOST_RANKS]):
         table.add_row(
             str(rank),
             f"{counted.last[rank]} of {counted.calls} calls",
@@ -64,8 +66,8 @@ def _show_waits(console: Console, explanation: Explanation) -> None:
     give_or_take = f", give or take {error_ms:.1f} ms between hosts" if error_ms else ""
     console.print(f"\nwho waited for whom, in {counted.run_s:.2f} s from the first op to the last{give_or_take}:")
     console.print(table)
-    if len(ranks) > _MOST_RANKS:
-        console.print(f"the {_MOST_RANKS} who made others wait most; --json has all {len(ranks)}")
+    if len(worst_first) > _MOST_RANKS:
+        console.print(f"the {_MOST_RANKS} who made others wait most; --json has all {len(worst_first)}")
 
 
 _MOST_RANKS = 16
@@ -118,11 +120,33 @@ def find_run(name: str | None, home: Path) -> Path:
     raise UsageError(f"there is no run {name}: `rollcall runs` lists those of this folder{hint}")
 
 
-def tell(folder: Path) -> None:
-    """After a run that ended badly: the verdict, where it says more than the report has said."""
+def tell(folder: Path, hangs_for_s: float | None = None) -> str:
+    """The verdict on a run that ended badly, where it says more than the report has said; or on one that stands still,
+    with where everyone is. Its kind."""
     try:
-        verdict = explain(folder).verdict
+        explanation = explain(folder)
     except UsageError:  # nothing was recorded
-        return
-    if verdict is not None and verdict.kind not in ("rank-failed", "rank-killed", "stopped-rank"):
-        print(f"rollcall: verdict: {in_words(verdict)}", file=sys.stderr, flush=True)
+        return ""
+    verdict = explanation.verdict
+    if verdict is None or (hangs_for_s is None and verdict.kind in _SAID_BY_THE_REPORT):
+        return ""
+    lines = [f"rollcall: verdict: {in_words(verdict)}"]
+    if hangs_for_s is not None:
+        word = "a rank is busy" if verdict.kind == "busy-rank" else "no rank has got any further"
+        lines.insert(0, f"rollcall: {word} for {hangs_for_s:g} s, and others wait")
+        lines += ["rollcall: where the ranks are:", *_stacks(explanation)]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+    return verdict.kind
+
+
+_SAID_BY_THE_REPORT = ("rank-failed", "rank-killed", "stopped-rank")
+
+
+def _stacks(explanation: Explanation) -> list[str]:
+    """The user's lines of each rank, from the inside outwards; ranks that are at the same place together."""
+    alike: dict[str, list[int]] = {}
+    for rank in explanation.run.ranks.values():
+        users = [site for site in rank.stack if is_users_file(site.file)]
+        told = " ← ".join(f"{site} in {site.function}" for site in users) or "nowhere to be seen"
+        alike.setdefault(told, []).append(rank.number)
+    return [f"  {ranks(numbers)}: {told}" for told, numbers in alike.items()]

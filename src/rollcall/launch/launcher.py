@@ -10,7 +10,6 @@ from rollcall.errors import RollcallError, say
 from rollcall.launch import reach
 from rollcall.launch.console import Console, visibility
 from rollcall.launch.crew import Crew, Gone, Line, Member
-from rollcall.launch.hangs import HangWatch
 from rollcall.launch.host.output import STDOUT
 from rollcall.launch.hosts import Host
 from rollcall.launch.lead import Lead
@@ -24,8 +23,10 @@ from rollcall.launch.messages import (
     Order,
     Output,
     Refused,
+    Shown,
     Stacks,
     Started,
+    Still,
     Stop,
 )
 from rollcall.launch.mute import mute
@@ -36,7 +37,7 @@ from rollcall.launch.start import Agent, interrupts
 from rollcall.launch.words import how_it_ended, shell_code
 
 _TICK_S = 0.02
-_STACKS_S = 0.3  # for ranks to write down where they are
+_SHOW_S = 5.0  # for all hosts to show where their ranks are
 _TIMED_OUT = 124  # as timeout(1) has it
 _STOP_S = 15.0  # beyond the grace: then hosts that do not answer are left to themselves
 
@@ -76,7 +77,9 @@ class _Run:
         self._report = Report()
         self._logs = LogFiles(self._say)
         self._agent_code = 0
-        self._hangs = HangWatch(folder.path, plan.hang_after_s)
+        self._still: dict[int, Still] = {}  # by node: how its ranks stand
+        self._hang_told = False
+        self._looking: tuple[set[int], float] | None = None  # who has yet to show where its ranks are, and until when
         self._has_told = False  # why nothing moved
         self._stopped_by: int | None = None
         self._stopped_s = 0.0
@@ -113,8 +116,7 @@ class _Run:
             self._handle(*event)
         if self._lead is not None:
             self._lead.tick()
-        if self._plan.record and self._stopped_by is None and self._hangs.look():
-            self._note_hang()
+        self._watch_for_hangs()
         if event is None or not self._crew.has_more:
             self._console.tick()
 
@@ -134,6 +136,10 @@ class _Run:
                 self._folder.take(message)
             case AttemptOver(attempt) if self._lead is None:
                 self._note_over(attempt, attempt - self._plan.first_attempt < self._plan.max_restarts)
+            case Still():
+                self._still[member.node] = message
+            case Shown() if self._looking is not None:
+                self._looking[0].discard(member.node)
             case Refused() if self._lead is None:
                 self._refused = message
             case Gone(exit_code):
@@ -175,20 +181,32 @@ class _Run:
             causes={rank: ended.cause} if ended.cause else {},
         )
 
+    def _watch_for_hangs(self) -> None:
+        """Nothing moves on any host, and somebody waits: have it written down where everyone is, then say why."""
+        if self._looking is not None:
+            awaited, deadline_s = self._looking
+            if not awaited or time.monotonic() > deadline_s:
+                self._looking = None
+                self._note_hang()
+            return
+        nodes = [member.node for member in self._crew.members if member.is_up]
+        stands = [self._still.get(node, Still(False, False)) for node in nodes]
+        is_hang = bool(nodes) and all(s.is_still for s in stands) and any(s.waits for s in stands)
+        if is_hang and not self._hang_told and self._stopped_by is None:
+            self._crew.send_all(Stacks())
+            self._looking = set(nodes), time.monotonic() + _SHOW_S
+        self._hang_told = is_hang
+
     def _note_hang(self) -> None:
-        """Nothing moves: say why, while it is still there to be looked at."""
-        self._crew.send_all(Stacks())
-        time.sleep(_STACKS_S)
-        self._say(f"no rank has got any further for {self._plan.hang_after_s:g} s, and some wait")
-        self._tell_why()
-        if self._plan.on_hang == "stop":
+        verdict = self._tell_why(is_running=True)
+        if self._plan.on_hang == "stop" and verdict != "busy-rank":  # who computes for long is not hung
             self._timed_out = self._has_told = True
             interrupts.append(signal.SIGTERM)
 
-    def _tell_why(self) -> None:
+    def _tell_why(self, is_running: bool = False) -> str:
         from rollcall.explain.show import tell  # here: numpy and all are needed only when something went wrong
 
-        tell(self._folder.path)
+        return tell(self._folder.path, self._plan.hang_after_s if is_running else None)
 
     def _note_loss(self, member: Member) -> None:
         """A host is gone in the middle of an attempt, and its ranks in the middle of a line."""

@@ -142,6 +142,19 @@ class Pong(Message):
 
 
 @dataclasses.dataclass(frozen=True)
+class Still(Message):
+    """The ranks of this host have got no further for as long as a hang takes, and whether one of them waits."""
+
+    is_still: bool
+    waits: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown(Message):
+    """The ranks have written down where they are, and the launcher has their files."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Opened(Message):
     """The master listens: its port, and its interfaces by the addresses where others may find it, likeliest first."""
 

@@ -61,7 +61,15 @@ class RunHere:
         """What ranks have left in a stand-in goes to the launcher's disk. Output is there already."""
         if self.shared:
             return
+        self.send_copies(wire, ".")
         for path in sorted(self.folder.rglob("*")):
+            with contextlib.suppress(OSError):
+                if path.is_file():
+                    path.unlink()
+
+    def send_copies(self, wire: Wire, part: str) -> None:
+        """Of what there is until now in a part of the folder, where the launcher does not see it itself."""
+        for path in sorted((self.folder / part).rglob("*")) if not self.shared else ():
             with contextlib.suppress(OSError):
                 if path.is_file() and not path.is_symlink():
                     self._send_file(wire, path)
@@ -71,7 +79,6 @@ class RunHere:
             for at in _written(file):
                 file.seek(at)
                 wire.send(File(str(path.relative_to(self.folder)), at, file.read(_CHUNK_BYTES)))
-        path.unlink()
 
     def remove(self) -> None:
         if not self.shared:

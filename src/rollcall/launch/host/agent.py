@@ -166,7 +166,7 @@ def _heed(agent: "HostAgent", message: Message) -> None:
     if isinstance(message, Stop):
         agent.stop(message.signal, message.now)
     elif isinstance(message, Stacks):
-        agent.ask_for_stacks()
+        agent.show_where_they_are()
 
 
 def _hush(package: str) -> None:

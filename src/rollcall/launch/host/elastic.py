@@ -28,9 +28,10 @@ from torch.distributed.elastic.utils import macros
 from rollcall.errors import RankError
 from rollcall.launch.host import family
 from rollcall.launch.host.forkserver import ForkServers
+from rollcall.launch.host.hangs import HangWatch
 from rollcall.launch.host.output import STDERR, STDOUT, OutputPump
 from rollcall.launch.host.stalls import Stalls
-from rollcall.launch.messages import AttemptOver, Ended, Note, Started, Wire
+from rollcall.launch.messages import AttemptOver, Ended, Note, Shown, Started, Wire
 from rollcall.launch.plan import Plan
 from rollcall.launch.report import SETTLE_S
 from rollcall.launch.runs import RankLogs, RunHere
@@ -75,6 +76,7 @@ class HostAgent(SimpleElasticAgent):
         self._failed: dict[int, ProcessFailure] = {}
         self._stop_with: signal.Signals | None = None
         self._stalls = Stalls()
+        self._hangs = HangWatch(run.folder, plan.hang_after_s)
         super().__init__(
             WorkerSpec(
                 role=plan.role,
@@ -182,6 +184,8 @@ class HostAgent(SimpleElasticAgent):
             raise SignalException("asked to stop", self._stop_with)
         self._note_ends(_LOOK_S if self._rank_of else 0)
         self._end_the_stalled()
+        if self._plan.record and (still := self._hangs.look(self._meeting.attempt)):
+            self._wire.send(still)
         if self._failed:
             self._hear_the_others()
             self._tell_other_hosts()
@@ -222,6 +226,12 @@ class HostAgent(SimpleElasticAgent):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, ASK)
         time.sleep(_STACKS_S if asked else 0)
+
+    def show_where_they_are(self) -> None:
+        """To the launcher, while they run on."""
+        self.ask_for_stacks()
+        self._run.send_copies(self._wire, "rings")
+        self._wire.send(Shown())
 
     def _hear_the_others(self) -> None:
         """A fresh interpreter takes its time to end: who failed first need not be gone first."""

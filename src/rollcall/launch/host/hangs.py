@@ -1,0 +1,64 @@
+"""Noticing that nothing moves: the rings of this host are looked at while the run goes on, and cost their ranks
+nothing."""
+
+import struct
+import time
+from pathlib import Path
+
+from rollcall.launch.messages import Still
+from rollcall.record import layout
+
+_EVERY_S = 1.0
+_BACK = 64  # how far behind newer samples and phases an op is looked for
+
+
+class HangWatch:
+    """Looks at the newest op of every rank; all alike for `after_s`, and this host stands still."""
+
+    def __init__(self, folder: Path, after_s: float) -> None:
+        self._rings, self._after_s = folder / "rings", after_s
+        self._next_s = 0.0
+        self._seen: dict[Path, bytes] = {}
+        self._since_s = time.monotonic()
+        self._told = Still(False, False)
+
+    def look(self, attempt: int) -> Still | None:
+        """How it stands, where that has changed."""
+        now = time.monotonic()
+        if now < self._next_s:
+            return None
+        self._next_s = now + _EVERY_S
+        seen = {path: _newest(path) for path in (self._rings / f"attempt-{attempt}").glob("rank-*.ring")}
+        if seen != self._seen:
+            self._seen, self._since_s = seen, now
+        is_still = now - self._since_s >= self._after_s
+        still = Still(is_still, is_still and any(map(_waits, seen.values())))
+        if still == self._told:
+            return None
+        self._told = still
+        return still
+
+
+def _newest(path: Path) -> bytes:
+    """The newest op of a ring, as it stands; nothing if there is none yet."""
+    try:
+        with open(path, "rb") as file:
+            header = file.read(layout.HEADER_BYTES)
+            (count,) = layout.NUMBER.unpack_from(header, layout.COUNT_AT)
+            capacity = layout.HEADER.unpack_from(header)[8]
+            for number in range(count, max(0, count - _BACK), -1):
+                file.seek(layout.RECORDS_AT + ((number - 1) % capacity) * layout.RECORD.size)
+                record = file.read(layout.RECORD.size)
+                if layout.RECORD.unpack(record)[5] not in layout.EVENTS:
+                    return record
+    except (OSError, struct.error):
+        pass
+    return b""
+
+
+def _waits(record: bytes) -> bool:
+    if not record:
+        return False
+    _, _, _, completed_ns, waited_ns, _, flags, *_ = layout.RECORD.unpack(record)
+    is_waiting = not flags & layout.ASYNC or waited_ns > 0
+    return not completed_ns and not flags & layout.FAILED and is_waiting
