@@ -130,7 +130,15 @@ def _names(text: bytes) -> list[tuple[str, int, bytes]]:
 
 def _counters(header: Header, data: bytes) -> list[tuple[int, int, int, int, int]]:
     whole = data[: min(header.counters * layout.COUNTER.size, len(data) // layout.COUNTER.size * layout.COUNTER.size)]
-    return [(group, op, *rest) for group, op, _, *rest in layout.COUNTER.iter_unpack(whole) if op < len(layout.OPS)]
+    found = layout.COUNTER.iter_unpack(whole)
+    return [
+        (group, op, count, size_bytes, blocked_ns)
+        for group, op, _, count, size_bytes, blocked_ns in found
+        if op < len(layout.OPS) and max(count, size_bytes, blocked_ns) < _MOST
+    ]
+
+
+_MOST = 1 << 62  # more than anything that can be counted: damage
 
 
 def parse(value: bytes) -> Any:

@@ -4,9 +4,10 @@ layout    the format of a ring file, for those who write and those who read
 ring      writing one: memory-mapped, so that what was written survives the process
 sites     whose line of code made the op
 hooks/    the only folder that touches torch's internals
+device    when ops on a GPU were over
 stacks    where all threads are, on request
 sampler   where the main thread is, when it is in no op for long
 recorder  one per process: opens the ring, turns what hooks see into records
-elsewhere  recording where another launcher started the rank
+elsewhere recording where another launcher started the rank
 phases    names that the program gives to its parts
 """

@@ -12,6 +12,7 @@ from typing import Any
 
 from rollcall.errors import say
 from rollcall.record import hooks, layout, sites, stacks
+from rollcall.record.device import DeviceClock
 from rollcall.record.hooks.groups import members, objects
 from rollcall.record.hooks.listener import NOBODY, STRANGE, Seen
 from rollcall.record.ring import Ring
@@ -27,6 +28,7 @@ class Recorder:
 
     def __init__(self, ring: Ring, world_size: int) -> None:
         self._ring, self._world_size = ring, world_size
+        self._device = DeviceClock(ring)
         self._sampler: Sampler | None = None
         self._lock = threading.RLock()  # a signal's handler may communicate, too
         self._groups: dict[Any, tuple[int, list[int]]] = {}
@@ -100,8 +102,11 @@ class Recorder:
 
     def completed(self, mark: int) -> None:
         if mark != NOBODY and self._is_on:
-            self._seen.pop(mark, None)
-            self._ring.completed(mark)
+            _, tensor = self._seen.pop(mark, (0, None))
+            if tensor is not None and tensor.is_cuda:
+                self._device.note(mark)  # the host is past it; the GPU may not be
+            else:
+                self._ring.completed(mark)
 
     def failed(self, mark: int) -> None:
         if mark != NOBODY and self._is_on:
@@ -154,6 +159,7 @@ class Recorder:
     def _note_end(self, code: int, error: BaseException | None) -> None:
         if self._sampler is not None:
             self._sampler.stop()
+        self._device.settle()
         if error is None:
             self._ring.add(layout.OP["exit"], tag=code)
         elif isinstance(error, SystemExit):
@@ -196,7 +202,7 @@ class Recorder:
     def _sample(self) -> None:
         """Not before there is a group: until then, a program that forks may still be one without threads."""
         if self._sampler is None:
-            self._sampler = Sampler(self._ring, self._lock, self._main)
+            self._sampler = Sampler(self._ring, self._lock, self._main, self._device.settle)
             self._sampler.start()
 
     def _site(self) -> int:

@@ -166,8 +166,8 @@ class Ring:
         _FLAGS.pack_into(self._map, at + layout.FLAGS_AT, flags)
         _VERSION.pack_into(self._map, at + layout.VERSION_WAITED_AT, version)
 
-    def completed(self, at: int) -> None:
-        _pack_number(self._map, at + layout.COMPLETED_AT, monotonic_ns())
+    def completed(self, at: int, at_ns: int = 0) -> None:
+        _pack_number(self._map, at + layout.COMPLETED_AT, at_ns or monotonic_ns())
 
     def failed(self, at: int, flags: int) -> None:
         _FLAGS.pack_into(self._map, at + layout.FLAGS_AT, flags | layout.FAILED)

@@ -6,7 +6,7 @@ A program that communicates all the time is not looked at, and a rank that stays
 import _thread
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import RLock
 from types import FrameType
 
@@ -19,8 +19,8 @@ _EVERY_S = 0.02
 class Sampler:
     """Looks at the main thread, and writes to its ring under its lock."""
 
-    def __init__(self, ring: Ring, lock: "RLock", main: int) -> None:
-        self._ring, self._lock, self._main = ring, lock, main
+    def __init__(self, ring: Ring, lock: "RLock", main: int, settle: Callable[[], None]) -> None:
+        self._ring, self._lock, self._main, self._settle = ring, lock, main, settle
         self._is_on = True
         self._seen = (0, 0)  # the newest record when we looked last, and its place
         self._sample: tuple[int, tuple[int, int]] = (0, (0, 0))  # the newest sample, and what it is of
@@ -36,6 +36,7 @@ class Sampler:
         while self._is_on:
             time.sleep(_EVERY_S)
             try:
+                self._settle()
                 self._look()
             except Exception:  # the program ends, or its disk is full: nobody needs samples then
                 return

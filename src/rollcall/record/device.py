@@ -1,0 +1,43 @@
+"""When ops on a GPU were over. The host only queues them; events tell, which the sampler asks later, so that nobody is
+made to wait."""
+
+from collections import deque
+from time import monotonic_ns
+from typing import Any
+
+import torch
+
+from rollcall.record.ring import Ring
+
+_MOST_PENDING = 4096  # of a GPU that hangs, more would tell no more
+
+
+class DeviceClock:
+    """Turns events of the current stream into times of the host's clock."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._pending: deque[tuple[int, Any]] = deque(maxlen=_MOST_PENDING)
+        self._base: tuple[Any, int] | None = None
+
+    def note(self, mark: int) -> None:
+        """The current stream waits for this op now: what it passes next comes after it."""
+        if not torch.cuda.is_current_stream_capturing():
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record()
+            self._pending.append((mark, event))
+
+    def settle(self) -> None:
+        """Write down what is over by now. Called from the sampler's thread, and once at the end."""
+        while self._pending and self._pending[0][1].query():
+            mark, event = self._pending.popleft()
+            base, base_ns = self._base or self._begin()
+            self._ring.completed(mark, base_ns + int(base.elapsed_time(event) * 1e6))
+
+    def _begin(self) -> tuple[Any, int]:
+        """An event on a stream that nobody else uses, so that waiting for it waits for nothing."""
+        base = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        base.record(torch.cuda.Stream())  # type: ignore[no-untyped-call]
+        base.synchronize()
+        self._base = base, monotonic_ns()
+        return self._base
