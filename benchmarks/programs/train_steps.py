@@ -13,6 +13,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -44,7 +45,7 @@ def load_data(name: str) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(1797, widths[0]), torch.randint(widths[-1], (1797,))
 
 
-def train(options: argparse.Namespace, device: torch.device) -> tuple[list[float], str]:
+def train(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     torch.manual_seed(0)
     inputs, labels = (each.to(device) for each in load_data(options.model))
     model = DistributedDataParallel(make_model(WIDTHS[options.model]).to(device))
@@ -52,6 +53,7 @@ def train(options: argparse.Namespace, device: torch.device) -> tuple[list[float
     chance = torch.Generator().manual_seed(dist.get_rank())
     block = 1 if device.type == "cpu" else STEPS_OF_GPU
     took_ns = []
+    cpu_from_ns = time.process_time_ns()
     for _ in range(options.steps // block):
         batches = [
             torch.randint(len(inputs), (BATCH[options.model],), generator=chance).to(device) for _ in range(block)
@@ -64,10 +66,11 @@ def train(options: argparse.Namespace, device: torch.device) -> tuple[list[float
         if device.type == "cuda":
             torch.cuda.synchronize()
         took_ns.append((time.perf_counter_ns() - started_ns) / block)
+    cpu_ns = (time.process_time_ns() - cpu_from_ns) / len(took_ns) / block
     digest = hashlib.sha256()
     for parameter in model.parameters():
         digest.update(parameter.detach().cpu().numpy().tobytes())
-    return took_ns, digest.hexdigest()
+    return {"steps_ns": took_ns, "cpu_ns": cpu_ns, "digest": digest.hexdigest()}
 
 
 def main(options: argparse.Namespace) -> None:
@@ -81,8 +84,8 @@ def main(options: argparse.Namespace) -> None:
     device = torch.device(options.device)
     profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) if options.profile else None
     with profile or contextlib.nullcontext():
-        took_ns, digest = train(options, device)
-    (FOLDER / f"rank-{rank}.json").write_text(json.dumps({"steps_ns": took_ns, "digest": digest}))
+        figures = train(options, device)
+    (FOLDER / f"rank-{rank}.json").write_text(json.dumps(figures))
     dist.destroy_process_group()
 
 

@@ -86,7 +86,10 @@ def explain(program: Program, folder: Path) -> dict[str, Any]:
     }
     with cuts.cutting(program, folder):
         subprocess.run([*rollcall, *words], **here, check=False)
-    told = subprocess.run([*rollcall, "explain", "--json"], **here, check=True)
+    told = subprocess.run([*rollcall, "explain", "--json"], **here, check=False)
+    if told.returncode:  # nothing was recorded: no answer is a wrong answer, and a twin's is noise
+        unexplained = {"kind": "unexplained", "ranks": [], "sites": [], "message": told.stderr.strip()}
+        return {"outcome": "unexplained", "verdict": unexplained, "findings": [unexplained]}
     return dict(json.loads(told.stdout))
 
 
