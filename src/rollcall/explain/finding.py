@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollcall.explain import source
 from rollcall.explain.calls import Call
 from rollcall.explain.table import Op, Site
 
@@ -70,4 +71,11 @@ def where(op: Op) -> str:
 
 
 def sites(ops: Iterable[Op]) -> tuple[Site, ...]:
-    return tuple(dict.fromkeys(op.site for op in ops if op.site is not None))
+    """The lines of the ops, and behind them those where the ways of their ranks part."""
+    own = tuple(dict.fromkeys(op.site for op in ops if op.site is not None))
+    known = {(site.file, site.line) for site in own}
+    partings = [line for site in own[1:] for line in source.partings(own[0], site)]
+    return own + tuple(dict.fromkeys(line for line in partings if (line.file, line.line) not in known))[:_MOST_PARTINGS]
+
+
+_MOST_PARTINGS = 4

@@ -36,6 +36,15 @@ def parting(mine: Site, theirs: Site) -> Parting | None:
     return found
 
 
+def partings(mine: Site, theirs: Site) -> tuple[Site, ...]:
+    """The two lines where the ways part, if they are not those of the ops themselves."""
+    where = parting(mine, theirs)
+    if where is None or where.mine == where.theirs:
+        return ()
+    lines = {(site.file, site.line): site for site in (*mine.callers, *theirs.callers)}
+    return tuple(lines[where.file, line] for line in (where.mine, where.theirs) if (where.file, line) in lines)
+
+
 def relation(where: Parting) -> Relation:
     """How my line stands to theirs."""
     if where.mine == where.theirs:

@@ -73,6 +73,7 @@ class Recorder:
         if waits_by_itself:
             flags |= layout.WAITED
         first = tensors[0] if tensors else None
+        is_watched = first is not None and (is_async or first.is_cuda)
         mark = self._ring.add(
             op,
             flags,
@@ -85,10 +86,11 @@ class Recorder:
             self._thread(),
             self._phase,
             reduce,
-            _version(first) if first is not None else 0,
+            _version(first) if is_watched else 0,
             first.nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors),  # type: ignore[union-attr]
         )
-        self._seen[mark] = (flags, first)
+        if is_watched:
+            self._seen[mark] = (flags, first)
         return mark
 
     def issued(self, mark: int) -> None:
@@ -102,8 +104,8 @@ class Recorder:
 
     def completed(self, mark: int) -> None:
         if mark != NOBODY and self._is_on:
-            _, tensor = self._seen.pop(mark, (0, None))
-            if tensor is not None and tensor.is_cuda:
+            seen = self._seen.pop(mark, None)
+            if seen is not None and seen[1].is_cuda:
                 self._device.note(mark)  # the host is past it; the GPU may not be
             else:
                 self._ring.completed(mark)

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from rollcall.explain import source
 from rollcall.explain.calls import Call, deviants
 from rollcall.explain.finding import Finding, each, of_call, of_ops, ranks, where
@@ -27,13 +29,13 @@ def mismatches(view: View) -> Iterator[Finding]:
     table, calls = view.table, view.calls
     columns = (table.op, table.reduce, table.peer, table.signature)
     for number in calls.unlike(calls.differ_in(*columns), *columns, table.site):
-        finding = permutation(view, number) or _mismatch(calls.get(number))
+        finding = permutation(view, number) or _mismatch(view, calls.get(number))
         if finding is not None:
             yield finding
             return
 
 
-def _mismatch(call: Call) -> Finding | None:
+def _mismatch(view: View, call: Call) -> Finding | None:
     names = {rank: op.op for rank, op in call.ops.items()}
     if len(set(names.values())) > 1:
         odd = deviants(names)
@@ -44,7 +46,7 @@ def _mismatch(call: Call) -> Finding | None:
     for kind, verb, read in _ALIKE:
         values = {rank: read(op) for rank, op in call.ops.items()}
         if len(set(values.values())) > 1 and _must_agree(kind, call):
-            odd = _misfits(call) if op.op == "all_to_all" else deviants(values)
+            odd = _misfits(call) if op.op == "all_to_all" else _odd_ones(view, call, values, read)
             message = f"in {where(op)} the ranks {verb} different things ({each(values)})"
             kind = {"new_group": "group-incomplete", "ddp": "ddp-model-mismatch"}.get(op.op, kind)
             return of_call(kind, call, odd, message, [call.ops[rank] for rank in odd], values=values)
@@ -54,6 +56,24 @@ def _mismatch(call: Call) -> Finding | None:
 def _some(call: Call, odd: list[int]) -> list[Op]:
     """The odd ones first, then the others."""
     return [call.ops[rank] for rank in odd] + [op for rank, op in call.ops.items() if rank not in odd]
+
+
+def _odd_ones(view: View, call: Call, values: dict[int, Any], read: Callable[[Op], Any]) -> list[int]:
+    """Who differs from the majority; where there is none, who differs from what all did on this line before."""
+    odd = deviants(values)
+    if len(odd) < len(values) or len(call.group.ranks) < 3:
+        return odd
+    table = view.table
+    sites = list({int(table.site[op.row]) for op in call.ops.values()})
+    before = np.flatnonzero(np.isin(table.site, sites) & (table.seq < call.seq) & ~table.is_event)[-_PRECEDENTS:]
+    usual = Counter(read(table.get(row)) for row in before).most_common(1)
+    if not usual:
+        return odd
+    strange = [rank for rank, value in values.items() if value != usual[0][0]]
+    return strange if 0 < len(strange) < len(values) else odd
+
+
+_PRECEDENTS = 64
 
 
 def _must_agree(kind: str, call: Call) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from rollcall.record.hooks.listener import Seen
 from rollcall.record.layout import REDUCE_OPS
@@ -15,6 +16,8 @@ REDUCE = {name: number for number, name in enumerate(REDUCE_OPS)}
 def _flat(value: Any) -> tuple[torch.Tensor, ...]:
     if isinstance(value, torch.Tensor):
         return (value,)
+    if len(value) == 1 and isinstance(value[0], torch.Tensor):  # as most ops have it
+        return (value[0],)
     return tuple(tensor for each in value for tensor in _flat(each))
 
 
@@ -38,10 +41,11 @@ def _is_async(opts: Any) -> bool:
 
 
 def _all_reduce(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
-    opts = args[1] if len(args) > 1 else kwargs.get("opts")
-    if opts is None or not hasattr(opts, "asyncOp"):
-        return Seen(_flat(args[0]))
-    return Seen(_flat(args[0]), -1, 0, _reduce_op(opts), (), opts.asyncOp)
+    """The op that most programs make most often: read without looking around."""
+    if len(args) == 2 and isinstance(args[1], dist.AllreduceOptions):
+        opts = args[1]
+        return Seen(_flat(args[0]), -1, 0, _reduce_op(opts), (), opts.asyncOp)
+    return _collective(args, kwargs)
 
 
 def _collective(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:

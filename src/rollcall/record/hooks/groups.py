@@ -15,7 +15,9 @@ from rollcall.record.hooks.replacing import during, replace
 from rollcall.record.layout import OP
 
 inside = threading.local()  # what this thread is in: a recorded op, a list of objects
-_works: dict[int, tuple[Any, int]] = {}  # by id: works that nobody has waited for yet, and their marks
+# By id: works that nobody has waited for yet, their marks, and whether the program waits for them when it likes.
+_works: dict[int, tuple[Any, int, bool]] = {}
+_UNKNOWN = (None, -1, False)
 _UNREADABLE = Seen()
 # Collectives of objects, and which argument is the list whose length must fit.
 _OBJECTS = {"all_gather_object": 0, "broadcast_object_list": 0, "scatter_object_list": 1, "gather_object": 1}
@@ -69,7 +71,7 @@ def _op(op: int, read: Reader) -> Callable[[Any], Any]:
             elif seen.is_async:
                 _keep(work, mark)
             else:  # torch waits for it at once
-                _works[id(work)] = (work, mark)
+                _works[id(work)] = (work, mark, False)
             return work
 
         return recorded
@@ -85,15 +87,16 @@ def _keep(work: Any, mark: int) -> None:
         _works.pop(key, None)
         Told.listener.dropped(mark)
 
-    _works[key] = (weakref.ref(work, drop), mark)
+    _works[key] = (weakref.ref(work, drop), mark, True)
 
 
 def _wait(original: Any) -> Any:
     def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-        _, mark = _works.pop(id(work), (None, -1))
+        _, mark, is_async = _works.pop(id(work), _UNKNOWN)
         if mark < 0:
             return original(work, *args, **kwargs)
-        Told.listener.waiting(mark)
+        if is_async:
+            Told.listener.waiting(mark)
         try:
             result = original(work, *args, **kwargs)
         except BaseException:
@@ -109,7 +112,7 @@ def _get_future(original: Any) -> Any:
     """Who takes the future, as DDP's communication hooks do, waits by it."""
 
     def get_future(work: Any) -> Any:
-        _, mark = _works.pop(id(work), (None, -1))
+        _, mark, _ = _works.pop(id(work), _UNKNOWN)
         future = original(work)
         if mark >= 0:
             Told.listener.waiting(mark)
