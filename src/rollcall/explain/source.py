@@ -85,12 +85,29 @@ def is_choice_of_loop(where: Parting) -> bool:
         if node is not other:
             break
         if branch != other_branch:
-            return isinstance(node, ast.If) and bool(
-                turns & {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
-            )
+            return isinstance(node, ast.If) and bool(turns & {n.id for n in _names_in(node.test)})
         if isinstance(node, ast.For):
-            turns |= {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+            turns |= {n.id for n in _names_in(node.target)}
     return False
+
+
+def is_turn_of_loop(mine: Site, theirs: Site) -> bool:
+    """Whether both came through a line of a loop that does something with what the loop is at: then the order of the
+    loop decides whose turn it is."""
+    for own, other in zip(reversed(mine.chain), reversed(theirs.chain), strict=False):
+        if (own.file, own.function, own.line) != (other.file, other.function, other.line):
+            return False
+        tree = _parse(own.file)
+        path = _path_to(tree, own.line) if tree else []
+        turns = {n.id for node, _ in path if isinstance(node, ast.For) for n in _names_in(node.target)}
+        used = {n.id for node in _block_of(path) if node.lineno <= own.line <= _end(node) for n in _names_in(node)}
+        if turns & used:
+            return True
+    return False
+
+
+def _names_in(node: ast.AST) -> list[ast.Name]:
+    return [each for each in ast.walk(node) if isinstance(each, ast.Name)]
 
 
 def calls_later(file: str, line: int, other: int) -> bool:

@@ -57,7 +57,7 @@ def _elsewhere(view: View, call: Call, absent: list[int], waiting: list[Op], els
     if waiting[0].op == "new_group":
         kind = "group-incomplete"
     elif first.op == "new_group":
-        kind, looked_at = "group-incomplete", call.blocked
+        kind, looked_at = "group-incomplete", view.waits_for(first) or call.blocked
     elif first.is_point_to_point:
         kind, looked_at = "p2p-against-collective", _fewer(absent, call)
     elif first.group != call.group and circle:

@@ -40,7 +40,7 @@ def _mismatch(view: View, call: Call) -> Finding | None:
     if len(set(names.values())) > 1:
         odd = deviants(names)
         told = each({rank: f"in {where(op)}" for rank, op in call.ops.items()})
-        message = f"the ranks are in different calls, the {call.seq}th of group {call.group.name} ({told})"
+        message = f"call {call.seq} of group {call.group.name} is not the same on all ranks ({told})"
         return of_call(_kind_of_difference(call, odd), call, odd, message, _some(call, odd), seen=names)
     op = next(iter(call.ops.values()))
     for kind, verb, read in _ALIKE:
@@ -129,7 +129,7 @@ def _kind_of_difference(call: Call, odd: list[int]) -> str:
             match source.relation(parting):
                 case "exclusive" if back_and_forth or source.is_choice_of_loop(parting):
                     return "order-swap"
-                case "same":  # a loop over things that come in another order
+                case "same" if source.is_turn_of_loop(mine.site, theirs.site):
                     return "order-swap"
                 case "after" | "before":
                     return "missing-rank"
