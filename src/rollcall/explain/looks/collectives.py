@@ -47,6 +47,8 @@ def _mismatch(view: View, call: Call) -> Finding | None:
         values = {rank: read(op) for rank, op in call.ops.items()}
         if len(set(values.values())) > 1 and _must_agree(kind, call):
             odd = _misfits(call) if op.op == "all_to_all" else _odd_ones(view, call, values, read)
+            if any(_is_swapped(mine, theirs) for mine, theirs in _opposite(call, odd)):
+                kind = "order-swap"
             message = f"in {where(op)} the ranks {verb} different things ({each(values)})"
             kind = {"new_group": "group-incomplete", "ddp": "ddp-model-mismatch"}.get(op.op, kind)
             return of_call(kind, call, odd, message, [call.ops[rank] for rank in odd], values=values)
@@ -114,26 +116,42 @@ def _bad_ways(call: Call) -> list[tuple[int, int]]:
 
 def _kind_of_difference(call: Call, odd: list[int]) -> str:
     """Ranks are in different ops: how the odd ones went astray, going by where their ways part in the source."""
-    others = [rank for rank in call.ops if rank not in odd] or odd
-    for rank in odd:
-        for other in others:
-            mine, theirs = call.ops[rank], call.ops[other]
-            if mine.op == theirs.op or mine.site is None or theirs.site is None:
-                continue
-            parting = source.parting(mine.site, theirs.site)
-            if parting is None:
-                continue
-            back_and_forth = source.calls_later(parting.file, parting.mine, parting.theirs) and source.calls_later(
-                parting.file, parting.theirs, parting.mine
-            )
-            match source.relation(parting):
-                case "exclusive" if back_and_forth or source.is_choice_of_loop(parting):
-                    return "order-swap"
-                case "same" if source.is_turn_of_loop(mine.site, theirs.site):
-                    return "order-swap"
-                case "after" | "before":
-                    return "missing-rank"
+    for mine, theirs in _opposite(call, odd):
+        if mine.op == theirs.op:
+            continue
+        if _is_swapped(mine, theirs) or _is_turn(mine, theirs):
+            return "order-swap"
+        parting = source.parting(mine.site, theirs.site) if mine.site and theirs.site else None
+        if parting and source.relation(parting) in ("after", "before"):
+            return "missing-rank"
     return "mismatched-op"
+
+
+def _opposite(call: Call, odd: list[int]) -> Iterator[tuple[Op, Op]]:
+    """The ops of odd ranks with those of the others; of all with all, where all are odd."""
+    others = [rank for rank in call.ops if rank not in odd] or odd
+    return ((call.ops[rank], call.ops[other]) for rank in odd[:_FEW] for other in others[:_FEW] if rank != other)
+
+
+_FEW = 8
+
+
+def _is_swapped(mine: Op, theirs: Op) -> bool:
+    """Whether each of two ranks would come to the other's call later: the order differs, not the calls."""
+    if mine.site is None or theirs.site is None:
+        return False
+    parting = source.parting(mine.site, theirs.site)
+    if parting is None:
+        return False
+    back_and_forth = source.calls_later(parting.file, parting.mine, parting.theirs) and source.calls_later(
+        parting.file, parting.theirs, parting.mine
+    )
+    return source.relation(parting) == "exclusive" and (back_and_forth or source.is_choice_of_loop(parting))
+
+
+def _is_turn(mine: Op, theirs: Op) -> bool:
+    """Whether a loop that both are in decides whose turn it is."""
+    return bool(mine.site and theirs.site and source.is_turn_of_loop(mine.site, theirs.site))
 
 
 def strangers(view: View) -> Iterator[Finding]:
