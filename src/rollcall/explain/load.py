@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ def load(folder: Path, attempt: int | None = None) -> Run:
         world_size,
         files.table,
         tuple(files.folded),
-        _lost(told),
+        _lost(facts, told),
         is_one_clock,
         error_ns,
         problems,
@@ -133,11 +134,27 @@ def _outcome(ranks: dict[int, Rank], world_size: int) -> str:
     return "ok" if has_ended else "running"
 
 
-def _lost(told: dict[str, Any]) -> tuple[Lost, ...]:
-    return tuple(
-        Lost(host, str(facts.get("why", "")), bool(facts.get("is_cut")), tuple(facts.get("ranks", ())))
-        for host, facts in told.get("lost", {}).items()
-    )
+def _lost(facts: dict[str, Any], told: dict[str, Any]) -> tuple[Lost, ...]:
+    gone = [
+        Lost(host, str(each.get("why", "")), bool(each.get("is_cut")), tuple(each.get("ranks", ())))
+        for host, each in told.get("lost", {}).items()
+    ]
+    return (*gone, *_cut_off(facts, told.get("unreachable", {})))
+
+
+def _cut_off(facts: dict[str, Any], unreachable: dict[str, list[str]]) -> list[Lost]:
+    """Hosts that were not to be reached by most of the others while nothing moved; all of them, if none stands out."""
+    counts = Counter(host for mine, others in unreachable.items() for host in {mine, *others})
+    most = max(counts.values(), default=0)
+    first, found = 0, []
+    for host, each in facts.get("hosts", {}).items():
+        slots = int(each.get("slots", 0))
+        if counts[host] == most > 0:
+            by = sorted(other for other, silent in unreachable.items() if host in silent)
+            why = f"was not to be reached from {', '.join(by) or 'any other'} while nothing moved"
+            found.append(Lost(host, why, True, tuple(range(first, first + slots))))
+        first += slots
+    return found
 
 
 def _facts(folder: Path) -> dict[str, Any]:

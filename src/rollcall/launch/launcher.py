@@ -37,7 +37,7 @@ from rollcall.launch.start import Agent, interrupts
 from rollcall.launch.words import how_it_ended, shell_code
 
 _TICK_S = 0.02
-_SHOW_S = 5.0  # for all hosts to show where their ranks are
+_SHOW_S = 10.0  # for all hosts to show where their ranks are
 _TIMED_OUT = 124  # as timeout(1) has it
 _STOP_S = 15.0  # beyond the grace: then hosts that do not answer are left to themselves
 
@@ -138,8 +138,10 @@ class _Run:
                 self._note_over(attempt, attempt - self._plan.first_attempt < self._plan.max_restarts)
             case Still():
                 self._still[member.node] = message
-            case Shown() if self._looking is not None:
-                self._looking[0].discard(member.node)
+            case Shown(unreachable):
+                if self._looking is not None:
+                    self._looking[0].discard(member.node)
+                self._folder.note_unreachable(self._lead.attempt if self._lead else 0, member.name, unreachable)
             case Refused() if self._lead is None:
                 self._refused = message
             case Gone(exit_code):
@@ -193,7 +195,9 @@ class _Run:
         stands = [self._still.get(node, Still(False, False)) for node in nodes]
         is_hang = bool(nodes) and all(s.is_still for s in stands) and any(s.waits for s in stands)
         if is_hang and not self._hang_told and self._stopped_by is None:
-            self._crew.send_all(Stacks())
+            addresses = self._folder.addresses()
+            for member in self._crew.members:
+                member.send(Stacks({name: at for name, at in addresses.items() if name != member.name}))
             self._looking = set(nodes), time.monotonic() + _SHOW_S
         self._hang_told = is_hang
 

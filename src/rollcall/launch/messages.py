@@ -43,7 +43,9 @@ class Stop(Message):
 
 @dataclasses.dataclass(frozen=True)
 class Stacks(Message):
-    """Have the ranks write down where they are."""
+    """Have the ranks write down where they are, and see which of the other hosts can still be reached."""
+
+    others: dict[str, str] = dataclasses.field(default_factory=dict)  # their addresses by name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +154,8 @@ class Still(Message):
 @dataclasses.dataclass(frozen=True)
 class Shown(Message):
     """The ranks have written down where they are, and the launcher has their files."""
+
+    unreachable: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,6 +23,9 @@ _CHUNK_BYTES = 1 << 20
 _MOST_OF_ONE_SECOND = 1000
 
 
+_MOST_PROBED = 16
+
+
 @dataclass(frozen=True)
 class RankLogs:
     """Where one rank's output of one attempt goes."""
@@ -178,6 +181,17 @@ class RunFolder:
                 with open(os.open(target, os.O_WRONLY | os.O_CREAT, 0o644), "wb") as out:
                     out.seek(file.at)
                     out.write(file.data)
+
+    def addresses(self) -> dict[str, str]:
+        """Of the hosts that take part, where there are several; of very many, the first few."""
+        hosts = list(self._facts.get("hosts", {}).items())
+        return {name: facts["address"] for name, facts in hosts[:_MOST_PROBED] if facts.get("address")}
+
+    def note_unreachable(self, attempt: int, host: str, others: list[str]) -> None:
+        """While the run stood still, this host could not reach these."""
+        if others:
+            self.note_attempt(attempt, unreachable={host: others})
+            self.save()
 
     def note_clocks(self, readings: dict[str, list[tuple[int, int, int]]]) -> None:
         """What was read until now, of hosts that took part."""

@@ -34,6 +34,7 @@ class Recorder:
         self._groups: dict[Any, tuple[int, list[int]]] = {}
         self._seqs: dict[tuple[int, int], int] = {}
         self._seen: dict[int, tuple[int, Any]] = {}  # by mark: its flags, and the tensor whose version counts
+        self._waited_for: set[int] = set()  # async ops that somebody sits in wait() for
         self._threads: dict[int, int] = {}
         self._main = threading.main_thread().ident or 0
         self._phase = 0
@@ -100,10 +101,12 @@ class Recorder:
     def waiting(self, mark: int) -> None:
         if mark != NOBODY and self._is_on:
             flags, tensor = self._seen.get(mark, (0, None))
+            self._waited_for.add(mark)
             self._ring.waiting(mark, flags | layout.WAITED, _version(tensor) if tensor is not None else 0)
 
     def completed(self, mark: int) -> None:
         if mark != NOBODY and self._is_on:
+            self._waited_for.discard(mark)
             seen = self._seen.pop(mark, None)
             if seen is not None and seen[1].is_cuda:
                 self._device.note(mark)  # the host is past it; the GPU may not be
@@ -112,6 +115,7 @@ class Recorder:
 
     def failed(self, mark: int) -> None:
         if mark != NOBODY and self._is_on:
+            self._waited_for.discard(mark)
             flags, _ = self._seen.pop(mark, (0, None))
             self._ring.failed(mark, flags)
 
@@ -204,8 +208,11 @@ class Recorder:
     def _sample(self) -> None:
         """Not before there is a group: until then, a program that forks may still be one without threads."""
         if self._sampler is None:
-            self._sampler = Sampler(self._ring, self._lock, self._main, self._device.settle)
+            self._sampler = Sampler(self._ring, self._lock, self._main, self._is_in_op, self._device.settle)
             self._sampler.start()
+
+    def _is_in_op(self) -> bool:
+        return bool(self._waited_for) or self._ring.is_in_op()
 
     def _site(self) -> int:
         places = sites.chain(sys._getframe(2))

@@ -19,8 +19,10 @@ _EVERY_S = 0.02
 class Sampler:
     """Looks at the main thread, and writes to its ring under its lock."""
 
-    def __init__(self, ring: Ring, lock: "RLock", main: int, settle: Callable[[], None]) -> None:
-        self._ring, self._lock, self._main, self._settle = ring, lock, main, settle
+    def __init__(
+        self, ring: Ring, lock: "RLock", main: int, is_in_op: Callable[[], bool], settle: Callable[[], None]
+    ) -> None:
+        self._ring, self._lock, self._main, self._is_in_op, self._settle = ring, lock, main, is_in_op, settle
         self._is_on = True
         self._seen = (0, 0)  # the newest record when we looked last, and its place
         self._sample: tuple[int, tuple[int, int]] = (0, (0, 0))  # the newest sample, and what it is of
@@ -45,7 +47,7 @@ class Sampler:
         with self._lock:
             newest, was_newest = self._ring.newest(), self._seen
             self._seen = newest
-            if newest != was_newest or self._ring.is_in_op() or not self._is_on:
+            if newest != was_newest or self._is_in_op() or not self._is_on:
                 return
             frame = sys._current_frames().get(self._main)
             if frame is not None:

@@ -111,12 +111,15 @@ def _died_before(other: Rank, rank: Rank) -> bool:
 
 def cuts(view: View) -> Iterator[Finding]:
     """Hosts that nothing reached any more."""
-    for lost in view.run.lost:
-        if lost.is_cut:
-            waiting = [op for rank, op in _last_ops(view).items() if rank not in lost.ranks]
-            message = f"host {lost.host} with {ranks(lost.ranks)} was cut off: it {lost.why}"
-            sites = tuple(dict.fromkeys(op.site for op in waiting if op.site is not None))[:3]
-            yield Finding("network-cut", lost.ranks, message, sites=sites, evidence={"host": lost.host})
+    cut = [lost for lost in view.run.lost if lost.is_cut]
+    if cut:
+        gone = [rank for lost in cut for rank in lost.ranks]
+        last = _last_ops(view)
+        waiting = [op for rank, op in last.items() if rank not in gone] or list(last.values())
+        told = "; ".join(f"host {lost.host} with {ranks(lost.ranks)} {lost.why}" for lost in cut)
+        sites = tuple(dict.fromkeys(op.site for op in waiting if op.site is not None))[:3]
+        evidence = {"hosts": [lost.host for lost in cut]}
+        yield Finding("network-cut", tuple(gone), f"the network is cut: {told}", sites=sites, evidence=evidence)
 
 
 def _last_ops(view: View) -> dict[int, Op]:

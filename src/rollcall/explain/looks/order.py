@@ -20,10 +20,13 @@ def permutation(view: View, number: int) -> Finding | None:
     keys = {rank: tuple(_key(op) for op in plan) for rank, plan in plans.items()}
     for length in range(2, _AHEAD + 1):
         heads = {rank: key[:length] for rank, key in keys.items() if len(key) >= length}
-        # Who died on the way has made the beginning of one of these orders.
-        cut_off = [key for rank, key in keys.items() if rank not in heads]
-        if any(all(head[: len(key)] != key for head in heads.values()) for key in cut_off):
-            return None
+        # Who died on the way has made the beginning of one of these orders, and so speaks for it.
+        for rank, key in keys.items():
+            if rank not in heads:
+                like = {head for head in heads.values() if head[: len(key)] == key}
+                if not like:
+                    return None
+                heads |= {rank: like.pop()} if len(like) == 1 else {}
         if len({tuple(sorted(map(str, head))) for head in heads.values()}) == 1 and len(set(heads.values())) > 1:
             odd = deviants(heads)
             ops = plans[odd[0]][:length]

@@ -166,7 +166,7 @@ def _heed(agent: "HostAgent", message: Message) -> None:
     if isinstance(message, Stop):
         agent.stop(message.signal, message.now)
     elif isinstance(message, Stacks):
-        agent.show_where_they_are()
+        agent.show_where_they_are(message.others)
 
 
 def _hush(package: str) -> None:

@@ -26,7 +26,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler
 from torch.distributed.elastic.utils import macros
 
 from rollcall.errors import RankError
-from rollcall.launch.host import family
+from rollcall.launch.host import family, routes
 from rollcall.launch.host.forkserver import ForkServers
 from rollcall.launch.host.hangs import HangWatch
 from rollcall.launch.host.output import STDERR, STDOUT, OutputPump
@@ -227,11 +227,11 @@ class HostAgent(SimpleElasticAgent):
                 os.kill(pid, ASK)
         time.sleep(_STACKS_S if asked else 0)
 
-    def show_where_they_are(self) -> None:
-        """To the launcher, while they run on."""
+    def show_where_they_are(self, others: dict[str, str]) -> None:
+        """To the launcher, while they run on; and which hosts are still to be reached from here."""
         self.ask_for_stacks()
         self._run.send_copies(self._wire, "rings")
-        self._wire.send(Shown())
+        self._wire.send(Shown(routes.unreachable(others)))
 
     def _hear_the_others(self) -> None:
         """A fresh interpreter takes its time to end: who failed first need not be gone first."""

@@ -9,16 +9,16 @@ from rollcall.launch.messages import Still
 from rollcall.record import layout
 
 _EVERY_S = 1.0
-_BACK = 64  # how far behind newer samples and phases an op is looked for
+_BACK = 32  # records that are looked at: samples and phases stand between the ops
 
 
 class HangWatch:
-    """Looks at the newest op of every rank; all alike for `after_s`, and this host stands still."""
+    """Looks at the newest ops of every rank; all alike for `after_s`, and this host stands still."""
 
     def __init__(self, folder: Path, after_s: float) -> None:
         self._rings, self._after_s = folder / "rings", after_s
         self._next_s = 0.0
-        self._seen: dict[Path, bytes] = {}
+        self._seen: dict[Path, tuple[bytes, ...]] = {}
         self._since_s = time.monotonic()
         self._told = Still(False, False)
 
@@ -39,8 +39,9 @@ class HangWatch:
         return still
 
 
-def _newest(path: Path) -> bytes:
-    """The newest op of a ring, as it stands; nothing if there is none yet."""
+def _newest(path: Path) -> tuple[bytes, ...]:
+    """The newest ops of a ring, as they stand. Several: of a batch, the one that is waited for need not be the last."""
+    found = []
     try:
         with open(path, "rb") as file:
             header = file.read(layout.HEADER_BYTES)
@@ -50,15 +51,17 @@ def _newest(path: Path) -> bytes:
                 file.seek(layout.RECORDS_AT + ((number - 1) % capacity) * layout.RECORD.size)
                 record = file.read(layout.RECORD.size)
                 if layout.RECORD.unpack(record)[5] not in layout.EVENTS:
-                    return record
+                    found.append(record)
     except (OSError, struct.error):
         pass
-    return b""
+    return tuple(found)
 
 
-def _waits(record: bytes) -> bool:
-    if not record:
-        return False
-    _, _, _, completed_ns, waited_ns, _, flags, *_ = layout.RECORD.unpack(record)
-    is_waiting = not flags & layout.ASYNC or waited_ns > 0
-    return not completed_ns and not flags & layout.FAILED and is_waiting
+def _waits(records: tuple[bytes, ...]) -> bool:
+    """Whether the rank sits in one of them."""
+    for record in records:
+        _, _, _, completed_ns, waited_ns, _, flags, *_ = layout.RECORD.unpack(record)
+        is_waiting = not flags & layout.ASYNC or waited_ns > 0
+        if not completed_ns and not flags & layout.FAILED and is_waiting:
+            return True
+    return False

@@ -5,6 +5,7 @@ The master offers all its addresses, the others knock at each, and what answers 
 """
 
 import contextlib
+import errno
 import ipaddress
 import os
 import socket
@@ -107,6 +108,27 @@ def try_all(attempt: int, addresses: list[str], port: int, token: str) -> Tried:
         answers = dict(zip(addresses, pool.map(try_one, addresses), strict=True))
     own = {address: answer for address, answer in answers.items() if not isinstance(answer, str)}
     return Tried(attempt, own, {address: answer for address, answer in answers.items() if isinstance(answer, str)})
+
+
+def unreachable(others: Mapping[str, str]) -> list[str]:
+    """The hosts whose machine gives no sign of life. A port where nobody listens is one: its machine refuses it."""
+
+    def is_silent(address: str) -> bool:
+        try:
+            socket.create_connection((address, _NOBODYS_PORT), timeout=_SIGN_OF_LIFE_S).close()
+        except (TimeoutError, socket.gaierror):
+            return True
+        except OSError as error:
+            return error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
+        return False
+
+    with ThreadPoolExecutor(max(1, len(others))) as pool:
+        silent = pool.map(is_silent, others.values())
+    return [name for name, is_so in zip(others, silent, strict=True) if is_so]
+
+
+_NOBODYS_PORT = 9  # "discard", which nobody serves any more
+_SIGN_OF_LIFE_S = 2.0
 
 
 def measure(addresses: list[str], port: int, token: str) -> Measured:
