@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import cuts
+from . import places
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 _FACT = re.compile(r"^(ranks|hosts|cut|kind|look at|ends):\s*(.*?)\s*$", re.M)
@@ -34,8 +34,9 @@ class Program:
     look_at: tuple[int, ...]
     ends: str
     guilty: tuple[int, ...]
-    hosts: int = 0  # virtual ones; 0: this machine alone
-    cut: str = ""  # the one whose network fails in the middle
+    hosts: int = 0  # 0: this machine alone
+    way: str = ""  # to the hosts: ssh or virtual
+    cut: str = ""  # the host whose network fails in the middle
 
     @classmethod
     def read(cls, path: Path) -> "Program":
@@ -43,24 +44,13 @@ class Program:
         facts = dict(_FACT.findall(text.split('"""')[1]))
         ranks = tuple(int(rank) for rank in facts.get("look at", "").split(",") if rank)
         guilty = tuple(n for n, line in enumerate(text.splitlines(), 1) if line.rstrip().endswith("# GUILTY"))
-        hosts, cut = int(facts.get("hosts", 0)), facts.get("cut", "")
-        return cls(path, int(facts["ranks"]), facts["kind"], ranks, facts["ends"], guilty, hosts, cut)
+        hosts, _, way = facts.get("hosts", "0").partition(", ")
+        cut = facts.get("cut", "")
+        return cls(path, int(facts["ranks"]), facts["kind"], ranks, facts["ends"], guilty, int(hosts), way, cut)
 
     @property
     def name(self) -> str:
         return f"{self.path.parent.name}/{self.path.stem}"
-
-    @property
-    def words(self) -> list[str]:
-        """Options of `rollcall run` that start its ranks."""
-        if self.hosts:
-            return ["--virtual-hosts", str(self.hosts), "-n", str(self.ranks // self.hosts)]
-        return ["-n", str(self.ranks)]
-
-    @property
-    def can_run(self) -> bool:
-        """Only root can cut the network of a virtual host."""
-        return not self.hosts or os.geteuid() == 0
 
     @property
     def is_twin(self) -> bool:
@@ -75,7 +65,8 @@ def explain(program: Program, folder: Path) -> dict[str, Any]:
     """Run it as a user would, and explain what came out."""
     env = {**os.environ, "ROLLCALL_DIR": str(folder)}
     rollcall = [sys.executable, "-m", "rollcall"]
-    words = ["run", *program.words, "--hang-after", "6", "--on-hang", "stop", "--grace", "1"]
+    # A host that is not heard of any more is noticed after ten seconds: until then it is no hang.
+    words = ["--hang-after", "20" if program.way == "ssh" else "6", "--on-hang", "stop", "--grace", "1"]
     words += ["--timeout", str(_BUSY_SECONDS if program.kind == "busy-rank" else _SECONDS), str(program.path)]
     here: dict[str, Any] = {
         "cwd": folder,
@@ -84,8 +75,9 @@ def explain(program: Program, folder: Path) -> dict[str, Any]:
         "capture_output": True,
         "text": True,
     }
-    with cuts.cutting(program, folder):
-        subprocess.run([*rollcall, *words], **here, check=False)
+    with places.place(program, folder) as place:
+        here["env"] |= place.env
+        subprocess.run([*rollcall, "run", *place.words, *words], **here, check=False)
     told = subprocess.run([*rollcall, "explain", "--json"], **here, check=False)
     if told.returncode:  # nothing was recorded: no answer is a wrong answer, and a twin's is noise
         unexplained = {"kind": "unexplained", "ranks": [], "sites": [], "message": told.stderr.strip()}
@@ -104,9 +96,10 @@ def is_right(program: Program, verdict: dict[str, Any] | None) -> bool:
 
 def main(words: list[str], with_peers: bool) -> None:
     wanted = [p for p in programs() if not words or any(word in str(p.path) for word in words)]
-    chosen = [program for program in wanted if program.can_run]
+    no_hosts = places.why_no_hosts()
+    chosen = [program for program in wanted if not (program.hosts and no_hosts)]
     if len(chosen) < len(wanted):
-        print(f"left out, since only root can cut a network: {len(wanted) - len(chosen)} programs")
+        print(f"left out, since there are no hosts here ({no_hosts}): {len(wanted) - len(chosen)} programs")
 
     def judge(program: Program) -> tuple[Program, dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import cuts
+from . import places
 from .corpus import Program
 
 SECONDS = 20
@@ -94,16 +94,21 @@ def _fits(program: Program, message: str) -> bool:
 
 def _run(program: Program, folder: Path, env: dict[str, str], launcher: str) -> str:
     """What its ranks printed, and the launcher."""
-    words = {
-        "torchrun": ["torchrun", "--standalone", f"--nproc-per-node={program.ranks}"],
-        "rollcall": ["rollcall", "run", "--no-record", *program.words, "--grace", "1"],
-    }[launcher]
-    words = [str(_BIN / words[0]), *words[1:], str(_HERE / "peer_rank.py"), str(program.path)]
-    command = ["timeout", "--signal=INT", "--kill-after=5", str(SECONDS), *words]
     env = {**os.environ, **env, "ROLLCALL_DIR": str(folder / "rollcall"), "OMP_NUM_THREADS": "1"}
-    with cuts.cutting(program, folder / "rollcall"):
+    with places.place(program, folder / "rollcall") as place:
+        words = {
+            "torchrun": ["torchrun", "--standalone", f"--nproc-per-node={program.ranks}"],
+            "rollcall": ["rollcall", "run", "--no-record", *place.words, "--grace", "1"],
+        }[launcher]
+        words = [str(_BIN / words[0]), *words[1:], str(_HERE / "peer_rank.py"), str(program.path)]
         done = subprocess.run(
-            command, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+            ["timeout", "--signal=INT", "--kill-after=5", str(SECONDS), *words],
+            cwd=folder,
+            env=env | place.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
         )
     logs = sorted((folder / "rollcall" / "runs").glob("latest/logs/*/*.log"))
     return "\n".join([done.stdout, done.stderr, *(log.read_text(errors="replace") for log in logs)])

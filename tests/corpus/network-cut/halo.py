@@ -1,7 +1,7 @@
 """Neighbours exchange the edges of a grid; then the network of the last of three hosts is cut.
 
 ranks: 6
-hosts: 3
+hosts: 3, virtual
 cut: host-3
 kind: network-cut
 look at: 4,5
@@ -49,4 +49,4 @@ def main(rounds):
     dist.destroy_process_group()
 
 
-main(rounds=300)
+main(rounds=120)

@@ -1,7 +1,7 @@
 """Neighbours on three hosts exchange the edges of a grid.
 
 ranks: 6
-hosts: 3
+hosts: 3, virtual
 kind: none
 ends: ok
 """
@@ -47,4 +47,4 @@ def main(rounds):
     dist.destroy_process_group()
 
 
-main(rounds=300)
+main(rounds=120)

@@ -1,7 +1,7 @@
 """A training over three hosts, whose network holds.
 
 ranks: 3
-hosts: 3
+hosts: 3, ssh
 kind: none
 ends: ok
 """
@@ -34,5 +34,5 @@ def train(steps):
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    train(steps=150)
+    train(steps=60)
     dist.destroy_process_group()
