@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Debian packages that some tests need; installed only where this runs as root on Debian.
-SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname
+SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname \
+	libopenmpi-dev chromium tmux
 
 .PHONY: setup demo test lint bench bench-hosts bench-record bench-explain soak corpus clean
 

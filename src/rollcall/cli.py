@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from rollcall.bench import options as bench_options
 from rollcall.errors import RollcallError, say
 from rollcall.launch import doctor_options, options
 
@@ -21,6 +22,7 @@ app.command(context_settings={"allow_interspersed_args": False})(options.run)
 
 
 app.command()(doctor_options.doctor)
+app.command()(bench_options.bench)
 
 
 @app.command()
