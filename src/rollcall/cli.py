@@ -1,5 +1,6 @@
 """The commands of rollcall, one short function each. No logic: each hands over to its module."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -67,6 +68,28 @@ def export(
 
     ops = export(find_run(run, home()), attempt, perfetto)
     print(f"{ops:,} ops are in {perfetto}: open it at https://ui.perfetto.dev or in chrome://tracing")
+
+
+@app.command()
+def report(
+    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write it. Default: report.html in the run's folder.")
+    ] = None,
+) -> None:
+    """Write one page about a run that opens in any browser: verdict, timeline, waits, communication, logs.
+
+    [bold]Examples[/]
+
+      rollcall report
+
+      rollcall report 2026-11-15T10-02-11-train --out train.html
+    """
+    from rollcall.explain.show import find_run
+    from rollcall.launch.runs import home
+    from rollcall.report.write import write
+
+    print(os.path.relpath(write(find_run(run, home()), out)))
 
 
 @app.command()
