@@ -125,7 +125,7 @@ def _check_writable(path: Path | None) -> None:
 def _run(wanted: "Settings", place: hosting.Place, **reach: Any) -> "Results":
     """The benchmark's ranks, as `rollcall run` would start them."""
     from rollcall.bench import results
-    from rollcall.launch.runs import all_runs, home
+    from rollcall.launch.runs import folder_of
     from rollcall.launch.start import run
 
     plan = Plan(
@@ -142,5 +142,4 @@ def _run(wanted: "Settings", place: hosting.Place, **reach: Any) -> "Results":
     check(plan)
     if code := run(plan):
         raise typer.Exit(code)
-    name = next(facts["name"] for facts in all_runs() if facts["plan"]["run_id"] == plan.run_id)
-    return results.read(home() / name / results.FILE)
+    return results.read(folder_of(plan.run_id) / results.FILE)

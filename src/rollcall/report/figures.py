@@ -28,7 +28,7 @@ CHOSEN = "#d55e00"
 _OPS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f", "#882255")
 _MARKERS = ("circle", "square", "diamond", "triangle", "inverted_triangle", "plus", "x", "star")
 _SHADES = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in np.linspace((247, 240, 222), (179, 88, 6), 256).astype(int)]
-_MOST_BARS = 32
+_MOST_BARS = 14
 _TELLING = 0.01  # of the run: what saves less is not worth a bar
 _LANE_PX, _LEAST_PX, _MOST_PX = 26, 130, 620
 
@@ -59,8 +59,15 @@ def timeline(lanes: int, seconds: float) -> figure:
     plot.quad("left", "right", "top", "bottom", source=chosen, fill_color=None, line_color=CHOSEN, line_width=2)
     arrow = _source("arrow", x_start=[], y_start=[], x_end=[], y_end=[])
     plot.add_layout(
-        Arrow(source=arrow, line_color=CHOSEN, line_width=2, end=VeeHead(size=11, fill_color=CHOSEN, line_color=CHOSEN))
+        Arrow(  # type: ignore[call-arg]  # bokeh's types call the lines by other names than it does
+            source=arrow,
+            line_color=CHOSEN,
+            line_width=2,
+            end=VeeHead(size=11, fill_color=CHOSEN, line_color=CHOSEN),
+        )
     )
+    hosts = _source("hosts", y=[])
+    plot.hspan("y", source=hosts, line_color="#7f8a97", line_width=1)
     attempts = _source("attempts", x=[])
     plot.vspan("x", source=attempts, line_color="#cc79a7", line_dash="dashed", line_width=2)
     moment = _source("moment", x=[])
@@ -68,7 +75,7 @@ def timeline(lanes: int, seconds: float) -> figure:
     deaths = _source("deaths", x=[], y=[])
     plot.scatter("x", "y", source=deaths, marker="x", size=13, line_color="#c8102e", line_width=3)
     plot.xaxis.axis_label = "seconds from the first op"
-    plot.yaxis.formatter = CustomJSTickFormatter(code="return window.rollcall ? rollcall.laneName(tick) : ''")
+    plot.yaxis.formatter = CustomJSTickFormatter(code="return window.rollcall ? rollcall.laneName(ticks, index) : ''")
     plot.yaxis.ticker = _whole_numbers()
     plot.grid.visible = False
     return _plain(plot)

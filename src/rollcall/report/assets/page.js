@@ -109,7 +109,7 @@ const tables = {
   },
 };
 
-window.rollcall = { timeline, logbook, details, columns, laneName: (tick) => timeline.laneName(tick) };
+window.rollcall = { timeline, logbook, details, columns, laneName: (ticks, index) => timeline.laneName(ticks, index) };
 
 const given = (id) => JSON.parse(document.getElementById(id).textContent);
 

@@ -1,22 +1,24 @@
 // The timeline: a million ops are typed arrays here, and bokeh is given what is in view. Few ops: each as it is.
 // Many: an image, in which each lane shows how much of every moment went into waiting, communicating, computing.
 const timeline = {
-  MOST_BARS: 3000, MOST_LANES: 150, IMAGE_ROWS: 600,
+  MOST_BARS: 2000, MOST_LANES: 150, IMAGE_ROWS: 600,
   COMPUTE: "#b9c2cd", COMMUNICATE: "#0072b2", WAIT: "#e69f00",
   models: {}, chosenOp: -1,
 
   async begin(data) {
     const doc = Bokeh.documents.find((d) => d.get_model_by_name("timeline"));
     timeline.plot = doc.get_model_by_name("timeline");
-    for (const name of ["bands", "image", "bars", "chosen", "arrow", "attempts", "moment", "deaths"])
+    for (const name of ["bands", "image", "bars", "chosen", "arrow", "attempts", "moment", "deaths", "hosts"])
       timeline.models[name] = doc.get_model_by_name(name);
     timeline.NDArray = timeline.models.image.data.image[0].constructor;
     await timeline.take(data);
-    timeline.plot.x_range.change.connect(timeline.later);
-    timeline.plot.y_range.change.connect(timeline.later);
+    // At once, so that bokeh paints only once: its own paint comes with the next frame.
+    timeline.plot.x_range.change.connect(timeline.draw);
+    timeline.plot.y_range.change.connect(timeline.draw);
     timeline.plot.properties.inner_width?.change.connect(timeline.later);
     timeline.listen();
     timeline.draw();
+    (window.requestIdleCallback ?? setTimeout)(timeline.draw); // now it is compiled, and the first zoom does not wait
   },
 
   async take(data) {
@@ -39,6 +41,8 @@ const timeline = {
     };
   },
   marks() {
+    const firsts = timeline.lanes.map((_, lane) => lane).filter((lane) => lane && timeline.lanes[lane].host !== timeline.lanes[lane - 1].host);
+    timeline.models.hosts.data = { y: firsts.map((lane) => lane - 0.5) };
     timeline.models.attempts.data = { x: timeline.attempts.slice(1).map((a) => a.begin) };
     timeline.models.deaths.data = { x: timeline.deaths.map((d) => d.at), y: timeline.deaths.map((d) => d.lane) };
   },
@@ -86,7 +90,7 @@ const timeline = {
     timeline.isExact = count <= timeline.MOST_BARS && lanes <= timeline.MOST_LANES;
     if (timeline.isExact) timeline.drawBars(view);
     else timeline.drawImage(view);
-    timeline.drawChosen();
+    if (timeline.chosenOp >= 0) timeline.drawChosen();
     timeline.drawnMs = performance.now() - began;
     timeline.draws = (timeline.draws ?? 0) + 1;
   },
@@ -109,7 +113,8 @@ const timeline = {
       }
     }
     timeline.models.bars.data = out;
-    timeline.models.image.data = { image: [new timeline.NDArray(1, [1, 1])], x: [0], y: [0], dw: [0], dh: [0] };
+    if (timeline.models.image.data.dw[0])
+      timeline.models.image.data = { image: [new timeline.NDArray(1, [1, 1])], x: [0], y: [0], dw: [0], dh: [0] };
   },
 
   drawImage(view) {
@@ -127,7 +132,8 @@ const timeline = {
       for (let each = lane; each <= last; each++) timeline.sum(each, view, wide, wait, busy, alive);
       timeline.paint(pixels, group * tall, tall, gap, wide, wait, busy, alive, last - lane + 1);
     }
-    timeline.models.bars.data = { left: [], right: [], top: [], bottom: [], colour: [] };
+    if (timeline.models.bars.data.left.length)
+      timeline.models.bars.data = { left: [], right: [], top: [], bottom: [], colour: [] };
     timeline.models.image.data = {
       image: [pixels], x: [view.from], y: [view.top - 0.5], dw: [view.to - view.from], dh: [groups * perRow],
     };
@@ -280,12 +286,12 @@ const timeline = {
       tip.style.top = `${top + tip.offsetHeight > innerHeight ? top - tip.offsetHeight - 32 : top}px`;
     };
     timeline.onLeave = () => (tip.style.display = "none");
-    timeline.onTap = ({ x, y }) => timeline.choose(timeline.at(x, y).op);
+    timeline.onTap = ({ x, y }) => (timeline.onLeave(), timeline.choose(timeline.at(x, y).op));
     document.getElementById("zoom-in").addEventListener("click", () => timeline.zoom(0.5));
     document.getElementById("zoom-out").addEventListener("click", () => timeline.zoom(2));
     document.getElementById("zoom-all").addEventListener("click", () => timeline.show(0, timeline.duration));
   },
-  box() { return document.getElementById("timeline-plot").firstElementChild.getBoundingClientRect(); },
+  box() { return Bokeh.index.find_one(timeline.plot).el.getBoundingClientRect(); },
   zoom(factor) {
     const { start, end } = timeline.plot.x_range, middle = (start + end) / 2, half = ((end - start) / 2) * factor;
     timeline.show(middle - half, middle + half);
@@ -294,10 +300,11 @@ const timeline = {
     timeline.plot.x_range.setv({ start: Math.max(0, from), end: Math.min(timeline.duration, to) });
   },
   mark(at) { timeline.models.moment.data = { x: at === null ? [] : [at] }; },
-  laneName(tick) {
-    const lane = timeline.lanes?.[tick];
+  // The host stands with the first of its ranks that has a label.
+  laneName(ticks, index) {
+    const lane = timeline.lanes?.[ticks[index]];
     if (!lane) return "";
-    const isFirst = tick === 0 || timeline.lanes[tick - 1].host !== lane.host;
-    return isFirst && lane.host ? `${lane.host}  ${lane.rank}` : String(lane.rank);
+    const before = timeline.lanes[ticks[index - 1]];
+    return lane.host && before?.host !== lane.host ? `${lane.host}  ${lane.rank}` : String(lane.rank);
   },
 };
