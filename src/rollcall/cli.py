@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rollcall.bench import options as bench_options
-from rollcall.errors import RollcallError, say
+from rollcall.errors import RollcallError, UsageError, say
 from rollcall.launch import doctor_options, options
 
 app = typer.Typer(
@@ -90,6 +90,38 @@ def report(
     from rollcall.report.write import write
 
     print(os.path.relpath(write(find_run(run, home()), out)))
+
+
+@app.command()
+def watch(
+    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    web: Annotated[bool, typer.Option("--web", help="In the browser: the timeline, streaming.")] = False,
+    port: Annotated[int, typer.Option(help="With --web: the port on this machine. Default: a free one.")] = 0,
+    every: Annotated[float, typer.Option(help="Seconds from one look to the next.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="One look, and no more.")] = False,
+) -> None:
+    """Watch a run while it goes on: what each rank does, for how long, and who holds the others up.
+
+    [bold]Examples[/]
+
+      rollcall watch
+
+      rollcall watch --web
+    """
+    from rollcall.explain.show import find_run
+    from rollcall.launch.runs import home
+
+    if not 0.1 <= every <= 3600:
+        raise UsageError(f"--every {every:g} is not a time between looks: use seconds from 0.1 on")
+    folder = find_run(run, home())
+    if web:
+        from rollcall.report.web import serve
+
+        serve(folder, port)
+    else:
+        from rollcall.report.watch import watch as show
+
+        show(folder, every, once)
 
 
 @app.command()

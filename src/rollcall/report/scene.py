@@ -28,8 +28,9 @@ class Act:
     kinds: Kinds
 
     @classmethod
-    def of(cls, attempt: int, view: View) -> "Act":
-        bars = timeline.draw(view)
+    def of(cls, attempt: int, view: View, now_ns: int = 0) -> "Act":
+        """Of a run that goes on, ops that are open last until now."""
+        bars = timeline.draw(view, now_ns)
         return cls(attempt, view, bars, timeline.kinds(view, bars))
 
 
@@ -50,9 +51,10 @@ class Scene:
         return sum(len(act.bars.row) for act in self.acts)
 
 
-def stage(acts: list[Act], folder: Path, facts: dict[str, Any]) -> Scene:
+def stage(acts: list[Act], folder: Path, facts: dict[str, Any], zero_ns: int | None = None) -> Scene:
     begins = [int(act.bars.entered_ns.min()) for act in acts if len(act.bars.row)]
-    zero_ns = min(begins, default=0)
+    if zero_ns is None or any(begin < zero_ns for begin in begins):
+        zero_ns = min(begins, default=0)
     return Scene(acts, zero_ns, zero_ns + _wall_minus_recording(folder, clocks(facts)))
 
 

@@ -37,12 +37,12 @@ class Bars:
     end_ns: int = 0
 
 
-def draw(view: View) -> Bars:
+def draw(view: View, now_ns: int = 0) -> Bars:
     """Of each op: when its rank was blocked, and how long it waited for others there."""
     table = view.table
     blocked_ns = blocked_since_ns(table)
     begin_ns = np.where(blocked_ns == _NEVER, table.entered_ns, blocked_ns)
-    end_ns = _end_ns(view.run)
+    end_ns = max(_end_ns(view.run), now_ns)
     finish_ns = np.where(table.completed_ns > 0, table.completed_ns, _until_next(view, end_ns))
     finish_ns = np.where(blocked_ns == _NEVER, begin_ns, np.maximum(finish_ns, begin_ns))
     call, last, arrived_ns = _calls(view)

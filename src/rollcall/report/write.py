@@ -22,37 +22,13 @@ def write(folder: Path, target: Path | None = None) -> Path:
     return path
 
 
-def gather(folder: Path) -> page.Content:
-    """All attempts on the timeline; the verdict and all figures are of the last."""
+def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
+    """All attempts on the timeline; the verdict and all figures are of the last. `zero_ns` is where the time begins."""
     told = facts.read(folder)
     numbers = attempts_of(folder)
     acts = [scene.Act.of(number, View(load(folder, number))) for number in numbers[:-1]]
     run = load(folder)  # where there are no rings, this says so
     view = View(run)
     last = scene.Act.of(run.attempt, view)
-    staged = scene.stage([*acts, last], folder, told)
+    staged = scene.stage([*acts, last], folder, told, zero_ns)
     explanation = explained(view)
-    begin_ns = int(last.bars.entered_ns.min()) if len(last.bars.row) else 0
-    lines, left_out = logs.read(folder)
-    packed = scene.to_page(staged, told)
-    return page.Content(
-        name=run.name,
-        outcome=explanation.outcome,
-        findings=explanation.findings,
-        problems=run.problems,
-        facts=facts.tell(told, explanation),
-        logs=lines,
-        logs_left_out=left_out,
-        wall_ns=staged.wall_ns,
-        lanes=max(len(packed["told"]["lanes"]), 1),
-        seconds=staged.seconds,
-        scene=packed,
-        waiting=matrix.count(view, last.bars, begin_ns),
-        lines=traffic.by_site(view, last.bars),
-        points=traffic.by_size(view, last.bars, last.kinds),
-    )
-
-
-def attempts_of(folder: Path) -> list[int]:
-    names = [path.name.removeprefix("attempt-") for path in (folder / "rings").glob("attempt-*")]
-    return sorted(int(name) for name in names if name.isdecimal())
