@@ -12,7 +12,7 @@ from tests.launch.conftest import Runner, rollcall
 __all__ = ["rollcall"]
 
 CHROMIUM = shutil.which("chromium")
-# A rank that is late, ops of all sorts, and names and lines that would do harm if anybody obeyed them.
+# A mistake that nobody notices, a rank that is late, ops of all sorts, and lines that would do harm if they were obeyed.
 PROGRAM = """\
 import time
 import torch, torch.distributed as dist
@@ -20,6 +20,9 @@ import rollcall
 
 def late(world):
     time.sleep(0.03 if world.rank == 2 else 0.001)
+
+def worst(world, loss):
+    dist.all_reduce(loss, op=dist.ReduceOp.MAX if world.rank == 2 else dist.ReduceOp.SUM)
 
 def step_with_a_strange_name(world, gradient):
     late(world)
@@ -30,6 +33,7 @@ with rollcall.init() as world:
     for step in range(12):
         step_with_a_strange_name(world, gradient)
         print(f"step {step} of rank {world.rank}", flush=True)
+    worst(world, torch.ones(1))
     if world.rank == 0:
         dist.send(gradient, 1)
     elif world.rank == 1:

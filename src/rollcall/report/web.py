@@ -146,6 +146,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Other methods than GET, and what is no request at all."""
+        self.close_connection = True
+        self._answer(403, "text/plain", b"403\n")
+
     def log_message(self, format: str, *args: Any) -> None:
         """The terminal is for people: the URL has the token, too."""
 
