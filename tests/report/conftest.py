@@ -12,7 +12,7 @@ from tests.launch.conftest import Runner, rollcall
 __all__ = ["rollcall"]
 
 CHROMIUM = shutil.which("chromium")
-# A mistake that nobody notices, a rank that is late, ops of all sorts, and lines that would do harm if they were obeyed.
+# A mistake that nobody notices, a rank that is late, ops of all sorts, and lines that would do harm if obeyed.
 PROGRAM = """\
 import time
 import torch, torch.distributed as dist

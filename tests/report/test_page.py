@@ -30,7 +30,7 @@ def opened(run: Runner, browser: Any) -> Iterator[Looked]:
 def shown(opened: Looked) -> Looked:
     """The page of the run, as if it had just been opened."""
     opened.ask(
-        """() => { const t = rollcall.timeline; t.MOST_BARS = 2000; t.show(0, t.duration); t.choose(-1);
+        """() => { const t = rollcall.timeline; t.MOST_BARS = 3000; t.show(0, t.duration); t.choose(-1);
             document.getElementById('search').value = ''; rollcall.logbook.show(); }"""
     )
     opened.frame()

@@ -90,13 +90,27 @@ def test_where_somebody_never_comes_all_is_waiting(tmp_path: Path) -> None:
 
 
 def test_phases_are_bands(tmp_path: Path) -> None:
-    """What a program calls by a name is a band from its first op to its last."""
-    ops = [Made("all_reduce", n, n * 10, n * 10 + 5, phase=phase) for n, phase in enumerate((4, 4, 5, 0, 4))]
-    write(tmp_path, [ops, ops])
+    """What a program gives a name is a band from its beginning to its end, and one that is open lasts."""
+    phases = [Made("phase", 1, 0, 15, phase=4), Made("phase", 2, 20, phase=5), Made("all_reduce", 1, 30, 40, phase=5)]
+    write(tmp_path, [phases, phases])
     view, bars = _drawn(tmp_path)
     found = timeline.bands(view, bars)
-    assert [band.name for band in found] == ["forward", "backward", "forward"]
-    assert _ms(np.array([found[0].end_ns - found[0].begin_ns])) == [15]
+    assert [band.name for band in found] == ["forward", "backward"]
+    assert _ms(np.array([band.end_ns - band.begin_ns for band in found])) == [15, 20]
+    assert len(bars.row) == 2
+
+
+def test_without_a_common_clock_nobody_is_blamed(tmp_path: Path) -> None:
+    """Where nobody compared the clocks of two hosts, no rank is said to wait, and each begins with its first op."""
+    write(tmp_path / "a", [[Made("all_reduce", 1, 0, 40)], [Made("all_reduce", 1, 3000, 3041)]])
+    write(tmp_path / "b", [[Made("all_reduce", 1, 0, 40)], [Made("all_reduce", 1, 3000, 3041)]], host="host-2")
+    ring = "rings/attempt-0/rank-1.ring"
+    (tmp_path / "a" / ring).write_bytes((tmp_path / "b" / ring).read_bytes())
+    view, bars = _drawn(tmp_path / "a")
+    assert not view.run.is_one_clock
+    assert _ms(bars.wait_ns) == [0, 0]
+    assert _ms(bars.begin_ns - bars.begin_ns.min()) == [0, 0]
+    assert not matrix.count(view, bars, int(bars.entered_ns.min())).matrix.any()
 
 
 def test_traffic_is_counted_by_line_and_size(tmp_path: Path) -> None:

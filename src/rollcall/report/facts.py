@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from rollcall.explain.load import Run
 from rollcall.explain.verdict import Explanation
 
 
@@ -38,7 +39,7 @@ def tell(facts: dict[str, Any], explanation: Explanation) -> list[tuple[str, str
         ),
         ("hosts", _few(names)),
         ("versions", ", ".join(f"{name} {number}" for name, number in versions.items())),
-        ("clocks", _clocks(hosts)),
+        ("clocks", _clocks(run)),
         ("folder", facts.get("name", run.name)),
     ]
     return [(name, value) for name, value in lines if value]
@@ -54,9 +55,10 @@ def _few(names: list[str], most: int = 12) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _clocks(hosts: dict[str, Any]) -> str:
-    """How far they are apart, and how sure that is."""
-    errors = [int(host.get("clock_error_ns") or 0) for host in hosts.values()]
-    if not errors:
+def _clocks(run: Run) -> str:
+    """How far they may be apart after all."""
+    if not run.is_one_clock:
+        return "nobody compared those of the hosts"
+    if not run.clock_error_ns:
         return "one host, one clock"
-    return f"aligned to ± {max(errors) / 1e6:.2f} ms between hosts: differences below that say nothing"
+    return f"aligned to ± {run.clock_error_ns / 1e6:.2f} ms between hosts: differences below that say nothing"

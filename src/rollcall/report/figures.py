@@ -33,14 +33,15 @@ _TELLING = 0.01  # of the run: what saves less is not worth a bar
 _LANE_PX, _LEAST_PX, _MOST_PX = 26, 130, 620
 
 
-def timeline(lanes: int, seconds: float) -> figure:
-    """Lanes from the top down. assets/timeline.js fills it, since only the page knows what is in view."""
+def timeline(lanes: int, seconds: float, has_phases: bool) -> figure:
+    """Lanes from the top down, phases above them. assets/timeline.js fills it: only the page knows what is in view."""
+    top = -0.5 - (max(0.8, lanes / 40) if has_phases else 0)
     plot = figure(
         name="timeline",
         height=min(max(lanes * _LANE_PX, _LEAST_PX), _MOST_PX) + 60,
         sizing_mode="stretch_width",
         x_range=Range1d(start=0, end=max(seconds, 1e-6), bounds="auto", min_interval=2e-6),
-        y_range=Range1d(start=lanes - 0.5, end=-0.5, bounds=(-0.5, lanes - 0.5), min_interval=1),
+        y_range=Range1d(start=lanes - 0.5, end=top, bounds=(top, lanes - 0.5), min_interval=1),
         tools="",
         output_backend="canvas",
     )
@@ -48,9 +49,11 @@ def timeline(lanes: int, seconds: float) -> figure:
     plot.add_tools(pan, zoom, WheelZoomTool(dimensions="height"), ResetTool(), SaveTool())
     plot.toolbar.active_scroll, plot.toolbar.active_drag = zoom, pan
     plot.toolbar.logo = None
-    bands = _source("bands", left=[], right=[], top=[], bottom=[], name=[])
-    plot.quad("left", "right", "top", "bottom", source=bands, fill_color="#009e73", fill_alpha=0.13, line_color=None)
-    plot.text("left", "top", "name", source=bands, text_font_size="11px", text_color="#009e73", x_offset=3, y_offset=13)
+    bands = _source("bands", left=[], right=[], top=[], bottom=[], colour=[])
+    plot.quad("left", "right", "top", "bottom", source=bands, fill_color="colour", fill_alpha=0.1, line_color=None)
+    heads = _source("heads", left=[], right=[], top=[], bottom=[], colour=[], name=[])
+    plot.quad("left", "right", "top", "bottom", source=heads, fill_color="colour", fill_alpha=0.45, line_color=None)
+    plot.text("left", "top", "name", source=heads, text_font_size="12px", text_baseline="top", x_offset=4, y_offset=2)
     image = _source("image", image=[np.zeros((1, 1), dtype=np.uint32)], x=[0], y=[0], dw=[0], dh=[0])
     plot.image_rgba("image", "x", "y", "dw", "dh", source=image)
     bars = _source("bars", left=[], right=[], top=[], bottom=[], colour=[])

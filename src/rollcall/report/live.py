@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rollcall.explain import rings
 from rollcall.explain.load import Rank, Run, clocks
-from rollcall.explain.table import Ops, Table
+from rollcall.explain.table import Ops, Readings, Table
 from rollcall.record import layout
 
 _LOOK_BACK = 64  # records that may still have been open when they were read last
@@ -163,14 +163,29 @@ class LiveRun:
         sizes = [ring.header.world_size for ring in self.rings.values()]
         return int(self.told.get("world_size") or max(sizes, default=0))
 
+    def clock(self, rank: int) -> Readings:
+        """How far the clock of a rank's host was ahead of the launcher's, as far as anybody has compared them."""
+        known = clocks(self.facts)
+        return known[rank] if rank < len(known) else []
+
     def offset_ns(self, rank: int) -> int:
-        """How far the clock of a rank's host is ahead of ours."""
-        offsets = clocks(self.facts)
-        return offsets[rank][0] if rank < len(offsets) else 0
+        readings = self.clock(rank)
+        return readings[-1][1] if readings else 0
 
     def now_ns(self, ring: LiveRing) -> int:
-        """This moment by the clock that a ring uses."""
-        return time.time_ns() + self.offset_ns(ring.header.rank) - (ring.header.wall_ns - ring.header.monotonic_ns)
+        """This moment by the clock that a ring uses: its header has one moment by that and by the wall's."""
+        return time.time_ns() - (ring.header.wall_ns - ring.header.monotonic_ns)
+
+    @property
+    def is_one_clock(self) -> bool:
+        hosts = {ring.header.host for ring in self.rings.values()}
+        return len(hosts) < 2 or self.is_here or all(map(self.clock, self.rings))
+
+    @property
+    def is_here(self) -> bool:
+        """Whether all ranks are on this machine."""
+        reach = (self.facts.get("plan") or {}).get("reach")
+        return not reach or reach.get("way") == "virtual"
 
     def moment_ns(self) -> int:
         """The same by the clock on which all ranks are laid; 0 where none has begun."""
@@ -184,14 +199,22 @@ class LiveRun:
         table = Table(sum(len(records) for _, records in cut))
         for ring, records in cut:
             header = replace(ring.header, count=len(records))
-            table.add(rings.Ring(header, records, ring.names, []), self.offset_ns(ring.header.rank))
+            table.add(rings.Ring(header, records, ring.names, []), self.clock(ring.header.rank))
         table.close()
         ranks = {}
         for ring, _ in cut:
             number = ring.header.rank
             rows = np.arange(*table.spans[number])
             ranks[number] = Rank(number, Ops(table, rows), Ops(table, rows[:0]), ring.header.host, ring.header.pid)
-        return Run(self.folder.name, self.attempt, "running", ranks, self.world_size, table)
+        return Run(
+            self.folder.name,
+            self.attempt,
+            "running",
+            ranks,
+            self.world_size,
+            table,
+            is_one_clock=self.is_one_clock,
+        )
 
     def _recent(self, ring: LiveRing, since_ns: int, most: int) -> NDArray[np.void]:
         records = ring.tail(ring.count(), most)

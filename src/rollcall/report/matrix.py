@@ -60,7 +60,7 @@ def _saved(view: View, ranks: int) -> NDArray[np.float64]:
     """In each call: from the second last to the last. What comes before is others' fault, too."""
     calls = view.calls
     saved = np.zeros(ranks)
-    if not len(calls):
+    if not len(calls) or not view.run.is_one_clock:
         return saved
     arrived = view.table.entered_ns[calls.rows]
     last = np.repeat(calls.most(view.table.entered_ns), calls.sizes)

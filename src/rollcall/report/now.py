@@ -123,7 +123,7 @@ class Observer:
 
     def _resources(self, ring: LiveRing) -> tuple[float | None, int | None]:
         """CPU and memory, of ranks on this machine."""
-        if not self._is_here:
+        if not self._run.is_here:
             return None, None
         pid = ring.header.pid
         with contextlib.suppress(psutil.Error):
@@ -133,8 +133,3 @@ class Observer:
             with process.oneshot():
                 return process.cpu_percent(), process.memory_info().rss
         return None, None
-
-    @property
-    def _is_here(self) -> bool:
-        reach = (self._run.facts.get("plan") or {}).get("reach")
-        return not reach or reach.get("way") == "virtual"

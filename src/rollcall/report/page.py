@@ -82,7 +82,7 @@ def _figures(content: Content) -> tuple[list[str], str, dict[str, str]]:
 
     from rollcall.report import figures
 
-    plot = figures.timeline(content.lanes, content.seconds)
+    plot = figures.timeline(content.lanes, content.seconds, bool(content.scene["told"]["phases"]))
     for event, handler in (("mousemove", "onMove"), ("mouseleave", "onLeave"), ("tap", "onTap")):
         plot.js_on_event(event, CustomJS(code=f"rollcall.timeline.{handler}?.(cb_obj)"))
     shown: dict[str, Model] = {

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rollcall.explain import rings
 from rollcall.explain.load import clocks
+from rollcall.explain.table import Readings
 from rollcall.explain.view import View
 from rollcall.launch.words import how_it_ended
 from rollcall.record import layout
@@ -58,13 +59,13 @@ def stage(acts: list[Act], folder: Path, facts: dict[str, Any], zero_ns: int | N
     return Scene(acts, zero_ns, zero_ns + _wall_minus_recording(folder, clocks(facts)))
 
 
-def _wall_minus_recording(folder: Path, offsets: list[tuple[int, int]]) -> int:
+def _wall_minus_recording(folder: Path, readings: list[Readings]) -> int:
     """Rings use a clock that nobody sets; their headers have one moment by both."""
     for path in sorted((folder / "rings").glob("attempt-*/rank-*.ring")):
         with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
             header = rings.read_header(file.read(layout.HEADER_BYTES))
-            offset = offsets[header.rank][0] if header.rank < len(offsets) else 0
-            return header.wall_ns - (header.monotonic_ns - offset)
+            clock = readings[header.rank] if header.rank < len(readings) else []
+            return header.wall_ns - (header.monotonic_ns - (clock[0][1] if clock else 0))
     return 0
 
 

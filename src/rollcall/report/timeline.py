@@ -17,7 +17,7 @@ from rollcall.record import layout
 
 _NEVER = np.iinfo(np.int64).max
 _ROOT_GIVES = ("broadcast", "scatter")  # the others wait for the root, and the root for nobody
-_MOST_BANDS = 400
+_MOST_BANDS = 20_000
 _MOST_TEXT = 160
 
 
@@ -38,7 +38,10 @@ class Bars:
 
 
 def draw(view: View, now_ns: int = 0) -> Bars:
-    """Of each op: when its rank was blocked, and how long it waited for others there."""
+    """Of each op: when its rank was blocked, and how long it waited for others there.
+
+    Where nobody compared the hosts' clocks, nobody is said to wait, and every rank's time begins with its first op.
+    """
     table = view.table
     blocked_ns = blocked_since_ns(table)
     begin_ns = np.where(blocked_ns == _NEVER, table.entered_ns, blocked_ns)
@@ -51,20 +54,34 @@ def draw(view: View, now_ns: int = 0) -> Bars:
     until_ns = np.where(last >= 0, arrived_ns, np.where(table.completed_ns > 0, begin_ns, finish_ns))
     until_ns = np.where((until_ns > finish_ns) & ~is_open, begin_ns, until_ns)
     wait_ns = np.clip(until_ns, begin_ns, finish_ns) - begin_ns
+    shift_ns = np.zeros(len(table), dtype=np.int64)
+    if not view.run.is_one_clock:
+        wait_ns, last, shift_ns = np.zeros_like(wait_ns), np.arange(len(table)), _own_beginnings(view)
     kept = np.flatnonzero(~table.is_event)
     order = kept[np.lexsort((begin_ns[kept], table.rank[kept]))]
     return Bars(
         row=order,
         rank=table.rank[order],
-        entered_ns=table.entered_ns[order],
-        begin_ns=begin_ns[order],
+        entered_ns=(table.entered_ns - shift_ns)[order],
+        begin_ns=(begin_ns - shift_ns)[order],
         wait_ns=wait_ns[order],
         busy_ns=(finish_ns - begin_ns - wait_ns)[order],
         call=call[order],
         last_rank=np.where(last >= 0, table.rank[last], -1)[order],
         is_open=is_open[order],
-        end_ns=end_ns,
+        end_ns=end_ns - int(shift_ns.min()) if len(table) else end_ns,
     )
+
+
+def _own_beginnings(view: View) -> NDArray[np.int64]:
+    """Per op: how far its rank's first op is behind the first of all."""
+    table = view.table
+    firsts = {rank: int(table.entered_ns[low:high].min()) for rank, (low, high) in table.spans.items() if low < high}
+    zero = min(firsts.values(), default=0)
+    shift = np.zeros(len(table), dtype=np.int64)
+    for rank, first in firsts.items():
+        shift[slice(*table.spans[rank])] = first - zero
+    return shift
 
 
 def _end_ns(run: Run) -> int:
@@ -186,20 +203,9 @@ class Band:
 def bands(view: View, bars: Bars) -> list[Band]:
     """The phases, as the first rank that names any went through them: all run the same program."""
     table = view.table
-    named = np.flatnonzero(table.phase[bars.row] > 0)
-    if not len(named):
-        return []
-    rank = bars.rank[named[0]]
-    mine = np.flatnonzero(bars.rank == rank)
-    phase = table.phase[bars.row[mine]]
-    starts = np.flatnonzero(np.diff(phase, prepend=phase[0] + 1))
-    stops = np.append(starts[1:], len(phase)) - 1
-    finish_ns = bars.begin_ns + bars.wait_ns + bars.busy_ns
-    return [
-        Band(table.names.phases[phase[a]][:_MOST_TEXT], int(bars.begin_ns[mine[a]]), int(finish_ns[mine[b]]))
-        for a, b in zip(starts, stops, strict=True)
-        if phase[a]
-    ][:_MOST_BANDS]
+    rows = np.flatnonzero(table.is_one_of("phase"))
+    mine = rows[table.rank[rows] == table.rank[rows[0]]][:_MOST_BANDS] if len(rows) else rows
+    return [Band(op.phase[:_MOST_TEXT], op.entered_ns, op.completed_ns or bars.end_ns) for op in map(table.get, mine)]
 
 
 def site_in_words(site: Site | None) -> str:

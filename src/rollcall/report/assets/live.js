@@ -114,6 +114,7 @@ const live = {
     for (const name of NAMES) timeline[name] = live.joined(parts[name], first.at(-1));
     timeline.first = Int32Array.from(first);
     timeline.lanes = all.map(({ lane }) => lane);
+    timeline.phases = [...timeline.phases.filter((phase) => phase.begin < from), ...fresh.told.phases.filter((phase) => phase.begin >= from)];
     timeline.choose(-1);
     timeline.marks();
   },

@@ -11,7 +11,7 @@ const theme = {
           axis_line_color: line, major_tick_line_color: line, minor_tick_line_color: null, grid_line_color: line,
         };
         for (const [name, value] of Object.entries(wants)) if (name in model.properties) model[name] = value;
-        if (model.type === "Text" && model.text_color?.value !== "#009e73") model.text_color = { value: ink };
+        if (model.type === "Text") model.text_color = { value: ink };
       }
     }
   },

@@ -1,14 +1,15 @@
 // The timeline: a million ops are typed arrays here, and bokeh is given what is in view. Few ops: each as it is.
 // Many: an image, in which each lane shows how much of every moment went into waiting, communicating, computing.
 const timeline = {
-  MOST_BARS: 2000, MOST_LANES: 150, IMAGE_ROWS: 600,
+  MOST_BARS: 3000, MOST_LANES: 150, IMAGE_ROWS: 600,
   COMPUTE: "#b9c2cd", COMMUNICATE: "#0072b2", WAIT: "#e69f00",
+  PHASES: ["#009e73", "#cc79a7", "#56b4e9", "#f0e442", "#d55e00", "#999999"], MOST_PHASES: 300,
   models: {}, chosenOp: -1,
 
   async begin(data) {
     const doc = Bokeh.documents.find((d) => d.get_model_by_name("timeline"));
     timeline.plot = doc.get_model_by_name("timeline");
-    for (const name of ["bands", "image", "bars", "chosen", "arrow", "attempts", "moment", "deaths", "hosts"])
+    for (const name of ["bands", "heads", "image", "bars", "chosen", "arrow", "attempts", "moment", "deaths", "hosts"])
       timeline.models[name] = doc.get_model_by_name(name);
     timeline.NDArray = timeline.models.image.data.image[0].constructor;
     await timeline.take(data);
@@ -28,17 +29,23 @@ const timeline = {
     for (let i = 0; i < start.length; i++) (start[i] /= 1e6), (lead[i] /= 1e6), (wait[i] /= 1e6), (busy[i] /= 1e6);
     Object.assign(timeline, { start, lead, wait, busy, kind, call, ...data.told });
     timeline.first = Int32Array.from(data.told.first);
-    timeline.bands();
     timeline.marks();
   },
 
-  bands() {
-    const lanes = timeline.lanes.length;
-    const of = timeline.phases;
-    timeline.models.bands.data = {
-      left: of.map((b) => b.begin), right: of.map((b) => b.end), name: of.map((b) => b.name),
-      top: of.map(() => -0.5), bottom: of.map(() => lanes - 0.5),
-    };
+  hue(name) {
+    timeline.hues ??= new Map();
+    if (!timeline.hues.has(name)) timeline.hues.set(name, timeline.PHASES[timeline.hues.size % timeline.PHASES.length]);
+    return timeline.hues.get(name);
+  },
+  // Phases in view, as bands with a head above the lanes; a name where there is room for it.
+  drawPhases(view) {
+    const pixel = (view.to - view.from) / view.wide, top = timeline.plot.y_range.bounds?.[0] ?? -0.5;
+    const seen = timeline.phases.filter((p) => p.end > view.from && p.begin < view.to && p.end - p.begin > 2 * pixel).slice(0, timeline.MOST_PHASES);
+    const left = seen.map((p) => Math.max(p.begin, view.from)), right = seen.map((p) => Math.min(p.end, view.to));
+    const colour = seen.map((p) => timeline.hue(p.name)), edge = seen.map(() => -0.5);
+    timeline.models.bands.data = { left, right, colour, top: edge, bottom: seen.map(() => timeline.lanes.length - 0.5) };
+    const name = seen.map((p, n) => (right[n] - left[n] > (8 * p.name.length + 8) * pixel ? p.name : ""));
+    timeline.models.heads.data = { left, right, colour, name, top: seen.map(() => top), bottom: seen.map(() => -0.6) };
   },
   marks() {
     const firsts = timeline.lanes.map((_, lane) => lane).filter((lane) => lane && timeline.lanes[lane].host !== timeline.lanes[lane - 1].host);
@@ -91,6 +98,7 @@ const timeline = {
     if (timeline.isExact) timeline.drawBars(view);
     else timeline.drawImage(view);
     if (timeline.chosenOp >= 0) timeline.drawChosen();
+    if (timeline.phases.length) timeline.drawPhases(view);
     timeline.drawnMs = performance.now() - began;
     timeline.draws = (timeline.draws ?? 0) + 1;
   },
