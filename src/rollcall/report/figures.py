@@ -78,7 +78,7 @@ def timeline(lanes: int, seconds: float, has_phases: bool) -> figure:
     deaths = _source("deaths", x=[], y=[])
     plot.scatter("x", "y", source=deaths, marker="x", size=13, line_color="#c8102e", line_width=3)
     plot.xaxis.axis_label = "seconds from the first op"
-    plot.yaxis.formatter = CustomJSTickFormatter(code="return window.rollcall ? rollcall.laneName(ticks, index) : ''")
+    plot.yaxis.formatter = CustomJSTickFormatter(code="return rollcall.laneName(ticks, index)")
     plot.yaxis.ticker = _whole_numbers()
     plot.grid.visible = False
     return _plain(plot)

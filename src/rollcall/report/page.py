@@ -55,7 +55,8 @@ def render(content: Content, script: str = "") -> str:
         _logs(content),
         _facts(content.facts),
     ]
-    data = {"timeline-data": content.scene, "logs-data": _packed(content)}
+    lanes = [{"rank": lane["rank"], "host": lane["host"]} for lane in content.scene["told"]["lanes"]]
+    data = {"lanes-data": lanes, "timeline-data": content.scene, "logs-data": _packed(content)}
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -65,7 +66,7 @@ def render(content: Content, script: str = "") -> str:
             f"</head><body>{_header(content)}<main>{''.join(body)}</main><div id=tip role=tooltip></div>",
             "<footer>made by rollcall; this file needs nothing else</footer>",
             *(f'<script type="application/json" id="{name}">{_json(value)}</script>' for name, value in data.items()),
-            *(f"<script>{text}</script>" for text in bokeh),
+            *(f"<script>{text}</script>" for text in (_asset("lanes.js"), *bokeh)),
             figures,
             f"<script>{''.join(map(_asset, _SCRIPTS))}{script}</script>",
             "</body></html>",

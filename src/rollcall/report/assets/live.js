@@ -91,13 +91,13 @@ const live = {
     arrived.kind = arrived.kind.map((kind) => kinds[kind]);
     arrived.call = arrived.call.map((call) => call + calls);
     const oldest = timeline.start.length > live.MOST_OPS ? from - 3 * live.WINDOW_S : -Infinity;
-    const lanes = new Map(timeline.lanes.map((lane, place) => [lane.rank, { lane, old: place, now: -1 }]));
+    const byRank = new Map(timeline.lanes.map((lane, place) => [lane.rank, { lane, old: place, now: -1 }]));
     fresh.told.lanes.forEach((lane, place) => {
-      const known = lanes.get(lane.rank);
+      const known = byRank.get(lane.rank);
       if (known) (known.now = place), (known.lane = { ...lane, alive: live.longer(known.lane.alive, lane.alive) });
-      else lanes.set(lane.rank, { lane, old: -1, now: place });
+      else byRank.set(lane.rank, { lane, old: -1, now: place });
     });
-    const all = [...lanes.values()].sort((a, b) => a.lane.rank - b.lane.rank);
+    const all = [...byRank.values()].sort((a, b) => a.lane.rank - b.lane.rank);
     const parts = Object.fromEntries(NAMES.map((name) => [name, []]));
     const first = [0];
     for (const { old, now } of all) {
@@ -113,7 +113,7 @@ const live = {
     }
     for (const name of NAMES) timeline[name] = live.joined(parts[name], first.at(-1));
     timeline.first = Int32Array.from(first);
-    timeline.lanes = all.map(({ lane }) => lane);
+    lanes.list = timeline.lanes = all.map(({ lane }) => lane);
     timeline.phases = [...timeline.phases.filter((phase) => phase.begin < from), ...fresh.told.phases.filter((phase) => phase.begin >= from)];
     timeline.choose(-1);
     timeline.marks();

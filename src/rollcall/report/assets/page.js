@@ -109,7 +109,7 @@ const tables = {
   },
 };
 
-window.rollcall = { timeline, logbook, details, columns, laneName: (ticks, index) => timeline.laneName(ticks, index) };
+window.rollcall = { timeline, logbook, details, columns, laneName: lanes.name };
 
 const given = (id) => JSON.parse(document.getElementById(id).textContent);
 

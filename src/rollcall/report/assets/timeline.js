@@ -28,6 +28,7 @@ const timeline = {
     );
     for (let i = 0; i < start.length; i++) (start[i] /= 1e6), (lead[i] /= 1e6), (wait[i] /= 1e6), (busy[i] /= 1e6);
     Object.assign(timeline, { start, lead, wait, busy, kind, call, ...data.told });
+    lanes.list = timeline.lanes;
     timeline.first = Int32Array.from(data.told.first);
     timeline.marks();
   },
@@ -308,11 +309,4 @@ const timeline = {
     timeline.plot.x_range.setv({ start: Math.max(0, from), end: Math.min(timeline.duration, to) });
   },
   mark(at) { timeline.models.moment.data = { x: at === null ? [] : [at] }; },
-  // The host stands with the first of its ranks that has a label.
-  laneName(ticks, index) {
-    const lane = timeline.lanes?.[ticks[index]];
-    if (!lane) return "";
-    const before = timeline.lanes[ticks[index - 1]];
-    return lane.host && before?.host !== lane.host ? `${lane.host}  ${lane.rank}` : String(lane.rank);
-  },
 };
