@@ -8,7 +8,7 @@ Measures what one sees, against what was promised:
 
 Only in quiet do these figures say something. A quick look at whether everything works:
 
-    --ranks 4 --ops 1000 --watch-ranks 4 --watch-s 4 --watch-rounds 1 --loop-rounds 1
+    --ranks 16 --ops 1000 --watch-ranks 4 --watch-s 4 --watch-rounds 1 --loop-rounds 1
 """
 
 import argparse
@@ -38,7 +38,7 @@ def read_options() -> argparse.Namespace:
     add("--watch-pace", type=count, default=200, help="watch: ops a second of each (200)")
     add("--watch-s", type=count, default=20, help="watch: seconds of each run of the job (20)")
     add("--watch-rounds", type=count, default=3, help="watch: runs with and without (3)")
-    add("--loop-rounds", type=count, default=9, help="loop: rounds of both loops (9)")
+    add("--loop-rounds", type=count, default=21, help="loop: rounds of both loops (21)")
     add("--timeout-s", type=float, default=300.0, help="the longest that any command may take (300)")
     return options.parse_args()
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,17 @@ from rollcall.explain.table import Ops, Readings, Table
 from rollcall.record import layout
 
 _LOOK_BACK = 64  # records that may still have been open when they were read last
-_ENDS = (layout.OP["exception"], layout.OP["exit"])
+
+
+def _lookup(ops: Iterable[int]) -> NDArray[np.bool_]:
+    """By the number of an op: whether it is one of these."""
+    table = np.zeros(len(layout.OPS), dtype=np.bool_)
+    table[list(ops)] = True
+    return table
+
+
+IS_EVENT, _IS_PAIR = _lookup(layout.EVENTS), _lookup(layout.POINT_TO_POINT)
+_IS_END = _lookup([layout.OP["exception"], layout.OP["exit"]])
 
 
 @dataclass
@@ -85,15 +96,15 @@ class LiveRing:
 
     def _note(self, records: NDArray[np.void]) -> None:
         fresh = records[records["number"] > self.seen]
-        self.has_ended = self.has_ended or bool(np.isin(fresh["op"], _ENDS).any())
-        is_event = np.isin(fresh["op"], layout.EVENTS)
-        ops = fresh[~is_event]
-        pairs = np.isin(ops["op"], layout.POINT_TO_POINT)
-        for is_pair in (False, True):
-            mine = ops[pairs == is_pair]
-            for group in np.unique(mine["group"]):
-                name = self.groups.get(int(group), ("?", ()))[0]
-                newest = int(mine["seq"][mine["group"] == group].max())
+        if not len(fresh):
+            return
+        op = fresh["op"]
+        self.has_ended = self.has_ended or bool(_IS_END[op].any())
+        group, seq = fresh["group"], fresh["seq"]
+        for is_pair, mine in ((False, ~IS_EVENT[op] & ~_IS_PAIR[op]), (True, _IS_PAIR[op])):
+            for number in set(group[mine].tolist()):
+                name = self.groups.get(number, ("?", ()))[0]
+                newest = int(seq[mine & (group == number)].max())
                 self.reached[name, is_pair] = max(self.reached.get((name, is_pair), 0), newest)
 
     def _read_names(self, end: int) -> None:

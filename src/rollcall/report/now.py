@@ -5,11 +5,10 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
 import psutil
 
 from rollcall.record import layout
-from rollcall.report.live import LiveRing, LiveRun
+from rollcall.report.live import IS_EVENT, LiveRing, LiveRun
 
 State = Literal["waiting", "communicating", "computing", "ended", "unseen"]
 _MB = 1e6
@@ -83,7 +82,7 @@ class Observer:
         rank, now_ns, before = ring.header.rank, self._run.now_ns(ring), ring.seen
         records = ring.news()
         fresh = records[records["number"] > before]
-        ops = fresh[~np.isin(fresh["op"], layout.EVENTS)]
+        ops = fresh[~IS_EVENT[fresh["op"]]]
         passed_s = (now_ns - self._looked_ns.get(rank, now_ns)) / 1e9
         self._looked_ns[rank] = now_ns
         speeds = (len(ops) / passed_s, float(ops["size_bytes"].sum()) / _MB / passed_s) if passed_s > 0 else (0.0, 0.0)
@@ -91,7 +90,7 @@ class Observer:
         seen = RankNow(rank, ring.header.host, "computing", "", "", 0.0, (), 0, *speeds, cpu, memory)
         if ring.has_ended or str(rank) in (self._run.told.get("exit_codes") or {}):
             return replace(seen, state="ended"), None
-        is_op = ~np.isin(records["op"], layout.EVENTS)
+        is_op = ~IS_EVENT[records["op"]]
         is_in = ((records["flags"] & layout.ASYNC) == 0) | (records["waited_ns"] > 0)
         is_open = is_op & is_in & (records["completed_ns"] == 0) & ((records["flags"] & layout.FAILED) == 0)
         if not is_open.any():
