@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Debian packages that some tests need; installed only where this runs as root on Debian.
-SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname
+SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname \
+	libopenmpi-dev chromium tmux
 
-.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain soak corpus clean
+.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report soak corpus clean
 
 setup: $(VENV)/.setup
 
@@ -51,6 +52,10 @@ bench-record: $(VENV)/.dev
 
 bench-explain: $(VENV)/.dev
 	$(BIN)/python benchmarks/explain.py $(BENCH)
+
+bench-report: $(VENV)/.dev
+	tools/system-packages $(SYSTEM_PACKAGES)
+	$(BIN)/python benchmarks/report.py $(BENCH)
 
 # The launchers that we compare with. Torch comes first, so that nothing pulls another one; and where they cannot
 # be installed, the benchmark goes on without them.

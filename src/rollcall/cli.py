@@ -1,12 +1,14 @@
 """The commands of rollcall, one short function each. No logic: each hands over to its module."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rollcall.errors import RollcallError, say
+from rollcall.bench import options as bench_options
+from rollcall.errors import RollcallError, UsageError, say
 from rollcall.launch import doctor_options, options
 
 app = typer.Typer(
@@ -21,6 +23,7 @@ app.command(context_settings={"allow_interspersed_args": False})(options.run)
 
 
 app.command()(doctor_options.doctor)
+app.command()(bench_options.bench)
 
 
 @app.command()
@@ -65,6 +68,60 @@ def export(
 
     ops = export(find_run(run, home()), attempt, perfetto)
     print(f"{ops:,} ops are in {perfetto}: open it at https://ui.perfetto.dev or in chrome://tracing")
+
+
+@app.command()
+def report(
+    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write it. Default: report.html in the run's folder.")
+    ] = None,
+) -> None:
+    """Write one page about a run that opens in any browser: verdict, timeline, waits, communication, logs.
+
+    [bold]Examples[/]
+
+      rollcall report
+
+      rollcall report 2026-11-15T10-02-11-train --out train.html
+    """
+    from rollcall.explain.show import find_run
+    from rollcall.launch.runs import home
+    from rollcall.report.write import write
+
+    print(os.path.relpath(write(find_run(run, home()), out)))
+
+
+@app.command()
+def watch(
+    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    web: Annotated[bool, typer.Option("--web", help="In the browser: the timeline, streaming.")] = False,
+    port: Annotated[int, typer.Option(help="With --web: the port on this machine. Default: a free one.")] = 0,
+    every: Annotated[float, typer.Option(help="Seconds from one look to the next.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="One look, and no more.")] = False,
+) -> None:
+    """Watch a run while it goes on: what each rank does, for how long, and who holds the others up.
+
+    [bold]Examples[/]
+
+      rollcall watch
+
+      rollcall watch --web
+    """
+    from rollcall.explain.show import find_run
+    from rollcall.launch.runs import home
+
+    if not 0.1 <= every <= 3600:
+        raise UsageError(f"--every {every:g} is not a time between looks: use seconds from 0.1 on")
+    folder = find_run(run, home())
+    if web:
+        from rollcall.report.web import serve
+
+        serve(folder, port)
+    else:
+        from rollcall.report.watch import watch as show
+
+        show(folder, every, once)
 
 
 @app.command()

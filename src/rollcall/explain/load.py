@@ -96,15 +96,15 @@ def load(folder: Path, attempt: int | None = None) -> Run:
     if number not in found:
         raise UsageError(f"{folder.name} has no attempt {number}: it has {', '.join(map(str, sorted(found)))}")
     told = attempts[number] if number < len(attempts) else {}
-    clocks = _clocks(facts)
-    files = _read(sorted(found[number].glob("rank-*.ring"), key=_number), clocks)
+    known = clocks(facts)
+    files = _read(sorted(found[number].glob("rank-*.ring"), key=_number), known)
     ranks = {rank: _rank(files, rank, told) for rank in sorted(files.table.spans)}
     world_size = int(told.get("world_size") or max(files.world_size, len(ranks)))
     if missing := sorted(set(range(world_size)) - set(ranks)):
         files.problems.append(f"no ring of rank {_shorten(missing)}: what is said here is said without them")
-    error_ns = max((min(error for _, _, error in readings) for readings in clocks if readings), default=0)
+    error_ns = max((min(error for _, _, error in readings) for readings in known if readings), default=0)
     hosts = {header.host for _, header, _ in files.kept.values()}
-    is_one_clock = len(hosts) < 2 or all(rank < len(clocks) and clocks[rank] for rank in ranks)
+    is_one_clock = len(hosts) < 2 or all(rank < len(known) and known[rank] for rank in ranks)
     if not is_one_clock:
         files.problems.append(
             f"nobody compared the clocks of {', '.join(sorted(hosts))}: who waited for whom is not told"
@@ -164,7 +164,7 @@ def _facts(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _clocks(facts: dict[str, Any]) -> list[Readings]:
+def clocks(facts: dict[str, Any]) -> list[Readings]:
     """Per rank, where there are several hosts: how far its host's clock was ahead of the launcher's, and when."""
     found: list[Readings] = []
     for host in facts.get("hosts", {}).values():

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from rollcall.record import layout
 
 _NUMPY = {"Q": "u8", "I": "u4", "H": "u2", "i": "i4"}
-_DTYPE = np.dtype([(name, f"<{_NUMPY[code]}") for name, code in layout.FIELDS.items()])
-assert _DTYPE.itemsize == layout.RECORD.size
+DTYPE = np.dtype([(name, f"<{_NUMPY[code]}") for name, code in layout.FIELDS.items()])
+assert DTYPE.itemsize == layout.RECORD.size
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def read(path: Path) -> Ring:
         raise ValueError(f"it cannot be read ({error.strerror})") from error
     except OverflowError as error:
         raise ValueError("its header does not fit together") from error
-    return Ring(header, _records(header, raw), _names(names), _counters(header, counters))
+    return Ring(header, _records(header, raw), read_names(names), _counters(header, counters))
 
 
 def count(path: Path) -> int:
@@ -107,7 +107,7 @@ def count(path: Path) -> int:
 
 def _records(header: Header, raw: bytes) -> NDArray[Any]:
     whole = len(raw) // layout.RECORD.size * layout.RECORD.size
-    records = np.frombuffer(raw[:whole] if whole < len(raw) else raw, dtype=_DTYPE)
+    records = np.frombuffer(raw[:whole] if whole < len(raw) else raw, dtype=DTYPE)
     numbers = records["number"]
     # While a record is written over, or in a damaged file, some numbers are not what they should be.
     fits = (numbers > header.count - header.kept) & (numbers <= header.count) & (records["op"] < len(layout.OPS))
@@ -118,7 +118,7 @@ def _records(header: Header, raw: bytes) -> NDArray[Any]:
     return records[np.argsort(numbers, kind="stable")]
 
 
-def _names(text: bytes) -> list[tuple[str, int, bytes]]:
+def read_names(text: bytes) -> list[tuple[str, int, bytes]]:
     found = []
     for line in text.splitlines():
         kind, _, rest = line.partition(b",")

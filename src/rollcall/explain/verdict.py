@@ -66,8 +66,11 @@ class Explanation:
 
 
 def explain(folder: Path, attempt: int | None = None) -> Explanation:
-    run = load(folder, attempt)
-    view = View(run)
+    return explained(View(load(folder, attempt)))
+
+
+def explained(view: View) -> Explanation:
+    run = view.run
     return Explanation(run, _outcome(view), find(view), view.waits, costs.count(run), _deaths(run))
 
 
@@ -150,9 +153,14 @@ def in_words(finding: Finding) -> str:
     ranks = f"rank{'s' * (len(finding.ranks) > 1)} {', '.join(map(str, finding.ranks))}"
     lines = [f"{finding.kind} — look at {ranks}", f"  {finding.message}"]
     lines += [f"  {site}  {_text(site)}" for site in finding.sites]
-    if advice := _ADVICE.get(finding.kind):
-        lines.append(f"  → {advice}")
+    if told := advice(finding):
+        lines.append(f"  → {told}")
     return "\n".join(lines)
+
+
+def advice(finding: Finding) -> str:
+    """What to change; empty where that depends on the program."""
+    return _ADVICE.get(finding.kind, "")
 
 
 def _text(site: Site) -> str:

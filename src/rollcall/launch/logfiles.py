@@ -1,8 +1,17 @@
-"""The ranks' log files: written on the host, or by the launcher where the disk is not shared."""
+"""The ranks' log files: written on the host, or by the launcher where the disk is not shared.
 
+A log is what its rank printed, untouched. When each part of it came stands beside it, in `rank-0.times`: a time in
+nanoseconds and the offset of what came then, eight bytes each.
+"""
+
+import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
+
+STAMP = struct.Struct("<QQ")
+TIMES = ".times"
 
 
 class LogFiles:
@@ -11,6 +20,7 @@ class LogFiles:
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
         self._files: dict[Path, BinaryIO | None] = {}
+        self._times: dict[Path, BinaryIO] = {}
 
     def write(self, log: Path, data: bytes) -> None:
         if log not in self._files:
@@ -19,6 +29,8 @@ class LogFiles:
         if file is None:
             return
         try:
+            if data and log in self._times:
+                self._times[log].write(STAMP.pack(time.time_ns(), file.tell()))
             view = memoryview(data)
             while view:
                 view = view[file.write(view) :]
@@ -27,14 +39,17 @@ class LogFiles:
             self._give_up(log, error)
 
     def close(self) -> None:
-        for file in self._files.values():
+        for file in (*self._files.values(), *self._times.values()):
             if file is not None:
                 file.close()
         self._files.clear()
+        self._times.clear()
 
     def _open(self, log: Path) -> BinaryIO | None:
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
+            if log.stem.startswith("rank-"):  # torchrun's layout stays as it is
+                self._times[log] = open(log.with_suffix(TIMES), "ab", buffering=0)  # noqa: SIM115
             return open(log, "ab", buffering=0)
         except OSError as error:
             self._give_up(log, error)

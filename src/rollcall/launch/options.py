@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, cast
 
 import typer
 
-from rollcall.errors import UsageError
+from rollcall.errors import UsageError, say
 from rollcall.launch import elsewhere, hosting
 from rollcall.launch.elsewhere import Wishes
 from rollcall.launch.plan import DEFAULT_PORT, Plan, Program, Show, check, describe
@@ -62,6 +62,7 @@ def run(
     ] = False,
     hang_after: Annotated[float, typer.Option(help="Explain when nothing has moved for so many seconds.")] = 60.0,
     on_hang: Annotated[str, typer.Option(help="Then: report goes on, stop ends the run with 124.")] = "report",
+    report: Annotated[bool, typer.Option("--report", help="Write a page about the run when it is over.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and the commands it replaces.")] = False,
     show: Annotated[
         str, typer.Option(help="Ranks to show: 0, or 0,2-3, or all.", rich_help_panel=_LOGS, metavar="RANKS")
@@ -157,6 +158,8 @@ def run(
 
       rollcall run --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 -n 4 train.py   (and --node-rank 1 on the other)
 
+      rollcall run -n 4 --report train.py
+
       rollcall run -n 2 --dry-run train.py
     """
     if module and no_python:
@@ -247,7 +250,20 @@ def run(
     if dry_run:
         print(describe(plan))
         return
-    raise typer.Exit(run_plan(plan))
+    code = run_plan(plan)
+    if report:
+        _report(plan.run_id)
+    raise typer.Exit(code)
+
+
+def _report(run_id: str) -> None:
+    from rollcall.launch.runs import folder_of
+    from rollcall.report.write import write
+
+    try:
+        say(f"the report is {os.path.relpath(write(folder_of(run_id)))}")
+    except UsageError as error:  # nothing was recorded: the run's own outcome counts
+        say(f"no report: {error}")
 
 
 def _conf(text: str) -> dict[str, str]:

@@ -225,6 +225,14 @@ def all_runs() -> Iterator[dict[str, Any]]:
                 yield {"name": path.parent.name, **json.loads(path.read_text())}
 
 
+def folder_of(run_id: str) -> Path:
+    """The folder of the newest run of this id."""
+    for facts in reversed(list(all_runs())):
+        if facts["plan"]["run_id"] == run_id:
+            return home() / str(facts["name"])
+    raise UsageError(f"no run {run_id} was begun in {home()}")
+
+
 def _stem(plan: Plan) -> str:
     name = Path(plan.program.target).stem if plan.program.kind == "script" else plan.program.target
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in name)[:40] or "run"

@@ -1,5 +1,15 @@
-"""What happened in a run, for the eye.
+"""What explain knows, as pictures: a page of its own, and live. The files:
 
-slices    a run as stretches of time on tracks, and arrows from those who came last to those who waited
-perfetto  the same as a file for Perfetto and chrome://tracing
+timeline   ops of all ranks → bars of waiting and communicating, each with its call
+matrix     who waited for whom, and what if nobody had had to wait for one rank
+traffic    what went over the network: by op, by site, by size
+logs       what each rank printed, line by line, with the time at which it came
+excerpt    the lines of the program around a site
+facts      hosts, versions, command, outcome
+pack       columns of numbers → a short text that a page can hold
+figures    bokeh's part of the page
+page       all of it in one HTML file, which needs nothing else; assets/ has its style and script
+write      `rollcall report`
+live       the rings while they are written; watch shows them in a terminal, web in a browser
+slices     a run as stretches of time on tracks; perfetto: the same as a file for Perfetto and chrome://tracing
 """

@@ -1,0 +1,41 @@
+"""keep_talking.py SECONDS PACE: every rank speaks to its neighbour so many times a second, and counts.
+
+Ranks go in pairs: on two cores, 64 ranks have no time for collectives of all of them.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import rollcall
+
+FOLDER = Path(os.environ["ROLLCALL_BENCH"])
+
+
+def main(seconds: float, pace: float) -> None:
+    with rollcall.init() as world:
+        pairs = [dist.new_group([first, first + 1]) for first in range(0, world.size - 1, 2)]
+        mine = pairs[world.rank // 2] if world.rank // 2 < len(pairs) else None
+        box = torch.ones(8)
+        (FOLDER / f"ready-{world.rank}").write_text("1")
+        dist.barrier()
+        began_s = time.monotonic()
+        count = 0
+        # Who stopped by itself would leave its neighbour waiting: the all_reduce says whether both go on.
+        while mine is not None and box[0] > 0.0:
+            ahead_s = count / pace - (time.monotonic() - began_s)
+            if ahead_s > 0:
+                time.sleep(ahead_s)
+            box[0] = 1.0 if time.monotonic() - began_s < seconds else 0.0
+            dist.all_reduce(box, op=dist.ReduceOp.MIN, group=mine)
+            count += 1
+        (FOLDER / f"done-{world.rank}").write_text(str(count))
+        dist.barrier()
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), float(sys.argv[2]))

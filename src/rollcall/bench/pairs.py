@@ -1,0 +1,63 @@
+"""From each host to each other, host by host: which way is slow?"""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+
+from rollcall.bench.results import Pair
+from rollcall.world import World
+
+_SMALL_BYTES, _LARGE_BYTES = 8, 4 << 20
+_SMALL_TIMES, _LARGE_TIMES = 50, 5
+
+
+def measure(world: World, hosts: Sequence[str]) -> Iterator[Pair]:
+    """Between the first ranks of all hosts, in rounds where no host is in two pairs; nothing for one host."""
+    first = {host: rank for rank, host in reversed(list(enumerate(hosts)))}
+    names = sorted(first, key=first.__getitem__)
+    own: list[Pair] = []
+    for pairs in rounds(len(names)) if len(names) > 1 else ():
+        world.barrier()
+        for a, b in pairs:
+            start, end = names[a], names[b]
+            if world.rank == first[start]:
+                latency_s = _there_and_back_s(world, first[end], True, _SMALL_BYTES, _SMALL_TIMES)
+                large_s = _there_and_back_s(world, first[end], True, _LARGE_BYTES, _LARGE_TIMES)
+                own.append(Pair(start=start, end=end, latency_s=latency_s, gb_s=_LARGE_BYTES / large_s / 1e9))
+            elif world.rank == first[end]:
+                _there_and_back_s(world, first[start], False, _SMALL_BYTES, _SMALL_TIMES)
+                _there_and_back_s(world, first[start], False, _LARGE_BYTES, _LARGE_TIMES)
+    found: list[list[Pair]] = [[] for _ in hosts]
+    dist.all_gather_object(found, own)
+    for each in found:
+        yield from each
+
+
+def _there_and_back_s(world: World, other: int, leads: bool, size_bytes: int, times: int) -> float:
+    """Half of the quickest round trip: what another program did meanwhile does not count."""
+    box = torch.zeros(size_bytes, dtype=torch.uint8, device=world.device)
+    quickest_s = float("inf")
+    for _ in range(times):
+        begun_s = time.perf_counter()
+        if leads:
+            dist.send(box, other)
+            dist.recv(box, other)
+        else:
+            dist.recv(box, other)
+            dist.send(box, other)
+        if world.device.type == "cuda":
+            torch.cuda.synchronize()
+        quickest_s = min(quickest_s, time.perf_counter() - begun_s)
+    return quickest_s / 2
+
+
+def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
+    """All pairs of so many, as a tournament: in each round everyone meets one other at most."""
+    ring: list[int | None] = [*range(count), *([None] if count % 2 else [])]
+    half = len(ring) // 2
+    for _ in range(len(ring) - 1):
+        met = zip(ring[:half], reversed(ring[half:]), strict=True)
+        yield [(a, b) for a, b in met if a is not None and b is not None]
+        ring[1:] = [ring[-1], *ring[1:-1]]

@@ -1,0 +1,146 @@
+"""What was measured, as tables."""
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from rollcall.bench import sizes
+from rollcall.bench.comparing import Comparison, Difference
+from rollcall.bench.results import MpiRow, Pair, Results, Row
+from rollcall.bench.settings import Place
+
+_MOST_HOSTS_IN_MATRIX = 16
+
+
+def show(results: Results, comparison: Comparison | None) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal:  # a pipe has no width of its own: lines must stay whole there
+        console = Console(highlight=False, width=200)
+    hosts = len(set(results.hosts))
+    console.print(
+        f"[bold]{results.ranks} ranks[/] on {hosts} host{'s' * (hosts > 1)}, {escape(results.backend)} on"
+        f" {results.device}, {', '.join(f'{name} {number}' for name, number in results.versions.items())};"
+        f" {results.seconds:.0f} s"
+    )
+    mpi = {(row.op, row.size_bytes): row for row in results.mpi.rows} if results.mpi else {}
+    differences = {each.row.key: each for each in comparison.differences} if comparison else {}
+    for (op, dtype), rows in groupby(results.rows, key=lambda row: (row.op, row.dtype)):
+        console.print("", _op_table(op, dtype, list(rows), mpi, differences))
+    if results.pairs:
+        console.print("", _matrix(results.pairs))
+    console.print()
+    for line in _remarks(results):
+        console.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
+    wrong = [row for row in results.rows if row.wrong]
+    for row in wrong:
+        console.print(f"[red]✗ {row.op} of {sizes.in_words(row.size_bytes)}: {row.wrong} elements are wrong[/]")
+    if results.rows and not wrong:
+        console.print(f"[green]✓[/] the results of all {len(results.rows)} measurements are correct")
+    if comparison is not None:
+        for unlike in comparison.unlike:
+            console.print(f"[yellow]the runs differ in {escape(unlike)}[/]", soft_wrap=True)
+        mark = "[red]✗[/]" if comparison.of("slower") else "[green]✓[/]"
+        console.print(f"{mark} [bold]compared:[/] {escape(comparison.sentence)}", soft_wrap=True)
+
+
+def _op_table(
+    op: str,
+    dtype: str,
+    rows: list[Row],
+    mpi: dict[tuple[str, int], MpiRow],
+    differences: dict[tuple[str, str, int, str], Difference],
+) -> Table:
+    has_in_place = any(row.place == "in" for row in rows)
+    with_bandwidth = op != "barrier"
+    with_change = bool(differences)
+    with_mpi = any((row.op, row.size_bytes) in mpi for row in rows)
+    table = Table(title=f"{op} {dtype if with_bandwidth else ''}", title_justify="left", title_style="bold", box=None)
+    table.add_column("size" if with_bandwidth else "", justify="right")
+    kinds: list[tuple[Place, str]] = [("out", "out of place"), ("in", "in place")] if has_in_place else [("out", "")]
+    for _, words in kinds:
+        names = [
+            "median",
+            "p99",
+            *(["algorithm", "bus"] if with_bandwidth else []),
+            *(["then → now"] * with_change),
+        ]
+        for number, name in enumerate(names):
+            above = "" if number else f"│ {words}" if words else ""
+            table.add_column(f"{above}\n{name}" if has_in_place else name, justify="right", header_style="dim")
+    if with_mpi:
+        table.add_column("│ Open MPI\nmean" if has_in_place else "Open MPI mean", justify="right", header_style="dim")
+    for size, of_size in groupby(rows, key=lambda row: row.size_bytes):
+        found = {row.place: row for row in of_size}
+        cells = [sizes.in_words(size) if with_bandwidth else ""]
+        for place, _ in kinds:
+            cells += _cells(found.get(place), with_bandwidth)
+            if with_change:
+                row = found.get(place)
+                cells.append(_change(differences.get(row.key)) if row else "")
+        other = mpi.get((op, size))
+        table.add_row(*cells, *([seconds(other.mean_s) if other else ""] if with_mpi else []))
+    return table
+
+
+def _cells(row: Row | None, with_bandwidth: bool) -> list[str]:
+    if row is None:
+        return [""] * (4 if with_bandwidth else 2)
+    mark = " [red]✗[/]" if row.wrong else ""
+    times = [f"[bold]{seconds(row.p50_s)}[/]{mark}", seconds(row.p99_s)]
+    return [*times, *([_speed(row.algorithm_gb_s), _speed(row.bus_gb_s)] if with_bandwidth else [])]
+
+
+def _change(difference: Difference | None) -> str:
+    if difference is None:
+        return ""
+    colour = {"slower": "red", "faster": "green", "same": "dim"}[difference.judgement]
+    sign = {"slower": "▲", "faster": "▼", "same": "="}[difference.judgement]
+    return f"[{colour}]{sign} {difference.ratio:.2f} ×[/]"
+
+
+def _matrix(pairs: Iterable[Pair]) -> Table:
+    """Half of the round trip, and the bandwidth, from each host to each other."""
+    found = {frozenset((pair.start, pair.end)): pair for pair in pairs}
+    names = list(dict.fromkeys(name for pair in found.values() for name in (pair.start, pair.end)))
+    if len(names) > _MOST_HOSTS_IN_MATRIX:
+        table = Table(
+            "from", "to", "one way", "bandwidth", title="slowest ways between hosts", title_justify="left", box=None
+        )
+        for pair in sorted(found.values(), key=lambda pair: pair.gb_s)[:_MOST_HOSTS_IN_MATRIX]:
+            table.add_row(pair.start, pair.end, seconds(pair.latency_s), _speed(pair.gb_s))
+        return table
+    table = Table(title="between hosts: 8 B one way, and 4 MiB", title_justify="left", title_style="bold", box=None)
+    table.add_column("")
+    for name in names:
+        table.add_column(escape(name), justify="right", header_style="dim")
+    for name in names:
+        cells = [found.get(frozenset((name, other))) if name != other else None for other in names]
+        table.add_row(escape(name), *(f"{seconds(p.latency_s)}, {_speed(p.gb_s)}" if p else "·" for p in cells))
+    return table
+
+
+def _remarks(results: Results) -> list[str]:
+    remarks = [f"left out: {each}" for each in results.left_out]
+    if results.mpi is not None and results.mpi.missing:
+        remarks.append(f"Open MPI: {results.mpi.missing}")
+    elif results.mpi is not None:
+        remarks.append(
+            f"{results.mpi.version} on this machine, through shared memory where it can; float, out of place"
+        )
+    return remarks
+
+
+def seconds(value: float) -> str:
+    if value < 1e-3:
+        return f"{value * 1e6:.1f} µs"
+    return f"{value * 1e3:.2f} ms" if value < 1 else f"{value:.2f} s"
+
+
+def _speed(gb_s: float) -> str:
+    for unit, factor in (("GB/s", 1.0), ("MB/s", 1e3)):
+        if gb_s * factor >= 0.1:
+            return f"{gb_s * factor:.3g} {unit}"
+    return f"{gb_s * 1e6:.3g} kB/s"

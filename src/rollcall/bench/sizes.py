@@ -1,0 +1,45 @@
+"""Sizes in bytes: as people write them, and as they read them."""
+
+import re
+
+from rollcall.errors import UsageError
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:I?B)?", re.IGNORECASE)
+SMALLEST, LARGEST = 8, 1 << 30
+
+
+def parse(text: str) -> int:
+    """`8`, `8B`, `64M`, `64MB`, `1GiB`: K, M and G are powers of 1024, as in nccl-tests."""
+    found = _SIZE.fullmatch(text.strip())
+    size_bytes = int(found[1]) * _UNITS[found[2].upper()] if found else 0
+    if not size_bytes:
+        raise UsageError(f"{text!r} is not a size: use a number of bytes from 1, such as 8, 512K, 64M or 1G")
+    return size_bytes
+
+
+def parse_list(text: str) -> tuple[int, ...]:
+    """`8,64K,1M`, or `8-1G` for steps of four from the first to the last."""
+    first, dash, last = text.partition("-")
+    if dash:
+        return ladder(parse(first), parse(last))
+    return tuple(sorted({parse(part) for part in text.split(",")}))
+
+
+def ladder(first: int, last: int, factor: int = 4) -> tuple[int, ...]:
+    """From the first size to the last, each so many times the one before; the last always counts."""
+    if last < first:
+        raise UsageError(f"sizes from {in_words(first)} to {in_words(last)} run backwards: put the smaller first")
+    sizes = []
+    size = first
+    while size < last:
+        sizes.append(size)
+        size *= factor
+    return (*sizes, last)
+
+
+def in_words(size_bytes: int) -> str:
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.4g} {unit}"
+    return f"{size_bytes} B"

@@ -1,0 +1,148 @@
+
+// A live page: what happened since the last time is asked for while somebody looks, and added to the timeline.
+const live = {
+  EVERY_MS: 2000, WINDOW_S: 20, MOST_OPS: 400000, follows: true, end: 0, attempt: -1,
+
+  begin() {
+    live.end = timeline.duration;
+    const button = make("button", "follow");
+    button.addEventListener("click", () => (live.follows = !live.follows, live.mark(button)));
+    document.querySelector("#timeline .zoom").prepend(button);
+    live.mark(button);
+    live.table();
+    for (const name of ["#waits", "#traffic"]) document.querySelector(name).querySelector(".hint").append(" As it was when this page was opened.");
+    addEventListener("visibilitychange", live.ask);
+    live.ask();
+  },
+  mark(button) { button.style.borderColor = live.follows ? "var(--chosen)" : ""; },
+
+  table() {
+    const section = make("section", undefined, { id: "now" });
+    section.append(make("h2", "Now"));
+    const scroll = make("div", undefined, { class: "scroll" });
+    live.body = make("tbody");
+    const table = make("table"), head = make("thead"), row = make("tr");
+    for (const name of ["rank", "state", "op", "for", "waits for", "holds up", "ops/s", "MB/s", "CPU", "memory"])
+      row.append(make("th", name, ["state", "op"].includes(name) ? { class: "text" } : {}));
+    head.append(row);
+    table.append(head, live.body);
+    scroll.append(table);
+    section.append(scroll);
+    document.getElementById("timeline").before(section);
+  },
+
+  // One question at a time, and none while nobody looks: a browser that sleeps is not behind when it wakes.
+  async ask() {
+    clearTimeout(live.timer);
+    if (document.hidden || live.isAsking || live.isOver) return;
+    live.isAsking = true;
+    try {
+      const token = new URLSearchParams(location.search).get("token");
+      const answer = await fetch(`/news?token=${encodeURIComponent(token)}&since=${live.end}`);
+      if (answer.ok) await live.take(await answer.json());
+      live.failed = answer.ok ? 0 : (live.failed ?? 0) + 1;
+    } catch {
+      live.failed = (live.failed ?? 0) + 1; // the server is gone, or the tunnel: try again, ever more rarely
+    }
+    live.isAsking = false;
+    live.timer = setTimeout(live.ask, live.EVERY_MS * 2 ** Math.min(live.failed ?? 0, 5));
+  },
+
+  async take(news) {
+    live.show(news.ranks);
+    if (news.attempt !== live.attempt && live.attempt >= 0) { location.reload(); return; }
+    live.attempt = news.attempt;
+    const fresh = news.scene;
+    if (fresh.columns.start.length) {
+      await live.add(fresh, news.from);
+      live.end = Math.max(live.end, fresh.told.duration);
+      timeline.duration = live.end;
+      timeline.plot.x_range.bounds = [0, live.end];
+      if (live.follows) timeline.plot.x_range.setv({ start: Math.max(0, live.end - live.WINDOW_S), end: live.end });
+      else timeline.draw();
+    }
+    live.takes = (live.takes ?? 0) + 1;
+    if (news.over !== null) {
+      live.isOver = true;
+      const pill = document.querySelector(".pill");
+      pill.textContent = news.over;
+      pill.className = `pill ${news.over}`;
+    }
+  },
+
+  show(ranks) {
+    live.body.replaceChildren(...ranks.map((each) => {
+      const row = make("tr");
+      const megabytes = each.memory === null ? "" : `${Math.round(each.memory / 1e6)} MB`;
+      row.append(make("td", `${each.rank}${each.host ? ` on ${each.host}` : ""}`), make("td", each.state, { class: "text" }), make("td", each.op, { class: "text" }),
+        make("td", timeline.seconds(each.seconds)), make("td", each.waits_for.join(", ")), make("td", each.holds_up || ""),
+        make("td", each.ops_per_s.toFixed(0)), make("td", each.mb_per_s.toFixed(1)), make("td", each.cpu === null ? "" : `${each.cpu.toFixed(0)} %`), make("td", megabytes));
+      if (each.holds_up) row.style.fontWeight = "700";
+      return row;
+    }));
+  },
+
+  // Lane by lane: what was there before, as far as it is older; then what is new. Old ops go when there are too many.
+  async add(fresh, from) {
+    const NAMES = ["start", "lead", "wait", "busy", "kind", "call"];
+    const arrived = Object.fromEntries(await Promise.all(NAMES.map(async (name) => [name, await columns.read(fresh.columns[name])])));
+    for (const name of NAMES.slice(0, 4)) arrived[name] = arrived[name].map((value) => value / 1e6);
+    const kinds = live.kindsOf(fresh.told.kinds), calls = timeline.call.reduce((a, b) => Math.max(a, b), -1) + 1;
+    arrived.kind = arrived.kind.map((kind) => kinds[kind]);
+    arrived.call = arrived.call.map((call) => call + calls);
+    const oldest = timeline.start.length > live.MOST_OPS ? from - 3 * live.WINDOW_S : -Infinity;
+    const byRank = new Map(timeline.lanes.map((lane, place) => [lane.rank, { lane, old: place, now: -1 }]));
+    fresh.told.lanes.forEach((lane, place) => {
+      const known = byRank.get(lane.rank);
+      if (known) (known.now = place), (known.lane = { ...lane, alive: live.longer(known.lane.alive, lane.alive) });
+      else byRank.set(lane.rank, { lane, old: -1, now: place });
+    });
+    const all = [...byRank.values()].sort((a, b) => a.lane.rank - b.lane.rank);
+    const parts = Object.fromEntries(NAMES.map((name) => [name, []]));
+    const first = [0];
+    for (const { old, now } of all) {
+      let count = 0;
+      const put = (source, low, high) => { for (const name of NAMES) parts[name].push(source[name].subarray(low, high)); count += high - low; };
+      if (old >= 0) put(timeline, oldest > 0 ? timeline.search(old, oldest) : timeline.first[old], now >= 0 ? timeline.search(old, from) : timeline.first[old + 1]);
+      if (now >= 0) {
+        let low = fresh.told.first[now];
+        for (; old >= 0 && low < fresh.told.first[now + 1] && arrived.start[low] < from; low++) live.update(old, arrived, low);
+        put(arrived, low, fresh.told.first[now + 1]);
+      }
+      first.push(first.at(-1) + count);
+    }
+    for (const name of NAMES) timeline[name] = live.joined(parts[name], first.at(-1));
+    timeline.first = Int32Array.from(first);
+    lanes.list = timeline.lanes = all.map(({ lane }) => lane);
+    timeline.phases = [...timeline.phases.filter((phase) => phase.begin < from), ...fresh.told.phases.filter((phase) => phase.begin >= from)];
+    timeline.choose(-1);
+    timeline.marks();
+  },
+  // An op that was open before, and has lasted longer since.
+  update(lane, arrived, place) {
+    const op = timeline.search(lane, arrived.start[place] - 5e-7);
+    if (op < timeline.first[lane + 1] && Math.abs(timeline.start[op] - arrived.start[place]) < 1e-6)
+      (timeline.wait[op] = arrived.wait[place]), (timeline.busy[op] = arrived.busy[place]);
+  },
+  joined(parts, length) {
+    const whole = new Float64Array(length);
+    let at = 0;
+    for (const part of parts) whole.set(part, at), (at += part.length);
+    return whole;
+  },
+  longer(before, after) {
+    if (!before.length || !after.length) return before.length ? before : after;
+    return [...before.slice(0, -1), [before.at(-1)[0], Math.max(before.at(-1)[1], after.at(-1)[1])]];
+  },
+  kindsOf(told) {
+    live.known ??= new Map(timeline.kinds.map((kind, number) => [JSON.stringify(kind), number]));
+    return told.map((kind) => {
+      const key = JSON.stringify(kind);
+      if (!live.known.has(key)) live.known.set(key, timeline.kinds.push(kind) - 1);
+      return live.known.get(key);
+    });
+  },
+};
+rollcall.live = live;
+const whenReady = () => (rollcall.isReady ? live.begin() : setTimeout(whenReady, 20));
+whenReady();

@@ -1,0 +1,127 @@
+// The rest of the page: what was clicked on, the logs, tables that sort.
+const make = (tag, text, attributes = {}) => {
+  const element = document.createElement(tag);
+  if (text !== undefined) element.textContent = text; // as text, whatever it says
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
+};
+
+const details = {
+  MOST: 40,
+  show(op, ops) {
+    const place = document.getElementById("chosen");
+    place.replaceChildren();
+    if (op < 0) return;
+    const { start, wait, busy, kinds, kind, seconds, bytes, came } = timeline;
+    const told = kinds[kind[op]], last = timeline.last(ops), first = timeline.firstOf(ops);
+    const late = came(last.op) - came(first.op);
+    const missing = told.ranks - ops.length;
+    const heading = make("h3", `${told.op}${told.site ? ` at ${told.site}` : ""}: ${ops.length} of ${Math.max(told.ranks, ops.length)} ranks`);
+    const sentence =
+      missing > 0 && !["send", "recv"].includes(told.op) ? `${missing} of its group never came; the others still wait.`
+      : ops.length < 2 ? "Nobody else takes part in this op."
+      : `${timeline.name(last.lane)} was the last to come, ${seconds(late)} after the first.`;
+    const zoom = make("button", "zoom to this call"), logs = make("button", "logs at this time");
+    const end = Math.max(...ops.map(({ op }) => start[op] + wait[op] + busy[op])), margin = Math.max((end - came(first.op)) * 0.4, 2e-5);
+    zoom.addEventListener("click", () => timeline.show(came(first.op) - margin, end + margin));
+    logs.addEventListener("click", () => logbook.near(start[op]));
+    const table = make("table"), head = make("tr"), body = make("tbody");
+    for (const name of ["rank", "came", "waited", "communicated", "bytes", "tensors"]) head.append(make("th", name, name === "tensors" ? { class: "text" } : {}));
+    const thead = make("thead");
+    thead.append(head);
+    for (const each of [...ops].sort((a, b) => came(b.op) - came(a.op)).slice(0, details.MOST)) {
+      const row = make("tr"), of = kinds[kind[each.op]];
+      row.append(make("td", timeline.name(each.lane)), make("td", `+${seconds(came(each.op) - came(first.op))}`), make("td", seconds(wait[each.op])),
+        make("td", seconds(busy[each.op])), make("td", bytes(of.bytes)), make("td", of.tensors ?? "", { class: "text" }));
+      body.append(row);
+    }
+    table.append(thead, body);
+    const paragraph = make("p", sentence, { class: "hint" });
+    paragraph.append(" ", zoom, " ", logs);
+    const scroll = make("div", undefined, { class: "scroll" });
+    scroll.append(table);
+    place.append(heading, paragraph, scroll);
+  },
+};
+
+const logbook = {
+  MOST: 1500,
+  begin(lines) {
+    logbook.lines = lines;
+    const ranks = [...new Set(lines.map((line) => line.rank))].sort((a, b) => a - b);
+    logbook.rank = document.getElementById("log-rank");
+    logbook.search = document.getElementById("search");
+    logbook.rank.append(make("option", "all ranks", { value: "" }));
+    for (const rank of ranks) logbook.rank.append(make("option", `rank ${rank}`, { value: rank }));
+    logbook.rank.addEventListener("change", () => logbook.show());
+    logbook.search.addEventListener("input", () => logbook.show());
+    logbook.show();
+  },
+  show() {
+    const wanted = logbook.search.value.toLowerCase(), rank = logbook.rank.value;
+    const found = logbook.lines.filter((line) => (rank === "" || String(line.rank) === rank) && (!wanted || line.text.toLowerCase().includes(wanted)));
+    const place = document.getElementById("lines");
+    place.replaceChildren(...found.slice(-logbook.MOST).map((line) => logbook.row(line, wanted)));
+    const shown = Math.min(found.length, logbook.MOST);
+    document.getElementById("log-count").textContent = `${found.length.toLocaleString("en")} lines${shown < found.length ? `, the last ${shown} shown` : ""}`;
+  },
+  row(line, wanted) {
+    const row = make("div");
+    row.line = line;
+    const text = make("span");
+    const at = wanted ? line.text.toLowerCase().indexOf(wanted) : -1;
+    if (at < 0) text.textContent = line.text;
+    else text.append(line.text.slice(0, at), make("mark", line.text.slice(at, at + wanted.length)), line.text.slice(at + wanted.length));
+    row.append(make("time", line.at === null ? "" : `${line.at.toFixed(3)} s`), make("b", `rank ${line.rank}`), text);
+    row.addEventListener("click", () => logbook.go(row));
+    return row;
+  },
+  go(row) {
+    document.querySelectorAll("#lines .near").forEach((each) => each.classList.remove("near"));
+    row.classList.add("near");
+    if (row.line.at !== null && timeline.plot) timeline.mark(row.line.at);
+  },
+  near(at) {
+    logbook.rank.value = ""; logbook.search.value = "";
+    logbook.show();
+    const rows = [...document.getElementById("lines").children].filter((row) => row.line.at !== null);
+    if (!rows.length) return;
+    const row = rows.reduce((a, b) => (Math.abs(b.line.at - at) < Math.abs(a.line.at - at) ? b : a));
+    logbook.go(row);
+    timeline.mark(at);
+    row.scrollIntoView({ block: "center" });
+  },
+};
+
+const tables = {
+  begin() {
+    for (const table of document.querySelectorAll("table.sortable"))
+      table.querySelectorAll("th").forEach((th, column) => th.addEventListener("click", () => tables.sort(table, th, column)));
+  },
+  sort(table, th, column) {
+    const down = th.getAttribute("aria-sort") !== "descending";
+    table.querySelectorAll("th").forEach((each) => each.removeAttribute("aria-sort"));
+    th.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const value = (row) => { const raw = row.cells[column].dataset.value; return raw === undefined ? row.cells[column].textContent : Number(raw); };
+    const compare = (a, b) => (typeof a === "number" ? a - b : a.localeCompare(b));
+    const rows = [...table.tBodies[0].rows].sort((a, b) => (down ? -1 : 1) * compare(value(a), value(b)));
+    table.tBodies[0].append(...rows);
+  },
+};
+
+window.rollcall = { timeline, logbook, details, columns, laneName: lanes.name };
+
+const given = (id) => JSON.parse(document.getElementById(id).textContent);
+
+async function begin() {
+  theme.begin();
+  tables.begin();
+  const lines = new TextDecoder().decode(await columns.inflate(given("logs-data")));
+  logbook.begin(JSON.parse(lines));
+  if (document.getElementById("timeline-data")) await timeline.begin(given("timeline-data"));
+  theme.apply(document.documentElement.classList.contains("dark"));
+  rollcall.isReady = true;
+}
+
+const whenBokehIsThere = () => (window.Bokeh?.documents?.length || !document.getElementById("timeline-data") ? begin() : setTimeout(whenBokehIsThere, 10));
+whenBokehIsThere();

@@ -1,0 +1,64 @@
+"""What is known of a run besides its ops."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from rollcall.explain.load import Run
+from rollcall.explain.verdict import Explanation
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """run.json; empty where it is missing or damaged."""
+    try:
+        found = json.loads((folder / "run.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def tell(facts: dict[str, Any], explanation: Explanation) -> list[tuple[str, str]]:
+    """Name and value, as a person wants to read them."""
+    run = explanation.run
+    hosts = facts.get("hosts") or {}
+    names = list(hosts) or sorted({rank.host for rank in run.ranks.values() if rank.host})
+    versions = facts.get("versions") or {}
+    attempts = facts.get("attempts") or []
+    dropped = sum(rank.dropped for rank in run.ranks.values())
+    lines = [
+        ("command", shlex.join(map(str, facts.get("command") or []))),
+        ("started", str(facts.get("started", ""))),
+        ("took", f"{facts['seconds']:.2f} s" if isinstance(facts.get("seconds"), int | float) else ""),
+        ("outcome", _outcome(facts, explanation)),
+        ("ranks", f"{run.world_size}, of which {len(run.ranks)} are recorded"),
+        ("attempts", str(len(attempts)) if len(attempts) > 1 else ""),
+        (
+            "ops",
+            f"{len(run.table):,}" + (f", and {dropped:,} older ones that the rings no longer have" if dropped else ""),
+        ),
+        ("hosts", _few(names)),
+        ("versions", ", ".join(f"{name} {number}" for name, number in versions.items())),
+        ("clocks", _clocks(run)),
+        ("folder", facts.get("name", run.name)),
+    ]
+    return [(name, value) for name, value in lines if value]
+
+
+def _outcome(facts: dict[str, Any], explanation: Explanation) -> str:
+    code = facts.get("exit_code")
+    return explanation.outcome + (f", exit code {code}" if code else "")
+
+
+def _few(names: list[str], most: int = 12) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _clocks(run: Run) -> str:
+    """How far they may be apart after all."""
+    if not run.is_one_clock:
+        return "nobody compared those of the hosts"
+    if not run.clock_error_ns:
+        return "one host, one clock"
+    return f"aligned to ± {run.clock_error_ns / 1e6:.2f} ms between hosts: differences below that say nothing"

@@ -1,0 +1,234 @@
+"""The rings while they are written. Reading them costs their ranks nothing: only what is new is read."""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcall.explain import rings
+from rollcall.explain.load import Rank, Run, clocks
+from rollcall.explain.table import Ops, Readings, Table
+from rollcall.record import layout
+
+_LOOK_BACK = 64  # records that may still have been open when they were read last
+
+
+def _lookup(ops: Iterable[int]) -> NDArray[np.bool_]:
+    """By the number of an op: whether it is one of these."""
+    table = np.zeros(len(layout.OPS), dtype=np.bool_)
+    table[list(ops)] = True
+    return table
+
+
+IS_EVENT, _IS_PAIR = _lookup(layout.EVENTS), _lookup(layout.POINT_TO_POINT)
+_IS_END = _lookup([layout.OP["exception"], layout.OP["exit"]])
+
+
+@dataclass
+class LiveRing:
+    """One rank's ring, read again and again."""
+
+    path: Path
+    fd: int
+    header: rings.Header
+    seen: int = 0  # records
+    names_end: int = -1
+    names: list[tuple[str, int, bytes]] = field(default_factory=list)
+    groups: dict[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    sites: dict[int, str] = field(default_factory=dict)
+    reached: dict[tuple[str, bool], int] = field(default_factory=dict)  # by group, and whether point to point: its seq
+    has_ended: bool = False
+
+    @classmethod
+    def open(cls, path: Path) -> "LiveRing | None":
+        """None where it is not ready yet, or no ring."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            return cls(path, fd, rings.read_header(os.pread(fd, layout.HEADER_BYTES, 0)))
+        except (OSError, ValueError):
+            os.close(fd)
+            return None
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def count(self) -> int:
+        """How many records there are by now; names are read where there are new ones."""
+        changing = os.pread(self.fd, 16, layout.COUNT_AT)
+        if len(changing) < 16:
+            return self.seen
+        count, names_end = (layout.NUMBER.unpack_from(changing, at)[0] for at in (0, 8))
+        if names_end != self.names_end and names_end <= self.header.names_bytes:
+            self._read_names(names_end)
+        return int(count)
+
+    def tail(self, count: int, most: int) -> NDArray[np.void]:
+        """The newest records, oldest first."""
+        wanted = min(count, most, self.header.capacity)
+        size, first = layout.RECORD.size, (count - wanted) % self.header.capacity
+        until_end = min(wanted, self.header.capacity - first)
+        base = layout.NAMES_AT + self.header.names_bytes
+        raw = os.pread(self.fd, until_end * size, base + first * size)
+        if wanted > until_end:
+            raw += os.pread(self.fd, (wanted - until_end) * size, base)
+        records = np.frombuffer(raw[: len(raw) // size * size], dtype=rings.DTYPE)
+        # A rank goes on writing while we read.
+        good = (records["number"] > max(count - self.header.capacity, 0)) & (records["op"] < len(layout.OPS))
+        return records[good]
+
+    def news(self) -> NDArray[np.void]:
+        """What was written since the last time, and a few before, of which some were still open."""
+        count = self.count()
+        records = self.tail(count, count - self.seen + _LOOK_BACK)
+        self._note(records)
+        self.seen = count
+        return records
+
+    def _note(self, records: NDArray[np.void]) -> None:
+        fresh = records[records["number"] > self.seen]
+        if not len(fresh):
+            return
+        op = fresh["op"]
+        self.has_ended = self.has_ended or bool(_IS_END[op].any())
+        group, seq = fresh["group"], fresh["seq"]
+        for is_pair, mine in ((False, ~IS_EVENT[op] & ~_IS_PAIR[op]), (True, _IS_PAIR[op])):
+            for number in set(group[mine].tolist()):
+                name = self.groups.get(number, ("?", ()))[0]
+                newest = int(seq[mine & (group == number)].max())
+                self.reached[name, is_pair] = max(self.reached.get((name, is_pair), 0), newest)
+
+    def _read_names(self, end: int) -> None:
+        ring = rings.read_names(os.pread(self.fd, end, layout.NAMES_AT))
+        for kind, number, value in ring[len(self.names) :]:
+            told = rings.parse(value)
+            with contextlib.suppress(TypeError, KeyError, ValueError, IndexError):
+                if kind == "group":
+                    self.groups[number] = str(told["name"]), _members(told["ranks"])
+                elif kind == "site":
+                    file, line, _ = told[0]
+                    self.sites[number] = f"{Path(file).name}:{line}"
+        self.names, self.names_end = ring, end
+
+
+def _members(told: list[Any]) -> tuple[int, ...]:
+    """Ranks stand there one by one, or as [first, last]."""
+    spans = [(each, each) if isinstance(each, int) else (each[0], each[1]) for each in told]
+    return tuple(rank for first, last in spans for rank in range(first, last + 1))
+
+
+class LiveRun:
+    """The newest attempt of a run, while it goes on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.attempt = -1
+        self.rings: dict[int, LiveRing] = {}
+        self.facts: dict[str, Any] = {}
+
+    def refresh(self) -> None:
+        """Look for new attempts and ranks."""
+        with contextlib.suppress(OSError, ValueError):
+            self.facts = dict(json.loads((self.folder / "run.json").read_text()))
+        attempts = list((self.folder / "rings").glob("attempt-*"))
+        numbers = sorted(int(path.name.partition("-")[2]) for path in attempts if path.name[8:].isdecimal())
+        if numbers and numbers[-1] != self.attempt:
+            self.close()
+            self.attempt = numbers[-1]
+        if self.attempt >= 0:
+            known = {ring.path.name for ring in self.rings.values()}
+            for path in (self.folder / "rings" / f"attempt-{self.attempt}").glob("rank-*.ring"):
+                if path.name not in known and (ring := LiveRing.open(path)) is not None:
+                    self.rings[ring.header.rank] = ring
+
+    def close(self) -> None:
+        for ring in self.rings.values():
+            ring.close()
+        self.rings.clear()
+
+    @property
+    def is_over(self) -> bool:
+        """It says so itself, or its launcher is gone."""
+        if self.facts.get("outcome", "running") != "running":
+            return True
+        pid, host = self.facts.get("launcher_pid"), self.facts.get("host")
+        return bool(pid) and host == os.uname().nodename and not os.path.exists(f"/proc/{pid}")
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What run.json says of this attempt."""
+        attempts = self.facts.get("attempts") or []
+        return attempts[self.attempt] if 0 <= self.attempt < len(attempts) else {}
+
+    @property
+    def world_size(self) -> int:
+        sizes = [ring.header.world_size for ring in self.rings.values()]
+        return int(self.told.get("world_size") or max(sizes, default=0))
+
+    def clock(self, rank: int) -> Readings:
+        """How far the clock of a rank's host was ahead of the launcher's, as far as anybody has compared them."""
+        known = clocks(self.facts)
+        return known[rank] if rank < len(known) else []
+
+    def offset_ns(self, rank: int) -> int:
+        readings = self.clock(rank)
+        return readings[-1][1] if readings else 0
+
+    def now_ns(self, ring: LiveRing) -> int:
+        """This moment by the clock that a ring uses: its header has one moment by that and by the wall's."""
+        return time.time_ns() - (ring.header.wall_ns - ring.header.monotonic_ns)
+
+    @property
+    def is_one_clock(self) -> bool:
+        hosts = {ring.header.host for ring in self.rings.values()}
+        return len(hosts) < 2 or self.is_here or all(map(self.clock, self.rings))
+
+    @property
+    def is_here(self) -> bool:
+        """Whether all ranks are on this machine."""
+        reach = (self.facts.get("plan") or {}).get("reach")
+        return not reach or reach.get("way") == "virtual"
+
+    def moment_ns(self) -> int:
+        """The same by the clock on which all ranks are laid; 0 where none has begun."""
+        ring = next(iter(self.rings.values()), None)
+        return self.now_ns(ring) - self.offset_ns(ring.header.rank) if ring else 0
+
+    def window(self, since_ns: int, most: int) -> Run:
+        """What happened lately, as a run that can be looked at like any other: at most so many ops of all ranks."""
+        each = max(most // max(len(self.rings), 1), 16)
+        cut = [(ring, self._recent(ring, since_ns, each)) for _, ring in sorted(self.rings.items())]
+        table = Table(sum(len(records) for _, records in cut))
+        for ring, records in cut:
+            header = replace(ring.header, count=len(records))
+            table.add(rings.Ring(header, records, ring.names, []), self.clock(ring.header.rank))
+        table.close()
+        ranks = {}
+        for ring, _ in cut:
+            number = ring.header.rank
+            rows = np.arange(*table.spans[number])
+            ranks[number] = Rank(number, Ops(table, rows), Ops(table, rows[:0]), ring.header.host, ring.header.pid)
+        return Run(
+            self.folder.name,
+            self.attempt,
+            "running",
+            ranks,
+            self.world_size,
+            table,
+            is_one_clock=self.is_one_clock,
+        )
+
+    def _recent(self, ring: LiveRing, since_ns: int, most: int) -> NDArray[np.void]:
+        records = ring.tail(ring.count(), most)
+        own_ns = since_ns + self.offset_ns(ring.header.rank)
+        is_recent = (records["completed_ns"] == 0) | (records["completed_ns"] >= max(own_ns, 0))
+        return np.asarray(records[is_recent])

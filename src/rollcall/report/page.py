@@ -1,0 +1,252 @@
+"""One HTML file with everything in it: opens from a disk, asks nobody for anything.
+
+Whatever a run has said is text here: it is escaped on its way into the page, and put in as text by its script.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from rollcall.explain.finding import Finding
+from rollcall.explain.verdict import advice
+from rollcall.report.excerpt import Excerpt, excerpt
+from rollcall.report.logs import LogLine
+from rollcall.report.matrix import Waiting
+from rollcall.report.pack import deflate
+from rollcall.report.traffic import Line, Point
+
+_SCRIPTS = ("columns.js", "theme.js", "timeline.js", "page.js")
+_MOST_RANKS = 12
+_MOST_FINDINGS = 20
+
+
+@dataclass(frozen=True)
+class Content:
+    """All that a page shows."""
+
+    name: str
+    outcome: str
+    findings: Sequence[Finding]
+    problems: Sequence[str]
+    facts: Sequence[tuple[str, str]]
+    logs: Sequence[LogLine]
+    logs_left_out: int
+    wall_ns: int  # of the timeline's zero
+    lanes: int
+    seconds: float
+    scene: dict[str, Any]
+    waiting: Waiting
+    lines: Sequence[Line]
+    points: Sequence[Point]
+
+
+def render(content: Content, script: str = "") -> str:
+    """The page. `script` is added to its own: a live page asks for more."""
+    bokeh, figures, divs = _figures(content)
+    body = [
+        _verdict(content),
+        _timeline(content, divs["timeline"]),
+        _waits(divs),
+        _traffic(content.lines, divs.get("sizes")),
+        _logs(content),
+        _facts(content.facts),
+    ]
+    lanes = [{"rank": lane["rank"], "host": lane["host"]} for lane in content.scene["told"]["lanes"]]
+    data = {"lanes-data": lanes, "timeline-data": content.scene, "logs-data": _packed(content)}
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(content.name)} — rollcall</title>",
+            f"<style>{_asset('page.css')}</style>",
+            f"</head><body>{_header(content)}<main>{''.join(body)}</main><div id=tip role=tooltip></div>",
+            "<footer>made by rollcall; this file needs nothing else</footer>",
+            *(f'<script type="application/json" id="{name}">{_json(value)}</script>' for name, value in data.items()),
+            *(f"<script>{text}</script>" for text in (_asset("lanes.js"), *bokeh)),
+            figures,
+            f"<script>{''.join(map(_asset, _SCRIPTS))}{script}</script>",
+            "</body></html>",
+        ]
+    )
+
+
+def _figures(content: Content) -> tuple[list[str], str, dict[str, str]]:
+    """Bokeh's own script, that of the figures, and where each goes."""
+    from bokeh.embed import components
+    from bokeh.model import Model
+    from bokeh.models import CustomJS
+    from bokeh.resources import Resources
+
+    from rollcall.report import figures
+
+    plot = figures.timeline(content.lanes, content.seconds, bool(content.scene["told"]["phases"]))
+    for event, handler in (("mousemove", "onMove"), ("mouseleave", "onLeave"), ("tap", "onTap")):
+        plot.js_on_event(event, CustomJS(code=f"rollcall.timeline.{handler}?.(cb_obj)"))
+    shown: dict[str, Model] = {
+        "timeline": plot,
+        "matrix": figures.matrix(content.waiting),
+        "shares": figures.shares(content.waiting),
+        "what_if": figures.what_if(content.waiting),
+    }
+    if content.points:
+        shown["sizes"] = figures.sizes(content.points)
+    script, divs = components(shown)
+    return Resources(mode="inline", components=["bokeh"]).js_raw, script, divs
+
+
+def _json(value: Any) -> str:
+    """As it can stand in a page: nothing in it ends the script or begins another."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("rollcall.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _packed(content: Content) -> str:
+    lines = [
+        {
+            "rank": line.rank,
+            "at": round((line.time_ns - content.wall_ns) / 1e9, 4) if line.time_ns else None,
+            "text": line.text,
+        }
+        for line in content.logs
+    ]
+    return deflate(json.dumps(lines, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def _header(content: Content) -> str:
+    links = {
+        "verdict": "verdict",
+        "timeline": "timeline",
+        "waits": "waits",
+        "traffic": "traffic",
+        "logs": "logs",
+        "facts": "facts",
+    }
+    nav = "".join(f'<a href="#{place}">{name}</a>' for place, name in links.items())
+    return (
+        f'<header><h1>{escape(content.name)}</h1><span class="pill {escape(content.outcome)}">{escape(content.outcome)}'
+        f'</span><nav>{nav}</nav><button id="theme" title="light or dark">◐</button></header>'
+    )
+
+
+def _verdict(content: Content) -> str:
+    first, rest = (content.findings[0], content.findings[1:_MOST_FINDINGS]) if content.findings else (None, [])
+    parts = [_finding(first)] if first else ['<p class="verdict">No finding: all calls of all ranks fit together.</p>']
+    if rest:
+        parts.append(f"<details><summary>{len(rest)} more</summary>{''.join(map(_finding, rest))}</details>")
+    parts += [f'<p class="problem">{escape(problem)}</p>' for problem in content.problems]
+    return f'<section id="verdict"><h2>Verdict</h2>{"".join(parts)}</section>'
+
+
+def _finding(finding: Finding) -> str:
+    ranks = ", ".join(map(str, finding.ranks[:_MOST_RANKS])) + (" …" if len(finding.ranks) > _MOST_RANKS else "")
+    look = f"look at rank{'s' * (len(finding.ranks) > 1)} {ranks}" if finding.ranks else ""
+    parts = [f'<p class="verdict"><b>{escape(finding.kind)}</b>{" — " if look else ""}{escape(look)}</p>']
+    parts.append(f"<p>{escape(finding.message)}</p>")
+    if told := advice(finding):
+        parts.append(f'<p class="advice">{escape(told)}</p>')
+    excerpts = [excerpt(site) for site in dict.fromkeys(finding.sites)]
+    if excerpts:
+        parts.append(f'<div class="excerpts">{"".join(map(_excerpt, excerpts[:4]))}</div>')
+    return "".join(parts)
+
+
+def _excerpt(found: Excerpt) -> str:
+    if not found.lines:
+        return (
+            f'<figure class="excerpt"><figcaption>{escape(found.title)} (its source is not here)</figcaption></figure>'
+        )
+    lines = "".join(
+        f'<span class="{"here" if is_here else ""}"><i>{number}</i>{escape(text)}</span>'
+        for number, text, is_here in found.lines
+    )
+    return f'<figure class="excerpt"><figcaption>{escape(found.title)}</figcaption><pre>{lines}</pre></figure>'
+
+
+def _timeline(content: Content, div: str) -> str:
+    colours = {"computing": "compute", "communicating": "communicate", "waiting": "wait"}
+    legend = "".join(f'<span style="--c: var(--{name})">{words}</span>' for words, name in colours.items())
+    buttons = {"zoom-in": "+", "zoom-out": "−", "zoom-all": "all"}
+    zoom = "".join(f'<button id="{name}">{sign}</button>' for name, sign in buttons.items())
+    return (
+        f'<section id="timeline"><h2>Timeline</h2><div class="legend">{legend}<div class="zoom">{zoom}</div></div>'
+        '<p class="hint">A lane for each rank. Wheel: zoom; drag: move; click an op: its call on all'
+        " ranks, with an arrow to the last to come.</p>"
+        f'<div id="timeline-plot">{div}</div><div id="chosen"></div></section>'
+    )
+
+
+def _waits(divs: dict[str, str]) -> str:
+    return (
+        '<section id="waits"><h2>Who waits for whom</h2><div class="two"><div>'
+        f'<p class="hint">Seconds that the rank on the left waited for the rank above.</p>{divs["matrix"]}</div>'
+        f'<div>{divs["shares"]}</div></div><h3>What if?</h3><p class="hint">How long the run had taken, had one'
+        f" rank come with the second last wherever it came last.</p>{divs['what_if']}</section>"
+    )
+
+
+def _traffic(lines: Iterable[Line], sizes: str | None) -> str:
+    heads = (
+        ("op", 1),
+        ("site", 1),
+        ("group", 1),
+        ("ops", 0),
+        ("bytes", 0),
+        ("waited", 0),
+        ("communicated", 0),
+        ("mean", 0),
+    )
+    head = "".join(f'<th class="{"text" if is_text else ""}">{name}</th>' for name, is_text in heads)
+    body = "".join(
+        f'<tr><td class="text">{escape(line.op)}</td><td class="text">{escape(line.site)}</td>'
+        f'<td class="text">{escape(line.group)}</td>{_cell(line.count, f"{line.count:,}")}'
+        f"{_cell(line.size_bytes, in_bytes(line.size_bytes))}{_cell(line.wait_s, in_seconds(line.wait_s))}"
+        f"{_cell(line.busy_s, in_seconds(line.busy_s))}{_cell(line.mean_s, in_seconds(line.mean_s))}</tr>"
+        for line in lines
+    )
+    plot = f"<h3>Size against bandwidth</h3>{sizes}" if sizes else ""
+    return (
+        '<section id="traffic"><h2>Communication</h2><p class="hint">By op and line of the program, of all ranks'
+        ' together. Click a heading to sort.</p><div class="scroll"><table class="sortable" id="by-site">'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{plot}</section>"
+    )
+
+
+def _cell(value: float, text: str) -> str:
+    return f'<td data-value="{value:.9g}">{text}</td>'
+
+
+def in_seconds(value: float) -> str:
+    if value >= 1:
+        return f"{value:,.2f} s"
+    return f"{value * 1e3:.2f} ms" if value >= 1e-3 else f"{value * 1e6:.0f} µs"
+
+
+def in_bytes(value: float) -> str:
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= factor:
+            return f"{value / factor:.2f} {unit}"
+    return f"{value:.0f} B"
+
+
+def _logs(content: Content) -> str:
+    left_out = f" {content.logs_left_out:,} older lines are only in the files." if content.logs_left_out else ""
+    return (
+        '<section id="logs"><h2>Logs</h2><p class="hint">Click a line: the moment it came is marked in the timeline.'
+        f'{left_out}</p><div class="logbar"><select id="log-rank" aria-label="rank"></select>'
+        '<input id="search" type="search" placeholder="search" aria-label="search">'
+        '<span id="log-count" class="hint"></span></div><div id="lines"></div></section>'
+    )
+
+
+def _facts(facts: Iterable[tuple[str, str]]) -> str:
+    rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in facts)
+    return f'<section id="facts"><h2>The run</h2><table class="facts"><tbody>{rows}</tbody></table></section>'

@@ -1,0 +1,115 @@
+"""`rollcall watch`, in the terminal: a table of ranks that refreshes in place, who holds the others up first."""
+
+import re
+import shlex
+import time
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.text import Text
+
+from rollcall.errors import UsageError
+from rollcall.launch.words import list_of
+from rollcall.report.live import LiveRun
+from rollcall.report.now import Observer, RankNow
+
+_COLOURS = {"waiting": "yellow", "communicating": "blue", "computing": "", "ended": "dim", "unseen": "dim"}
+_ROOM_LINES = 5  # around the table
+_COLUMNS = ("rank", "host", "state", "op", "for", "waits for", "holds up", "ops/s", "MB/s", "CPU", "memory")
+_LEFT = ("host", "state", "op", "waits for")
+_MOST_CELL = 48
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a terminal would obey it
+
+
+def watch(folder: Path, every_s: float, once: bool) -> None:
+    """Until the run is over, or Ctrl-C. Where nobody can see it refresh, one look is shown."""
+    run = LiveRun(folder)
+    run.refresh()
+    check_recorded(run)
+    observer = Observer(run)
+    console = Console(highlight=False)
+    if once or not console.is_terminal:
+        console = console if console.is_terminal else Console(highlight=False, width=160)
+        observer.look()
+        time.sleep(min(every_s, 0.5))  # speeds need two looks
+        console.print(_page(run, observer.look(), 10_000))
+        return
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while not run.is_over:
+            live.update(_page(run, observer.look(), console.height - _ROOM_LINES), refresh=True)
+            time.sleep(every_s)
+    console.print(_page(run, observer.look(), console.height - _ROOM_LINES))
+    console.print(
+        f"the run is over: [bold]{escape(str(run.facts.get('outcome', 'killed')))}[/]; `rollcall report` shows it all"
+    )
+
+
+def check_recorded(run: LiveRun) -> None:
+    if not run.rings and (run.is_over or not (run.facts.get("plan") or {}).get("record", True)):
+        raise UsageError(
+            f"{run.folder.name} has no rings, so there is nothing to watch: it ran with --no-record, or is over"
+            f" before its ranks began"
+        )
+
+
+def _page(run: LiveRun, ranks: list[RankNow], lines: int) -> RenderableType:
+    if not ranks:
+        return Text(f"{run.folder.name}: no rank has begun yet")
+    shown = ranks[: max(lines, 1)]
+    more = [Text(f"… and {len(ranks) - len(shown)} more", style="dim")] if len(shown) < len(ranks) else []
+    return Group(_summary(run, ranks), Text(""), _table(shown), *more)
+
+
+def _table(ranks: list[RankNow]) -> Text:
+    """Laid out by hand: rich takes ten times as long for a table, and this is done every second."""
+    rows = [list(_COLUMNS), *map(_cells, ranks)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for number, row in enumerate(rows):
+        style = _COLOURS[ranks[number - 1].state] if number else "bold"
+        for name, cell, width in zip(_COLUMNS, row, widths, strict=True):
+            is_alarm = number > 0 and name == "holds up"
+            text.append(cell.ljust(width) if name in _LEFT else cell.rjust(width), "bold red" if is_alarm else style)
+            text.append("  ")
+        text.append("\n")
+    text.right_crop(1)
+    return text
+
+
+def _summary(run: LiveRun, ranks: list[RankNow]) -> Text:
+    counts = Counter(each.state for each in ranks)
+    states = ", ".join(f"{count} {state}" for state, count in counts.most_common())
+    ops, speed = sum(each.ops_per_s for each in ranks), sum(each.mb_per_s for each in ranks)
+    text = Text(run.folder.name, style="bold")
+    text.append(
+        f"  attempt {run.attempt} · {shlex.join(map(str, run.facts.get('command') or []))}\n", style="not bold dim"
+    )
+    text.append(f"{len(ranks)} ranks: {states} · {ops:,.0f} ops/s · {speed:,.1f} MB/s", style="not bold")
+    return text
+
+
+def _cells(each: RankNow) -> list[str]:
+    is_here = each.state not in ("ended", "unseen")
+    cells = [
+        str(each.rank),
+        each.host,
+        each.state,
+        f"{each.op} at {each.site}" if each.site else each.op,
+        _time(each.since_s) if is_here else "",
+        list_of(list(each.waits_for)),
+        str(each.holds_up or ""),
+        f"{each.ops_per_s:,.0f}" if is_here else "",
+        f"{each.mb_per_s:,.1f}" if is_here else "",
+        f"{each.cpu_percent:.0f} %" if each.cpu_percent is not None and is_here else "",
+        f"{each.memory_bytes / 1e6:,.0f} MB" if each.memory_bytes is not None and is_here else "",
+    ]
+    return [_CONTROL.sub("", cell)[:_MOST_CELL] for cell in cells]
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 60:
+        return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"

@@ -1,0 +1,34 @@
+"""`rollcall report`: the files of a run → one page."""
+
+from pathlib import Path
+
+from rollcall.errors import UsageError
+from rollcall.explain.load import load
+from rollcall.explain.verdict import explained
+from rollcall.explain.view import View
+from rollcall.report import facts, logs, matrix, page, scene, traffic
+
+FILE = "report.html"
+
+
+def write(folder: Path, target: Path | None = None) -> Path:
+    """Write the page of a run, into its folder or where it is asked for; returns where it is."""
+    path = target or folder / FILE
+    text = page.render(gather(folder))
+    try:
+        path.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"cannot write {path} ({error.strerror}): choose another place with --out") from error
+    return path
+
+
+def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
+    """All attempts on the timeline; the verdict and all figures are of the last. `zero_ns` is where the time begins."""
+    told = facts.read(folder)
+    numbers = attempts_of(folder)
+    acts = [scene.Act.of(number, View(load(folder, number))) for number in numbers[:-1]]
+    run = load(folder)  # where there are no rings, this says so
+    view = View(run)
+    last = scene.Act.of(run.attempt, view)
+    staged = scene.stage([*acts, last], folder, told, zero_ns)
+    explanation = explained(view)

@@ -1,0 +1,106 @@
+"""A later run against an earlier one: differences count only beyond noise."""
+
+from pathlib import Path
+
+import pytest
+
+from rollcall.bench.comparing import compare
+from rollcall.bench.results import Results, Row, read
+from rollcall.bench.settings import Settings
+from rollcall.bench.sizes import in_words, ladder, parse, parse_list
+from rollcall.errors import UsageError
+
+
+def _row(*rounds_s: float, op: str = "all_reduce", size_bytes: int = 8) -> Row:
+    figures = dict.fromkeys(("mean_s", "min_s", "p50_s", "p90_s", "p99_s"), rounds_s[0])
+    return Row(
+        op=op, dtype="float32", size_bytes=size_bytes, place="out", iterations=5, algorithm_gb_s=1, bus_gb_s=1, wrong=0,
+        rounds_s=rounds_s, **figures,
+    )  # fmt: skip
+
+
+def _results(*rows: Row, backend: str = "gloo") -> Results:
+    return Results(
+        settings=Settings(), ranks=2, hosts=("a", "a"), backend=backend, device="cpu", versions={"torch": "2.13.0"},
+        seconds=1, rows=rows,
+    )  # fmt: skip
+
+
+STEADY = (1.00, 1.01, 0.99, 1.00, 1.02)
+
+
+@pytest.mark.parametrize(
+    ("now", "judgement"),
+    [
+        (STEADY, "same"),
+        ((1.03, 1.04, 1.03, 1.05, 1.04), "same"),  # below 5 %
+        ((1.5, 1.52, 1.49, 1.5, 1.51), "slower"),
+        ((0.7, 0.71, 0.7, 0.69, 0.7), "faster"),
+        ((0.9, 2.0, 1.4, 0.8, 1.6), "same"),  # slower in the middle, but its rounds are all over the place
+    ],
+)
+def test_only_what_is_beyond_noise_counts(now: tuple[float, ...], judgement: str) -> None:
+    """Rounds that differ among themselves as much as from the earlier run's say nothing."""
+    found = compare(_results(_row(*STEADY)), _results(_row(*now)))
+    assert [each.judgement for each in found.differences] == [judgement]
+
+
+def test_the_sentence_names_the_worst() -> None:
+    """The verdict counts what became slower and faster, and names the worst and the best."""
+    then = _results(_row(*STEADY), _row(*STEADY, size_bytes=1024), _row(*STEADY, op="barrier"))
+    slow, slower = (each * 2 for each in STEADY), (each * 3 for each in STEADY)
+    now = _results(_row(*slow), _row(*slower, size_bytes=1024), _row(*(each / 2 for each in STEADY), op="barrier"))
+    sentence = compare(then, now).sentence
+    assert "2 of 3 slower beyond noise, all_reduce of 1 KiB most: 3.00 × the time" in sentence
+    assert "1 of 3 faster beyond noise, barrier" in sentence
+
+
+def test_unlike_runs_are_named() -> None:
+    """What differs between the two runs beyond their figures is said."""
+    assert compare(_results(_row(*STEADY)), _results(_row(*STEADY), backend="nccl")).unlike == (
+        "backend: gloo then, nccl now",
+    )
+
+
+def test_nothing_in_common_is_an_error() -> None:
+    """Two runs of different ops cannot be compared."""
+    with pytest.raises(UsageError, match="has none of these ops"):
+        compare(_results(_row(*STEADY)), _results(_row(*STEADY, op="barrier")))
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": 99}'])
+def test_files_that_are_not_ours(text: str, tmp_path: Path) -> None:
+    """--compare with a file that bench did not write ends with one sentence."""
+    path = tmp_path / "before.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match="is not what `rollcall bench --json` writes"):
+        read(path)
+
+
+def test_results_come_back_as_they_were(tmp_path: Path) -> None:
+    """What is written can be read again, equal."""
+    results = _results(_row(*STEADY))
+    (tmp_path / "now.json").write_text(results.model_dump_json())
+    assert read(tmp_path / "now.json") == results
+
+
+def test_sizes_as_people_write_them() -> None:
+    """Sizes are read with and without units, and written for people."""
+    assert [parse(text) for text in ("8", "8B", "64K", "64kb", "1MiB", "1G")] == [
+        8,
+        8,
+        65536,
+        65536,
+        1 << 20,
+        1 << 30,
+    ]
+    assert parse_list("8-1K") == ladder(8, 1024) == (8, 32, 128, 512, 1024)
+    assert parse_list("1M,8") == (8, 1 << 20)
+    assert [in_words(size) for size in (8, 65536, 1 << 30)] == ["8 B", "64 KiB", "1 GiB"]
+
+
+@pytest.mark.parametrize("text", ["", "0", "eight", "-8", "8-", "1T", "64M-8"])
+def test_what_is_no_size(text: str) -> None:
+    """A size that cannot be is refused in words."""
+    with pytest.raises(UsageError):
+        parse_list(text)

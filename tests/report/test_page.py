@@ -1,0 +1,244 @@
+"""The report, in a real browser."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollcall.explain.load import load
+from rollcall.explain.view import View
+from rollcall.report.timeline import draw
+from tests.launch.conftest import Runner
+from tests.report.conftest import Looked
+
+Look = Callable[..., Looked]
+
+# The first op of this name on this lane.
+FIND = """([name, lane]) => { const t = rollcall.timeline;
+    for (let i = t.first[lane]; i < t.first[lane + 1]; i++) if (t.kinds[t.kind[i]].op === name) return i; }"""
+
+
+@pytest.fixture(scope="module")
+def opened(run: Runner, browser: Any) -> Iterator[Looked]:
+    page = Looked(browser, (run.latest() / "report.html").as_uri())
+    yield page
+    page.page.close()
+
+
+@pytest.fixture
+def shown(opened: Looked) -> Looked:
+    """The page of the run, as if it had just been opened."""
+    opened.ask(
+        """() => { const t = rollcall.timeline; t.MOST_BARS = 3000; t.show(0, t.duration); t.choose(-1);
+            document.getElementById('search').value = ''; rollcall.logbook.show(); }"""
+    )
+    opened.frame()
+    return opened
+
+
+def test_it_needs_nothing_else(run: Runner, shown: Looked) -> None:
+    """The page opens from the disk, complains of nothing and asks nobody for anything."""
+    assert shown.complaints == []
+    assert shown.asked == [(run.latest() / "report.html").as_uri()]
+    assert "http://" not in shown.ask("[...document.querySelectorAll('[src],link')].map(e => e.outerHTML).join()")
+
+
+def test_the_verdict_comes_first(shown: Looked) -> None:
+    """The verdict stands at the top, with the lines of the program around its site."""
+    verdict = shown.page.inner_text("#verdict")
+    assert "mismatched-reduce-op — look at rank 2" in verdict
+    assert "use the same reduce op on all ranks" in verdict
+    assert "dist.all_reduce(loss, op=" in shown.page.locator("#verdict .here").first.inner_text()
+    assert "def worst(world, loss):" in shown.page.locator("#verdict pre").first.inner_text()
+
+
+def test_columns_arrive_as_they_were(run: Runner, shown: Looked) -> None:
+    """What the page unpacks is what was packed: each op's time on each lane."""
+    bars = draw(View(load(run.latest())))
+    zero = bars.entered_ns.min()
+    expected = ((bars.begin_ns - zero) // 1000 / 1e6).tolist()
+    assert shown.ask("[...rollcall.timeline.start]") == pytest.approx(expected, abs=1e-9)
+    assert shown.ask("[...rollcall.timeline.wait]") == pytest.approx((bars.wait_ns // 1000 / 1e6).tolist(), abs=1e-9)
+    assert shown.ask("[...rollcall.timeline.first]")[-1] == len(expected)
+
+
+def _zoom_to(shown: Looked, op: int) -> None:
+    """The window must be wide enough that the op is more than a line."""
+    shown.ask(
+        "op => { const t = rollcall.timeline, d = t.wait[op] + t.busy[op] + 1e-5;"
+        " t.show(t.start[op] - d, t.start[op] + 2 * d); }",
+        op,
+    )
+    shown.frame()
+
+
+def test_hover_tells_the_op(shown: Looked) -> None:
+    """Over an op its name, rank, line, shape and bytes are told."""
+    shown.page.locator("#timeline").scroll_into_view_if_needed()
+    op = shown.ask(FIND, ["all_reduce", 1])
+    _zoom_to(shown, op)
+    shown.page.mouse.move(*shown.place_of(op, 1))
+    tip = shown.page.locator("#tip")
+    tip.wait_for(state="visible")
+    told = tip.inner_text()
+    for expected in (
+        "all_reduce · rank 1",
+        "train.py:13 in step_with_a_strange_name",
+        "float32 [1000], 4.00 kB",
+        "SUM",
+    ):
+        assert expected in told
+
+
+def test_a_click_lights_up_the_whole_call(run: Runner, shown: Looked) -> None:
+    """A click on an op outlines its call on all ranks, and an arrow leads to the last to come."""
+    table = load(run.latest()).table
+    arrived = [
+        int(table.entered_ns[table.where(table.is_one_of("all_reduce") & (table.rank == r)).rows[0]]) for r in range(3)
+    ]
+    last = arrived.index(max(arrived))
+    op = shown.ask(FIND, ["all_reduce", 0])
+    _zoom_to(shown, op)
+    shown.page.locator("#timeline").scroll_into_view_if_needed()
+    shown.page.mouse.click(*shown.place_of(op, 0))
+    shown.page.wait_for_selector("#chosen h3")
+    assert len(shown.ask("rollcall.timeline.models.chosen.data.left")) == 3
+    assert shown.ask("[...rollcall.timeline.models.arrow.data.y_end]") == [last]
+    told = shown.page.inner_text("#chosen")
+    assert "3 of 3 ranks" in told
+    assert f"rank {last}" in told.split("was the last to come")[0].splitlines()[-1]
+
+
+def test_a_send_belongs_to_its_receive(shown: Looked) -> None:
+    """A send and its receive are one call."""
+    send, recv = shown.ask(FIND, ["send", 0]), shown.ask(FIND, ["recv", 1])
+    assert shown.ask("([a, b]) => rollcall.timeline.call[a] === rollcall.timeline.call[b]", [send, recv])
+
+
+def test_zooming_changes_the_detail(shown: Looked) -> None:
+    """With more ops in view than can be told apart there is one image; zoomed in, each op is a bar."""
+    shown.ask("() => { rollcall.timeline.MOST_BARS = 40; rollcall.timeline.draw(); }")
+    assert shown.ask("[rollcall.timeline.isExact, rollcall.timeline.models.bars.data.left.length]") == [False, 0]
+    image = "rollcall.timeline.models.image.data"
+    assert shown.ask(f"{image}.dw[0]") == pytest.approx(shown.ask("rollcall.timeline.duration"))
+    assert shown.ask(f"new Set({image}.image[0]).size") >= 3  # all three colours
+    for _ in range(8):
+        shown.page.click("#zoom-in")
+    shown.frame()
+    assert shown.ask("rollcall.timeline.isExact")
+    assert shown.ask("rollcall.timeline.models.bars.data.left.length") > 0
+
+
+def test_the_wheel_zooms(shown: Looked) -> None:
+    """The mouse wheel over the timeline makes the shown time shorter."""
+    shown.page.locator("#timeline").scroll_into_view_if_needed()
+    width = "rollcall.timeline.plot.x_range.end - rollcall.timeline.plot.x_range.start"
+    before = shown.ask(width)
+    op = shown.ask(FIND, ["all_reduce", 1])
+    shown.page.mouse.move(*shown.place_of(op, 1))
+    shown.page.mouse.wheel(0, -400)
+    shown.page.wait_for_function(f"{width} < {before}")
+
+
+def test_search_finds_in_the_logs(shown: Looked) -> None:
+    """What is typed into the search is all that is shown, without a terminal's control codes."""
+    shown.page.fill("#search", "NEEDLE")
+    rows = shown.page.locator("#lines div")
+    assert rows.count() == 1
+    assert rows.first.inner_text().endswith("needle in the hay ") or "needle in the hay" in rows.first.inner_text()
+    assert "\x1b" not in rows.first.inner_text()
+    assert "title" not in rows.first.inner_text()
+
+
+def test_logs_join_the_timeline(shown: Looked) -> None:
+    """A line that was printed after a step carries a time between that step's all_reduce and the next one's."""
+    shown.page.fill("#search", "step 5 of rank 0")
+    shown.page.locator("#lines div").first.click()
+    [at] = shown.ask("[...rollcall.timeline.models.moment.data.x]")
+    begin, end = shown.ask(
+        """() => { const t = rollcall.timeline; const ops = [];
+            for (let i = t.first[0]; i < t.first[1]; i++) if (t.kinds[t.kind[i]].op === 'all_reduce') ops.push(i);
+            return [t.start[ops[5]] + t.wait[ops[5]] + t.busy[ops[5]], t.start[ops[7]] + t.wait[ops[7]]]; }"""
+    )
+    assert begin - 0.002 <= at <= end
+
+
+def test_nothing_that_was_printed_is_executed(shown: Looked) -> None:
+    """HTML in a log line is text, and a line of a megabyte is shortened."""
+    assert shown.ask("window.harm") is None
+    shown.page.fill("#search", "onerror")
+    assert "<img src=x" in shown.page.inner_text("#lines")
+    shown.page.fill("#search", "xxxxxxxx")
+    assert "(1,000,000 bytes)" in shown.page.inner_text("#lines")
+    assert len(shown.page.inner_text("#lines")) < 2000
+
+
+def test_the_table_sorts(shown: Looked) -> None:
+    """A click on a heading sorts by its numbers, a second one the other way round."""
+    heading = shown.page.locator("#by-site th", has_text="ops").first
+    values = "[...document.querySelectorAll('#by-site tbody tr')].map(row => Number(row.cells[3].dataset.value))"
+    heading.click()
+    assert shown.ask(values) == sorted(shown.ask(values), reverse=True)
+    heading.click()
+    assert shown.ask(values) == sorted(shown.ask(values))
+    assert sum(shown.ask(values)) == shown.ask("rollcall.timeline.start.length")
+
+
+def test_dark_where_the_system_is_dark(run: Runner, look: Look) -> None:
+    """The page follows the system's colours, and the button changes them."""
+    dark = look(run.latest() / "report.html", color_scheme="dark")
+    background = "getComputedStyle(document.body).backgroundColor"
+    before = dark.ask(background)
+    dark.page.click("#theme")
+    assert dark.ask(background) != before
+    assert dark.complaints == []
+
+
+def test_it_prints(run: Runner, shown: Looked, tmp_path: Path) -> None:
+    """On paper there are no buttons, and everything else is there."""
+    shown.page.emulate_media(media="print")
+    assert not shown.page.locator("#theme").is_visible()
+    assert not shown.page.locator("#search").is_visible()
+    assert shown.page.locator("#verdict").is_visible()
+    shown.page.pdf(path=tmp_path / "page.pdf")
+    shown.page.emulate_media(media="screen")
+    assert (tmp_path / "page.pdf").stat().st_size > 20_000
+
+
+def test_facts_are_told(run: Runner, shown: Looked) -> None:
+    """Command, versions, ranks, hosts and outcome stand in a table."""
+    told = shown.page.inner_text("#facts")
+    for expected in (
+        "run -n 3 --report train.py",
+        "torch 2.",
+        "3, of which 3 are recorded",
+        "one host, one clock",
+        "ok",
+    ):
+        assert expected in told
+
+
+RESTARTED = """\
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:
+    os.kill(os.getpid(), 9)
+dist.all_reduce(torch.ones(1))
+"""
+
+
+def test_deaths_and_restarts_are_marks(rollcall: Runner, look: Look) -> None:
+    """A rank that was killed has a cross on its lane, and the next attempt begins at a line."""
+    rollcall.script(RESTARTED)
+    found = rollcall("run", "-n", 2, "--max-restarts", 1, "script.py")
+    assert found.code == 0, found.err
+    assert rollcall("report", "--out", "page.html").code == 0
+    shown = look(rollcall.folder / "page.html")
+    deaths: list[dict[str, Any]] = shown.ask("rollcall.timeline.deaths")
+    assert [death["lane"] for death in deaths if "SIGKILL" in death["how"]] == [1]
+    assert shown.ask("rollcall.timeline.attempts.map(a => a.number)") == [0, 1]
+    assert len(shown.ask("[...rollcall.timeline.models.attempts.data.x]")) == 1
+    assert shown.ask("rollcall.timeline.lanes.map(lane => lane.alive.length)") == [2, 2]
+    assert shown.complaints == []
