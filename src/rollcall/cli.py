@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from rollcall.errors import RollcallError, say
+from rollcall.lab import options as lab_options
 from rollcall.launch import doctor_options, options
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app.command(context_settings={"allow_interspersed_args": False})(options.run)
 
 
 app.command()(doctor_options.doctor)
+app.command()(lab_options.lab)
 
 
 @app.command()

@@ -1,0 +1,238 @@
+"""Which way an experiment is run: on ranks of its own, or inside a world that torchrun or `rollcall run` has made.
+
+measure → judge → draw → say. What was measured stays in the run's folder: lab.json and pictures/.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from rollcall.env import Place
+from rollcall.errors import UsageError
+from rollcall.lab import NAMES, show
+from rollcall.lab.experiment import Experiment, Results, Settings, Verdict, load
+from rollcall.launch.plan import Plan, Program
+from rollcall.launch.runs import RunFolder, command_line
+
+DEFAULT_RANKS = 4
+Tick = Callable[[], None]
+
+
+def check(experiment: Experiment, settings: Settings) -> Settings:
+    """The settings, if this experiment can be run with them."""
+    if settings.trials < 1:
+        raise UsageError(f"--trials {settings.trials} measures nothing: use 1 or more")
+    if settings.world_size < experiment.least_ranks:
+        raise UsageError(
+            f"{experiment.name} needs {experiment.least_ranks} ranks or more, and -n {settings.ranks} gives"
+            f" {settings.world_size}: use -n {experiment.least_ranks}"
+        )
+    own_hosts = max((arm.virtual_hosts or 1 for arm in experiment.arms), default=1)
+    if own_hosts > 1 and settings.virtual_hosts:
+        raise UsageError(f"{experiment.name} compares hosts by itself: leave --virtual-hosts out")
+    if settings.ranks % own_hosts:
+        raise UsageError(
+            f"{experiment.name} spreads its ranks over {own_hosts} hosts, and -n {settings.ranks} cannot be shared"
+            f" evenly: use -n {settings.ranks + own_hosts - settings.ranks % own_hosts}"
+        )
+    for parameter in settings.extras:
+        if not experiment.takes(parameter):
+            raise UsageError(f"--{parameter} is not for {experiment.name}: leave it out")
+    return settings
+
+
+def one(experiment: Experiment, settings: Settings, as_json: bool, with_picture: bool) -> int:
+    """Run one experiment on ranks of its own, and state the verdict."""
+    check(experiment, settings)
+    with _progress(len(experiment.arms) or 1) as (bar, tick):
+        bar(experiment.name)
+        told, say = _perform(experiment, settings, tick, with_picture)
+    if as_json:
+        print(json.dumps(told, indent=2))
+    else:
+        say(None)
+    return 1 if told["violations"] else 0
+
+
+def all_of_them(make: Callable[[Experiment], Settings], as_json: bool, with_picture: bool) -> int:
+    """The whole lab, one experiment after the other. One that is violated does not keep the others from running."""
+    plans = [(experiment, check(experiment, make(experiment))) for experiment in map(load, NAMES)]
+    everything, begun = [], time.monotonic()
+    with _progress(sum(len(experiment.arms) or 1 for experiment, _ in plans)) as (bar, tick):
+        for experiment, settings in plans:
+            bar(experiment.name)
+            told, say = _perform(experiment, settings, tick, with_picture)
+            everything.append(told)
+            if not as_json:
+                say(bar.console)
+    violated = [told["experiment"] for told in everything if told["violations"]]
+    if as_json:
+        print(json.dumps(everything, indent=2))
+    else:
+        took = f"{len(everything)} experiments in {time.monotonic() - begun:.0f} s"
+        print(f"\n{took}: " + (f"an invariant was violated in {', '.join(violated)}" if violated else "all measured"))
+    return 1 if violated else 0
+
+
+def collect(experiment: Experiment, settings: Settings, folder: Path, tick: Tick = lambda: None) -> Results:
+    """What the ranks bring back: from one world, or from one world per arm."""
+    from rollcall.lab import worlds
+
+    if not experiment.arms:
+        results = worlds.measure(experiment, settings, folder)
+        tick()
+        return results
+    endings = {}
+    for arm in experiment.arms:
+        endings[arm.name] = worlds.measure_arm(experiment, arm, settings, folder / "arms" / arm.name.replace(" ", "-"))
+        tick()
+    return endings
+
+
+def _perform(
+    experiment: Experiment, settings: Settings, tick: Tick, with_picture: bool
+) -> tuple[dict[str, Any], Callable[[Console | None], None]]:
+    folder = _open_folder(experiment, settings)
+    begun = time.monotonic()
+    try:
+        results = collect(experiment, settings, folder.path, tick)
+    except BaseException:
+        folder.save(outcome="failed", exit_code=1, seconds=time.monotonic() - begun)
+        raise
+    verdict, picture, told = conclude(experiment, settings, results, folder.path, with_picture)
+    folder.save(
+        outcome="failed" if verdict.exit_code else "ok", exit_code=verdict.exit_code, seconds=time.monotonic() - begun
+    )
+    return told, lambda console: show.say_verdict(experiment, settings, verdict, picture, console)
+
+
+def conclude(
+    experiment: Experiment, settings: Settings, results: Results, folder: Path, with_picture: bool
+) -> tuple[Verdict, Path | None, dict[str, Any]]:
+    """Judge, draw, and keep everything in a folder."""
+    verdict = experiment.judge(results)
+    picture = None
+    if with_picture:
+        from rollcall.lab import pictures
+
+        picture = folder / "pictures" / f"{experiment.name}.png"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        pictures.save(experiment.draw, results, picture)
+    told = show.to_json(experiment, settings, verdict, results, picture)
+    (folder / "lab.json").write_text(json.dumps(told, indent=2) + "\n")
+    return verdict, picture, told
+
+
+def _open_folder(experiment: Experiment, settings: Settings) -> RunFolder:
+    plan = Plan(
+        Program("module", f"lab-{experiment.name}"), slots=settings.world_size, run_id=f"lab-{experiment.name}",
+        cwd=os.getcwd(),
+    )  # fmt: skip
+    folder = RunFolder.create(plan, command_line())
+    folder.note_attempt(0, world_size=settings.world_size)
+    return folder
+
+
+class _Bar:
+    def __init__(self, progress: Progress, total: int) -> None:
+        self.console = progress.console
+        self._progress = progress
+        self._task = progress.add_task("", total=total)
+
+    def __call__(self, name: str) -> None:
+        self._progress.update(self._task, description=name)
+
+    def tick(self) -> None:
+        self._progress.advance(self._task)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[tuple[_Bar, Tick]]:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("[bold]{task.description}[/]"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = _Bar(progress, total)
+        yield bar, bar.tick
+
+
+# ---- inside a world that somebody else has made
+
+
+def in_world(
+    experiment: Experiment,
+    settings: Settings,
+    place: Place,
+    arm: str | None,
+    results: Path | None,
+    as_json: bool,
+    with_picture: bool,
+) -> int:
+    """This process is a rank already: measure with the others; rank 0 states the verdict."""
+    settings = replace(settings, ranks=place.world_size, virtual_hosts=None)
+    if experiment.arms and arm is None:
+        # Each arm needs a world of its own: rank 0 makes them, the others have nothing to do.
+        return one(experiment, settings, as_json, with_picture) if place.rank == 0 else 0
+    check(replace(experiment, arms=()), settings)
+    if arm is not None:
+        experiment.arm(arm)
+    if results is not None:
+        return _leave_value(experiment, settings, arm, results)
+    from rollcall.group import init
+
+    with init(settings.backend) as world:
+        if arm is not None:
+            value = experiment.measure(world, arm, settings.trials)
+            world.logger.info(f"{arm}: {json.dumps(value)}")
+            return 0
+        values = gather(world, experiment.measure(world, settings.trials, **settings.extras))
+    if values is None:
+        return 0
+    folder = Path(os.environ["ROLLCALL_RUN"]) if "ROLLCALL_RUN" in os.environ else None
+    folder = folder or _open_folder(experiment, settings).path
+    verdict, picture, told = conclude(experiment, settings, values, folder, with_picture)
+    if as_json:
+        print(json.dumps(told, indent=2))
+    else:
+        show.say_verdict(experiment, settings, verdict, picture)
+    return verdict.exit_code
+
+
+def _leave_value(experiment: Experiment, settings: Settings, arm: str | None, folder: Path) -> int:
+    """For one who has started us by `rollcall run`, and waits: what this rank measured, or why it could not."""
+    from rollcall.group import init
+
+    rank = os.environ["RANK"]
+    left: dict[str, Any] = {}
+    try:
+        with init(settings.backend) as world:
+            words = (settings.trials,) if arm is None else (arm, settings.trials)
+            left = {"value": experiment.measure(world, *words, **settings.extras)}
+    except Exception as error:
+        left = {"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
+        raise
+    finally:
+        (folder / f"rank-{rank}.json").write_text(json.dumps(left))
+    return 0
+
+
+def gather(world: Any, value: Any) -> Results | None:
+    """The values of all ranks, on rank 0."""
+    import torch.distributed as dist
+
+    everyone: list[Any] | None = [None] * world.size if world.is_first else None
+    dist.gather_object(value, everyone)
+    return json.loads(json.dumps(everyone)) if everyone is not None else None
