@@ -32,4 +32,4 @@ NAMES_ALL = (
     "hosts",
     "scaling",
 )
-NAMES = ("hello", "barrier")
+NAMES = ("hello", "barrier", "send", "isend", "collectives")
