@@ -14,7 +14,7 @@ What they share: experiment (the values above), options (the command line), perf
 run), worlds (its ranks), by_hand (nodes that are started one by one), show, pictures, pages.
 """
 
-NAMES_ALL = (
+NAMES = (
     "hello",
     "barrier",
     "send",
@@ -32,4 +32,3 @@ NAMES_ALL = (
     "hosts",
     "scaling",
 )
-NAMES = ("hello", "barrier", "send", "isend", "collectives")

@@ -178,9 +178,7 @@ def expected_of_op(name: str, size: int) -> float:
 def judge(results: Results) -> Verdict:
     size = len(results)
     wrong = [
-        name
-        for name in COLLECTIVES
-        if [result["seen"][name]["after"] for result in results] != expected(name, size)
+        name for name in COLLECTIVES if [result["seen"][name]["after"] for result in results] != expected(name, size)
     ]
     ops = results[0]["reduce_ops"]
     refused = [name for name, value in ops.items() if isinstance(value, str)]
@@ -228,7 +226,17 @@ def judge(results: Results) -> Verdict:
 
 def draw(results: Results, figure: "Figure") -> None:
     figure.set_size_inches(10, 1.2 + 0.62 * len(results) * 3)
-    names = ("broadcast", "scatter", "gather", "all_gather", "all_to_all", "barrier", "reduce", "all_reduce", "reduce_scatter")
+    names = (
+        "broadcast",
+        "scatter",
+        "gather",
+        "all_gather",
+        "all_to_all",
+        "barrier",
+        "reduce",
+        "all_reduce",
+        "reduce_scatter",
+    )
     for axes, name in zip(figure.subplots(3, 3).flat, names, strict=True):
         _draw_one(axes, name, [result["seen"][name] for result in results], [min(r["bytes"][name]) for r in results])
     figure.suptitle(

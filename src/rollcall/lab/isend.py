@@ -139,9 +139,7 @@ def judge(results: Results) -> Verdict:
             Table(
                 "Trials with wrong content on the receiver",
                 ("what", "trials", "share of elements, where wrong"),
-                tuple(
-                    (way, f"{wrong[way]} of {trials}", f"{share[way]:.0%}" if wrong[way] else "—") for way in wrong
-                ),
+                tuple((way, f"{wrong[way]} of {trials}", f"{share[way]:.0%}" if wrong[way] else "—") for way in wrong),
             ),
         ),
     )
@@ -169,7 +167,9 @@ def draw(results: Results, figure: "Figure") -> None:
         wrong = sum(count > 0 for count in seen[way])
         right.barh(row, trials, color="#EDEDED", height=0.55)
         right.barh(row, wrong, color=RED if wrong else GREEN, height=0.55)
-        right.text(trials * 1.02, row, f"{wrong} of {trials}", va="center", color=RED if wrong else GREEN, weight="bold")
+        right.text(
+            trials * 1.02, row, f"{wrong} of {trials}", va="center", color=RED if wrong else GREEN, weight="bold"
+        )
     right.set_yticks(range(4), checks)
     right.invert_yaxis()
     right.set_xlim(0, trials * 1.22)

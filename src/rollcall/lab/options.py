@@ -10,6 +10,7 @@ import typer
 
 from rollcall.errors import RollcallError, UsageError, say
 
+_LARGEST_OF_ALL = "64MB"  # of bandwidth, where it is one of sixteen
 _BY_HAND = "Run it once, node by node, as the origin's programs were"
 
 
@@ -93,9 +94,8 @@ def lab(
     def settings_for(experiment: Any) -> Settings:
         hosts = virtual_hosts or 1
         chosen = ranks if ranks is not None else max(1, perform.DEFAULT_RANKS // hosts)
-        return Settings(
-            chosen, trials if trials is not None else experiment.trials, backend, virtual_hosts, dict(extras)
-        )
+        own = {**({"largest": _LARGEST_OF_ALL} if name == "all" and experiment.takes("largest") else {}), **extras}
+        return Settings(chosen, trials if trials is not None else experiment.trials, backend, virtual_hosts, own)
 
     if virtual_hosts is not None and virtual_hosts < 1:
         raise UsageError(f"--virtual-hosts {virtual_hosts} is not possible: use 1 or more")
