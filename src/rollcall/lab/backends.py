@@ -1,10 +1,11 @@
 """python -m rollcall.lab.backends
 
-Is gloo slower than nccl, and why? Gloo works in the CPU's memory: a tensor on a GPU has to be copied down, reduced over
-the network, and copied up again. NCCL moves it from GPU to GPU.
+Is gloo slower than nccl, and why? Gloo works in the CPU's memory: a tensor on a GPU has to be copied down, reduced
+over the network, and copied up again. NCCL moves it from GPU to GPU.
 
-On a machine with GPUs we measure all of it: the copies, gloo on tensors of the GPU and of the CPU, and nccl, which needs
-a GPU for each rank. On a machine without, there is the CPU's half: gloo's all_reduce, and what a copy costs there.
+On a machine with GPUs we measure all of it: the copies, gloo on tensors of the GPU and of the CPU, and nccl, which
+needs a GPU for each rank. On a machine without, there is the CPU's half: gloo's all_reduce, and what a copy costs
+there.
 """
 
 import time

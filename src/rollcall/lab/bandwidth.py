@@ -1,10 +1,10 @@
 """python -m rollcall.lab.bandwidth
 
-How fast is an all_reduce? From 512 KB to 1 GB, each size doubled from the last, warmed up, repeated, and the times of all
-ranks gathered.
+How fast is an all_reduce? From 512 KB to 1 GB, each size doubled from the last, warmed up, repeated, and the times
+of all ranks gathered.
 
-Algorithm bandwidth is size over time: what your program sees. Bus bandwidth is that times 2(n−1)/n, which is what each
-rank has to send: it can be compared with what the network is sold as, whatever the number of ranks.
+Algorithm bandwidth is size over time: what your program sees. Bus bandwidth is that times 2(n−1)/n, which is what
+each rank has to send: it can be compared with what the network is sold as, whatever the number of ranks.
 """
 
 import re
@@ -112,7 +112,8 @@ def judge(results: Results) -> Verdict:
     columns = ("size", "trials", "mean", "sd", "p5", "p50", "p95", "algorithm GB/s", "bus GB/s")
     return Verdict(
         f"an all_reduce of {in_bytes(sizes[0])} takes {in_time(first['mean_s'])} ± {in_time(first['sd_s'])}, one of"
-        f" {in_bytes(sizes[-1])} {in_time(last['mean_s'])} ± {in_time(last['sd_s'])} (mean ± sd on {len(results)} ranks);"
+        f" {in_bytes(sizes[-1])} {in_time(last['mean_s'])} ± {in_time(last['sd_s'])} (mean ± sd on"
+        f" {len(results)} ranks);"
         f" the best bus bandwidth is {stats[best]['bus_bytes_per_s'] / 1e9:.2f} GB/s at {in_bytes(best)}",
         {"sizes": {str(size): each for size, each in stats.items()}, "best_bytes": best},
         (

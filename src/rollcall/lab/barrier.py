@@ -1,10 +1,11 @@
 """python -m rollcall.lab.barrier
 
-Does order hold without a barrier? Every rank writes a message, and then has a result. Without a barrier nobody waits
-for anybody, so one rank's result may come before another rank's message. With a barrier between the two it never does.
+Does order hold without a barrier? Every rank writes a message, and then has a result. Without a barrier nobody
+waits for anybody, so one rank's result may come before another rank's message. With a barrier between the two it
+never does.
 
-An inversion is a trial in which some rank's result came before another rank's message. We count them, and ask by how
-much; once with all ranks alike, and once with a rank that comes late.
+An inversion is a trial in which some rank's result came before another rank's message. We count them, and ask by
+how much; once with all ranks alike, and once with a rank that comes late.
 """
 
 import time
@@ -109,7 +110,8 @@ def judge(results: Results) -> Verdict:
         f"without a barrier some rank's result came before another rank's message in {none['inversions']} of {trials}"
         f" trials, by {in_time(none['median_lead_s'])} (median), and with a slow rank in {slow['inversions']}, by"
         f" {in_time(slow['median_lead_s'])}; with a barrier in {held['inversions']} and {late['inversions']} of"
-        f" {trials}. There the others waited {in_time(max(waited[:-1]))} for the slow rank {len(results) - 1}, which waited"
+        f" {trials}. There the others waited {in_time(max(waited[:-1]))} for the slow rank {len(results) - 1},"
+        f" which waited"
         f" {in_time(waited[-1])} itself",
         numbers,
         (

@@ -193,8 +193,10 @@ def judge(results: Results) -> Verdict:
     is_counted = most > 0
     right = len(COLLECTIVES) - len(wrong)
     return Verdict(
-        f"{right} of {len(COLLECTIVES)} collectives did what their names say, and {len(ops) - len(refused)} of {len(ops)}"
-        f" reduce ops ({', '.join(refused) or 'none'} not on this backend). For an all_reduce of 1 MB each of the {size}"
+        f"{right} of {len(COLLECTIVES)} collectives did what their names say, and {len(ops) - len(refused)} of"
+        f" {len(ops)}"
+        f" reduce ops ({', '.join(refused) or 'none'} not on this backend). For an all_reduce of 1 MB each of"
+        f" the {size}"
         f" ranks sent {most:.2f} MB: 2(n−1)/n would be {ring:.2f}; for a broadcast, rank 0"
         f" sent {in_bytes(sent['broadcast'][0])}",
         {"sent_bytes": sent, "refused": refused, "wrong": wrong, "wrong_ops": bad_ops, "ring_share": ring},

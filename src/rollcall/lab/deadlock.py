@@ -1,7 +1,7 @@
 """python -m rollcall.lab.deadlock
 
-How does it look when everyone waits? Nothing crashes, nothing is printed, the processors are idle: each rank sits in a
-call that only another rank can end, which sits in one as well.
+How does it look when everyone waits? Nothing crashes, nothing is printed, the processors are idle: each rank sits
+in a call that only another rank can end, which sits in one as well.
 
 Three ways to get there, each beside a twin that does the same without the circle; and what `rollcall explain` says,
 from the recording alone.
@@ -108,7 +108,8 @@ def judge(results: Results) -> Verdict:
     wanted = {"recv recv": swapped, "ring of receives": [float(rank) for rank in left], "send send": swapped}
     mended = [arm for arm in BUGS if results[f"{arm}, mended"]["values"] == wanted[arm]]
     return Verdict(
-        f"like nothing at all: {len(hung)} of {len(BUGS)} hung until they were ended after {HANG_S:g} s, without a word."
+        f"like nothing at all: {len(hung)} of {len(BUGS)} hung until they were ended after {HANG_S:g} s, without"
+        f" a word."
         f" From the recording, explain called {len(named)} of them p2p-deadlock and named the ranks and lines of the"
         f" circle; {len(mended)} of {len(BUGS)} twins that break the circle came to their end, with the right values",
         {

@@ -7,6 +7,7 @@ without averaging, and with an averaging that silently does nothing.
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -122,7 +123,7 @@ def watch_one_step(world: "World", seed: int) -> dict[str, Any]:
     return {
         "weight": weight,
         "gradient": gradient,
-        "took_s": [later - earlier for earlier, later in zip(took, took[1:], strict=False)],
+        "took_s": [later - earlier for earlier, later in pairwise(took)],
         "off_by_average": float((moved - RATE * first.grad).abs().max()),
         "off_by_own": float((moved - RATE * own).abs().max()),
     }
@@ -165,9 +166,11 @@ def judge(results: Results) -> Verdict:
     own = {step["gradient"][2] for step in steps}
     took = [median([step["took_s"][place] for step in steps]) for place in range(4)]
     return Verdict(
-        f"the average: the update moved the weights by the rate times the averaged gradient (off by {by_average:.1g}; by"
+        f"the average: the update moved the weights by the rate times the averaged gradient (off by"
+        f" {by_average:.1g}; by"
         f" its own gradient it would be off by {by_own:.1g}), and backward and averaging moved them not at all. After"
-        f" {STEPS} steps the weights are from those of one process on the whole batch by {apart['by hand']:.1g} by hand,"
+        f" {STEPS} steps the weights are from those of one process on the whole batch by {apart['by hand']:.1g}"
+        f" by hand,"
         f" {apart['DDP']:.1g} with DDP; without averaging by {apart['no averaging']:.2g}, and the ranks have drifted"
         f" {spread['no averaging']:.2g} apart. The trap averaged {results[0]['averaged']['the trap']} of 4 parameters,"
         f" said nothing, and drifted as far ({spread['the trap']:.2g})",
@@ -228,7 +231,9 @@ def judge(results: Results) -> Verdict:
 
 def _spread(finals: list[list[list[float]]]) -> float:
     """How far apart two ranks are at most, in any weight of any trial."""
-    return max(max(column) - min(column) for trial in zip(*finals, strict=True) for column in zip(*trial, strict=True))
+    return max(
+        float(max(column) - min(column)) for trial in zip(*finals, strict=True) for column in zip(*trial, strict=True)
+    )
 
 
 def draw(results: Results, figure: "Figure") -> None:

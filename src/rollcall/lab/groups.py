@@ -95,9 +95,11 @@ def judge(results: Results) -> Verdict:
     swapped, partial = results["another order"], results["members only"]
     kinds = {arm: (ending["verdict"] or {}).get("kind", "nothing") for arm, ending in results.items()}
     return Verdict(
-        f"a broadcast reached {sum(inside)} of {len(inside)} members of its own group and nobody else. A rank that calls a"
+        f"a broadcast reached {sum(inside)} of {len(inside)} members of its own group and nobody else. A rank"
+        f" that calls a"
         f" broadcast of a group it is not in goes on unchanged, with a warning (explain: {kinds['a stranger calls']})."
-        f" new_group in another order: {_in_words(swapped)} (explain: {kinds['another order']}); new_group by its members"
+        f" new_group in another order: {_in_words(swapped)} (explain: {kinds['another order']}); new_group by"
+        f" its members"
         f" alone: {_in_words(partial)} (explain: {kinds['members only']})",
         {"ended": {arm: ending["ended"] for arm, ending in results.items()}, "explain": kinds},
         (
@@ -183,7 +185,8 @@ def draw(results: Results, figure: "Figure") -> None:
 
 WALK = (two_groups, stranger, another_order, members_only)
 NEXT = (
-    "`rollcall run -n 4 --hang-after 3 --on-hang stop -m rollcall.lab.groups --arm 'members only'`: see it hang, and be named",
+    "`rollcall run -n 4 --hang-after 3 --on-hang stop -m rollcall.lab.groups --arm 'members only'`: see it hang,"
+    " and be named",
     "`rollcall lab collectives`: what can be done in a group",
 )
 

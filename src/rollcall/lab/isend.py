@@ -2,9 +2,9 @@
 
 What may I touch before wait()? isend and irecv return at once, and the transfer goes on behind your back.
 
-What is gained: work that needs no communication is done meanwhile. What goes wrong: a tensor that is overwritten before
-wait() may be sent with its new content, and a tensor that is read before wait() still has its old content. Rank 0 sends,
-rank 1 receives; other ranks only watch.
+What is gained: work that needs no communication is done meanwhile. What goes wrong: a tensor that is overwritten
+before wait() may be sent with its new content, and a tensor that is read before wait() still has its old content.
+Rank 0 sends, rank 1 receives; other ranks only watch.
 """
 
 import time
@@ -116,7 +116,8 @@ def judge(results: Results) -> Verdict:
     saved = 1 - overlapped / blocking
     return Verdict(
         f"irecv, work, wait() took {in_time(overlapped)} where recv and then work took {in_time(blocking)}"
-        f" ({saved:.0%} less). A tensor that was overwritten before wait() arrived wrong in {wrong['overwritten early']} of"
+        f" ({saved:.0%} less). A tensor that was overwritten before wait() arrived wrong in"
+        f" {wrong['overwritten early']} of"
         f" {trials} trials ({share['overwritten early']:.0%} of its elements), one that was read before wait() was not"
         f" there yet in {wrong['read early']}; after wait() in {wrong['overwritten after wait']} and"
         f" {wrong['read after wait']}",

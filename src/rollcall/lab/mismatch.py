@@ -1,7 +1,8 @@
 """python -m rollcall.lab.mismatch
 
-What if the ranks disagree? One rank calls all_reduce with another shape, another dtype, another reduce op; or the same
-calls in another order; or names another root. Which of these crash, which hang, and which compute garbage in silence?
+What if the ranks disagree? One rank calls all_reduce with another shape, another dtype, another reduce op; or the
+same calls in another order; or names another root. Which of these crash, which hang, and which compute garbage in
+silence?
 """
 
 from collections.abc import Callable
@@ -99,7 +100,7 @@ ARMS = tuple(
 
 
 def measure(world: "World", arm: str, trials: int) -> Values:
-    return WAYS[arm](world, is_odd=world.rank == world.size - 1)
+    return WAYS[arm](world, world.rank == world.size - 1)
 
 
 def fate(ending: dict[str, Any]) -> str:
@@ -123,8 +124,10 @@ def judge(results: Results) -> Verdict:
         f"of {len(bugs)} disagreements {len(by_fate['crash'])} crash ({listed['crash']}), {len(by_fate['hang'])} hang"
         f" ({listed['hang']}) and {len(by_fate['garbage'])} compute garbage in silence ({listed['garbage']})"
         + (f"; {listed['right']} came out right by luck" if by_fate["right"] else "")
-        + f". explain found something in {sum(kinds[arm] != 'nothing' for arm in bugs)} of them, with the odd rank among"
-        f" those to look at in {len(named)}, and {'nothing' if kinds['nothing'] == 'nothing' else kinds['nothing']} where"
+        + f". explain found something in {sum(kinds[arm] != 'nothing' for arm in bugs)} of them, with the odd"
+        f" rank among"
+        f" those to look at in {len(named)}, and"
+        f" {'nothing' if kinds['nothing'] == 'nothing' else kinds['nothing']} where"
         f" all agree",
         {"fates": fates, "explain": kinds, "odd_rank": last},
         (
@@ -154,7 +157,7 @@ def judge(results: Results) -> Verdict:
 
 def _shown(ending: dict[str, Any], rank: int) -> str:
     if ending["errors"][rank]:
-        return ending["errors"][rank][:60]
+        return str(ending["errors"][rank])[:60]
     values = ending["values"][rank]
     return " ".join(f"{value:.3g}" for value in values) if values else "no result"
 

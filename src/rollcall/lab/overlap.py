@@ -1,10 +1,10 @@
 """python -m rollcall.lab.overlap
 
-Why is DDP faster than averaging by hand? It does not wait for the end of backward: as soon as a few gradients are there
-(a bucket), it sends them, while backward goes on with the layers before.
+Why is DDP faster than averaging by hand? It does not wait for the end of backward: as soon as a few gradients are
+there (a bucket), it sends them, while backward goes on with the layers before.
 
-Backward is computed by a stand-in for a GPU: each layer takes a few milliseconds in which this CPU has nothing to do. On
-a CPU that computes itself, communication has to share the cores with it, and there is less to gain.
+Backward is computed by a stand-in for a GPU: each layer takes a few milliseconds in which this CPU has nothing to
+do. On a CPU that computes itself, communication has to share the cores with it, and there is less to gain.
 """
 
 import contextlib
@@ -37,12 +37,12 @@ class Elsewhere(torch.autograd.Function):
     """A layer that something else computes: its backward takes LAYER_S, and leaves this CPU alone."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, value: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(weight)
         return value + weight[0]
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         (weight,) = ctx.saved_tensors
         time.sleep(LAYER_S)
         return gradient, torch.ones_like(weight)
@@ -70,14 +70,15 @@ def watch(model: nn.Module, events: Events) -> None:
             now = time.monotonic()
             events.append([f"layer {place}", now - LAYER_S, now])
 
-        parameter.register_post_accumulate_grad_hook(note)
+        parameter.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
 
 
 def average_by_hand(model: nn.Module, size: int, events: Events) -> None:
     for parameter in model.parameters():
         began = time.monotonic()
+        assert parameter.grad is not None
         dist.all_reduce(parameter.grad)
-        parameter.grad /= size  # type: ignore[operator]
+        parameter.grad /= size
         events.append(["all_reduce", began, time.monotonic()])
 
 
@@ -86,7 +87,7 @@ def noting_hook(size: int, events: Events) -> Callable[[Any, Any], Any]:
 
     def hook(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         began, buffer = time.monotonic(), bucket.buffer()
-        future = dist.all_reduce(buffer, async_op=True).get_future()  # type: ignore[union-attr]
+        future: torch.futures.Future[Any] = dist.all_reduce(buffer, async_op=True).get_future()
 
         def done(_: Any) -> torch.Tensor:
             events.append(["all_reduce", began, time.monotonic()])
@@ -99,8 +100,8 @@ def noting_hook(size: int, events: Events) -> Callable[[Any, Any], Any]:
 
 def make_ways(world: "World", events: Events) -> dict[str, Callable[[], None]]:
     """One step in each way, each with a model of its own."""
-    value = torch.zeros(1, requires_grad=True)
-    plain = Model()
+    value = torch.zeros(1, requires_grad=True, device=world.device)
+    plain = Model().to(world.device)
     watch(plain, events)
 
     def by_hand() -> None:
@@ -109,10 +110,10 @@ def make_ways(world: "World", events: Events) -> dict[str, Callable[[], None]]:
 
     ways: dict[str, Callable[[], None]] = {"by hand, after backward": by_hand}
     for name, bucket_mb in (("DDP, 1 MB buckets", 1), ("DDP, 2 MB buckets", 2), ("DDP, one bucket", 1000)):
-        inner = Model()
+        inner = Model().to(world.device)
         watch(inner, events)
         model = DistributedDataParallel(inner, bucket_cap_mb=bucket_mb)
-        model.register_comm_hook(None, noting_hook(world.size, events))  # type: ignore[no-untyped-call]
+        model.register_comm_hook(None, noting_hook(world.size, events))
 
         def step(model: DistributedDataParallel = model) -> None:
             model(value).sum().backward()
@@ -155,11 +156,13 @@ def judge(results: Results) -> Verdict:
     compute = LAYERS * LAYER_S
     best = min((small, medium), key=lambda way: step[way])
     return Verdict(
-        f"DDP sends while backward computes: a step took {in_time(step[by_hand])} by hand and {in_time(step[best])} with"
+        f"DDP sends while backward computes: a step took {in_time(step[by_hand])} by hand and"
+        f" {in_time(step[best])} with"
         f" {best.removeprefix('DDP, ')} ({1 - step[best] / step[by_hand]:.0%} less), where the computing alone takes"
         f" {in_time(compute)}; {hidden[best]:.0%} of its communication was hidden behind backward, by hand"
         f" {hidden[by_hand]:.0%}. One bucket for all has to wait for the last gradient ({in_time(step[large])},"
-        f" {hidden[large]:.0%} hidden). With no_sync, {MICRO_BATCHES} micro-batches cost {calls[accumulated]} all_reduce"
+        f" {hidden[large]:.0%} hidden). With no_sync, {MICRO_BATCHES} micro-batches cost {calls[accumulated]}"
+        f" all_reduce"
         f" instead of {MICRO_BATCHES * calls[large]}",
         {
             "compute_s": compute,

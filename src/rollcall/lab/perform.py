@@ -92,9 +92,13 @@ def collect(experiment: Experiment, settings: Settings, folder: Path, tick: Tick
         return results
     endings = {}
     for arm in experiment.arms:
-        endings[arm.name] = worlds.measure_arm(experiment, arm, settings, folder / "arms" / arm.name.replace(" ", "-"))
+        endings[arm.name] = worlds.measure_arm(experiment, arm, settings, folder / "arms" / _folder_name(arm.name))
         tick()
     return endings
+
+
+def _folder_name(arm: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in arm)
 
 
 def _perform(

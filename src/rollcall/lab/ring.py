@@ -2,9 +2,9 @@
 
 How does all-reduce work? A ring all-reduce by hand, from isend and recv alone.
 
-The tensor is cut into as many chunks as there are ranks. Each rank only ever talks to its two neighbours: first chunks
-go round and are added up (reduce-scatter), until each rank has one chunk that is complete; then the complete chunks go
-round (all-gather). Every rank sends 2(n−1)/n of the tensor, however many ranks there are.
+The tensor is cut into as many chunks as there are ranks. Each rank only ever talks to its two neighbours: first
+chunks go round and are added up (reduce-scatter), until each rank has one chunk that is complete; then the complete
+chunks go round (all-gather). Every rank sends 2(n−1)/n of the tensor, however many ranks there are.
 """
 
 import time
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 QUESTION = "how does all-reduce work?"
 TRIALS = 5
+WAYS = ("naive", "ring", "library")
 SIZES_BYTES = (4 << 10, 256 << 10, 4 << 20)
 
 
@@ -148,14 +149,15 @@ def medians(results: Results) -> dict[tuple[int, int, str], float]:
 def judge(results: Results) -> Verdict:
     times = medians(results)
     most, largest = len(results), SIZES_BYTES[-1]
-    naive, ring, library = (times[most, largest, way] for way in ("naive", "ring", "library"))
+    naive, ring, library = (times[most, largest, way] for way in WAYS)
     equal = [result["equal"] for result in results]
     apart = max(each["random"]["largest"] for each in equal)
     differ = max(each["random"]["differ"] for each in equal)
     return Verdict(
         f"the ring gives what dist.all_reduce gives, bit for bit on whole numbers and on fractions without rounding; on"
         f" random floats {differ} of 10007 differ in their last bits, by at most {apart:.1g} (another order of adding)."
-        f" {in_bytes(largest)} on {most} ranks: naive {in_time(naive)}, ring {in_time(ring)}, library {in_time(library)}",
+        f" {in_bytes(largest)} on {most} ranks: naive {in_time(naive)}, ring {in_time(ring)}, library"
+        f" {in_time(library)}",
         {
             "times_s": [{"ranks": r, "bytes": b, "way": w, "s": s} for (r, b, w), s in sorted(times.items())],
             "random_differ": differ,
@@ -175,9 +177,9 @@ def judge(results: Results) -> Verdict:
         (
             Table(
                 "Median time of the slowest rank",
-                ("ranks", "size", "naive", "ring", "library"),
+                ("ranks", "size", *WAYS),
                 tuple(
-                    (str(ranks), in_bytes(size), *(in_time(times[ranks, size, way]) for way in ("naive", "ring", "library")))
+                    (str(ranks), in_bytes(size), *(in_time(times[ranks, size, way]) for way in WAYS))
                     for ranks in range(2, most + 1)
                     for size in SIZES_BYTES
                 ),

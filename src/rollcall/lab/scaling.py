@@ -1,10 +1,11 @@
 """python -m rollcall.lab.scaling
 
-How far does it scale? The same training step on 1, 2, 4 … ranks. Strong scaling: one batch is shared among the ranks; the
-ideal is n times as fast. Weak scaling: every rank gets a batch of its own; the ideal is n times as much in the same time.
+How far does it scale? The same training step on 1, 2, 4 … ranks. Strong scaling: one batch is shared among the
+ranks; the ideal is n times as fast. Weak scaling: every rank gets a batch of its own; the ideal is n times as much
+in the same time.
 
-Amdahl's law says why it is less: a share s of the work cannot be shared, so n ranks are 1 / (s + (1−s)/n) times as fast.
-We fit s to what was measured.
+Amdahl's law says why it is less: a share s of the work cannot be shared, so n ranks are 1 / (s + (1−s)/n) times as
+fast. We fit s to what was measured.
 """
 
 import os
@@ -100,8 +101,10 @@ def judge(results: Results) -> Verdict:
     most, cores = len(results), results[0]["cores"]
     limit = f"{1 / serial['strong']:.1f} times at most" if serial["strong"] else "without a limit in sight"
     return Verdict(
-        f"on {cores} core{'s' * (cores > 1)}, {most} ranks did {speedups['strong'][most]:.2f} times the work of one with a"
-        f" shared batch (strong) and {speedups['weak'][most]:.2f} times with a batch for each (weak), where {most} would be"
+        f"on {cores} core{'s' * (cores > 1)}, {most} ranks did {speedups['strong'][most]:.2f} times the work of"
+        f" one with a"
+        f" shared batch (strong) and {speedups['weak'][most]:.2f} times with a batch for each (weak), where"
+        f" {most} would be"
         f" ideal. Amdahl's fit: {serial['strong']:.0%} of a strong step cannot be shared, so {limit};"
         f" {serial['weak']:.0%} of a weak one",
         {

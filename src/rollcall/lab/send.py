@@ -1,6 +1,7 @@
 """python -m rollcall.lab.send
 
-What does a blocking send/recv do? Every rank starts with a tensor of zero. Rank 0 adds one and sends it to all others.
+What does a blocking send/recv do? Every rank starts with a tensor of zero. Rank 0 adds one and sends it to all
+others.
 
 Then we ask what the notes ask: does recv make a new tensor, or write into mine? Why must I bring memory? Does the
 sender still own its tensor? And when send has returned, has the other side received?
@@ -105,8 +106,10 @@ def judge(results: Results) -> Verdict:
         f"all {len(results)} ranks began with 0 and {'ended with 1' if all_have_one else 'did NOT all end with 1'} in"
         f" {trials} trials; recv wrote into the receiver's own tensor"
         f" ({'the address stayed' if in_place else 'the address did NOT stay'}), and what receivers then did with it"
-        f" {'left' if is_untouched else 'did NOT leave'} the sender's alone. A send to a rank that comes {in_time(LATE_S)}"
-        f" late took {in_time(small['send_s'])} for 4 B and {in_time(large['send_s'])} for {in_bytes(SIZES_BYTES[1])}; it"
+        f" {'left' if is_untouched else 'did NOT leave'} the sender's alone. A send to a rank that comes"
+        f" {in_time(LATE_S)}"
+        f" late took {in_time(small['send_s'])} for 4 B and {in_time(large['send_s'])} for"
+        f" {in_bytes(SIZES_BYTES[1])}; it"
         f" returned before the receiver had everything in {small['before_recv_ended']} and {large['before_recv_ended']}"
         f" of {trials} trials: a returned send says that the tensor may be used again, not that it has arrived",
         numbers,

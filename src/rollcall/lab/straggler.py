@@ -1,13 +1,14 @@
 """python -m rollcall.lab.straggler
 
-What does one slow rank cost? All ranks compute and then add up, step by step; one of them computes a little longer. At
-every all_reduce the others wait for it, so everybody is as slow as the slowest.
+What does one slow rank cost? All ranks compute and then add up, step by step; one of them computes a little longer.
+At every all_reduce the others wait for it, so everybody is as slow as the slowest.
 
-Each delay is a run of its own, recorded. From the recording alone we ask who made whom wait, and what the run would have
-taken without the delay; the run without a delay tells whether that is right.
+Each delay is a run of its own, recorded. From the recording alone we ask who made whom wait, and what the run would
+have taken without the delay; the run without a delay tells whether that is right.
 """
 
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -74,7 +75,8 @@ def judge(results: Results) -> Verdict:
     wait = sum(others) / len(others) / steps
     return Verdict(
         f"all of it: with one rank {DELAYS_MS[-1]} ms slower a step takes {in_time(most['step_s'])} in place of"
-        f" {in_time(base['step_s'])} for all {ranks} ranks. The recording names rank {most['slowest']}: each of the others"
+        f" {in_time(base['step_s'])} for all {ranks} ranks. The recording names rank {most['slowest']}: each of"
+        f" the others"
         f" waited {in_time(wait)} per step for it. Without it, says the recording, a step would take"
         f" {in_time(most['what_if_step_s'])}; the run without a delay took {in_time(base['step_s'])} (over all delays"
         f" from 5 ms on, off by at most {off:.0%})",
@@ -91,7 +93,7 @@ def judge(results: Results) -> Verdict:
             Claim("it does so at every delay from 5 ms on", named == large, is_invariant=False),
             Claim(
                 "the longer the delay, the longer the step",
-                all(told[a]["step_s"] < told[b]["step_s"] for a, b in zip(large, large[1:], strict=False)),
+                all(told[a]["step_s"] < told[b]["step_s"] for a, b in pairwise(large)),
                 is_invariant=False,
             ),
             Claim(
