@@ -135,6 +135,7 @@ def _on_rank(name: str, node: Node, arm: str | None, extras: dict[str, Any], loc
 
     experiment = load(name)
     with init(node.backend, init_method=node.init_method) as world:
+        world.barrier()  # who is done in no time must not leave while others still connect
         world.logger.info(world.info.model_dump_json(indent=4))
         if experiment.once is not None:
             experiment.once(world, **extras)

@@ -50,10 +50,11 @@ def meet_elsewhere(world: "World") -> dict[str, list[int]]:
     world.close()
     for method in (f"tcp://{world.info.master_addr}:{port}", f"file://{path}"):
         with rollcall.init(world.info.backend, init_method=method) as again:
+            again.barrier()  # nobody leaves while others still connect
             met[method.partition("/")[0] + "//"] = [again.rank, again.size]
     if world.is_first:
         Path(path).parent.rmdir()
-    rollcall.init(world.info.backend)  # back to where we were, for whoever has started us
+    rollcall.init(world.info.backend).barrier()  # back to where we were, for whoever has started us
     return met
 
 

@@ -5,6 +5,7 @@ measure → judge → draw → say. What was measured stays in the run's folder:
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -147,7 +148,8 @@ def _open_folder(experiment: Experiment, settings: Settings) -> RunFolder:
 
 class _Bar:
     def __init__(self, progress: Progress, total: int) -> None:
-        self.console = progress.console
+        # What is said meanwhile goes above the bar; or, where stdout is a file, into it.
+        self.console = progress.console if progress.console.file is sys.stdout else None
         self._progress = progress
         self._task = progress.add_task("", total=total)
 
@@ -167,7 +169,7 @@ def _progress(total: int) -> Iterator[tuple[_Bar, Tick]]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=not sys.stdout.isatty(), highlight=False, soft_wrap=True)
     with Progress(*columns, console=console, transient=True) as progress:
         bar = _Bar(progress, total)
         yield bar, bar.tick
@@ -198,6 +200,7 @@ def in_world(
     from rollcall.group import init
 
     with init(settings.backend) as world:
+        world.barrier()  # who is done in no time must not leave while others still connect
         if arm is not None:
             value = experiment.measure(world, arm, settings.trials)
             world.logger.info(f"{arm}: {json.dumps(value)}")
@@ -223,6 +226,7 @@ def _leave_value(experiment: Experiment, settings: Settings, arm: str | None, fo
     left: dict[str, Any] = {}
     try:
         with init(settings.backend) as world:
+            world.barrier()
             words = (settings.trials,) if arm is None else (arm, settings.trials)
             left = {"value": experiment.measure(world, *words, **settings.extras)}
     except Exception as error:

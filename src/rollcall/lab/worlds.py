@@ -92,6 +92,7 @@ def _measure(name: str, arm: str | None, settings: Settings, folder: Path | None
 
     experiment = load(name)
     with init(settings.backend) as world:
+        world.barrier()  # who is done in no time must not leave while others still connect
         if arm is None:
             return experiment.measure(world, settings.trials, **settings.extras)
         return experiment.measure(world, arm, settings.trials)
