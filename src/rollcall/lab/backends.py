@@ -137,7 +137,7 @@ def judge(results: Results) -> Verdict:
 
 
 def draw(results: Results, figure: "Figure") -> None:
-    from rollcall.lab.pictures import colour_of
+    from rollcall.lab.pictures import colour_of, plain_log
 
     axes = figure.add_subplot()
     ways = results[0]["timed"]
@@ -148,7 +148,7 @@ def draw(results: Results, figure: "Figure") -> None:
         axes.bar(places, heights, width * 0.92, color=colour_of(number), label=way)
         for x, height in zip(places, heights, strict=True):
             axes.text(x, height * 1.08, in_time(height / 1e3), ha="center", size=8)
-    axes.set_yscale("log")
+    plain_log(axes)
     axes.set_xticks(range(len(SIZES_BYTES)), [in_bytes(size) for size in SIZES_BYTES])
     axes.tick_params(axis="x", length=0)
     axes.set_ylabel("milliseconds")

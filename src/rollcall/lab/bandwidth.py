@@ -131,7 +131,7 @@ def judge(results: Results) -> Verdict:
 
 
 def draw(results: Results, figure: "Figure") -> None:
-    from rollcall.lab.pictures import BLUE, ORANGE
+    from rollcall.lab.pictures import BLUE, ORANGE, plain_log
 
     sizes = sorted(map(int, results[0]["seconds"]))
     stats = [describe(results, str(size)) for size in sizes]
@@ -141,7 +141,7 @@ def draw(results: Results, figure: "Figure") -> None:
         places, [s["mean_s"] * 1e3 for s in stats], yerr=[s["sd_s"] * 1e3 for s in stats], color=BLUE, capsize=3,
         error_kw={"lw": 1.2},
     )  # fmt: skip
-    left.set_yscale("log")
+    plain_log(left)
     left.set_ylabel("milliseconds")
     left.set_title(f"Time of an all_reduce, {len(results)} ranks (mean ± sd)")
     right.bar(

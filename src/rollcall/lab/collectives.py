@@ -227,46 +227,44 @@ def judge(results: Results) -> Verdict:
 
 
 def draw(results: Results, figure: "Figure") -> None:
-    figure.set_size_inches(10, 1.2 + 0.62 * len(results) * 3)
-    names = (
-        "broadcast",
-        "scatter",
-        "gather",
-        "all_gather",
-        "all_to_all",
-        "barrier",
-        "reduce",
-        "all_reduce",
-        "reduce_scatter",
-    )
+    figure.set_size_inches(10, 1.0 + 1.0 * 3 + 0.36 * len(results) * 3)
+    names = (*MANY, *(name for name in ONE))
     for axes, name in zip(figure.subplots(3, 3).flat, names, strict=True):
         _draw_one(axes, name, [result["seen"][name] for result in results], [min(r["bytes"][name]) for r in results])
     figure.suptitle(
-        "Before → after, by rank; a colour is a rank, dark is a sum; right: bytes sent, when each brings 1 MB", size=10
+        "Before → after, by rank. A colour is the rank it came from, dark is a sum; right: bytes sent, of 1 MB each",
+        size=10,
     )
 
 
 def _draw_one(axes: "Axes", name: str, seen: list[dict[str, list[int]]], sent: list[int]) -> None:
+    from matplotlib.patches import Rectangle
+
     from rollcall.lab.pictures import BLACK, GREY, colour_of, label_ranks
 
     size = len(seen)
-    wide = max(len(row[when]) for row in seen for when in ("before", "after"))
+    starts = {"before": 0.0, "after": size + 1.0}
     for rank, row in enumerate(seen):
-        for offset, when in ((0, "before"), (wide + 1.2, "after")):
+        for when, start in starts.items():
             for place, value in enumerate(row[when]):
                 owner = value - 1 if name in ONE else value // 10 - 1
-                is_sum = when == "after" and "reduce" in name
+                colour = BLACK if when == "after" and "reduce" in name else colour_of(owner)
+                axes.add_patch(Rectangle((start + place, rank - 0.4), 0.92, 0.8, fc=colour, ec="none"))
                 axes.text(
-                    offset + place, rank, str(value), ha="center", va="center", size=8, color="white", weight="bold",
-                    bbox={"boxstyle": "square,pad=0.3", "fc": BLACK if is_sum else colour_of(owner), "ec": "none"},
-                )  # fmt: skip
-        axes.text(2 * wide + 1.5, rank, in_bytes(sent[rank]), va="center", size=7, color=GREY)
-    axes.annotate(
-        "", (wide + 0.5, (size - 1) / 2), (wide - 0.3, (size - 1) / 2), arrowprops={"arrowstyle": "-|>", "color": GREY}
-    )
+                    start + place + 0.46,
+                    rank,
+                    str(value),
+                    ha="center",
+                    va="center",
+                    size=8 if value < 100 else 6.5,
+                    color="white",
+                    weight="bold",
+                )
+        axes.text(2 * size + 1.25, rank, in_bytes(sent[rank]), va="center", size=8, color=GREY)
+    middle = (size - 1) / 2
+    axes.annotate("", (size + 0.85, middle), (size + 0.05, middle), arrowprops={"arrowstyle": "-|>", "color": GREY})
     label_ranks(axes, size)
-    axes.set_yticks(range(size), [f"{rank}" for rank in range(size)])
-    axes.set_xlim(-0.7, 2 * wide + 3.2)
+    axes.set_xlim(-0.1, 2 * size + 4)
     axes.set_xticks([])
     axes.spines[:].set_visible(False)
     axes.set_title(name)

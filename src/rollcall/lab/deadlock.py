@@ -143,6 +143,8 @@ def judge(results: Results) -> Verdict:
 
 
 def draw(results: Results, figure: "Figure") -> None:
+    figure.set_size_inches(9, 3.9)
+    figure.suptitle("Who waits for whom, from the recording", size=10)
     for axes, arm in zip(figure.subplots(1, 3), BUGS, strict=True):
         _draw_circle(axes, arm, results[arm])
 
@@ -180,10 +182,9 @@ def _draw_circle(axes: "Axes", arm: str, ending: dict[str, Any]) -> None:
             zorder=4,
         )
     word = f"{ending['ended']}  ·  {verdict.get('kind', 'nothing to explain')}"
-    axes.text(0, -1.62, word, ha="center", color=RED if ending["ended"] == "hung" else GREEN)
-    axes.text(0, -1.95, "an arrow: waits for", ha="center", size=8, color=GREY)
+    axes.text(0, -1.65, word, ha="center", color=RED if ending["ended"] == "hung" else GREEN)
     axes.set_xlim(-1.6, 1.6)
-    axes.set_ylim(-2.1, 1.5)
+    axes.set_ylim(-1.8, 1.4)
     axes.set_aspect("equal")
     axes.axis("off")
     axes.set_title(arm, loc="center")

@@ -124,10 +124,13 @@ def check_name(name: str) -> None:
         raise UsageError(f"the lab has no experiment {name!r}: {hint}")
 
 
+def source_of(name: str) -> str:
+    return Path(__file__).with_name(f"{name}.py").read_text()
+
+
 def question_of(name: str) -> str:
     """Read from the file: importing it would import torch."""
-    tree = ast.parse(Path(__file__).with_name(f"{name}.py").read_text())
-    for node in tree.body:
+    for node in ast.parse(source_of(name)).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "QUESTION":
             return str(ast.literal_eval(node.value))
     raise LookupError(f"{name}.py has no QUESTION")

@@ -75,6 +75,14 @@ def weights_of(model: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
+def spread_of(weights: torch.Tensor) -> float:
+    """How far apart two ranks are at most, in any weight."""
+    highest, lowest = weights.clone(), weights.clone()
+    dist.all_reduce(highest, dist.ReduceOp.MAX)
+    dist.all_reduce(lowest, dist.ReduceOp.MIN)
+    return float((highest - lowest).max())
+
+
 def train(
     model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, size: int, averaging: Callable[[nn.Module, int], int]
 ) -> tuple[list[torch.Tensor], int]:
@@ -133,7 +141,7 @@ def measure(world: "World", trials: int) -> dict[str, Any]:
     """Every way with every seed: how far this rank's weights are from those of one process on the whole batch."""
     apart: dict[str, list[list[float]]] = {}
     averaged: dict[str, int] = {}
-    final: dict[str, list[list[float]]] = {}
+    spread: dict[str, list[float]] = {}
     for seed in range(trials):
         inputs, targets = make_batch(seed, world)
         mine = slice(world.rank * ROWS_PER_RANK, (world.rank + 1) * ROWS_PER_RANK)
@@ -150,14 +158,14 @@ def measure(world: "World", trials: int) -> dict[str, Any]:
             averaged[name] = count
             distances = [float((one - other).abs().max()) for one, other in zip(after, alone, strict=True)]
             apart.setdefault(name, []).append(distances)
-            final.setdefault(name, []).append(after[-1].tolist())
-    return {"apart": apart, "averaged": averaged, "final": final, "step": watch_one_step(world, 0)}
+            spread.setdefault(name, []).append(spread_of(after[-1]))
+    return {"apart": apart, "averaged": averaged, "spread": spread, "step": watch_one_step(world, 0)}
 
 
 def judge(results: Results) -> Verdict:
     ways = list(results[0]["apart"])
     apart = {way: max(trial[-1] for r in results for trial in r["apart"][way]) for way in ways}
-    spread = {way: _spread([result["final"][way] for result in results]) for way in ways}
+    spread = {way: max(results[0]["spread"][way]) for way in ways}
     steps = [result["step"] for result in results]
     by_average = max(step["off_by_average"] for step in steps)
     by_own = max(step["off_by_own"] for step in steps)
@@ -229,17 +237,11 @@ def judge(results: Results) -> Verdict:
     )
 
 
-def _spread(finals: list[list[list[float]]]) -> float:
-    """How far apart two ranks are at most, in any weight of any trial."""
-    return max(
-        float(max(column) - min(column)) for trial in zip(*finals, strict=True) for column in zip(*trial, strict=True)
-    )
-
-
 def draw(results: Results, figure: "Figure") -> None:
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
-    _draw_drift(results, left)
-    _draw_phases(results, right)
+    grid = figure.add_gridspec(2, 2, height_ratios=(1.5, 1))
+    _draw_drift(results, figure.add_subplot(grid[:, 0]))
+    above = figure.add_subplot(grid[0, 1])
+    _draw_phases(results, above, figure.add_subplot(grid[1, 1], sharex=above))
 
 
 def _draw_drift(results: Results, axes: "Axes") -> None:
@@ -255,33 +257,29 @@ def _draw_drift(results: Results, axes: "Axes") -> None:
     axes.set_yscale("log")
     axes.set_xticks(range(0, STEPS + 1, 5))
     axes.set_xlabel("step")
-    axes.set_title("Distance from one process on the whole batch")
+    axes.set_title("Distance from one process")
     axes.legend(loc="center right", fontsize=9)
     axes.grid(axis="y")
 
 
-def _draw_phases(results: Results, axes: "Axes") -> None:
+def _draw_phases(results: Results, above: "Axes", below: "Axes") -> None:
     from rollcall.lab.pictures import BLACK, colour_of
 
     for rank, result in enumerate(results):
         gradient = result["step"]["gradient"]
         places = [place for place, value in enumerate(gradient) if value is not None]
-        axes.plot(
-            places, [gradient[p] for p in places], "o-", color=colour_of(rank), label=f"gradient, rank {rank}", lw=1.4
-        )
-    twin = axes.twinx()
-    weight = results[0]["step"]["weight"]
-    twin.step(range(len(PHASES)), weight, where="mid", color=BLACK, lw=2.2, label="weight, all ranks")
-    low, high = min(weight), max(weight)
-    twin.set_ylim(low - 1.2 * (high - low), high + 0.2 * (high - low))
-    twin.spines["right"].set_visible(True)
-    twin.set_ylabel("weight")
-    axes.set_ylabel("gradient")
-    axes.set_xticks(range(len(PHASES)), PHASES)
-    axes.set_title("One weight in one step")
-    handles, labels = axes.get_legend_handles_labels()
-    more, texts = twin.get_legend_handles_labels()
-    axes.legend(handles + more, labels + texts, fontsize=8, loc="upper left")
+        values = [gradient[place] for place in places]
+        above.plot(places, values, "o-", color=colour_of(rank), label=f"rank {rank}", lw=1.6)
+    above.set_ylabel("its gradient")
+    above.set_title("One weight in one step")
+    above.legend(fontsize=8, loc="center left")
+    above.tick_params(labelbottom=False)
+    below.plot(range(len(PHASES)), results[0]["step"]["weight"], "o-", color=BLACK, lw=1.6)
+    below.set_ylabel("the weight,\nall ranks")
+    below.margins(y=0.25)
+    below.set_xticks(range(len(PHASES)), PHASES)
+    for axes in (above, below):
+        axes.grid(axis="y")
 
 
 WALK = (average, train, watch_one_step, average_with_the_trap)

@@ -164,7 +164,7 @@ def draw(results: Results, figure: "Figure") -> None:
     for side, name in enumerate(("even ranks", "odd ranks")):
         left.add_patch(
             FancyBboxPatch(
-                (-0.25, -side * 1.6 - 0.2), columns * 1.5 + 0.1, 1.35, boxstyle="round", fc=PALE, ec="none", zorder=0
+                (-0.2, -side * 1.6 - 0.2), columns * 1.5, 1.4, boxstyle="round,pad=0.04", fc=PALE, ec="none", zorder=0
             )
         )
         left.text(-0.15, -side * 1.6 + 0.96, f"group of {name}", size=9)
@@ -180,7 +180,7 @@ def draw(results: Results, figure: "Figure") -> None:
         right.text(0, -row - 0.08, f"{_in_words(ending)}  ·  {said}", va="top", size=9, color=colours[ending["ended"]])
     right.set_ylim(-len(ARMS) + 0.3, 0.6)
     right.axis("off")
-    right.set_title("How the four worlds ended, and what explain says")
+    right.set_title("How it ended  ·  what explain says")
 
 
 WALK = (two_groups, stranger, another_order, members_only)

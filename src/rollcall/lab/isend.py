@@ -160,7 +160,7 @@ def draw(results: Results, figure: "Figure") -> None:
     left.set_yticks(range(2), ways)
     left.set_ylim(1.6, -0.6)
     left.set_xlim(0, 2.2 * max(median(seen[way]) for way in ways) * 1e3 * 0.75)
-    left.set_xlabel("milliseconds until received and worked (bar: median)")
+    left.set_xlabel("ms until received and worked (median)")
     left.set_title("What overlap gains")
     checks = ("overwritten early", "overwritten after wait", "read early", "read after wait")
     trials = len(seen["read early"])

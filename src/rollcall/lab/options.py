@@ -109,7 +109,7 @@ def lab(
     check_name(name)
     place = env.find_place(os.environ)
     if place.launcher == "alone" and not virtual_hosts:
-        worlds.warm_up()  # its import of torch and ours share the cores
+        worlds.warm_up([name])  # its import of torch and ours share the cores
     experiment = load(name)
     settings = settings_for(experiment)
     if place.launcher != "alone":

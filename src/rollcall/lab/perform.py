@@ -36,6 +36,10 @@ def check(experiment: Experiment, settings: Settings) -> Settings:
             f"{experiment.name} needs {experiment.least_ranks} ranks or more, and -n {settings.ranks} gives"
             f" {settings.world_size}: use -n {experiment.least_ranks}"
         )
+    if settings.backend is not None:
+        from rollcall.group import check_backend
+
+        check_backend(settings.backend)
     own_hosts = max((arm.virtual_hosts or 1 for arm in experiment.arms), default=1)
     if own_hosts > 1 and settings.virtual_hosts:
         raise UsageError(f"{experiment.name} compares hosts by itself: leave --virtual-hosts out")

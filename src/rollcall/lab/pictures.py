@@ -60,6 +60,13 @@ def save(draw: Callable[[Any, "Figure"], None], results: Any, path: Path) -> Non
         figure.savefig(path)
 
 
+def plain_log(axes: "Axes") -> None:
+    """A logarithmic scale with 0.1, 1, 10 in place of powers."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(lambda value, _: "")
+
+
 def label_ranks(axes: "Axes", ranks: int) -> None:
     """One row per rank, rank 0 on top."""
     axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])

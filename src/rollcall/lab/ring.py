@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from rollcall import World
 
 QUESTION = "how does all-reduce work?"
-TRIALS = 5
+TRIALS = 7
 WAYS = ("naive", "ring", "library")
-SIZES_BYTES = (4 << 10, 256 << 10, 4 << 20)
+SIZES_BYTES = (4 << 10, 64 << 10, 1 << 20, 8 << 20)
 
 
 def ring_all_reduce(tensor: torch.Tensor, rank: int, size: int) -> None:
@@ -189,7 +189,7 @@ def judge(results: Results) -> Verdict:
 
 
 def draw(results: Results, figure: "Figure") -> None:
-    from rollcall.lab.pictures import BLUE, GREY, ORANGE
+    from rollcall.lab.pictures import BLUE, GREY, ORANGE, plain_log
 
     times, most = medians(results), len(results)
     left, right = figure.subplots(1, 2)
@@ -200,7 +200,7 @@ def draw(results: Results, figure: "Figure") -> None:
         ranks = range(2, most + 1)
         right.plot(ranks, [times[n, SIZES_BYTES[-1], way] * 1e3 for n in ranks], color=colour, marker=marker, label=way)
     left.set_xscale("log", base=2)
-    left.set_yscale("log")
+    plain_log(left)
     left.set_xticks(SIZES_BYTES, [in_bytes(size) for size in SIZES_BYTES])
     left.minorticks_off()
     left.set_title(f"Time against size, {most} ranks")

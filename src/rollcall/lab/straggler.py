@@ -132,12 +132,14 @@ def draw(results: Results, figure: "Figure") -> None:
     left, right = figure.subplots(1, 2)
     steps = [told[delay]["step_s"] * 1e3 for delay in DELAYS_MS]
     left.plot(DELAYS_MS, steps, "o-", color=BLUE, label="a step took")
-    left.plot(DELAYS_MS, [steps[0] + delay for delay in DELAYS_MS], ":", color=GREY, label="step without delay + delay")
+    least = [COMPUTE_S * 1e3 + delay for delay in DELAYS_MS]
+    left.plot(DELAYS_MS, least, ":", color=GREY, label="computing + delay: it cannot be less")
     left.plot(
         DELAYS_MS, [told[delay]["what_if_step_s"] * 1e3 for delay in DELAYS_MS], "^--", color=ORANGE,
         label="what-if: without the delay, from the recording",
     )  # fmt: skip
     left.set_ylim(0)
+    left.set_xticks(DELAYS_MS)
     left.set_xlabel("delay of one rank (ms)")
     left.set_ylabel("milliseconds per step")
     left.set_title("One slow rank slows all")

@@ -10,19 +10,21 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rollcall.errors import RankError, RollcallError, UsageError
 from rollcall.functions import raise_first
-from rollcall.lab.experiment import Arm, Experiment, Results, Settings, load
+from rollcall.lab import NAMES
+from rollcall.lab.experiment import Arm, Experiment, Results, Settings, load, source_of
 from rollcall.launch.calls import Answer, CallServer
 
-# What ranks would otherwise import one by one; torch._dynamo comes with the first DDP module.
-_server = CallServer(preload=("torch._dynamo", "torch.nn.parallel", "rollcall.group", "rollcall.record.recorder"))
-atexit.register(_server.close)
+# What ranks would otherwise import one by one.
+_PRELOAD = ("rollcall.group", "rollcall.record.recorder")
+_FOR_DDP = ("torch._dynamo", "torch.nn.parallel")  # which its first module imports: 0.7 s
+_servers: dict[str, CallServer] = {}  # at most one
 
 _LIMIT_S = 600.0  # of an experiment whose ranks should all come back
 _USAGE = 2
@@ -43,9 +45,18 @@ class Ending:
     folder: str
 
 
-def warm_up() -> None:
-    """Start the server; it imports torch while others read."""
-    _server.start()
+def warm_up(names: Sequence[str] = NAMES) -> None:
+    """Start the server, with what these experiments need: it imports torch while we go on."""
+    if not _servers:
+        wants_ddp = any("DistributedDataParallel" in source_of(name) for name in names)
+        _servers["warm"] = CallServer(preload=(*_PRELOAD, *(_FOR_DDP if wants_ddp else ())))
+        atexit.register(_servers["warm"].close)
+    _servers["warm"].start()
+
+
+def _server() -> CallServer:
+    warm_up()
+    return _servers["warm"]
 
 
 def measure(experiment: Experiment, settings: Settings, folder: Path) -> Results:
@@ -57,7 +68,7 @@ def measure(experiment: Experiment, settings: Settings, folder: Path) -> Results
             raise _failure(ran, errors)
         return values
     on_rank = functools.partial(_measure, experiment.name, None, settings, None)
-    answers = _server.call(on_rank, settings.ranks, timeout_s=_LIMIT_S)
+    answers = _server().call(on_rank, settings.ranks, timeout_s=_LIMIT_S)
     raise_first(answers, _LIMIT_S)
     return plain([answer.value for answer in answers])
 
@@ -75,7 +86,7 @@ def measure_arm(experiment: Experiment, arm: Arm, settings: Settings, folder: Pa
 
 def call(on_rank: Callable[[int], Any], ranks: int, env: dict[str, str]) -> list[Answer]:
     """A function on ranks whose output is shown as it comes."""
-    return _server.call(on_rank, ranks, env=env)
+    return _server().call(on_rank, ranks, env=env)
 
 
 def plain(value: Any) -> Any:
@@ -113,7 +124,7 @@ def _measure_recorded(name: str, arm: str, settings: Settings, folder: Path, ran
 
 def _here(experiment: Experiment, arm: Arm, settings: Settings, folder: Path) -> tuple[str, list[Any], list[str], Path]:
     on_rank = functools.partial(_measure_recorded, experiment.name, arm.name, settings, folder)
-    answers = _server.call(on_rank, settings.ranks, timeout_s=arm.limit_s, capture=True)
+    answers = _server().call(on_rank, settings.ranks, timeout_s=arm.limit_s, capture=True)
     _refuse_usage(answers)
     failed = [answer for answer in answers if answer.failed]
     ended = "failed" if failed else "hung" if any(answer.exit_code is None for answer in answers) else "well"
