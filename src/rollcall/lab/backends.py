@@ -66,8 +66,9 @@ def make_ways(size_bytes: int, gpu: torch.device | None, gloo: Any, nccl: Any) -
     if gpu is None:
         return ways
     on_gpu = torch.ones(size_bytes // 4, device=gpu)
-    ways["copy GPU to CPU"] = lambda: on_cpu.copy_(on_gpu)
-    ways["copy CPU to GPU"] = lambda: on_gpu.copy_(on_cpu)
+    pinned = torch.ones(size_bytes // 4, pin_memory=True)  # what gloo copies through: the GPU reaches it by itself
+    ways["copy GPU to CPU"] = lambda: pinned.copy_(on_gpu)
+    ways["copy CPU to GPU"] = lambda: on_gpu.copy_(pinned)
     ways["gloo, GPU tensor"] = lambda: dist.all_reduce(on_gpu, group=gloo)
     if nccl is not None:
         ways["nccl, GPU tensor"] = lambda: dist.all_reduce(on_gpu, group=nccl)
