@@ -18,6 +18,7 @@ from urllib.parse import urlparse
 from rollcall.errors import RollcallError, UsageError, WorldError, say
 from rollcall.functions import raise_first
 from rollcall.lab.experiment import Experiment, load
+from rollcall.launch.host import names
 from rollcall.launch.host.routes import interface_of
 from rollcall.ports import EVERYWHERE, find_holder, is_free_port, listen, resolve
 from rollcall.world import get_hostname, get_process_id
@@ -180,6 +181,7 @@ def _card(experiment: str, node: Node) -> dict[str, Any]:
 def _host(experiment: str, node: Node) -> Iterator[Node]:
     from torch.distributed import TCPStore
 
+    names.have_torch_give_up()  # looking up the names of its peers, where nobody may answer
     _, address = resolve(node.master_addr)
     stays_here = node.nnodes == 1 or address.startswith("127.") or address == "::1"
     listener, port = _listen(address if stays_here else EVERYWHERE, node.master_port)

@@ -60,7 +60,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the worlds of an experiment that needs several; `hangs` says after how long it is given up."""
+    """One of the worlds of an experiment that needs several. After `limit_s` it is taken to hang, and ended."""
 
     name: str
     about: str

@@ -93,6 +93,14 @@ def judge(results: Results) -> Verdict:
                 ("fact", *(f"rank {rank}" for rank in range(size))),
                 tuple((name, *(str(fact[name]) for fact in facts)) for name in facts[0]),
             ),
+            Table(
+                "What the walkthrough displays",
+                ("line", *(f"rank {rank}" for rank in range(size))),
+                tuple(
+                    (lines[0].partition(": ")[0], *(line.partition(": ")[2] for line in lines))
+                    for lines in zip(*(result["display"].splitlines() for result in results), strict=True)
+                ),
+            ),
         ),
     )
 

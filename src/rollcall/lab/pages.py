@@ -4,6 +4,7 @@ Writes docs/lab/: a page for every experiment from a run of it, here and now: qu
 Run it in the folder that has docs/. With --from-results the pages are written anew from the last runs' own results.
 """
 
+import ast
 import inspect
 import json
 import platform
@@ -50,7 +51,7 @@ def page(experiment: Experiment, told: dict[str, Any]) -> str:
     _, _, about = experiment.about.partition("\n\n")
     where = f"{told['ranks']} ranks, {told['trials']} trial{'s' * (told['trials'] > 1)}, on {told['machine']}"
     parts = [
-        f"# {experiment.name}: {experiment.question}",
+        f"# {experiment.name}",
         about,
         f"```\nrollcall lab {experiment.name}\n{experiment.about.splitlines()[0]}\n```",
         f"![{experiment.question}]({experiment.name}.png)",
@@ -111,10 +112,19 @@ def _table(table: Table) -> str:
 
 
 def _walk(function: Callable[..., Any]) -> str:
-    """A function as it is in the file, and above it what its first line says."""
-    source = textwrap.dedent(inspect.getsource(function))
-    words = inspect.getdoc(function) or ""
-    return f"{words}\n\n```python\n{source.rstrip()}\n```"
+    """A function as it is in the file, with what it says of itself above it."""
+    lines = textwrap.dedent(inspect.getsource(function)).rstrip().splitlines()
+    definition = ast.parse("\n".join(lines)).body[0]
+    assert isinstance(definition, ast.FunctionDef | ast.ClassDef)
+    words = ast.get_docstring(definition)
+    if words is not None:
+        said = definition.body[0]
+        after = said.end_lineno or said.lineno
+        while after < len(lines) and not lines[after].strip():
+            after += 1
+        lines[said.lineno - 1 : after] = []
+    source = "\n".join(lines)
+    return f"{words}\n\n```python\n{source}\n```" if words else f"```python\n{source}\n```"
 
 
 def _machine() -> str:

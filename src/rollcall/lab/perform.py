@@ -225,6 +225,7 @@ def in_world(
 def _leave_value(experiment: Experiment, settings: Settings, arm: str | None, folder: Path) -> int:
     """For one who has started us by `rollcall run`, and waits: what this rank measured, or why it could not."""
     from rollcall.group import init
+    from rollcall.lab import worlds
 
     rank = os.environ["RANK"]
     left: dict[str, Any] = {}
@@ -234,7 +235,7 @@ def _leave_value(experiment: Experiment, settings: Settings, arm: str | None, fo
             words = (settings.trials,) if arm is None else (arm, settings.trials)
             left = {"value": experiment.measure(world, *words, **settings.extras)}
     except Exception as error:
-        left = {"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
+        left = {"error": worlds.first_line(error)}
         raise
     finally:
         (folder / f"rank-{rank}.json").write_text(json.dumps(left))

@@ -7,6 +7,7 @@ import atexit
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -28,6 +29,7 @@ _servers: dict[str, CallServer] = {}  # at most one
 
 _LIMIT_S = 600.0  # of an experiment whose ranks should all come back
 _USAGE = 2
+_PLACE = re.compile(r"\[/\S+:\d+\] ")  # in gloo's sources
 _HUNG = 124  # rollcall run's exit code for a run that it ended
 
 
@@ -69,7 +71,7 @@ def measure(experiment: Experiment, settings: Settings, folder: Path) -> Results
         return values
     on_rank = functools.partial(_measure, experiment.name, None, settings, None)
     answers = _server().call(on_rank, settings.ranks, timeout_s=_LIMIT_S)
-    raise_first(answers, _LIMIT_S)
+    _raise_first(experiment, answers)
     return plain([answer.value for answer in answers])
 
 
@@ -129,8 +131,19 @@ def _here(experiment: Experiment, arm: Arm, settings: Settings, folder: Path) ->
     failed = [answer for answer in answers if answer.failed]
     ended = "failed" if failed else "hung" if any(answer.exit_code is None for answer in answers) else "well"
     _note_run(folder, ended, answers)
-    errors = [_first_line(answer.error) if answer.failed else "" for answer in answers]
+    errors = [first_line(answer.error) if answer.failed else "" for answer in answers]
     return ended, plain([answer.value for answer in answers]), errors, folder
+
+
+def _raise_first(experiment: Experiment, answers: list[Answer]) -> None:
+    """What went wrong on a rank: its own traceback, and one sentence."""
+    try:
+        raise_first(answers, _LIMIT_S)
+    except RollcallError:
+        raise
+    except Exception as error:
+        print(*getattr(error, "__notes__", ()), sep="\n", file=sys.stderr, flush=True)
+        raise RankError(f"{experiment.name} failed on a rank ({first_line(error)}): see its traceback above") from None
 
 
 def _refuse_usage(answers: list[Answer]) -> None:
@@ -149,8 +162,10 @@ def _note_run(folder: Path, ended: str, answers: list[Answer]) -> None:
     (folder / "run.json").write_text(json.dumps({"outcome": outcome, "attempts": [attempt]}) + "\n")
 
 
-def _first_line(error: BaseException | None) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
+def first_line(error: BaseException | None) -> str:
+    """An error in a line, for a table."""
+    first = str(error).splitlines()[0] if str(error) else ""
+    return f"{type(error).__name__}: {_PLACE.sub('', first)}".rstrip(": ")
 
 
 def _explain(folder: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]], float]:
