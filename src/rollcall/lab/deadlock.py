@@ -54,7 +54,7 @@ def ring_of_receives_mended(world: "World", mine: torch.Tensor, theirs: torch.Te
     """Sends that do not wait: isend."""
     request = dist.isend(mine, dst=(world.rank + 1) % world.size)
     dist.recv(theirs, src=(world.rank - 1) % world.size)
-    request.wait()  # type: ignore[union-attr]
+    request.wait()
 
 
 def send_send(world: "World", mine: torch.Tensor, theirs: torch.Tensor) -> None:

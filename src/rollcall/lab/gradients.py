@@ -92,7 +92,7 @@ def train(
     for _ in range(STEPS):
         loss = nn.functional.mse_loss(model(inputs), targets)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         count = averaging(model, size)
         optimizer.step()
         after.append(weights_of(model).clone())
@@ -107,7 +107,6 @@ def watch_one_step(world: "World", seed: int) -> dict[str, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     first = next(model.parameters())
     weight, gradient, took = [], [], []
-    own: torch.Tensor | None = None
 
     def note() -> None:
         weight.append(first.detach()[0, 0].item())
@@ -117,22 +116,20 @@ def watch_one_step(world: "World", seed: int) -> dict[str, Any]:
     note()
     loss = nn.functional.mse_loss(model(inputs[mine]), targets[mine])
     note()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     note()
-    own = first.grad.clone() if first.grad is not None else None
-    before = first.detach().clone()
+    own, before = first.grad.clone(), first.detach().clone()
     average(model, world.size)
+    averaged = first.grad.clone()
     note()
     optimizer.step()
     note()
     moved = before - first.detach()
-    assert first.grad is not None
-    assert own is not None
     return {
         "weight": weight,
         "gradient": gradient,
         "took_s": [later - earlier for earlier, later in pairwise(took)],
-        "off_by_average": float((moved - RATE * first.grad).abs().max()),
+        "off_by_average": float((moved - RATE * averaged).abs().max()),
         "off_by_own": float((moved - RATE * own).abs().max()),
     }
 

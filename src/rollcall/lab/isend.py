@@ -42,7 +42,7 @@ def receive(world: "World", overlap: bool) -> float:
     elif world.rank == 1 and overlap:
         request = dist.irecv(tensor, src=0)
         work()
-        request.wait()  # type: ignore[union-attr]
+        request.wait()
     elif world.rank == 1:
         dist.recv(tensor, src=0)
         work()
@@ -56,10 +56,10 @@ def overwrite(world: "World", value: int, wait_first: bool) -> int:
     if world.rank == 0:
         request = dist.isend(tensor, dst=1)
         if wait_first:
-            request.wait()  # type: ignore[union-attr]
+            request.wait()
         tensor.fill_(-1)  # the next batch
         if not wait_first:
-            request.wait()  # type: ignore[union-attr]
+            request.wait()
     elif world.rank == 1:
         tensor.zero_()
         time.sleep(0.001)  # the receiver is busy for a moment
@@ -78,7 +78,7 @@ def read_early(world: "World", value: int) -> tuple[int, int]:
         tensor.zero_()
         request = dist.irecv(tensor, src=0)
         early = int((tensor != value).sum())
-        request.wait()  # type: ignore[union-attr]
+        request.wait()
         return early, int((tensor != value).sum())
     return 0, 0
 

@@ -55,7 +55,7 @@ class Model(nn.Module):
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         for weight in self.layers:
-            value = Elsewhere.apply(value, weight)  # type: ignore[no-untyped-call]
+            value = Elsewhere.apply(value, weight)
         return value
 
 
@@ -70,15 +70,14 @@ def watch(model: nn.Module, events: Events) -> None:
             now = time.monotonic()
             events.append([f"layer {place}", now - LAYER_S, now])
 
-        parameter.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
+        parameter.register_post_accumulate_grad_hook(note)
 
 
 def average_by_hand(model: nn.Module, size: int, events: Events) -> None:
     for parameter in model.parameters():
         began = time.monotonic()
-        assert parameter.grad is not None
         dist.all_reduce(parameter.grad)
-        parameter.grad /= size
+        parameter.grad.div_(size)
         events.append(["all_reduce", began, time.monotonic()])
 
 

@@ -39,13 +39,13 @@ def ring_all_reduce(tensor: torch.Tensor, rank: int, size: int) -> None:
         received = room[: len(coming)]
         dist.recv(received, left)
         coming += received
-        request.wait()  # type: ignore[union-attr]
+        request.wait()
 
     for step in range(size - 1):  # all-gather: chunk rank+1 is complete here
         going, coming = chunks[(rank + 1 - step) % size], chunks[(rank - step) % size]
         request = dist.isend(going, right)
         dist.recv(coming, left)
-        request.wait()  # type: ignore[union-attr]
+        request.wait()
 
 
 def naive_all_reduce(tensor: torch.Tensor, rank: int, size: int) -> None:
@@ -69,7 +69,7 @@ def ring_with_the_old_fault(tensor: torch.Tensor, rank: int, size: int) -> None:
         coming = torch.empty_like(going)
         request = dist.isend(going, (rank + 1) % size)
         dist.recv(coming, (rank - 1) % size)
-        request.wait()  # type: ignore[union-attr]
+        request.wait()
         tensor += own  # the fault: it should add `coming`
         going = coming
 
