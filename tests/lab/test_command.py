@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rollcall import RankError
 from rollcall.lab import NAMES, perform
 from rollcall.lab.experiment import Claim, Settings, Verdict, load
 from tests.launch.conftest import Runner, rollcall  # noqa: F401
@@ -69,6 +70,14 @@ def test_bad_usage_is_one_sentence(words: list[str], sentence: str) -> None:
     with pytest.raises(UsageError, match=re.escape(sentence)) as caught:
         app(words, standalone_mode=False)
     assert caught.value.exit_code == 2
+
+
+def test_an_arm_that_should_end_and_does_not_is_an_error(tmp_path: Path) -> None:
+    """It is named, with why; only where failing is the experiment, it is a result."""
+    deadlock = load("deadlock")
+    honest = replace(deadlock, arms=(replace(deadlock.arms[0], limit_s=1, may_fail=False),))
+    with pytest.raises(RankError, match="arm 'recv recv', hung: it did not come to its end within 1 s"):
+        perform.collect(honest, Settings(2, 1), tmp_path)
 
 
 def test_a_violated_invariant_is_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

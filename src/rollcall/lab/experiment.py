@@ -65,6 +65,7 @@ class Arm:
     name: str
     about: str
     limit_s: float = 60.0
+    may_fail: bool = False  # that it fails or hangs is what we want to see; others must come to their end
     virtual_hosts: int | None = None
     link: str | None = None
 

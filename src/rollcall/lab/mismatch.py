@@ -95,7 +95,10 @@ WAYS: dict[str, Callable[["World", bool], Values]] = {
     "absence": absence,
 }
 ARMS = tuple(
-    Arm(name, (way.__doc__ or "").strip(), limit_s=60 if name == "nothing" else HANG_S) for name, way in WAYS.items()
+    Arm(name, (way.__doc__ or "").strip())
+    if way is nothing
+    else Arm(name, (way.__doc__ or "").strip(), limit_s=HANG_S, may_fail=True)
+    for name, way in WAYS.items()
 )
 
 

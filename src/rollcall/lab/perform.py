@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from rollcall.env import Place
-from rollcall.errors import UsageError
-from rollcall.lab import NAMES, show
+from rollcall.errors import UsageError, say
+from rollcall.lab import NAMES, pictures, show
 from rollcall.lab.experiment import Experiment, Results, Settings, Verdict, load
 from rollcall.launch.plan import Plan, Program
 from rollcall.launch.runs import RunFolder, command_line
@@ -57,27 +57,31 @@ def check(experiment: Experiment, settings: Settings) -> Settings:
 def one(experiment: Experiment, settings: Settings, as_json: bool, with_picture: bool) -> int:
     """Run one experiment on ranks of its own, and state the verdict."""
     check(experiment, settings)
+    if with_picture:
+        pictures.check_installed()
     with _progress(len(experiment.arms) or 1) as (bar, tick):
         bar(experiment.name)
-        told, say = _perform(experiment, settings, tick, with_picture)
+        told, tell = _perform(experiment, settings, tick, with_picture)
     if as_json:
         print(json.dumps(told, indent=2))
     else:
-        say(None)
+        tell(None)
     return 1 if told["violations"] else 0
 
 
 def all_of_them(make: Callable[[Experiment], Settings], as_json: bool, with_picture: bool) -> int:
     """The whole lab, one experiment after the other. One that is violated does not keep the others from running."""
-    plans = [(experiment, check(experiment, make(experiment))) for experiment in map(load, NAMES)]
+    if with_picture:
+        pictures.check_installed()
+    plans = _plans(make)
     everything, begun = [], time.monotonic()
     with _progress(sum(len(experiment.arms) or 1 for experiment, _ in plans)) as (bar, tick):
         for experiment, settings in plans:
             bar(experiment.name)
-            told, say = _perform(experiment, settings, tick, with_picture)
+            told, tell = _perform(experiment, settings, tick, with_picture)
             everything.append(told)
             if not as_json:
-                say(bar.console)
+                tell(bar.console)
     violated = [told["experiment"] for told in everything if told["violations"]]
     if as_json:
         print(json.dumps(everything, indent=2))
@@ -85,6 +89,21 @@ def all_of_them(make: Callable[[Experiment], Settings], as_json: bool, with_pict
         took = f"{len(everything)} experiments in {time.monotonic() - begun:.0f} s"
         print(f"\n{took}: " + (f"an invariant was violated in {', '.join(violated)}" if violated else "all measured"))
     return 1 if violated else 0
+
+
+def _plans(make: Callable[[Experiment], Settings]) -> list[tuple[Experiment, Settings]]:
+    """Those that can be run with what the user chose; of the others it is said why not."""
+    plans, refused = [], []
+    for experiment in map(load, NAMES):
+        try:
+            plans.append((experiment, check(experiment, make(experiment))))
+        except UsageError as error:
+            refused.append(error)
+    if not plans:
+        raise refused[0]
+    for reason in refused:
+        say(f"left out: {reason}")
+    return plans
 
 
 def collect(experiment: Experiment, settings: Settings, folder: Path, tick: Tick = lambda: None) -> Results:
@@ -130,8 +149,6 @@ def conclude(
     verdict = experiment.judge(results)
     picture = None
     if with_picture:
-        from rollcall.lab import pictures
-
         picture = folder / "pictures" / f"{experiment.name}.png"
         picture.parent.mkdir(parents=True, exist_ok=True)
         pictures.save(experiment.draw, results, picture)

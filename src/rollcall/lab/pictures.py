@@ -1,5 +1,6 @@
 """Pictures: one look for all experiments, colours that everybody can tell apart (Okabe and Ito's)."""
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,14 +45,17 @@ def colour_of(rank: int) -> str:
     return OF_RANK[rank % len(OF_RANK)]
 
 
+def check_installed() -> None:
+    """Before anything is measured: a picture at the end must not fail for want of a package."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("pictures need matplotlib: pip install 'rollcall[lab]', or use --no-picture")
+
+
 def save(draw: Callable[[Any, "Figure"], None], results: Any, path: Path) -> None:
     """Let an experiment draw its results into a PNG."""
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError("pictures need matplotlib: pip install 'rollcall[lab]', or use --no-picture") from None
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(9, 4.2), layout="constrained")

@@ -82,6 +82,9 @@ def measure_arm(experiment: Experiment, arm: Arm, settings: Settings, folder: Pa
     hosts = settings.virtual_hosts or arm.virtual_hosts
     ended, values, errors, run_folder = (_on_hosts if hosts else _here)(experiment, arm, settings, folder)
     seconds = time.monotonic() - begun
+    if ended != "well" and not arm.may_fail:
+        why = next((error for error in errors if error), f"it did not come to its end within {arm.limit_s:g} s")
+        raise RankError(f"{experiment.name}, arm {arm.name!r}, {ended}: {why}; its recording is in {run_folder}")
     verdict, waits, run_s = _explain(run_folder)
     return asdict(Ending(ended, values, errors, seconds, verdict, waits, run_s, str(run_folder)))
 
@@ -139,7 +142,7 @@ def _raise_first(experiment: Experiment, answers: list[Answer]) -> None:
     """What went wrong on a rank: its own traceback, and one sentence."""
     try:
         raise_first(answers, _LIMIT_S)
-    except RollcallError:
+    except UsageError:
         raise
     except Exception as error:
         print(*getattr(error, "__notes__", ()), sep="\n", file=sys.stderr, flush=True)
