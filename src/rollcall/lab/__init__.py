@@ -10,8 +10,9 @@ WALK, NEXT      for its page: the functions to read, in order; what to try next
 ARMS            only where each arm needs a world of its own, since it may crash, hang, or sit on other hosts
 once            only where the origin's program has words of its own
 
-What they share: experiment (the values above), options (the command line), perform (which way an experiment is
-run), worlds (its ranks), by_hand (nodes that are started one by one), show, pictures, pages.
+What they share, in the order of use: options (the command line), experiment (the values above), perform (on ranks of
+its own) or in_world (torchrun's) or by_hand (node by node, which meet at a door), worlds (how ranks are started), wire
+(bytes sent), show, pictures, pages.
 """
 
 NAMES = (

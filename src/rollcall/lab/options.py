@@ -72,7 +72,7 @@ def lab(
       rollcall lab barrier --nnodes=2 --node_rank=0 --master_addr=10.0.0.1 --nproc_per_node=2   (and 1 on the other)
     """
     from rollcall import env
-    from rollcall.lab import perform, show, worlds
+    from rollcall.lab import in_world, perform, show, worlds
     from rollcall.lab.experiment import Settings, check_name, load
 
     if not name:
@@ -116,14 +116,15 @@ def lab(
         if given or virtual_hosts is not None or (ranks is not None and ranks != place.world_size):
             what = f"--{given[0]}" if given else "--virtual-hosts" if virtual_hosts is not None else "-n"
             raise UsageError(f"{place.launcher} has started this rank already, and knows better: leave {what} out")
-        raise typer.Exit(perform.in_world(experiment, settings, place, arm, results, json, not no_picture))
+        raise typer.Exit(in_world.run(experiment, settings, place, arm, results, json, not no_picture))
     if given or run_with_no_barrier:
         from rollcall.lab import by_hand
+        from rollcall.lab.node import Node
 
         if virtual_hosts is not None or json:
             what = "--json" if json else "--virtual-hosts"
             raise UsageError(f"with --{(given or ['run_with_no_barrier'])[0]} it runs once, as a log: leave {what} out")
-        node = by_hand.Node.of(flags, ranks, backend)
+        node = Node.of(flags, ranks, backend)
         raise typer.Exit(by_hand.run(experiment, node, arm, extras))
     if arm is not None:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Which way an experiment is run: on ranks of its own, or inside a world that torchrun or `rollcall run` has made.
+"""An experiment on ranks of its own, or all of them.
 
 measure → judge → draw → say. What was measured stays in the run's folder: lab.json and pictures/.
 """
@@ -9,14 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from rollcall.env import Place
 from rollcall.errors import UsageError, say
 from rollcall.lab import NAMES, pictures, show
 from rollcall.lab.experiment import Experiment, Results, Settings, Verdict, load
@@ -128,12 +126,13 @@ def _folder_name(arm: str) -> str:
 def _perform(
     experiment: Experiment, settings: Settings, tick: Tick, with_picture: bool
 ) -> tuple[dict[str, Any], Callable[[Console | None], None]]:
-    folder = _open_folder(experiment, settings)
+    folder = open_folder(experiment, settings)
     begun = time.monotonic()
     try:
         results = collect(experiment, settings, folder.path, tick)
-    except BaseException:
-        folder.save(outcome="failed", exit_code=1, seconds=time.monotonic() - begun)
+    except BaseException as error:
+        outcome = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
+        folder.save(outcome=outcome, exit_code=1, seconds=time.monotonic() - begun)
         raise
     verdict, picture, told = conclude(experiment, settings, results, folder.path, with_picture)
     folder.save(
@@ -157,7 +156,7 @@ def conclude(
     return verdict, picture, told
 
 
-def _open_folder(experiment: Experiment, settings: Settings) -> RunFolder:
+def open_folder(experiment: Experiment, settings: Settings) -> RunFolder:
     plan = Plan(
         Program("module", f"lab-{experiment.name}"), slots=settings.world_size, run_id=f"lab-{experiment.name}",
         cwd=os.getcwd(),
@@ -194,75 +193,3 @@ def _progress(total: int) -> Iterator[tuple[_Bar, Tick]]:
     with Progress(*columns, console=console, transient=True) as progress:
         bar = _Bar(progress, total)
         yield bar, bar.tick
-
-
-# ---- inside a world that somebody else has made
-
-
-def in_world(
-    experiment: Experiment,
-    settings: Settings,
-    place: Place,
-    arm: str | None,
-    results: Path | None,
-    as_json: bool,
-    with_picture: bool,
-) -> int:
-    """This process is a rank already: measure with the others; rank 0 states the verdict."""
-    settings = replace(settings, ranks=place.world_size, virtual_hosts=None)
-    if experiment.arms and arm is None:
-        # Each arm needs a world of its own: rank 0 makes them, the others have nothing to do.
-        return one(experiment, settings, as_json, with_picture) if place.rank == 0 else 0
-    check(replace(experiment, arms=()), settings)
-    if arm is not None:
-        experiment.arm(arm)
-    if results is not None:
-        return _leave_value(experiment, settings, arm, results)
-    from rollcall.group import init
-
-    with init(settings.backend) as world:
-        world.barrier()  # who is done in no time must not leave while others still connect
-        if arm is not None:
-            value = experiment.measure(world, arm, settings.trials)
-            world.logger.info(f"{arm}: {json.dumps(value)}")
-            return 0
-        values = gather(world, experiment.measure(world, settings.trials, **settings.extras))
-    if values is None:
-        return 0
-    folder = Path(os.environ["ROLLCALL_RUN"]) if "ROLLCALL_RUN" in os.environ else None
-    folder = folder or _open_folder(experiment, settings).path
-    verdict, picture, told = conclude(experiment, settings, values, folder, with_picture)
-    if as_json:
-        print(json.dumps(told, indent=2))
-    else:
-        show.say_verdict(experiment, settings, verdict, picture)
-    return verdict.exit_code
-
-
-def _leave_value(experiment: Experiment, settings: Settings, arm: str | None, folder: Path) -> int:
-    """For one who has started us by `rollcall run`, and waits: what this rank measured, or why it could not."""
-    from rollcall.group import init
-    from rollcall.lab import worlds
-
-    rank = os.environ["RANK"]
-    left: dict[str, Any] = {}
-    try:
-        with init(settings.backend) as world:
-            world.barrier()
-            words = (settings.trials,) if arm is None else (arm, settings.trials)
-            left = {"value": experiment.measure(world, *words, **settings.extras)}
-    except Exception as error:
-        left = {"error": worlds.first_line(error)}
-        raise
-    finally:
-        (folder / f"rank-{rank}.json").write_text(json.dumps(left))
-    return 0
-
-
-def gather(world: Any, value: Any) -> Results | None:
-    """The values of all ranks, on rank 0."""
-    import torch.distributed as dist
-
-    everyone: list[Any] | None = [None] * world.size if world.is_first else None
-    dist.gather_object(value, everyone)
-    return json.loads(json.dumps(everyone)) if everyone is not None else None
