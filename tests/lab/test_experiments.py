@@ -197,3 +197,11 @@ def test_every_experiment_has_a_test() -> None:
         assert experiment.question.endswith("?")
         assert experiment.walk
         assert experiment.next
+
+
+def test_an_experiment_runs_on_virtual_hosts(tmp_path: Path) -> None:
+    """`--virtual-hosts 2 -n 1`: two ranks, each the first of its node."""
+    hello = load("hello")
+    results = perform.collect(hello, Settings(1, 1, virtual_hosts=2), tmp_path)
+    assert [(r["facts"]["node_rank"], r["facts"]["local_rank"]) for r in results] == [(0, 0), (1, 0)]
+    assert not hello.judge(results).violations

@@ -71,6 +71,21 @@ def waits(results: Results, arm: str) -> list[float]:
     return [median([(past - message) / 1e9 for message, past, _ in result["times"][arm]]) for result in results]
 
 
+def median_trial(results: Results, arm: str) -> list[list[int]]:
+    """The times of all ranks in a trial that is neither lucky nor unlucky."""
+    lead = leads(results, arm)
+    chosen = sorted(range(len(lead)), key=lead.__getitem__)[len(lead) // 2]
+    return [result["times"][arm][chosen] for result in results]
+
+
+def as_written(times: list[list[int]], message: str) -> list[tuple[str, str]]:
+    """The log of a trial: when, and which rank's line."""
+    lines = [(ns, f"rank {rank}: {message}") for rank, (ns, _, _) in enumerate(times)]
+    lines += [(ns, f"rank {rank}: Results: [[1, 2, 3]]") for rank, (_, _, ns) in enumerate(times)]
+    start = min(ns for ns, _ in lines)
+    return [(f"{(ns - start) / 1e6:.3f} ms", line) for ns, line in sorted(lines)]
+
+
 def once(world: "World", run_with_no_barrier: bool = False) -> None:
     """The origin's program: a message, perhaps a barrier, a result."""
     if run_with_no_barrier:
@@ -128,6 +143,18 @@ def judge(results: Results) -> Verdict:
                 ("arm", "trials", "by (median)", f"waited at the barrier, rank 0 to {len(results) - 1}"),
                 tuple(rows),
             ),
+            Table(
+                "The median trials with a slow rank, in the order in which the lines were written",
+                ("at", "without a barrier", "at", "with a barrier"),
+                tuple(
+                    (*one, *other)
+                    for one, other in zip(
+                        as_written(median_trial(results, "no barrier, slow rank"), NO_BARRIER),
+                        as_written(median_trial(results, "barrier, slow rank"), BARRIER),
+                        strict=True,
+                    )
+                ),
+            ),
         ),
     )
 
@@ -165,9 +192,7 @@ def _draw_trial(results: Results, axes: "Axes") -> None:
 
     ranks = len(results)
     for block, arm in enumerate(("no barrier, slow rank", "barrier, slow rank")):
-        ordered = sorted(range(len(leads(results, arm))), key=leads(results, arm).__getitem__)
-        chosen = ordered[len(ordered) // 2]
-        times = [result["times"][arm][chosen] for result in results]
+        times = median_trial(results, arm)
         start = min(message for message, _, _ in times)
         base = block * (ranks + 1)
         axes.text(0, base - 0.62, arm, size=9, color=BLACK, weight="bold")
