@@ -117,7 +117,7 @@ def _measure(name: str, arm: str | None, settings: Settings, folder: Path | None
 def _measure_recorded(name: str, arm: str, settings: Settings, folder: Path, rank: int) -> Any:
     from rollcall.record import recorder
 
-    recording = recorder.begin(folder, os.environ)
+    recording = recorder.begin(folder, rank, settings.ranks, attempt=0)
     try:
         value = _measure(name, arm, settings, folder, rank)
     except BaseException as error:
