@@ -167,6 +167,12 @@ def median(values: Sequence[float]) -> float:
     return percentile(values, 0.5)
 
 
+def less(before: float, after: float) -> str:
+    """By how much one is less than the other; or more."""
+    share = 1 - after / before
+    return f"{abs(share):.0%} {'less' if share >= 0 else 'more'}"
+
+
 def in_time(seconds: float) -> str:
     """Seconds as people read them."""
     if math.isnan(seconds):

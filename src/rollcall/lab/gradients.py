@@ -171,14 +171,16 @@ def judge(results: Results) -> Verdict:
     own = {step["gradient"][2] for step in steps}
     took = [median([step["took_s"][place] for step in steps]) for place in range(4)]
     return Verdict(
-        f"the average: the update moved the weights by the rate times the averaged gradient (off by"
-        f" {by_average:.1g}; by"
-        f" its own gradient it would be off by {by_own:.1g}), and backward and averaging moved them not at all. After"
-        f" {STEPS} steps the weights are from those of one process on the whole batch by {apart['by hand']:.1g}"
-        f" by hand,"
-        f" {apart['DDP']:.1g} with DDP; without averaging by {apart['no averaging']:.2g}, and the ranks have drifted"
-        f" {spread['no averaging']:.2g} apart. The trap averaged {results[0]['averaged']['the trap']} of 4 parameters,"
-        f" said nothing, and drifted as far ({spread['the trap']:.2g})",
+        f"{'the average' if by_average < by_own else 'its own'}: the update moved the weights by the rate times the"
+        f" averaged gradient, off by {by_average:.1g} (by its own it would be off by {by_own:.1g}); backward and"
+        f" averaging"
+        f" {'moved them not at all' if unmoved else 'MOVED THEM, TOO'}. After {STEPS} steps the weights differ"
+        f" from those"
+        f" of one process on the whole batch by {apart['by hand']:.1g} by hand and by {apart['DDP']:.1g} with"
+        f" DDP; without"
+        f" averaging by {apart['no averaging']:.2g}, and the ranks have drifted {spread['no averaging']:.2g} apart. The"
+        f" trap averaged {results[0]['averaged']['the trap']} of 4 parameters, said nothing, and its ranks are"
+        f" {spread['the trap']:.2g} apart",
         {
             "apart": apart,
             "spread": spread,

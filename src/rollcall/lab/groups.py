@@ -100,12 +100,12 @@ def judge(results: Results) -> Verdict:
     swapped, partial = results["another order"], results["members only"]
     kinds = {arm: (ending["verdict"] or {}).get("kind", "nothing") for arm, ending in results.items()}
     return Verdict(
-        f"a broadcast reached {sum(inside)} of {len(inside)} members of its own group and nobody else. A rank"
-        f" that calls a"
-        f" broadcast of a group it is not in goes on unchanged, with a warning (explain: {kinds['a stranger calls']})."
-        f" new_group in another order: {_in_words(swapped)} (explain: {kinds['another order']}); new_group by"
-        f" its members"
-        f" alone: {_in_words(partial)} (explain: {kinds['members only']})",
+        f"a broadcast reached {sum(inside)} of {len(inside)} members of its own group, with that group's value."
+        f" A rank that"
+        f" calls a broadcast of a group it is not in {'goes on unchanged' if untouched else 'does NOT go on unchanged'}"
+        f" (explain: {kinds['a stranger calls']}). new_group in another order: {_in_words(swapped)} (explain:"
+        f" {kinds['another order']}); new_group by its members alone: {_in_words(partial)} (explain:"
+        f" {kinds['members only']})",
         {"ended": {arm: ending["ended"] for arm, ending in results.items()}, "explain": kinds},
         (
             Claim("a broadcast stays within its group", all(inside) and len(inside) >= LEAST_RANKS),

@@ -1,8 +1,8 @@
 """python -m rollcall.lab.hosts
 
-What does a second machine cost? The same job on as many ranks, three times: on one host; on two with a link of
-1 Gbit/s between them; and with one of 100 Mbit/s. The two hosts are virtual, each with a network of its own, so all of
-it happens on this machine, and only the network differs.
+What does a second machine cost? The same job on as many ranks, three times: on one host; on two with a link of 1
+Gbit/s between them; and with one of 100 Mbit/s. The two hosts are virtual, each with a network of its own, so all
+of it happens on this machine, and only the network differs.
 """
 
 import time

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, median
+from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, less, median
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -116,7 +116,7 @@ def judge(results: Results) -> Verdict:
     saved = 1 - overlapped / blocking
     return Verdict(
         f"irecv, work, wait() took {in_time(overlapped)} where recv and then work took {in_time(blocking)}"
-        f" ({saved:.0%} less). A tensor that was overwritten before wait() arrived wrong in"
+        f" ({less(blocking, overlapped)}). A tensor that was overwritten before wait() arrived wrong in"
         f" {wrong['overwritten early']} of"
         f" {trials} trials ({share['overwritten early']:.0%} of its elements), one that was read before wait() was not"
         f" there yet in {wrong['read early']}; after wait() in {wrong['overwritten after wait']} and"

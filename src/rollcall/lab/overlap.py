@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, median
+from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, less, median
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -155,9 +155,10 @@ def judge(results: Results) -> Verdict:
     compute = LAYERS * LAYER_S
     best = min((small, medium), key=lambda way: step[way])
     return Verdict(
-        f"DDP sends while backward computes: a step took {in_time(step[by_hand])} by hand and"
+        f"DDP sends buckets of gradients while backward still computes: a step took {in_time(step[by_hand])} by"
+        f" hand and"
         f" {in_time(step[best])} with"
-        f" {best.removeprefix('DDP, ')} ({1 - step[best] / step[by_hand]:.0%} less), where the computing alone takes"
+        f" {best.removeprefix('DDP, ')} ({less(step[by_hand], step[best])}), where the computing alone takes"
         f" {in_time(compute)}; {hidden[best]:.0%} of its communication was hidden behind backward, by hand"
         f" {hidden[by_hand]:.0%}. One bucket for all has to wait for the last gradient ({in_time(step[large])},"
         f" {hidden[large]:.0%} hidden). With no_sync, {MICRO_BATCHES} micro-batches cost {calls[accumulated]}"

@@ -1,7 +1,8 @@
 """python -m rollcall.lab.pages [NAME …]
 
-Writes docs/lab/: a page for every experiment from a run of it, here and now: question, code, picture, numbers, claims.
-Run it in the folder that has docs/. With --from-results the pages are written anew from the last runs' own results.
+Writes docs/lab/: a page for every experiment from a run of it, here and now: question, code, picture, numbers,
+claims. Run it in the folder that has docs/. With --from-results the pages are written anew from the last runs' own
+results.
 """
 
 import ast

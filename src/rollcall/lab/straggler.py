@@ -74,10 +74,10 @@ def judge(results: Results) -> Verdict:
     others = [most["suffered_s"][rank] for rank in most["suffered_s"] if rank != slow]
     wait = sum(others) / len(others) / steps
     return Verdict(
-        f"all of it: with one rank {DELAYS_MS[-1]} ms slower a step takes {in_time(most['step_s'])} in place of"
-        f" {in_time(base['step_s'])} for all {ranks} ranks. The recording names rank {most['slowest']}: each of"
-        f" the others"
-        f" waited {in_time(wait)} per step for it. Without it, says the recording, a step would take"
+        f"one rank that is {DELAYS_MS[-1]} ms slower costs all {ranks} ranks"
+        f" {in_time(most['step_s'] - base['step_s'])} per step, which takes {in_time(most['step_s'])} in place of"
+        f" {in_time(base['step_s'])}. The recording names rank {most['slowest']}: each of the others waited"
+        f" {in_time(wait)} per step for it. Without it, says the recording, a step would take"
         f" {in_time(most['what_if_step_s'])}; the run without a delay took {in_time(base['step_s'])} (over all delays"
         f" from 5 ms on, off by at most {off:.0%})",
         {
