@@ -9,7 +9,7 @@ import pytest
 
 
 def test_the_demo_shows_its_acts(tmp_path: Path) -> None:
-    """Four ranks say who they are, a barrier brings order, a training ends alike on all ranks, two hosts talk."""
+    """Ranks say who they are, a barrier brings order, a training ends alike, deadlocks are named, two hosts talk."""
     pytest.importorskip("sklearn", reason="the demo's training needs scikit-learn: pip install 'rollcall[demo]'")
     ran = subprocess.run(
         [sys.executable, "-m", "rollcall", "demo"],
@@ -17,12 +17,13 @@ def test_the_demo_shows_its_acts(tmp_path: Path) -> None:
         env={**os.environ, "ROLLCALL_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     assert ran.returncode == 0, ran.stderr
     assert all(f"rank {rank} of 4 is here" in ran.stdout for rank in range(4))
     assert '"process_id":' in ran.stdout
-    assert "with a barrier: in 0 of 200 trials" in ran.stdout
+    assert "with a barrier in 0 and 0 of 200" in ran.stdout
+    assert "explain called 3 of them p2p-deadlock" in ran.stdout
     assert "weights equal on all 4 ranks: True" in ran.stdout
     assert "rank 0 on " in ran.stdout
     assert ran.stdout.count(": 42") == 2

@@ -9,6 +9,7 @@ import typer
 
 from rollcall.bench import options as bench_options
 from rollcall.errors import RollcallError, UsageError, say
+from rollcall.lab import options as lab_options
 from rollcall.launch import doctor_options, options
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app.command(context_settings={"allow_interspersed_args": False})(options.run)
 
 app.command()(doctor_options.doctor)
 app.command()(bench_options.bench)
+app.command()(lab_options.lab)
 
 
 @app.command()

@@ -158,6 +158,15 @@ def rank_zero_only(function: Callable[P, T]) -> Callable[P, T | None]:
 
 def display(rank: int | None = None, world_size: int | None = None) -> str:
     """Print, and return, what the origin's walkthrough shows: what was asked for, and what the group says."""
+    text = describe(rank, world_size)
+    # In one piece: the ranks share a console.
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+    return text
+
+
+def describe(rank: int | None = None, world_size: int | None = None) -> str:
+    """The lines of `display`."""
     import torch.distributed as dist
 
     there = dist.is_available() and dist.is_initialized()
@@ -169,8 +178,4 @@ def display(rank: int | None = None, world_size: int | None = None) -> str:
         "World size in the initialised group": dist.get_world_size() if there else "no group yet",
         "Rank in the initialised group": dist.get_rank() if there else "no group yet",
     }
-    text = "\n".join(f"{name}: {value}" for name, value in lines.items())
-    # In one piece: the ranks share a console.
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-    return text
+    return "\n".join(f"{name}: {value}" for name, value in lines.items())

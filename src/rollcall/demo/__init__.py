@@ -1,6 +1,8 @@
-"""`rollcall demo`: the main job on this machine alone, each act on real ranks. The acts are plain scripts."""
+"""`rollcall demo`: the main job on this machine alone, each act on real ranks: plain scripts, and two of the lab."""
 
 import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +15,11 @@ from rollcall.launch.start import run
 
 @dataclass(frozen=True)
 class Act:
-    """A script, and how it is run."""
+    """A script, and how it is run; or the name of an experiment of the lab."""
 
-    script: str
     title: str
+    script: str = ""
+    lab: str = ""
     ranks: int = 4
     preload: tuple[str, ...] = ()  # what to import once for all ranks
     virtual_hosts: int | None = None
@@ -29,14 +32,15 @@ class Act:
 
 
 _ACTS = (
-    Act("roll_call.py", "The roll call: four ranks say who they are"),
-    Act("barrier.py", "A barrier, with and without: whose result comes before whose message?"),
+    Act("The roll call: four ranks say who they are", "roll_call.py"),
+    Act("A barrier, with and without: whose result comes before whose message?", lab="barrier"),
     Act(
-        "training.py",
         "A small training: DDP on the handwritten digits of scikit-learn",
+        "training.py",
         preload=("sklearn.datasets",),
     ),
-    Act("two_hosts.py", "Two hosts on this machine: one master, one worker", ranks=1, virtual_hosts=2),
+    Act("Everyone waits: three deadlocks, and who is in them", lab="deadlock"),
+    Act("Two hosts on this machine: one master, one worker", "two_hosts.py", ranks=1, virtual_hosts=2),
 )
 
 
@@ -45,12 +49,18 @@ def show() -> int:
     console = Console(highlight=False)
     for act in _ACTS:
         path = Path(__file__).parent / act.script
-        command = f"rollcall run {act.options} {os.path.relpath(path)}"
+        command = f"rollcall lab {act.lab}" if act.lab else f"rollcall run {act.options} {os.path.relpath(path)}"
         console.print(f"\n[bold]{act.title}[/]\n[dim]{command}[/]", soft_wrap=True)
-        if code := run(_plan(act, path)):
+        if code := _experiment(act.lab) if act.lab else run(_plan(act, path)):
             return code
     console.print(f"\nAll {len(_ACTS)} acts ran on real ranks: [bold]rollcall runs[/] lists them.")
     return 0
+
+
+def _experiment(name: str) -> int:
+    """In a process of its own, as one would type it."""
+    sys.stdout.flush()
+    return subprocess.run([sys.executable, "-m", "rollcall", "lab", name], check=False).returncode
 
 
 def _plan(act: Act, path: Path) -> Plan:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 _OURS = str(Path(__file__).parents[1]) + "/"
+_LESSONS = (f"{_OURS}demo/", f"{_OURS}lab/")  # programs like a user's, that come with us
 _PYTHON = tuple(
     {path.rstrip("/") + "/" for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")) if path}
 )
@@ -25,8 +26,8 @@ def is_users(code: CodeType) -> bool:
 def is_users_file(name: str) -> bool:
     if name.startswith("<") and name != "<stdin>" and (name != "<string>" or sys.argv[:1] != ["-c"]):
         return False  # importlib's own, a dataclass's methods
-    if name.startswith(_OURS) and "/demo/" not in name:
-        return False
+    if name.startswith(_OURS):
+        return name.startswith(_LESSONS)
     return not any(part in name for part in _INSTALLED) and not name.startswith(_PYTHON)
 
 

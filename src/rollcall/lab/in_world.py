@@ -1,0 +1,84 @@
+"""An experiment inside a world that torchrun, `rollcall run` or another launcher has made: this process is a rank."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rollcall.env import Place
+from rollcall.lab import perform, show, worlds
+from rollcall.lab.experiment import Experiment, Results, Settings
+
+
+def run(
+    experiment: Experiment,
+    settings: Settings,
+    place: Place,
+    arm: str | None,
+    results: Path | None,
+    as_json: bool,
+    with_picture: bool,
+) -> int:
+    """This process is a rank already: measure with the others; rank 0 states the verdict."""
+    settings = replace(settings, ranks=place.world_size, virtual_hosts=None)
+    if experiment.arms and arm is None:
+        # Each arm needs a world of its own: rank 0 makes them, the others have nothing to do.
+        return perform.one(experiment, settings, as_json, with_picture) if place.rank == 0 else 0
+    perform.check(replace(experiment, arms=()), settings)
+    if arm is not None:
+        experiment.arm(arm)
+    if results is not None:
+        return _leave_value(experiment, settings, arm, results)
+    from rollcall.group import init
+
+    with init(settings.backend) as world:
+        world.barrier()  # who is done in no time must not leave while others still connect
+        if arm is not None:
+            value = experiment.measure(world, arm, settings.trials)
+            world.logger.info(f"{arm}: {json.dumps(value)}")
+            return 0
+        values = gather(world, experiment.measure(world, settings.trials, **settings.extras))
+    return 0 if values is None else _conclude(experiment, settings, values, as_json, with_picture)
+
+
+def _conclude(experiment: Experiment, settings: Settings, values: Results, as_json: bool, with_picture: bool) -> int:
+    """On rank 0: in the run's own folder, or, where another launcher has started us, in a new one."""
+    own = None if "ROLLCALL_RUN" in os.environ else perform.open_folder(experiment, settings)
+    folder = own.path if own else Path(os.environ["ROLLCALL_RUN"])
+    verdict, picture, told = perform.conclude(experiment, settings, values, folder, with_picture)
+    if own:
+        own.save(outcome="failed" if verdict.exit_code else "ok", exit_code=verdict.exit_code)
+    if as_json:
+        print(json.dumps(told, indent=2))
+    else:
+        show.say_verdict(experiment, settings, verdict, picture)
+    return verdict.exit_code
+
+
+def _leave_value(experiment: Experiment, settings: Settings, arm: str | None, folder: Path) -> int:
+    """For one who has started us by `rollcall run`, and waits: what this rank measured, or why it could not."""
+    from rollcall.group import init
+
+    rank = os.environ["RANK"]
+    left: dict[str, Any] = {}
+    try:
+        with init(settings.backend) as world:
+            world.barrier()
+            words = (settings.trials,) if arm is None else (arm, settings.trials)
+            left = {"value": experiment.measure(world, *words, **settings.extras)}
+    except Exception as error:
+        left = {"error": worlds.first_line(error)}
+        raise
+    finally:
+        (folder / f"rank-{rank}.json").write_text(json.dumps(left))
+    return 0
+
+
+def gather(world: Any, value: Any) -> Results | None:
+    """The values of all ranks, on rank 0."""
+    import torch.distributed as dist
+
+    everyone: list[Any] | None = [None] * world.size if world.is_first else None
+    dist.gather_object(value, everyone)
+    return json.loads(json.dumps(everyone)) if everyone is not None else None

@@ -1,0 +1,82 @@
+"""A node of the origin's programs: its flags, what follows from them, and whether they can be."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlparse
+
+from rollcall.errors import UsageError
+
+_ORIGINS = {"master_addr": "localhost", "master_port": 29500, "nnodes": 1, "node_rank": 0, "init_method": "env://"}
+
+
+@dataclass(frozen=True)
+class Node:
+    """The origin's flags, all of them set."""
+
+    master_addr: str
+    master_port: int
+    nnodes: int
+    nproc_per_node: int
+    node_rank: int
+    world_size: int
+    backend: str | None
+    init_method: str
+
+    @classmethod
+    def of(cls, flags: dict[str, Any], ranks: int | None, backend: str | None) -> "Node":
+        """What was given, what follows from it, and the origin's values for the rest."""
+        chosen = {**_ORIGINS, **{name: value for name, value in flags.items() if value is not None}}
+        if ranks is not None and chosen.setdefault("nproc_per_node", ranks) != ranks:
+            raise UsageError(f"-n {ranks} and --nproc_per_node {chosen['nproc_per_node']} differ: use one of them")
+        nnodes = chosen["nnodes"]
+        if nnodes < 1:
+            raise UsageError(f"--nnodes {nnodes} leaves no node to run on: use 1 or more")
+        if "nproc_per_node" not in chosen:
+            chosen["nproc_per_node"] = max(1, chosen.get("world_size", 4 * nnodes) // nnodes)
+        chosen.setdefault("world_size", nnodes * chosen["nproc_per_node"])
+        return cls(backend=backend, **chosen).checked()
+
+    def checked(self) -> "Node":
+        if self.nproc_per_node < 1:
+            raise UsageError(f"--nproc_per_node {self.nproc_per_node} starts nothing: use 1 or more")
+        if self.nnodes * self.nproc_per_node != self.world_size:
+            raise UsageError(
+                f"--world_size {self.world_size} is not {self.nnodes} nodes × {self.nproc_per_node} processes:"
+                f" use --world_size {self.nnodes * self.nproc_per_node}, or leave it out"
+            )
+        if not 0 <= self.node_rank < self.nnodes:
+            raise UsageError(
+                f"--node_rank {self.node_rank} is not among {self.nnodes} nodes: they are 0 to {self.nnodes - 1}"
+            )
+        if not 0 < self.master_port < 2**16:
+            raise UsageError(f"--master_port {self.master_port} does not exist: use a number from 1 to 65535")
+        url = urlparse(self.init_method)
+        if url.scheme not in ("env", "tcp", "file"):
+            raise UsageError(
+                f"--init_method {self.init_method} is not known: use env://, tcp://host:port or file:///path"
+            )
+        if url.scheme == "tcp":
+            if not url.hostname or not url.port:
+                raise UsageError(f"--init_method {self.init_method} lacks a host or a port: use tcp://host:port")
+            return replace(self, master_addr=url.hostname, master_port=url.port)
+        return self
+
+    def at(self, port: int) -> "Node":
+        """The same, with the port that node 0 could have."""
+        method = f"tcp://{self.master_addr}:{port}" if self.init_method.startswith("tcp:") else self.init_method
+        return replace(self, master_port=port, init_method=method)
+
+    def env(self, local_rank: int) -> dict[str, str]:
+        """What torchrun would tell this rank; the store is served by node 0's own process."""
+        told = {
+            "RANK": self.node_rank * self.nproc_per_node + local_rank,
+            "LOCAL_RANK": local_rank,
+            "GROUP_RANK": self.node_rank,
+            "WORLD_SIZE": self.world_size,
+            "LOCAL_WORLD_SIZE": self.nproc_per_node,
+            "GROUP_WORLD_SIZE": self.nnodes,
+            "MASTER_ADDR": self.master_addr,
+            "MASTER_PORT": self.master_port,
+            "TORCHELASTIC_USE_AGENT_STORE": True,
+        }
+        return {name: str(value) for name, value in told.items()}

@@ -1,0 +1,195 @@
+"""An experiment on ranks of its own, or all of them.
+
+measure → judge → draw → say. What was measured stays in the run's folder: lab.json and pictures/.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from rollcall.errors import UsageError, say
+from rollcall.lab import NAMES, pictures, show
+from rollcall.lab.experiment import Experiment, Results, Settings, Verdict, load
+from rollcall.launch.plan import Plan, Program
+from rollcall.launch.runs import RunFolder, command_line
+
+DEFAULT_RANKS = 4
+Tick = Callable[[], None]
+
+
+def check(experiment: Experiment, settings: Settings) -> Settings:
+    """The settings, if this experiment can be run with them."""
+    if settings.trials < 1:
+        raise UsageError(f"--trials {settings.trials} measures nothing: use 1 or more")
+    if settings.world_size < experiment.least_ranks:
+        raise UsageError(
+            f"{experiment.name} needs {experiment.least_ranks} ranks or more, and -n {settings.ranks} gives"
+            f" {settings.world_size}: use -n {experiment.least_ranks}"
+        )
+    if settings.backend is not None:
+        from rollcall.group import check_backend
+
+        check_backend(settings.backend)
+    own_hosts = max((arm.virtual_hosts or 1 for arm in experiment.arms), default=1)
+    if own_hosts > 1 and settings.virtual_hosts:
+        raise UsageError(f"{experiment.name} compares hosts by itself: leave --virtual-hosts out")
+    if settings.ranks % own_hosts:
+        raise UsageError(
+            f"{experiment.name} spreads its ranks over {own_hosts} hosts, and -n {settings.ranks} cannot be shared"
+            f" evenly: use -n {settings.ranks + own_hosts - settings.ranks % own_hosts}"
+        )
+    for parameter in settings.extras:
+        if not experiment.takes(parameter):
+            raise UsageError(f"--{parameter} is not for {experiment.name}: leave it out")
+    return settings
+
+
+def one(experiment: Experiment, settings: Settings, as_json: bool, with_picture: bool) -> int:
+    """Run one experiment on ranks of its own, and state the verdict."""
+    check(experiment, settings)
+    if with_picture:
+        pictures.check_installed()
+    with _progress(len(experiment.arms) or 1) as (bar, tick):
+        bar(experiment.name)
+        told, tell = _perform(experiment, settings, tick, with_picture)
+    if as_json:
+        print(json.dumps(told, indent=2))
+    else:
+        tell(None)
+    return 1 if told["violations"] else 0
+
+
+def all_of_them(make: Callable[[Experiment], Settings], as_json: bool, with_picture: bool) -> int:
+    """The whole lab, one experiment after the other. One that is violated does not keep the others from running."""
+    if with_picture:
+        pictures.check_installed()
+    plans = _plans(make)
+    everything, begun = [], time.monotonic()
+    with _progress(sum(len(experiment.arms) or 1 for experiment, _ in plans)) as (bar, tick):
+        for experiment, settings in plans:
+            bar(experiment.name)
+            told, tell = _perform(experiment, settings, tick, with_picture)
+            everything.append(told)
+            if not as_json:
+                tell(bar.console)
+    violated = [told["experiment"] for told in everything if told["violations"]]
+    if as_json:
+        print(json.dumps(everything, indent=2))
+    else:
+        took = f"{len(everything)} experiments in {time.monotonic() - begun:.0f} s"
+        print(f"\n{took}: " + (f"an invariant was violated in {', '.join(violated)}" if violated else "all measured"))
+    return 1 if violated else 0
+
+
+def _plans(make: Callable[[Experiment], Settings]) -> list[tuple[Experiment, Settings]]:
+    """Those that can be run with what the user chose; of the others it is said why not."""
+    plans, refused = [], []
+    for experiment in map(load, NAMES):
+        try:
+            plans.append((experiment, check(experiment, make(experiment))))
+        except UsageError as error:
+            refused.append(error)
+    if not plans:
+        raise refused[0]
+    for reason in refused:
+        say(f"left out: {reason}")
+    return plans
+
+
+def collect(experiment: Experiment, settings: Settings, folder: Path, tick: Tick = lambda: None) -> Results:
+    """What the ranks bring back: from one world, or from one world per arm."""
+    from rollcall.lab import worlds
+
+    if not experiment.arms:
+        results = worlds.measure(experiment, settings, folder)
+        tick()
+        return results
+    endings = {}
+    for arm in experiment.arms:
+        endings[arm.name] = worlds.measure_arm(experiment, arm, settings, folder / "arms" / _folder_name(arm.name))
+        tick()
+    return endings
+
+
+def _folder_name(arm: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in arm)
+
+
+def _perform(
+    experiment: Experiment, settings: Settings, tick: Tick, with_picture: bool
+) -> tuple[dict[str, Any], Callable[[Console | None], None]]:
+    folder = open_folder(experiment, settings)
+    begun = time.monotonic()
+    try:
+        results = collect(experiment, settings, folder.path, tick)
+    except BaseException as error:
+        outcome = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
+        folder.save(outcome=outcome, exit_code=1, seconds=time.monotonic() - begun)
+        raise
+    verdict, picture, told = conclude(experiment, settings, results, folder.path, with_picture)
+    folder.save(
+        outcome="failed" if verdict.exit_code else "ok", exit_code=verdict.exit_code, seconds=time.monotonic() - begun
+    )
+    return told, lambda console: show.say_verdict(experiment, settings, verdict, picture, console)
+
+
+def conclude(
+    experiment: Experiment, settings: Settings, results: Results, folder: Path, with_picture: bool
+) -> tuple[Verdict, Path | None, dict[str, Any]]:
+    """Judge, draw, and keep everything in a folder."""
+    verdict = experiment.judge(results)
+    picture = None
+    if with_picture:
+        picture = folder / "pictures" / f"{experiment.name}.png"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        pictures.save(experiment.draw, results, picture)
+    told = show.to_json(experiment, settings, verdict, results, picture)
+    (folder / "lab.json").write_text(json.dumps(told, indent=2) + "\n")
+    return verdict, picture, told
+
+
+def open_folder(experiment: Experiment, settings: Settings) -> RunFolder:
+    plan = Plan(
+        Program("module", f"lab-{experiment.name}"), slots=settings.world_size, run_id=f"lab-{experiment.name}",
+        cwd=os.getcwd(),
+    )  # fmt: skip
+    folder = RunFolder.create(plan, command_line())
+    folder.note_attempt(0, world_size=settings.world_size)
+    return folder
+
+
+class _Bar:
+    def __init__(self, progress: Progress, total: int) -> None:
+        # What is said meanwhile goes above the bar; or, where stdout is a file, into it.
+        self.console = progress.console if progress.console.file is sys.stdout else None
+        self._progress = progress
+        self._task = progress.add_task("", total=total)
+
+    def __call__(self, name: str) -> None:
+        self._progress.update(self._task, description=name)
+
+    def tick(self) -> None:
+        self._progress.advance(self._task)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[tuple[_Bar, Tick]]:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("[bold]{task.description}[/]"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    console = Console(stderr=not sys.stdout.isatty(), highlight=False, soft_wrap=True)
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = _Bar(progress, total)
+        yield bar, bar.tick

@@ -1,0 +1,207 @@
+"""Every experiment, for real and small: what must hold does, and what was looked for is what it should be."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollcall.lab import NAMES, perform
+from rollcall.lab.experiment import Results, Settings, Verdict, load
+
+# How little is enough to see it.
+TRIALS = {
+    "barrier": 30,
+    "send": 3,
+    "isend": 3,
+    "collectives": 1,
+    "ring": 1,
+    "gradients": 1,
+    "overlap": 2,
+    "backends": 1,
+    "bandwidth": 3,
+    "straggler": 20,
+    "hosts": 2,
+    "scaling": 2,
+}
+HANGS_S = 1.5
+
+
+def run(name: str, folder: Path, ranks: int = 4, **extras: Any) -> tuple[Results, Verdict]:
+    """One experiment with few trials; where it hangs by design, it is given up early."""
+    experiment = load(name)
+    experiment = replace(
+        experiment, arms=tuple(replace(a, limit_s=max(HANGS_S, a.limit_s / 3)) for a in experiment.arms)
+    )
+    settings = perform.check(experiment, Settings(ranks, TRIALS.get(name, 1), extras=extras))
+    results = perform.collect(experiment, settings, folder)
+    verdict = experiment.judge(results)
+    assert not verdict.violations, verdict.sentence
+    return results, verdict
+
+
+def held(verdict: Verdict) -> set[str]:
+    return {claim.text for claim in verdict.claims if claim.holds}
+
+
+def test_hello_tells_the_thirteen_facts(tmp_path: Path) -> None:
+    """Every rank has them, and the same world comes together by env://, tcp:// and file://."""
+    results, verdict = run("hello", tmp_path, ranks=3)
+    assert verdict.numbers["met"] == ["env://", "file://", "tcp://"]
+    assert [result["facts"]["global_rank"] for result in results] == [0, 1, 2]
+    assert "World size in the initialised group: 3" in results[0]["display"]
+    assert "gloo" in verdict.numbers["backends"]
+
+
+def test_with_a_barrier_no_result_comes_before_a_message(tmp_path: Path) -> None:
+    """None of the trials with a barrier, some of those without; and everyone but the slow rank waits for it."""
+    _, verdict = run("barrier", tmp_path)
+    numbers = verdict.numbers
+    assert numbers["barrier"]["inversions"] == numbers["barrier, slow rank"]["inversions"] == 0
+    assert numbers["no barrier"]["inversions"] > 0
+    # A slow rank that sleeps between the barrier and its message is behind the others' results, always.
+    assert numbers["no barrier, slow rank"]["inversions"] == 30
+
+
+def test_recv_writes_in_place(tmp_path: Path) -> None:
+    """Every rank ends with one, in the memory that it brought, and the sender's tensor stays its own."""
+    results, verdict = run("send", tmp_path, ranks=3)
+    assert len(held(verdict)) >= 5
+    assert {seen["after"] for result in results for seen in result["seen"]} == {1.0}
+
+
+def test_what_is_touched_before_wait_is_wrong(tmp_path: Path) -> None:
+    """After wait() nothing is; a tensor that is read before it is still as it was."""
+    _, verdict = run("isend", tmp_path, ranks=2)
+    wrong = verdict.numbers["wrong_trials"]
+    assert wrong["overwritten after wait"] == wrong["read after wait"] == 0
+    assert wrong["overwritten early"] + wrong["read early"] > 0
+
+
+def test_collectives_do_what_they_say(tmp_path: Path) -> None:
+    """Every one leaves what it should, every reduce op too; an all_reduce sends 2(n−1)/n, as the kernel counts it."""
+    _, verdict = run("collectives", tmp_path, ranks=3)
+    sent = verdict.numbers["sent_bytes"]
+    assert not verdict.numbers["wrong"]
+    assert not verdict.numbers["wrong_ops"]
+    for rank in range(3):
+        assert sent["all_reduce"][rank] == pytest.approx(2 * 2 / 3 * (1 << 20), rel=0.05)
+    assert sent["scatter"][1] < 1000 < sent["scatter"][0]
+
+
+def test_a_group_is_a_scope(tmp_path: Path) -> None:
+    """A broadcast stays in its group, a stranger keeps its tensor, and groups made out of order hang."""
+    results, verdict = run("groups", tmp_path)
+    assert [seen["after"] for seen in results["two groups"]["values"]] == [100, 101, 100, 101]
+    assert verdict.numbers["ended"]["another order"] == "hung"
+    assert verdict.numbers["explain"]["a stranger calls"] == "non-member-call"
+    assert verdict.numbers["explain"]["members only"] == "group-incomplete"
+
+
+def test_the_ring_equals_the_library(tmp_path: Path) -> None:
+    """Bit for bit where nothing is rounded, within rounding elsewhere; the ring with the old fault does not."""
+    results, _ = run("ring", tmp_path, ranks=3)
+    for result in results:
+        equal = result["equal"]
+        assert equal["whole"]["bit_equal"]
+        assert equal["exact"]["bit_equal"]
+        assert equal["random"]["within_bound"]
+        assert not equal["old fault"]["bit_equal"]
+
+
+def test_the_update_uses_the_average(tmp_path: Path) -> None:
+    """By hand and by DDP the weights are those of one process; without averaging they drift, and the trap is silent."""
+    _, verdict = run("gradients", tmp_path, ranks=3)
+    numbers = verdict.numbers
+    assert max(numbers["apart"]["by hand"], numbers["apart"]["DDP"]) <= 1e-6
+    assert numbers["averaged"]["the trap"] == 0
+    assert numbers["spread"]["the trap"] == numbers["spread"]["no averaging"] > 0.01
+
+
+def test_ddp_hides_communication_behind_backward(tmp_path: Path) -> None:
+    """Buckets are sent while backward goes on, by hand nothing is; no_sync sends once."""
+    _, verdict = run("overlap", tmp_path, ranks=2)
+    numbers = verdict.numbers
+    assert numbers["hidden_share"]["by hand, after backward"] == 0
+    assert numbers["hidden_share"]["DDP, 1 MB buckets"] > 0
+    assert numbers["all_reduces"]["DDP, no_sync, 4 micro-batches"] == 1
+
+
+def test_a_machine_without_a_gpu_gets_the_cpus_half(tmp_path: Path) -> None:
+    """And is told so."""
+    results, verdict = run("backends", tmp_path, ranks=2)
+    if not results[0]["gpu"]:
+        assert "no GPU" in verdict.sentence
+        assert set(verdict.numbers["times_s"]) == {"copy CPU to CPU", "gloo, CPU tensor"}
+
+
+def test_bandwidth_has_statistics_of_every_size(tmp_path: Path) -> None:
+    """From 512 KB on, doubled; the bus carries 2(n−1)/n of what the algorithm sees."""
+    _, verdict = run("bandwidth", tmp_path, ranks=2, largest="2MB")
+    assert list(verdict.numbers["sizes"]) == ["524288", "1048576", "2097152"]
+    for each in verdict.numbers["sizes"].values():
+        assert each["p5_s"] <= each["p50_s"] <= each["p95_s"]
+        assert each["bus_bytes_per_s"] == pytest.approx(each["algorithm_bytes_per_s"])
+
+
+def test_the_recording_names_the_slow_rank(tmp_path: Path) -> None:
+    """With twenty milliseconds it is the last rank for whom the others wait, and it waits least itself."""
+    _, verdict = run("straggler", tmp_path, ranks=3)
+    told = verdict.numbers["by_delay_ms"]["20"]
+    assert told["slowest"] == 2
+    assert told["suffered_s"]["2" if "2" in told["suffered_s"] else 2] == min(told["suffered_s"].values())
+    assert told["what_if_step_s"] < told["step_s"]
+
+
+def test_deadlocks_hang_and_are_named(tmp_path: Path) -> None:
+    """Three circles hang, explain names each with its ranks, and the mended twins have the right values."""
+    _, verdict = run("deadlock", tmp_path, ranks=3)
+    assert verdict.numbers["named"] == ["recv recv", "ring of receives", "send send"]
+    assert verdict.numbers["explain"]["ring of receives"] == {"kind": "p2p-deadlock", "ranks": [0, 1, 2]}
+
+
+def test_disagreements_crash_hang_or_compute_garbage(tmp_path: Path) -> None:
+    """Another dtype or reduce op gives garbage in silence, another order hangs; explain names the odd rank."""
+    results, verdict = run("mismatch", tmp_path)
+    fates, kinds = verdict.numbers["fates"], verdict.numbers["explain"]
+    assert fates["reduce op"] == fates["dtype"] == "garbage"
+    assert fates["order"] == fates["absence"] == "hang"
+    assert (kinds["shape"], kinds["dtype"]) == ("mismatched-shape", "mismatched-dtype")
+    assert (kinds["reduce op"], kinds["order"]) == ("mismatched-reduce-op", "order-swap")
+    assert all(results[arm]["verdict"]["ranks"] == [3] for arm in ("shape", "dtype", "reduce op", "order"))
+
+
+def test_a_second_host_costs_what_its_link_takes(tmp_path: Path) -> None:
+    """The same sums on one host and on two; where the kernel shapes links, the slow one takes longer."""
+    results, verdict = run("hosts", tmp_path, ranks=2)
+    hosts = {value["host"] for value in results["two hosts, 100 Mbit/s"]["values"]}
+    if hosts == {"host-1", "host-2"}:
+        times = verdict.numbers["times_s"]
+        assert times["two hosts, 100 Mbit/s"]["1 MB"] > times["one host"]["1 MB"]
+
+
+def test_scaling_is_fitted_by_amdahl(tmp_path: Path) -> None:
+    """Every number of ranks is measured, and a share between none and all cannot be shared."""
+    _, verdict = run("scaling", tmp_path, ranks=3)
+    assert list(verdict.numbers["speedup"]["strong"]) == ["1", "2", "3"]
+    assert all(0 <= share <= 1 for share in verdict.numbers["serial_share"].values())
+
+
+def test_every_experiment_has_a_test() -> None:
+    """A new file in the lab wants one, and a question, code to walk through, and something to try next."""
+    here = Path(__file__).read_text()
+    for name in NAMES:
+        assert f'run("{name}"' in here
+        experiment = load(name)
+        assert experiment.about.startswith(f"python -m rollcall.lab.{name}\n")
+        assert experiment.question.endswith("?")
+        assert experiment.walk
+        assert experiment.next
+
+
+def test_an_experiment_runs_on_virtual_hosts(tmp_path: Path) -> None:
+    """`--virtual-hosts 2 -n 1`: two ranks, each the first of its node."""
+    hello = load("hello")
+    results = perform.collect(hello, Settings(1, 1, virtual_hosts=2), tmp_path)
+    assert [(r["facts"]["node_rank"], r["facts"]["local_rank"]) for r in results] == [(0, 0), (1, 0)]
+    assert not hello.judge(results).violations

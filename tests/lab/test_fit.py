@@ -1,0 +1,90 @@
+"""What judges without ranks: verdicts, claims, fits, and pages."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+
+from rollcall.errors import UsageError
+from rollcall.lab import NAMES, barrier, gradients, pages, ring, scaling
+from rollcall.lab.experiment import in_bytes, in_time, load, median, percentile
+
+DOCS = Path(__file__).parents[2] / "docs" / "lab"
+
+
+def told(name: str) -> dict[str, object]:
+    return dict(json.loads((DOCS / "results" / f"{name}.json").read_text()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_is_what_its_results_and_the_code_make_it(name: str) -> None:
+    """No number on a page was typed: `python -m rollcall.lab.pages --from-results` writes it anew."""
+    assert (DOCS / f"{name}.md").read_text() == pages.page(load(name), told(name))
+    assert (DOCS / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_page_claims_held(name: str) -> None:
+    """No invariant was violated in the run behind the page."""
+    verdict = load(name).judge(told(name)["results"])
+    assert verdict.exit_code == 0
+    assert verdict.claims
+
+
+def test_the_index_lists_all() -> None:
+    """docs/lab/README.md has a link to every page."""
+    assert (DOCS / "README.md").read_text() == pages.index()
+
+
+def test_a_barrier_that_does_not_order_is_a_violation() -> None:
+    """One result before one message, with a barrier: exit code 1, and the claim is named."""
+    results = copy.deepcopy(told("barrier")["results"])
+    times = results[0]["times"]["barrier"][0]  # type: ignore[index]
+    times[2] = times[0] - 10_000_000_000
+    verdict = barrier.judge(results)
+    assert verdict.exit_code == 1
+    assert verdict.violations == ("with a barrier no result comes before a message",)
+    assert verdict.numbers["barrier"]["inversions"] == 1
+
+
+def test_what_was_only_looked_for_is_no_violation() -> None:
+    """No inversion without a barrier is told as what was seen, with exit code 0."""
+    results = copy.deepcopy(told("barrier")["results"])
+    for result in results:  # type: ignore[attr-defined]
+        result["times"]["no barrier"] = result["times"]["barrier"]
+    verdict = barrier.judge(results)
+    assert verdict.exit_code == 0
+    assert "in 0 of 200 trials" in verdict.sentence
+
+
+def test_sums_that_differ_are_a_violation() -> None:
+    """Of the ring, and of weights that should be equal."""
+    results = copy.deepcopy(told("ring")["results"])
+    results[1]["equal"]["whole"]["bit_equal"] = False  # type: ignore[index]
+    assert ring.judge(results).exit_code == 1
+    results = copy.deepcopy(told("gradients")["results"])
+    results[0]["spread"]["DDP"] = [1e-3]  # type: ignore[index]
+    assert gradients.judge(results).exit_code == 1
+
+
+def test_times_of_two_machines_tell_no_order() -> None:
+    """Each machine has a clock of its own: one sentence, not a verdict."""
+    results = copy.deepcopy(told("barrier")["results"])
+    results[0]["machine"] = "another"  # type: ignore[index]
+    with pytest.raises(UsageError, match="2 machines"):
+        barrier.judge(results)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
+def test_amdahls_share_is_found_again(share: float) -> None:
+    """Speedups that follow the law exactly give back the share they were made with."""
+    speedups = {n: 1 / (share + (1 - share) / n) for n in (1, 2, 4, 8)}
+    assert scaling.fit_amdahl(speedups) == pytest.approx(share)
+
+
+def test_numbers_in_words() -> None:
+    """Times and sizes as people read them; percentiles by the nearest rank."""
+    assert [in_time(s) for s in (1.5, 0.0123, 2e-5)] == ["1.5 s", "12.3 ms", "20 µs"]
+    assert [in_bytes(b) for b in (4, 1 << 19, 3 << 29)] == ["4 B", "512 KB", "1.5 GB"]
+    assert (median([3, 1, 2]), percentile([1, 2, 3, 4], 0.95)) == (2, 4)
