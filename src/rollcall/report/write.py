@@ -32,3 +32,27 @@ def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
     last = scene.Act.of(run.attempt, view)
     staged = scene.stage([*acts, last], folder, told, zero_ns)
     explanation = explained(view)
+    begin_ns = int(last.bars.entered_ns.min()) if len(last.bars.row) else 0
+    lines, left_out = logs.read(folder)
+    packed = scene.to_page(staged, told)
+    return page.Content(
+        name=run.name,
+        outcome=explanation.outcome,
+        findings=explanation.findings,
+        problems=run.problems,
+        facts=facts.tell(told, explanation),
+        logs=lines,
+        logs_left_out=left_out,
+        wall_ns=staged.wall_ns,
+        lanes=max(len(packed["told"]["lanes"]), 1),
+        seconds=staged.seconds,
+        scene=packed,
+        waiting=matrix.count(view, last.bars, begin_ns),
+        lines=traffic.by_site(view, last.bars),
+        points=traffic.by_size(view, last.bars, last.kinds),
+    )
+
+
+def attempts_of(folder: Path) -> list[int]:
+    names = [path.name.removeprefix("attempt-") for path in (folder / "rings").glob("attempt-*")]
+    return sorted(int(name) for name in names if name.isdecimal())
