@@ -7,6 +7,7 @@ import typer
 
 from rollcall.errors import RollcallError, say
 from rollcall.launch import doctor_options, options
+from rollcall.train import options as train_options
 
 app = typer.Typer(
     name="rollcall",
@@ -20,6 +21,7 @@ app.command(context_settings={"allow_interspersed_args": False})(options.run)
 
 
 app.command()(doctor_options.doctor)
+app.command()(train_options.train)
 
 
 @app.command()
