@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from rollcall.errors import UsageError
@@ -47,9 +48,14 @@ class State:
 def read_state(parts: Parts, world: World) -> State:
     """This rank's part of the state. Of what every rank has, each takes a share: together they have all."""
     tensors = {**model_tensors(parts.model), **_optimizer_tensors(parts)}
-    mine = share_out({name: each.nbytes for name, each in tensors.items() if not _is_sharded(each)}, world.size)
+    buffers = _buffer_tensors(parts.model)
+    equal = {name: each.nbytes for name, each in tensors.items() if name not in buffers and not _is_sharded(each)}
+    # What forward changes differs from rank to rank: rank 0's counts, as it does for DDP.
+    mine = {**share_out(equal, world.size), **dict.fromkeys(buffers, 0)}
     values: Values = {name: each for name, each in tensors.items() if _is_sharded(each) or mine[name] == world.rank}
     resting = frozenset(_resting(parts) & values.keys())
+    if not _broadcasts_buffers(parts.model):
+        values |= {f"rank-{world.rank}.{name}": each for name, each in buffers.items()}
     values |= {f"rank-{world.rank}.rng.{name}": state for name, state in read_rng(world.device).items()}
     if world.is_first:
         values |= {f"plain.{name}": _plain(value, name) for name, value in _plain_values(parts)}
@@ -65,9 +71,11 @@ def load_state(parts: Parts, world: World, folder: Path, step: int) -> None:
         for name, entry in known.items()
         if name.startswith(f"rank-{world.rank}.rng.") and entry is not None
     }
+    own = {f"rank-{world.rank}.{name}": each for name, each in _buffer_tensors(parts.model).items()}
     plain = dict.fromkeys(name for name in known if name.startswith("plain."))
     values: Values = {**model_tensors(parts.model), **states, **rng, **plain}
     storage.read(values, folder)
+    storage.read({name: each for name, each in own.items() if name in known}, folder)
     if parts.optimizer is not None:
         _load_optimizer(parts, states, values["plain.optimizer"])
     if extra := values["plain.model"]:
@@ -85,6 +93,16 @@ def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     """The model's own tensors, not copies: what is read into them is in the model."""
     state = bare(model).state_dict()
     return {f"model.{_clean(name)}": each for name, each in state.items() if isinstance(each, torch.Tensor)}
+
+
+def _buffer_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    names = {f"model.{_clean(name)}" for name, _ in bare(model).named_buffers()}
+    return {name: each for name, each in model_tensors(model).items() if name in names}
+
+
+def _broadcasts_buffers(model: nn.Module) -> bool:
+    """Whether every forward pass begins with rank 0's buffers."""
+    return isinstance(model, DistributedDataParallel) and bool(model.broadcast_buffers)
 
 
 def share_out(sizes_bytes: Mapping[str, int], ranks: int) -> dict[str, int]:
