@@ -1,8 +1,9 @@
 """Which snapshot to continue from: the newest that is whole, and the same one on all ranks."""
 
+import pickle
 from pathlib import Path
 
-from rollcall.train import manifest
+from rollcall.train import manifest, storage
 from rollcall.train.agree import compare, gather, refuse_together
 from rollcall.train.manifest import Manifest
 from rollcall.train.shelf import Shelf
@@ -64,7 +65,13 @@ def _find_damage(facts: Manifest, folder: Path, world: World) -> str | None:
     """Each rank reads some of the files: together they have read all."""
     mine = sorted(facts.files.items())[world.rank :: world.size]
     problems = (manifest.check_file(folder, name, file) for name, file in mine)
-    return next((problem for problem in problems if problem), None)
+    damage = next((problem for problem in problems if problem), None)
+    if damage is None and world.is_first:
+        try:
+            storage.contents(folder)
+        except (storage.UnsafeError, OSError, EOFError, pickle.UnpicklingError) as error:
+            return f"{storage.METADATA} cannot be read ({error})"
+    return damage
 
 
 def _leave_out(world: World, folder: Path, problem: str | None) -> None:

@@ -74,7 +74,10 @@ def load_state(parts: Parts, world: World, folder: Path, step: int) -> None:
     own = {f"rank-{world.rank}.{name}": each for name, each in _buffer_tensors(parts.model).items()}
     plain = dict.fromkeys(name for name in known if name.startswith("plain."))
     values: Values = {**model_tensors(parts.model), **states, **rng, **plain}
-    storage.read(values, folder)
+    try:
+        storage.read(values, folder)
+    except storage.UnsafeError as error:
+        raise UsageError(f"{folder} is not to be trusted ({error}): remove it, and start again") from None
     storage.read({name: each for name, each in own.items() if name in known}, folder)
     if parts.optimizer is not None:
         _load_optimizer(parts, states, values["plain.optimizer"])

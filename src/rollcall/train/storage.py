@@ -19,6 +19,7 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, Def
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 Values = dict[str, Any]
+METADATA = ".metadata"  # torch's name for it
 
 # Data classes without any code of their own, and what their fields consist of.
 _PLAIN = {
@@ -87,10 +88,10 @@ class _Writer(dcp.FileSystemWriter):
 
 class _SafeReader(dcp.FileSystemReader):
     def read_metadata(self, *_args: Any, **_kwargs: Any) -> Metadata:
-        with open(Path(self.path) / ".metadata", "rb") as file:
+        with open(Path(self.path) / METADATA, "rb") as file:
             known = _PlainUnpickler(file).load()
         if not isinstance(known, Metadata):
-            raise UnsafeError(f"its metadata is a {type(known).__name__}")
+            raise UnsafeError(f"it is a {type(known).__name__}")
         if known.storage_meta is None:
             known.storage_meta = metadata.StorageMeta()
         return known
@@ -98,7 +99,11 @@ class _SafeReader(dcp.FileSystemReader):
 
 class _SafePlanner(DefaultLoadPlanner):
     def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
-        self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
+        name = read_item.dest_index.fqn
+        try:
+            self.state_dict[name] = torch.load(value, weights_only=True)
+        except pickle.UnpicklingError:
+            raise UnsafeError(f"its {name} asks for code, which no snapshot contains") from None
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -110,10 +115,10 @@ class _PlainUnpickler(pickle.Unpickler):
             return known
         if (module, name) == ("torch.serialization", "_get_layout"):
             return _get_layout
-        raise UnsafeError(f"its metadata asks for {module}.{name}, which no snapshot needs")
+        raise UnsafeError(f"it asks for {module}.{name}, which no snapshot contains")
 
 
 def _get_layout(name: str) -> torch.layout:
     if name != "torch.strided":
-        raise UnsafeError(f"its metadata asks for the layout {name}, which no snapshot has")
+        raise UnsafeError(f"it asks for the layout {name}, which no snapshot contains")
     return torch.strided

@@ -26,9 +26,9 @@ class Desk:
 def write(draft: Draft, facts: Manifest, desk: Desk) -> str | None:
     """Write this rank's part; rank 0 then puts the whole on the shelf. What went wrong, on all ranks, if anything."""
     values = draft.finish()
-    bad = next((name for name in gather(desk.world, draft.what_is_not_finite(), desk.group) if name), None)
-    if bad:
-        return f"{bad} is not finite"
+    unfit = next((words for words in gather(desk.world, _why_unfit(draft), desk.group) if words), None)
+    if unfit:
+        return unfit
     folder = desk.shelf.draft_of(facts.step)
     try:
         storage.write(values, folder, desk.group)
@@ -44,9 +44,17 @@ def write(draft: Draft, facts: Manifest, desk: Desk) -> str | None:
     return tell(desk.world, problem, desk.group)
 
 
+def _why_unfit(draft: Draft) -> str | None:
+    if name := draft.what_is_torn():
+        return f"{name} was changed while it was copied, by something else than the optimizer: save with wait=True"
+    if name := draft.what_is_not_finite():
+        return f"{name} is not finite"
+    return None
+
+
 def _describe(folder: Path, rank: int) -> dict[str, File] | str:
     """Checksums of what this rank wrote, as the disk has it."""
-    mine = [*folder.glob(f"__{rank}_*.distcp"), *([folder / ".metadata"] if rank == 0 else [])]
+    mine = [*folder.glob(f"__{rank}_*.distcp"), *([folder / storage.METADATA] if rank == 0 else [])]
     try:
         return {path.name: manifest.describe(path) for path in mine}
     except OSError as error:
