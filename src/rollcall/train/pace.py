@@ -22,7 +22,7 @@ class Pace:
     def of(cls, text: str | int) -> "Pace":
         match = _FORM.fullmatch(str(text))
         if match is None or float(match[1]) == 0:
-            raise UsageError(f"save_every is {text!r}: {_HELP}")
+            raise UsageError(f"save_every is {str(text)!r}: {_HELP}")
         unit: Literal["epoch", "step", "minute"]
         unit = "step" if match[2].startswith("step") else "minute" if match[2].startswith("min") else "epoch"
         every = float(match[1])
