@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Debian packages that some tests need; installed only where this runs as root on Debian.
 SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname
 
-.PHONY: setup demo test lint bench bench-hosts soak corpus clean
+.PHONY: setup demo test lint bench bench-hosts bench-train soak corpus clean
 
 setup: $(VENV)/.setup
 
@@ -44,6 +44,9 @@ bench: $(VENV)/.dev $(PEERS)/.setup
 bench-hosts: $(VENV)/.dev $(PEERS)/.setup
 	tools/system-packages $(SYSTEM_PACKAGES)
 	$(BIN)/python benchmarks/hosts.py $(BENCH)
+
+bench-train: $(VENV)/.dev $(PEERS)/.setup
+	$(BIN)/python benchmarks/train.py $(BENCH)
 
 # The launchers that we compare with. Torch comes first, so that nothing pulls another one; and where they cannot
 # be installed, the benchmark goes on without them.

@@ -21,7 +21,7 @@ def python(runner: Runner, *words: object) -> str:
         env=runner.env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -54,7 +54,7 @@ def test_a_killed_rank_with_snapshots(rollcall: Runner) -> None:  # noqa: F811
     assert until(lambda: any(rollcall.folder.glob("snapshots/step-*")))
     facts = json.loads((rollcall.latest() / "run.json").read_text())
     psutil.Process(facts["attempts"][0]["pids"]["1"]).kill()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "continuing from snapshots/step-" in err
     assert "epoch 7 is done: 232 steps" in out

@@ -40,7 +40,7 @@ def test_a_killed_rank_costs_seconds(rollcall: Runner) -> None:
     process = rollcall.start(*TRAIN, "--max-restarts", 1)
     assert until(lambda: has_snapshot(rollcall.folder))
     rank(rollcall, 1).kill()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "continuing from snapshots/step-" in err
     assert f"{STEPS} steps done" in out
@@ -56,7 +56,7 @@ def test_a_killed_agent_loses_nothing(rollcall: Runner) -> None:
     agent = server.parent()
     assert agent is not None
     agent.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert process.returncode == 137
     assert rollcall.wait_until_gone(5) == []
     result = rollcall(*TRAIN)
@@ -70,7 +70,7 @@ def test_a_preempted_training_saves_and_leaves(rollcall: Runner) -> None:
     process = rollcall.start("train", "-n", 2, "--epochs", 500, "--save-every", "100000steps")
     assert until(lambda: (rollcall.folder / "snapshots" / "metrics.jsonl").exists())
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM
     (step,) = [int(path.name[5:]) for path in (rollcall.folder / "snapshots").glob("step-*")]
     assert f"SIGTERM at step {step}: the newest snapshot is that of step {step}" in err

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from rollcall.errors import UsageError
+from rollcall.errors import RankError, UsageError
 from rollcall.train.agree import refuse_together
 from rollcall.train.choice import check_shared, choose
 from rollcall.train.fitting import what_does_not_fit
@@ -61,6 +61,7 @@ class Snapshot:
         self._staging = Staging(world.device)
         self._group: dist.ProcessGroup | None = None
         self._writer: threading.Thread | None = None
+        self._lost: RuntimeError | None = None
         self._hook = optimizer.register_step_pre_hook(self._staging.wait) if optimizer is not None else None
         self.newest: int | None = None  # the step of the newest whole snapshot that we know of
         check_shared(self._shelf, world)
@@ -120,6 +121,8 @@ class Snapshot:
         if self._writer is not None:
             self._writer.join()
             self._writer = None
+        if self._lost is not None:
+            raise RankError(f"another rank is gone, the snapshot is not written ({self._lost})") from self._lost
 
     def close(self) -> None:
         self.wait()
@@ -141,8 +144,9 @@ class Snapshot:
     def _write(self, draft: Draft, facts: Manifest) -> None:
         try:
             problem = write(draft, facts, Desk(self._shelf, self._world, self._group))
-        except RuntimeError as error:  # another rank is gone: whoever trains will hear of it, too
-            problem = str(error).partition("\n")[0]
+        except RuntimeError as error:  # the connection to another rank broke
+            self._lost = error
+            return
         if problem is None:
             self.newest = facts.step
             return
