@@ -10,8 +10,8 @@ from results import Goal, Result, middle, seconds, times
 from sections.recovery import Try, show, take_turns
 
 FASTER = 3.0
-OURS = replace(ROLLCALL, name="rollcall.Trainer", options=lambda n: ["run", "-n", str(n)])
-THEIRS = {replace(each, name=f"tutorial's script, {each.name}"): each for each in (TORCHRUN, TORCHRUN_UNSHARED)}
+OURS = replace(ROLLCALL, name="rollcall.Trainer")
+THEIRS = tuple(replace(each, name=f"tutorial's script, {each.name}") for each in (TORCHRUN, TORCHRUN_UNSHARED))
 
 
 def measure(jobs: Jobs, options: argparse.Namespace) -> Result:

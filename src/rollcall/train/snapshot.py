@@ -72,6 +72,11 @@ class Snapshot:
     def folder(self) -> Path:
         return self._shelf.folder
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds for which the optimizer has waited for copies, in all."""
+        return self._staging.waited_s
+
     def load(self, prepare: Callable[[], None] | None = None) -> Progress:
         """Continue from the newest snapshot that is whole; from the start, if there is none.
 

@@ -7,6 +7,7 @@ pass, and that step waits for the copy, if it comes so soon.
 
 import copy
 import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,7 @@ class Staging:
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._draft: Draft | None = None
+        self.waited_s = 0.0  # that the optimizer had to wait, in all
 
     def begin(self, state: State) -> "Draft":
         """Copy what cannot wait. The rest is copied by `Draft.finish`, in another thread."""
@@ -58,8 +60,10 @@ class Staging:
     def wait(self, *_: Any) -> None:
         """Before the optimizer changes anything: let the copy be complete."""
         if self._draft is not None:
+            began = time.perf_counter()
             self._draft.wait()
             self._draft = None
+            self.waited_s += time.perf_counter() - began
 
     def _buffer(self, name: str, source: torch.Tensor) -> torch.Tensor:
         found = self._buffers.get(name)

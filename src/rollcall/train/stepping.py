@@ -72,12 +72,12 @@ class Stepper:
 
     def run_backward(self, batches: Batches) -> list[torch.Tensor]:
         """Forward and backward; ranks average their gradients at the last batch only."""
-        last = len(batches) - 1
+        *weights, last_weight = self._weigh(batches)
         losses = []
-        for number, (batch, weight) in enumerate(zip((b for b, _ in batches), self._weigh(batches), strict=True)):
-            with contextlib.nullcontext() if number == last else unsynced(self._model):
+        for (batch, _), weight in zip(batches, weights, strict=False):  # without the last
+            with unsynced(self._model):
                 losses.append(self._backward(batch, weight))
-        return losses
+        return [*losses, self._backward(batches[-1][0], last_weight)]
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self._dtype is None:
