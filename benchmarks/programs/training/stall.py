@@ -12,7 +12,7 @@ from torch import nn
 
 import rollcall
 
-LAYERS, WIDTH, BATCH = 24, 2048, 256
+LAYERS, WIDTH, BATCH = 24, 2048, 64
 QUIET_STEPS = 3
 
 
@@ -32,20 +32,17 @@ def main(snapshots: int) -> None:
 
         step()
         snapshot.save(0, wait=True)  # the first one also takes the memory for the copies
-        figures: dict[str, list[float]] = {
-            "quiet_step": [],
-            "call": [],
-            "saving_step": [],
-            "write": [],
-            "torch_save": [],
-        }
+        names = ("quiet_step", "call", "waited", "saving_step", "write", "torch_save")
+        figures: dict[str, list[float]] = {name: [] for name in names}
         for number in range(1, snapshots + 1):
             figures["quiet_step"] += [step() for _ in range(QUIET_STEPS)]
             began = time.perf_counter()
             snapshot.save(number)
             call_s = time.perf_counter() - began
             figures["call"].append(call_s)
+            waited_before_s = snapshot.waited_s
             figures["saving_step"].append(call_s + step())
+            figures["waited"].append(snapshot.waited_s - waited_before_s)
             snapshot.wait()
             figures["write"].append(time.perf_counter() - began)
             began = time.perf_counter()
