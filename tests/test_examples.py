@@ -51,7 +51,7 @@ def test_a_killed_rank_with_snapshots(rollcall: Runner) -> None:  # noqa: F811
     """The run goes on from the snapshot, to the last step."""
     words = ("run", "-n", 2, "--max-restarts", 1, *PRELOAD, EXAMPLES / "with_snapshots.py", "--epochs", 8)
     process = rollcall.start(*words)
-    assert until(lambda: any(rollcall.folder.glob("snapshots/step-*")))
+    assert until(lambda: any(rollcall.folder.glob("snapshots/step-*")), 90)
     facts = json.loads((rollcall.latest() / "run.json").read_text())
     psutil.Process(facts["attempts"][0]["pids"]["1"]).kill()
     out, err = process.communicate(timeout=120)
@@ -63,7 +63,8 @@ def test_a_killed_rank_with_snapshots(rollcall: Runner) -> None:  # noqa: F811
 @needs_namespaces
 def test_a_trainer_on_two_hosts(rollcall: Runner) -> None:  # noqa: F811
     """The twenty lines, on two hosts with one rank each."""
-    result = rollcall("run", "--virtual-hosts", 2, "-n", 1, *PRELOAD, EXAMPLES / "several_hosts.py", "--epochs", 2)
+    words = ("--virtual-hosts", 2, "-n", 1, EXAMPLES / "several_hosts.py", "--epochs", 2)
+    result = rollcall("run", *words, timeout_s=120)
     assert result.code == 0, result.err
     assert "epoch 1: loss" in result.out
     assert sorted(path.name for path in (rollcall.folder / "snapshots").glob("step-*")) == [

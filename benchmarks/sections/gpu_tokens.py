@@ -95,7 +95,8 @@ def compare(batch_size: int, steps: int, rounds: int, compiled: bool) -> Figures
     tokens = torch.randint(0, VOCABULARY, (batch_size * steps, LENGTH + 1), generator=torch.Generator().manual_seed(0))
     data = TensorDataset(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
     raw, ours = _Raw(data, batch_size, compiled), _Ours(data, batch_size, compiled, world)
-    raw.epoch(), ours.epoch()  # not counted
+    for each in (raw, ours):  # not counted
+        each.epoch()
     rates: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds):
         for each, rate in sorted(zip((raw, ours), rates, strict=True), key=lambda pair: (pair[0] is raw) == number % 2):

@@ -38,7 +38,7 @@ def epochs_of(runner: Runner) -> list[int]:
 def test_a_killed_rank_costs_seconds(rollcall: Runner) -> None:
     """With --max-restarts the training goes on from the snapshot by itself, and its record has no gap and no double."""
     process = rollcall.start(*TRAIN, "--max-restarts", 1)
-    assert until(lambda: has_snapshot(rollcall.folder))
+    assert until(lambda: has_snapshot(rollcall.folder), 90)
     rank(rollcall, 1).kill()
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
@@ -50,7 +50,7 @@ def test_a_killed_rank_costs_seconds(rollcall: Runner) -> None:
 def test_a_killed_agent_loses_nothing(rollcall: Runner) -> None:
     """The run is over at once; the next one goes on."""
     process = rollcall.start(*TRAIN)
-    assert until(lambda: has_snapshot(rollcall.folder))
+    assert until(lambda: has_snapshot(rollcall.folder), 90)
     server = rank(rollcall, 0).parent()
     assert server is not None
     agent = server.parent()
@@ -68,7 +68,7 @@ def test_a_killed_agent_loses_nothing(rollcall: Runner) -> None:
 def test_a_preempted_training_saves_and_leaves(rollcall: Runner) -> None:
     """SIGTERM: a snapshot of that very step, the exit code of the signal; the next start goes on there."""
     process = rollcall.start("train", "-n", 2, "--epochs", 500, "--save-every", "100000steps")
-    assert until(lambda: (rollcall.folder / "snapshots" / "metrics.jsonl").exists())
+    assert until(lambda: (rollcall.folder / "snapshots" / "metrics.jsonl").exists(), 90)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM

@@ -17,7 +17,7 @@ class ForeignLoader:
     To go on in mid-epoch it begins the epoch with the random state of then, and passes over the batches that were done.
     """
 
-    def __init__(self, batches: Iterable[Any], world: World) -> None:
+    def __init__(self, batches: Iterable[Any], world: World, learns: bool) -> None:
         self._batches, self._world = batches, world
         self.epoch = 0
         self.samples = 0  # batches, in truth: this loader does not tell samples
@@ -26,7 +26,8 @@ class ForeignLoader:
         length = len(batches) if isinstance(batches, Sized) else None
         compare(world, "the loader", f"{length} batches" if length is not None else "no length", "use rollcall's own")
         self.samples_per_epoch = length or 0
-        if world.size > 1 and world.is_first and not isinstance(getattr(batches, "sampler", None), DistributedSampler):
+        shares_out = isinstance(getattr(batches, "sampler", None), DistributedSampler)
+        if learns and not shares_out and world.size > 1 and world.is_first:
             world.logger.warning(
                 "the loader has no DistributedSampler: unless it shares out the data itself, every rank learns from "
                 "every sample; rollcall.prepare_dataloader would share them out"
@@ -67,8 +68,9 @@ class ForeignLoader:
         return batches
 
 
-def adopt(loader: Any, world: World) -> "Loader | ForeignLoader":
-    return loader if isinstance(loader, Loader) else ForeignLoader(loader, world)
+def adopt(loader: Any, world: World, learns: bool = True) -> "Loader | ForeignLoader":
+    """The loader itself, if it is one of ours."""
+    return loader if isinstance(loader, Loader) else ForeignLoader(loader, world, learns)
 
 
 def _count(batch: Any) -> int:

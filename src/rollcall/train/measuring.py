@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def measure(
     trainer: "Trainer", loader: Any, prefix: str, measures: Mapping[str, Callable[..., torch.Tensor]]
 ) -> dict[str, float]:
-    batches, world = adopt(loader, trainer.world), trainer.world
+    batches, world = adopt(loader, trainer.world, learns=False), trainer.world
     sums = torch.zeros(2 + len(measures), dtype=torch.float64, device=world.device)
     training = trainer.model.training
     trainer.model.eval()

@@ -4,7 +4,6 @@ import json
 import random
 from typing import Any
 
-import numpy as np
 import torch
 
 from rollcall.seeds import seed_all
@@ -12,6 +11,8 @@ from rollcall.seeds import seed_all
 
 def read_rng(device: torch.device) -> dict[str, torch.Tensor]:
     """Python's, numpy's and torch's, and that of this rank's GPU."""
+    import numpy as np
+
     kind, keys, *rest = np.random.get_state()
     state = {
         "python": _pack(random.getstate()),
@@ -24,6 +25,8 @@ def read_rng(device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def set_rng(state: dict[str, torch.Tensor], device: torch.device) -> None:
+    import numpy as np
+
     version, words, gauss = _unpack(state["python"])
     random.setstate((version, tuple(words), gauss))
     kind, keys, *rest = _unpack(state["numpy"])
@@ -45,4 +48,4 @@ def _pack(value: object) -> torch.Tensor:
 
 
 def _unpack(packed: torch.Tensor) -> list[Any]:
-    return list(json.loads(packed.numpy().tobytes()))
+    return list(json.loads(bytes(packed.tolist())))

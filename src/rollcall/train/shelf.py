@@ -67,10 +67,13 @@ class Shelf:
             file.flush()
             os.fsync(file.fileno())
         _sync_folder(draft)
-        if place.exists():  # a damaged one of the same step: whole ones are never written again
-            self._remove(place)
+        away = place.with_name(f".{place.name}.removing")
+        if place.exists():  # a damaged one, or one of the same step that was in mid-epoch
+            shutil.rmtree(away, ignore_errors=True)
+            os.rename(place, away)
         os.rename(draft, place)
         _sync_folder(self.folder)
+        shutil.rmtree(away, ignore_errors=True)
         for old in self.steps()[self._keep :]:
             self._remove(self.place_of(old))
 

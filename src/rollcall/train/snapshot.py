@@ -63,7 +63,7 @@ class Snapshot:
         self._writer: threading.Thread | None = None
         self._lost: RuntimeError | None = None
         self._hook = optimizer.register_step_pre_hook(self._staging.wait) if optimizer is not None else None
-        self.newest: int | None = None  # the step of the newest whole snapshot that we know of
+        self._newest: Progress | None = None  # of the whole snapshots that we know of
         check_shared(self._shelf, world)
         if world.is_first:
             self._shelf.clear()
@@ -71,6 +71,11 @@ class Snapshot:
     @property
     def folder(self) -> Path:
         return self._shelf.folder
+
+    @property
+    def newest(self) -> int | None:
+        """The step of the newest snapshot that is whole."""
+        return None if self._newest is None else self._newest.step
 
     @property
     def waited_s(self) -> float:
@@ -90,11 +95,11 @@ class Snapshot:
         if prepare is not None:
             prepare()
         load_state(self._parts, self._world, folder, facts.step)
-        self.newest = facts.step
+        self._newest = Progress(facts.epoch, facts.step)
         if self._world.is_first:
             ranks = "" if facts.world_size == self._world.size else f", taken on {facts.world_size} ranks"
             self._world.logger.info("continuing from %s (epoch %d%s)", folder, facts.epoch, ranks)
-        return Progress(facts.epoch, facts.step)
+        return self._newest
 
     def save(self, step: int, epoch: int = 0, *, wait: bool = False) -> None:
         """Take a snapshot, and write it in the background once the one before is written.
@@ -102,7 +107,7 @@ class Snapshot:
         The optimizer's next step waits until it is copied. `wait`: come back when it is on the disk.
         """
         self.wait()
-        if step == self.newest:
+        if self._newest == Progress(epoch, step):
             return
         if self._group is None and self._world.size > 1:
             self._group = dist.new_group(backend="gloo")
@@ -153,7 +158,7 @@ class Snapshot:
             self._lost = error
             return
         if problem is None:
-            self.newest = facts.step
+            self._newest = Progress(facts.epoch, facts.step)
             return
         if self._world.is_first:
             self._shelf.drop_draft(facts.step)

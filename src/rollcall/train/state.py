@@ -185,12 +185,12 @@ def _empty_states(parts: Parts, known: Mapping[str, Any]) -> Iterator[tuple[str,
     parameters = {name: parameter for parameter, name in _names(parts).items()}
     for name, entry in known.items():
         if name.startswith("optimizer.") and entry is not None:
-            parameter = parameters[name.removeprefix("optimizer.").rpartition(".")[0]]
+            of, _, field = name.removeprefix("optimizer.").rpartition(".")
             dtype = entry.properties.dtype
-            if entry.size == parameter.size():
-                yield name, torch.empty_like(parameter, dtype=dtype, requires_grad=False)
-            else:  # the count of steps; Adam keeps it on the CPU
+            if field == "step" or entry.size != parameters[of].size():
                 yield name, torch.empty(entry.size, dtype=dtype)
+            else:
+                yield name, torch.empty_like(parameters[of], dtype=dtype, requires_grad=False)
 
 
 def _load_optimizer(parts: Parts, states: Mapping[str, torch.Tensor], described: dict[str, Any]) -> None:
@@ -205,6 +205,11 @@ def _load_optimizer(parts: Parts, states: Mapping[str, torch.Tensor], described:
         optimizer.state[parameters[name]][field] = tensor
     for group, saved in zip(optimizer.param_groups, described["groups"], strict=True):
         group.update({key: value for key, value in saved.items() if key != "params"})
+        if group.get("fused") or group.get("capturable"):  # these count steps where the parameters are
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter, {})
+                if isinstance(state.get("step"), torch.Tensor):
+                    state["step"] = state["step"].to(parameter.device)
 
 
 def _plain(value: Any, name: str) -> Any:
