@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname \
 	libopenmpi-dev chromium tmux
 
-.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report soak corpus clean
+.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train soak corpus clean
 
 setup: $(VENV)/.setup
 
@@ -56,6 +56,9 @@ bench-explain: $(VENV)/.dev
 bench-report: $(VENV)/.dev
 	tools/system-packages $(SYSTEM_PACKAGES)
 	$(BIN)/python benchmarks/report.py $(BENCH)
+
+bench-train: $(VENV)/.dev $(PEERS_VENV)/.setup
+	$(BIN)/python benchmarks/train.py $(BENCH)
 
 # The launchers that we compare with. Torch comes first, so that nothing pulls another one; and where they cannot
 # be installed, the benchmark goes on without them.

@@ -41,27 +41,31 @@ Tries = dict[Contender, list[Try]]
 
 def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
     wanted = dict.fromkeys((TORCHRUN, TORCHRUN_UNSHARED), options.torchrun_tries) | {ROLLCALL: options.tries}
-    tries = _alternate(jobs, wanted, options.try_timeout_s)
+    tries = take_turns(jobs, wanted, options.try_timeout_s, dict.fromkeys(wanted, "keep_reducing.py"))
     usual_s = {each: middle([one.seconds for one in done]) for each, done in tries.items()}
     fastest_s = min(usual_s[each] or math.inf for each in (TORCHRUN, TORCHRUN_UNSHARED))
     goals = [_every_time(tries[ROLLCALL]), _sooner(fastest_s, usual_s[ROLLCALL])]
-    return Result([_table(tries)], goals, {each.name: [asdict(one) for one in done] for each, done in tries.items()})
+    return Result(
+        [show(tries, "SIGKILL of one of 4 ranks")],
+        goals,
+        {each.name: [asdict(one) for one in done] for each, done in tries.items()},
+    )
 
 
-def _alternate(jobs: Jobs, wanted: dict[Contender, int], timeout_s: float) -> Tries:
+def take_turns(jobs: Jobs, wanted: dict[Contender, int], timeout_s: float, programs: dict[Contender, str]) -> Tries:
     tries: Tries = {contender: [] for contender in wanted}
     for number in range(max(wanted.values())):
         for contender, count in wanted.items():
             if number < count:
-                one = _try(jobs, contender, number % RANKS, timeout_s)
+                one = _try(jobs, contender, programs[contender], number % RANKS, timeout_s)
                 tries[contender].append(one)
                 progress(f"{number + 1} of {count}: {contender.name} {_describe(one)}")
     return tries
 
 
-def _table(tries: Tries) -> Table:
+def show(tries: Tries, title: str) -> Table:
     made = table(
-        f"SIGKILL of one of {RANKS} ranks, --max-restarts {RESTARTS}",
+        f"{title}, --max-restarts {RESTARTS}",
         *("", "tries", "recovered at first restart", "at any", "time (median)", "longest", "left running"),
     )
     for contender, done in tries.items():
@@ -78,9 +82,9 @@ def _table(tries: Tries) -> Table:
     return made
 
 
-def _try(jobs: Jobs, contender: Contender, rank: int, timeout_s: float) -> Try:
+def _try(jobs: Jobs, contender: Contender, program: str, rank: int, timeout_s: float) -> Try:
     deadline_s = time.monotonic() + timeout_s
-    with jobs.start(contender.command(RANKS, "keep_reducing.py", f"--max-restarts={RESTARTS}"), **contender.env) as job:
+    with jobs.start(contender.command(RANKS, program, f"--max-restarts={RESTARTS}"), **contender.env) as job:
         busy = job.wait_for_files([f"attempt-0/busy-{each}" for each in range(RANKS)], timeout_s)
         if not busy:
             progress(f"{contender.name} did not come to work:\n{job.last_words()}")

@@ -14,14 +14,22 @@ if TYPE_CHECKING:
     from rollcall.ports import find_free_port, is_free_port
     from rollcall.record.phases import phase
     from rollcall.seeds import seed_all
+    from rollcall.train.data import prepare_dataloader
+    from rollcall.train.early import EarlyStop
+    from rollcall.train.snapshot import Snapshot
+    from rollcall.train.strategies import wrap
+    from rollcall.train.trainer import Trainer
     from rollcall.world import RankInfo, World, display, get_hostname, get_process_id, rank_zero_only
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "EarlyStop",
     "RankError",
     "RankInfo",
     "RollcallError",
+    "Snapshot",
+    "Trainer",
     "UsageError",
     "World",
     "WorldError",
@@ -33,15 +41,20 @@ __all__ = [
     "init",
     "is_free_port",
     "phase",
+    "prepare_dataloader",
     "rank_zero_only",
     "seed_all",
     "spawn",
+    "wrap",
 ]
 
 _HOMES = {
+    "EarlyStop": "train.early",
     "RankError": "errors",
     "RankInfo": "world",
     "RollcallError": "errors",
+    "Snapshot": "train.snapshot",
+    "Trainer": "train.trainer",
     "UsageError": "errors",
     "World": "world",
     "WorldError": "errors",
@@ -53,9 +66,11 @@ _HOMES = {
     "init": "group",
     "is_free_port": "ports",
     "phase": "record.phases",
+    "prepare_dataloader": "train.data",
     "rank_zero_only": "world",
     "seed_all": "seeds",
     "spawn": "functions",
+    "wrap": "train.strategies",
 }
 
 

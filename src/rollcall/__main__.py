@@ -9,7 +9,7 @@ def main() -> None:
     from rollcall.launch import start
 
     try:
-        if sys.argv[1:2] == ["run"]:
+        if sys.argv[1:2] in (["run"], ["train"]):
             # Before anything else is imported: the agent has a long way to go.
             start.begin(elsewhere=start.is_elsewhere(sys.argv, os.environ))
         from rollcall.cli import command

@@ -11,6 +11,7 @@ from rollcall.bench import options as bench_options
 from rollcall.errors import RollcallError, UsageError, say
 from rollcall.lab import options as lab_options
 from rollcall.launch import doctor_options, options
+from rollcall.train import options as train_options
 
 app = typer.Typer(
     name="rollcall",
@@ -26,6 +27,7 @@ app.command(context_settings={"allow_interspersed_args": False})(options.run)
 app.command()(doctor_options.doctor)
 app.command()(bench_options.bench)
 app.command()(lab_options.lab)
+app.command()(train_options.train)
 
 
 @app.command()

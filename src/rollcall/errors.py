@@ -8,6 +8,7 @@ class RollcallError(Exception):
     """Anything rollcall can say in one sentence. `exit_code` is what a command ends with."""
 
     exit_code = 1
+    quiet = False  # another rank says it
 
 
 class UsageError(RollcallError):
@@ -43,7 +44,8 @@ def speak_plainly() -> None:
         if not isinstance(error, RollcallError):
             before(kind, error, where)
             return
-        say(error)
+        if not error.quiet:
+            say(error)
         # SystemExit out of a hook is the one way to choose the interpreter's exit code here.
         raise SystemExit(error.exit_code)
 

@@ -9,6 +9,7 @@ from rollcall.launch.plan import Plan
 # Torch imports these late, at the first use of a feature: 0.7 s in every rank, or once in the server.
 _LATE = {
     r"\b(DistributedDataParallel|DDP|torch\.compile|fully_shard|FSDP)\b": ("torch._dynamo",),
+    r"\brollcall\b.*\b(Trainer|Snapshot|wrap)\b": ("torch._dynamo", "rollcall.train.trainer"),
 }
 
 

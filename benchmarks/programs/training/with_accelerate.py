@@ -1,0 +1,25 @@
+"""The same with Accelerate."""
+
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+from workloads import Stopwatch, chosen
+
+work = chosen()
+accelerator = Accelerator(cpu=True)
+model = work.make_model()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
+loader = DataLoader(work.make_data(), work.batch_size, shuffle=True)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+model.train()
+watch = Stopwatch()
+for _epoch in range(work.epochs):
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        loss = work.loss(model(inputs), targets)
+        accelerator.backward(loss)
+        optimizer.step()
+    watch.lap()
+if accelerator.process_index == 0:
+    watch.write()
+accelerator.end_training()

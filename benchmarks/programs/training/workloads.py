@@ -1,0 +1,101 @@
+"""What every contender of benchmarks/train.py trains: the same data, models, batch size and optimizer for all."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+BATCH_SIZE = 32
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Workload:
+    make_model: Callable[[], nn.Module]
+    make_data: Callable[[], Dataset[tuple[torch.Tensor, ...]]]
+    loss: Loss
+    batch_size: int
+    epochs: int  # the first is not counted
+
+
+class Transformer(nn.Module):
+    """A GPT-like model of about ten million parameters."""
+
+    def __init__(
+        self, vocabulary: int = 512, width: int = 320, layers: int = 8, heads: int = 5, length: int = 64
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Parameter(torch.randn(length, width) * 0.02)
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, vocabulary)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(length), persistent=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.layers(self.tokens(tokens) + self.positions, mask=self.mask, is_causal=True)
+        return self.head(hidden).flatten(0, 1)
+
+
+def make_mlp() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+def make_cnn() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(32 * 4 * 4, 10)),
+    )
+
+
+def images() -> TensorDataset:
+    """As many as the digits are, eight times; random, so that the peers' environment needs no scikit-learn."""
+    generator = torch.Generator().manual_seed(0)
+    count = 8 * 1797
+    return TensorDataset(
+        torch.rand(count, 1, 8, 8, generator=generator), torch.randint(0, 10, (count,), generator=generator)
+    )
+
+
+def texts() -> TensorDataset:
+    tokens = torch.randint(0, 512, (128, 65), generator=torch.Generator().manual_seed(0))
+    return TensorDataset(tokens[:, :-1], tokens[:, 1:])
+
+
+def token_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs, targets.flatten())
+
+
+WORKLOADS = {
+    "MLP": Workload(make_mlp, images, nn.functional.cross_entropy, BATCH_SIZE, 5),
+    "CNN": Workload(make_cnn, images, nn.functional.cross_entropy, BATCH_SIZE, 4),
+    "transformer": Workload(Transformer, texts, token_loss, 8, 3),
+}
+
+
+def chosen() -> Workload:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # two ranks on two cores
+    return WORKLOADS[os.environ["ROLLCALL_WORKLOAD"]]
+
+
+class Stopwatch:
+    """Seconds of each epoch, for rank 0 to write down."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+        self.seconds: list[float] = []
+
+    def lap(self) -> None:
+        now = time.perf_counter()
+        self.seconds.append(now - self._last)
+        self._last = now
+
+    def write(self) -> None:
+        Path(os.environ["ROLLCALL_BENCH"], "epochs.json").write_text(json.dumps(self.seconds[1:]))

@@ -1,0 +1,14 @@
+"""`python -m rollcall.train`: one rank of a training, for launchers of any kind; the options are `rollcall train`'s."""
+
+import sys
+
+from rollcall.errors import speak_plainly
+from rollcall.train.recipe import Recipe
+
+if __name__ == "__main__":
+    speak_plainly()
+    recipe = Recipe.of_words(sys.argv[1:])
+
+    from rollcall.train.program import run
+
+    run(recipe)

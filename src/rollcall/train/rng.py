@@ -1,0 +1,51 @@
+"""The state of every random generator of this rank, as tensors, and back."""
+
+import json
+import random
+from typing import Any
+
+import torch
+
+from rollcall.seeds import seed_all
+
+
+def read_rng(device: torch.device) -> dict[str, torch.Tensor]:
+    """Python's, numpy's and torch's, and that of this rank's GPU."""
+    import numpy as np
+
+    kind, keys, *rest = np.random.get_state()
+    state = {
+        "python": _pack(random.getstate()),
+        "numpy": _pack([kind, np.asarray(keys).tolist(), *rest]),
+        "torch": torch.get_rng_state(),
+    }
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_rng(state: dict[str, torch.Tensor], device: torch.device) -> None:
+    import numpy as np
+
+    version, words, gauss = _unpack(state["python"])
+    random.setstate((version, tuple(words), gauss))
+    kind, keys, *rest = _unpack(state["numpy"])
+    position, has_gauss, cached = rest
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def reseed(step: int) -> None:
+    """For ranks that were not there when the snapshot was taken: other numbers than before, the same at each try."""
+    seed_all((step * 2_654_435_761) % 2**31, per_rank=True)
+
+
+def _pack(value: object) -> torch.Tensor:
+    # JSON keeps integers of any size and floats to the last bit, and nobody can hide code in it.
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def _unpack(packed: torch.Tensor) -> list[Any]:
+    return list(json.loads(bytes(packed.tolist())))

@@ -1,0 +1,123 @@
+"""One step of the optimizer: forward and backward for each of its batches, then clip, then step."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from rollcall.errors import UsageError
+from rollcall.train.agree import refuse_together
+from rollcall.train.data import Share
+from rollcall.train.strategies import averages, unsynced
+from rollcall.world import World
+
+Precision = Literal["fp32", "bf16", "fp16"]
+Batches = list[tuple[Any, Share]]
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The batch, and all tensors in it, on a GPU; on the CPU it is already."""
+    if device.type == "cpu":
+        return batch
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {name: to_device(each, device) for name, each in batch.items()}
+    if isinstance(batch, list | tuple):
+        return [to_device(each, device) for each in batch]
+    return batch
+
+
+class Stepper:
+    """`compute_loss` gives the mean loss of one batch."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        compute_loss: Callable[[Any], torch.Tensor],
+        world: World,
+        clip_norm: float | None,
+        precision: Precision,
+    ) -> None:
+        if precision not in get_args(Precision):
+            raise UsageError(f"precision is {precision!r}: use {', '.join(get_args(Precision))}")
+        self._model, self._optimizer, self._compute_loss, self._world = model, optimizer, compute_loss, world
+        self._clip_norm = clip_norm
+        self._dtype = _DTYPES.get(precision)
+        self._ranks_averaged = world.size if averages(model) else 1
+        self._checked = False
+        # Only fp16's small range needs it.
+        self.scaler = torch.amp.GradScaler(world.device.type) if precision == "fp16" else None
+
+    def step(self, batches: Batches) -> list[torch.Tensor]:
+        """Take a step; the losses of its batches, as they are on the device."""
+        self._optimizer.zero_grad(set_to_none=True)
+        losses = self.run_backward(batches)
+        if self.scaler is None:
+            if self._clip_norm is not None:
+                nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
+            self._optimizer.step()
+        else:
+            if self._clip_norm is not None:
+                self.scaler.unscale_(self._optimizer)
+                nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
+            self.scaler.step(self._optimizer)
+            self.scaler.update()
+        return losses
+
+    def run_backward(self, batches: Batches) -> list[torch.Tensor]:
+        """Forward and backward; ranks average their gradients at the last batch only."""
+        *weights, last_weight = self._weigh(batches)
+        losses = []
+        for (batch, _), weight in zip(batches, weights, strict=False):  # without the last
+            with unsynced(self._model):
+                losses.append(self._backward(batch, weight))
+        return [*losses, self._backward(batches[-1][0], last_weight)]
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self._dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self._world.device.type, self._dtype)
+
+    def _backward(self, batch: Any, weight: float) -> torch.Tensor:
+        if self._dtype is None:
+            loss = self._compute_loss(batch)
+        else:
+            with self.autocast():
+                loss = self._compute_loss(batch)
+        if not self._checked or loss.dim():
+            self._check(loss)
+        weighed = loss if weight == 1.0 else loss * weight
+        if self.scaler is not None:
+            weighed = self.scaler.scale(weighed)
+        weighed.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def _weigh(self, batches: Batches) -> list[float]:
+        """So that what is averaged over ranks and summed over batches is the mean over all samples of the step."""
+        if self._ranks_averaged == 1 and self._world.size > 1:  # each rank for itself
+            total = sum(share.mine for _, share in batches)
+            return [share.mine / total if total else 0.0 for _, share in batches]
+        total = sum(share.all for _, share in batches)
+        if not total:  # a loader that does not tell: all batches count alike
+            return [1 / len(batches)] * len(batches)
+        return [share.mine * self._ranks_averaged / total for _, share in batches]
+
+    def _check(self, loss: Any) -> None:
+        """Together, at the first step: whatever is wrong with a loss is wrong from the start."""
+        problem = None
+        if not isinstance(loss, torch.Tensor):
+            problem = f"the loss is a {type(loss).__name__}: expected a tensor"
+        elif loss.dim():
+            problem = f"the loss has the shape {list(loss.shape)}: expected a scalar, such as its mean"
+        elif not loss.requires_grad:
+            problem = "the loss does not depend on the model's parameters: there is nothing to learn from it"
+        if self._checked and problem:
+            raise UsageError(f"rank {self._world.rank}: {problem}")
+        self._checked = True
+        refuse_together(self._world, problem)

@@ -1,0 +1,115 @@
+"""How ranks share a model: every rank a copy with averaged gradients (ddp), every rank a part of it (fsdp), or none."""
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, cast, get_args
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from rollcall.train.agree import compare, gather, refuse_together
+from rollcall.world import World
+
+Strategy = Literal["ddp", "fsdp", "none"]
+
+
+def wrap(
+    model: nn.Module, world: World, strategy: Strategy = "ddp", *, compile: bool | str = False, **options: Any
+) -> nn.Module:
+    """The model on this rank's device, ready to train with the others.
+
+    `compile` is True for torch.compile, or the name of one of its backends. `options` go to DistributedDataParallel or
+    fully_shard. With "fsdp" the model's parameters are new ones: make the optimizer afterwards (the Trainer sees to
+    it by itself).
+    """
+    refuse_together(world, _what_is_wrong(model, strategy))
+    _compare(model, world)
+    model = model.to(world.device)
+    if compile:
+        # In place: the names of the parameters stay what they are.
+        model.compile(backend=compile if isinstance(compile, str) else "inductor")
+    if strategy == "ddp":
+        return DistributedDataParallel(model, **options)
+    if strategy == "fsdp":
+        return _shard(model, world, options)
+    return model
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """The model as it was given to `wrap`."""
+    return cast(nn.Module, model.module) if isinstance(model, DistributedDataParallel) else model
+
+
+@contextmanager
+def unsynced(model: nn.Module) -> Iterator[None]:
+    """Gradients stay with their rank in here: more are to be added before they are averaged."""
+    if isinstance(model, DistributedDataParallel):
+        with model.no_sync():
+            yield
+    elif isinstance(model, _fsdp_module()):
+        model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            model.set_requires_gradient_sync(True)
+    else:
+        yield
+
+
+def averages(model: nn.Module) -> bool:
+    """Whether backward leaves the average of all ranks' gradients."""
+    return isinstance(model, (DistributedDataParallel, _fsdp_module()))
+
+
+def repoint(optimizer: torch.optim.Optimizer, before: dict[str, nn.Parameter], model: nn.Module) -> None:
+    """Let an optimizer that was made for the parameters of before have those that took their place."""
+    after = dict(model.named_parameters())
+    place_of = {id(parameter): after[name] for name, parameter in before.items() if name in after}
+    for group in optimizer.param_groups:
+        group["params"] = [place_of.get(id(parameter), parameter) for parameter in group["params"]]
+
+
+def _fsdp_module() -> type[Any]:
+    # Late: who does not shard need not wait for its import.
+    from torch.distributed.fsdp import FSDPModule
+
+    return FSDPModule
+
+
+def _shard(model: nn.Module, world: World, options: dict[str, Any]) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    options = {"mesh": init_device_mesh(world.device.type, (world.size,)), **options}
+    for layers in [module for module in model.modules() if isinstance(module, nn.ModuleList)]:
+        for layer in layers:  # each is gathered when its turn comes, not all of them at once
+            fully_shard(layer, **options)
+    fully_shard(model, **options)
+    return model
+
+
+def _what_is_wrong(model: nn.Module, strategy: str) -> str | None:
+    if strategy not in get_args(Strategy):
+        return f"strategy is {strategy!r}: use {', '.join(get_args(Strategy))}"
+    if not any(True for _ in model.parameters()):
+        return f"the model ({type(model).__name__}) has no parameters: there is nothing to train"
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return f"all parameters of the model ({type(model).__name__}) are frozen: there is nothing to train"
+    return None
+
+
+def _compare(model: nn.Module, world: World) -> None:
+    """All ranks must have the same model. Only if they have not, they tell each other all of it."""
+    shapes = [f"{name} {list(tensor.shape)}" for name, tensor in model.named_parameters()]
+    if len(set(gather(world, hashlib.sha256(repr(shapes).encode()).hexdigest()))) == 1:
+        return
+    everyone = gather(world, shapes)
+    first = next(number for number in itertools.count() if len({_at(each, number) for each in everyone}) > 1)
+    compare(world, "the model", _at(shapes, first), "build it in the same way on every rank")
+
+
+def _at(shapes: list[str], number: int) -> str:
+    return shapes[number] if number < len(shapes) else f"only {number} parameters"

@@ -1,0 +1,223 @@
+"""`Trainer`: the loop around a model, an optimizer and a loss, which goes on after whatever interrupts it."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from rollcall.train.agree import refuse_together, tell
+from rollcall.train.bar import Bar
+from rollcall.train.data import Loader, Share
+from rollcall.train.early import EarlyStop
+from rollcall.train.foreign import ForeignLoader, adopt
+from rollcall.train.journal import NAME, Journal
+from rollcall.train.measuring import measure
+from rollcall.train.pace import Pace
+from rollcall.train.snapshot import Snapshot
+from rollcall.train.state import Stateful
+from rollcall.train.stepping import Batches, Precision, Stepper, to_device
+from rollcall.train.strategies import Strategy, bare, repoint, wrap
+from rollcall.train.watch import Watch
+from rollcall.world import World
+
+Metrics = dict[str, float]
+
+
+class Trainer:
+    """Trains `model` so that `loss(model(inputs), targets)`, a mean over the batch, gets smaller.
+
+    For batches of another form override `compute_loss`. With `snapshots`, a folder, the training goes on from the
+    newest snapshot in it whenever it is started again, on as many ranks as there are then.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        loss: Callable[..., torch.Tensor],
+        world: World,
+        *,
+        strategy: Strategy = "ddp",
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        precision: Precision = "fp32",
+        compile: bool | str = False,
+        scheduler: Any = None,
+        schedule_every: str = "epoch",
+        snapshots: str | Path | None = None,
+        save_every: str | int = "1 epoch",
+        keep: int = 3,
+        early_stop: EarlyStop | None = None,
+        evaluate: Callable[["Trainer"], Mapping[str, float]] | None = None,
+        on_epoch_end: Callable[["Trainer", Metrics], None] | None = None,
+        log: Callable[[Metrics], None] | None = None,
+        log_every: int | None = None,
+        extra: Mapping[str, Stateful] | None = None,
+        progress: bool = True,
+    ) -> None:
+        refuse_together(world, _what_is_wrong(accumulate, schedule_every, clip_norm, log_every))
+        before = dict(model.named_parameters())
+        self.world, self.loss, self.optimizer = world, loss, optimizer
+        self.model = wrap(model, world, strategy, compile=compile)
+        repoint(optimizer, before, bare(self.model))
+        self.epoch, self.step = 0, 0  # epochs and steps done
+        self.snapshot: Snapshot | None = None
+        self._stepper = Stepper(self.model, optimizer, self.compute_loss, world, clip_norm, precision)
+        self._accumulate = accumulate
+        self._scheduler, self._schedule_every = scheduler, schedule_every
+        self._folder, self._pace, self._keep = Path(snapshots) if snapshots else None, Pace.of(save_every), keep
+        self._early_stop, self._evaluate, self._on_epoch_end = early_stop, evaluate, on_epoch_end
+        self._log, self._log_every = log, log_every
+        self._extra = dict(extra or {})
+        self._bar = Bar(progress and world.is_first)
+        self._watch = Watch(world, self._bar)
+        self._journal: Journal | None = None
+
+    def compute_loss(self, batch: Any) -> torch.Tensor:
+        """The mean loss of a batch of the form (inputs, targets)."""
+        inputs, targets = batch
+        return self.loss(self.model(inputs), targets)
+
+    def fit(self, loader: Any, epochs: int) -> Metrics:
+        """Train until so many epochs are done, those before an interruption included; the last epoch's metrics."""
+        refuse_together(self.world, f"epochs is {epochs}: expected 1 or more" if epochs < 1 else None)
+        batches = adopt(loader, self.world)
+        self._open(batches)
+        metrics: Metrics = {}
+        with self._watch:
+            while self.epoch < epochs and not (self._early_stop and self._early_stop.is_over):
+                self._train_epoch(batches, epochs)
+                metrics = self._end_epoch(batches)
+        self._close()
+        return metrics
+
+    def evaluate(self, loader: Any, prefix: str = "val_", **measures: Callable[..., torch.Tensor]) -> Metrics:
+        """The mean loss over a loader's samples, and the means of `measures(outputs, targets)`."""
+        return measure(self, loader, prefix, measures)
+
+    def autocast(self) -> Any:
+        """The precision that the training has, for code of your own."""
+        return self._stepper.autocast()
+
+    def _open(self, batches: Loader | ForeignLoader) -> None:
+        """Continue from a snapshot, if there is one."""
+        if self._folder is None or self.snapshot is not None:
+            return
+        named = {"watch": self._watch, "early_stop": self._early_stop, **self._extra}
+        self.snapshot = Snapshot(
+            self._folder,
+            self.world,
+            self.model,
+            self.optimizer,
+            scheduler=self._scheduler,
+            scaler=self._stepper.scaler,
+            loader=batches,
+            extra={name: each for name, each in named.items() if each is not None},
+            keep=self._keep,
+        )
+        self._watch.snapshot = self.snapshot
+        progress = self.snapshot.load(prepare=lambda: self._settle_buckets(batches))
+        self.epoch, self.step = progress.epoch, progress.step
+        if self.world.is_first:
+            self._journal = Journal(self._folder / NAME, progress.step, progress.epoch)
+
+    def _settle_buckets(self, batches: Loader | ForeignLoader) -> None:
+        """DDP lays out its buckets anew after the first backward pass, and with them the order in which gloo adds up.
+
+        Behind its first step a resumed training would add in another order than the one that was not interrupted;
+        so it makes that pass before its state is put in place.
+        """
+        if isinstance(self.model, DistributedDataParallel) and self.world.size > 2:
+            self._stepper.run_backward([(to_device(next(iter(batches)), self.world.device), Share(1, 0))])
+            self.optimizer.zero_grad(set_to_none=True)
+
+    def _train_epoch(self, batches: Loader | ForeignLoader, epochs: int) -> None:
+        batches.set_epoch(self.epoch)
+        self.model.train()
+        for group in self._groups(batches):
+            losses = self._stepper.step(group)
+            self.step += 1
+            for loss, (_, share) in zip(losses, group, strict=True):
+                self._watch.meter.add(loss, share.mine, self.step)
+            if self._scheduler is not None and self._schedule_every == "step":
+                self._scheduler.step()
+            self._look(batches, epochs)
+
+    def _groups(self, batches: Loader | ForeignLoader) -> Iterator[Batches]:
+        """The batches of one step after the other."""
+        device = self.world.device
+        each = ((to_device(batch, device), batches.share) for batch in batches)
+        if self._accumulate == 1:
+            return ([one] for one in each)
+        return iter(lambda: list(itertools.islice(each, self._accumulate)), [])
+
+    def _look(self, batches: Loader | ForeignLoader, epochs: int) -> None:
+        """After a step: most of the time there is nothing to see."""
+        saves = self.snapshot is not None and self._pace.is_at_step(self.step)
+        logs = self._log_every is not None and self.step % self._log_every == 0
+        if not (self._watch.pulse.is_due() or saves or logs):
+            return
+        wants_save = self.snapshot is not None and self._pace.is_after(self._watch.saved_s)
+        asked = self._watch.look(self.step, self.epoch, wants_save)
+        if saves or asked:
+            self._watch.save(self.step, self.epoch)
+        if logs:
+            self._record("step", {"loss": self._watch.meter.mean})
+        self._bar.show(self.epoch, epochs, batches.samples, batches.samples_per_epoch, self._watch.meter.mean)
+
+    def _end_epoch(self, batches: Loader | ForeignLoader) -> Metrics:
+        watch = self._watch
+        watch.look(self.step, self.epoch, wants_save=False)
+        metrics: Metrics = {"loss": watch.meter.mean, "samples": watch.meter.total_samples, **watch.speed()}
+        if self._evaluate is not None:
+            metrics |= self._evaluate(self)
+        if self._scheduler is not None and self._schedule_every == "epoch":
+            self._scheduler.step()
+        if self._early_stop is not None:
+            # Rank 0 decides: metrics of the program's own may differ between ranks.
+            self._early_stop.load_state_dict(tell(self.world, self._early_stop.after(metrics)))
+        self._bar.clear()
+        self._record("epoch", metrics)
+        if self._on_epoch_end is not None:
+            self._on_epoch_end(self, metrics)
+        self.epoch += 1
+        watch.begin_epoch()
+        if self.snapshot is not None and self._pace.is_at_end_of(self.epoch - 1):
+            watch.save(self.step, self.epoch)
+        return metrics
+
+    def _record(self, event: str, metrics: Mapping[str, float]) -> None:
+        if not self.world.is_first:
+            return
+        lr = self.optimizer.param_groups[0]["lr"]
+        record = {"event": event, "epoch": self.epoch, "step": self.step, **metrics, "lr": float(lr)}
+        if self._journal is not None:
+            self._journal.write(record)
+        if self._log is not None:
+            self._log(record)  # type: ignore[arg-type]
+
+    def _close(self) -> None:
+        if self.snapshot is not None:
+            if self.step:
+                self._watch.save(self.step, self.epoch)
+            self.snapshot.wait()
+        if self._journal is not None:
+            self._journal.close()
+
+
+def _what_is_wrong(accumulate: int, schedule_every: str, clip_norm: float | None, log_every: int | None) -> str | None:
+    if accumulate < 1:
+        return f"accumulate is {accumulate}: expected 1 or more batches for a step"
+    if schedule_every not in ("step", "epoch"):
+        return f"schedule_every is {schedule_every!r}: use 'step' or 'epoch'"
+    if clip_norm is not None and not (clip_norm > 0 and math.isfinite(clip_norm)):
+        return f"clip_norm is {clip_norm}: expected a number above 0"
+    if log_every is not None and log_every < 1:
+        return f"log_every is {log_every}: expected 1 or more steps"
+    return None

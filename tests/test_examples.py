@@ -1,0 +1,73 @@
+"""Every example runs as its first line says, and does what it says."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from tests.launch.conftest import Runner, rollcall, until  # noqa: F401
+from tests.launch.test_virtual import needs_namespaces
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+PRELOAD = ("--preload", "sklearn.datasets")
+
+
+def python(runner: Runner, *words: object) -> str:
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=runner.folder,
+        env=runner.env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_gradients_averaged_by_hand(rollcall: Runner) -> None:  # noqa: F811
+    """Each rank has its own loss, all have the same weights."""
+    result = rollcall("run", "-n", 2, *PRELOAD, EXAMPLES / "average_by_hand.py")
+    assert result.code == 0, result.err
+    assert "weights equal on all 2 ranks: True" in result.out
+    assert "rank 1 has a mean loss of" in result.out
+
+
+def test_one_device(rollcall: Runner) -> None:  # noqa: F811
+    """A plain loop, without rollcall."""
+    assert "epoch 1: 57 steps" in python(rollcall, EXAMPLES / "one_device.py", "--epochs", 2)
+
+
+def test_several_ranks_by_spawn(rollcall: Runner) -> None:  # noqa: F811
+    """Half as many steps on two ranks."""
+    out = python(rollcall, EXAMPLES / "several_by_spawn.py", "--ranks", 2, "--epochs", 2)
+    assert "epoch 1: 29 steps" in out
+    assert "the last losses of the 2 ranks" in out
+
+
+def test_a_killed_rank_with_snapshots(rollcall: Runner) -> None:  # noqa: F811
+    """The run goes on from the snapshot, to the last step."""
+    words = ("run", "-n", 2, "--max-restarts", 1, *PRELOAD, EXAMPLES / "with_snapshots.py", "--epochs", 8)
+    process = rollcall.start(*words)
+    assert until(lambda: any(rollcall.folder.glob("snapshots/step-*")), 90)
+    facts = json.loads((rollcall.latest() / "run.json").read_text())
+    psutil.Process(facts["attempts"][0]["pids"]["1"]).kill()
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "continuing from snapshots/step-" in err
+    assert "epoch 7 is done: 232 steps" in out
+
+
+@needs_namespaces
+def test_a_trainer_on_two_hosts(rollcall: Runner) -> None:  # noqa: F811
+    """The twenty lines, on two hosts with one rank each."""
+    words = ("--virtual-hosts", 2, "-n", 1, EXAMPLES / "several_hosts.py", "--epochs", 2)
+    result = rollcall("run", *words, timeout_s=120)
+    assert result.code == 0, result.err
+    assert "epoch 1: loss" in result.out
+    assert sorted(path.name for path in (rollcall.folder / "snapshots").glob("step-*")) == [
+        "step-00000029",
+        "step-00000058",
+    ]

@@ -1,0 +1,88 @@
+"""A training that is small and leaves nothing out: dropout, batch norm, Adam, a schedule, a short last batch."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import rollcall
+from rollcall.train.strategies import bare
+from rollcall.train.trainer import Trainer
+
+SAMPLES = 46
+
+
+class Data(TensorDataset):
+    """Ten features, three classes; the same everywhere."""
+
+    def __init__(self, samples: int = SAMPLES) -> None:
+        generator = torch.Generator().manual_seed(5)
+        inputs = torch.randn(samples, 10, generator=generator)
+        super().__init__(inputs, (inputs[:, :3].argmax(1) + (inputs[:, 3] > 1)) % 3)
+
+
+def make_model(dropout: float = 0.2, batch_norm: bool = True) -> nn.Module:
+    norm = nn.BatchNorm1d(12) if batch_norm else nn.Identity()
+    return nn.Sequential(nn.Linear(10, 12), norm, nn.ReLU(), nn.Dropout(dropout), nn.Linear(12, 3))
+
+
+def make_trainer(world: rollcall.World, model: nn.Module | None = None, **options: Any) -> Trainer:
+    rollcall.seed_all(1)
+    model = model if model is not None else make_model()
+    optimizer = options.pop("optimizer", torch.optim.Adam)(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=40)
+    settings = {"scheduler": scheduler, "schedule_every": "step", "progress": False, **options}
+    trainer = Trainer(model, optimizer, settings.pop("loss", nn.functional.cross_entropy), world, **settings)
+    rollcall.seed_all(7, per_rank=True)
+    return trainer
+
+
+def fit(
+    *,
+    folder: Path | None = None,
+    epochs: int = 3,
+    batch_size: int = 4,
+    before_step: Callable[[Trainer], None] | None = None,
+    model: Callable[[], nn.Module] = make_model,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train on this rank's world; what came of it."""
+    with rollcall.init() as world:
+        if before_step is not None:
+            options["loss"] = _watched(before_step)
+        rollcall.seed_all(1)
+        trainer = make_trainer(world, model(), snapshots=folder, **options)
+        _watched_trainer[:] = [trainer]
+        loader = rollcall.prepare_dataloader(Data(), world, batch_size, seed=3)
+        metrics = trainer.fit(loader, epochs)
+        return {"weights": weights(trainer), "metrics": metrics, "step": trainer.step, "epoch": trainer.epoch}
+
+
+_watched_trainer: list[Trainer] = []
+
+
+def _watched(before_step: Callable[[Trainer], None]) -> Callable[..., torch.Tensor]:
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        before_step(_watched_trainer[0])
+        return nn.functional.cross_entropy(outputs, targets)
+
+    return loss
+
+
+def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    """All of the model, whole, on every rank."""
+    state = bare(trainer.model).state_dict()
+    return {name: getattr(each, "full_tensor", lambda each=each: each)().clone() for name, each in state.items()}
+
+
+def differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> list[str]:
+    """Where they are not equal, bit for bit."""
+    assert one.keys() == other.keys()
+    return [name for name in one if not torch.equal(one[name], other[name])]
+
+
+def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    return max((one[name].double() - other[name].double()).abs().max().item() for name in one)

@@ -1,0 +1,139 @@
+"""What cannot work: one sentence that names the ranks, the same on all of them, said by rank 0 alone."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import rollcall as rc
+from tests.launch.conftest import Runner
+from tests.train.conftest import Warm
+from tests.train.small import Data, fit, make_trainer
+
+
+def loader_of(*, samples: int, batch_size: int = 4, uneven: str = "weigh") -> None:
+    with rc.init() as world:
+        rc.prepare_dataloader(Data(samples), world, batch_size, uneven=uneven)  # type: ignore[arg-type]
+
+
+def other_samples() -> None:
+    with rc.init() as world:
+        rc.prepare_dataloader(Data(20 + world.rank // 2), world)
+
+
+def other_model() -> None:
+    with rc.init() as world:
+        rc.wrap(nn.Sequential(nn.Linear(10, 3), nn.Linear(3, 4 if world.rank == 2 else 5)), world)
+
+
+def deeper_model() -> None:
+    with rc.init() as world:
+        rc.wrap(nn.Sequential(*[nn.Linear(2, 2) for _ in range(1 + world.rank)]), world)
+
+
+def frozen_model() -> None:
+    with rc.init() as world:
+        rc.wrap(nn.Linear(2, 2).requires_grad_(False), world)
+
+
+def no_model() -> None:
+    with rc.init() as world:
+        rc.wrap(nn.ReLU(), world)
+
+
+def per_sample(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def a_number(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    return nn.functional.cross_entropy(outputs, targets).item()
+
+
+def constant(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(())
+
+
+def uneven_loaders() -> None:
+    with rc.init() as world:
+        make_trainer(world).fit(DataLoader(TensorDataset(*Data(8 * (1 + world.rank)).tensors), batch_size=4), 1)
+
+
+CASES: dict[str, tuple[Callable[[], Any], int, str]] = {
+    "empty dataset": (partial(loader_of, samples=0), 2, "ranks 0-1: the dataset is empty"),
+    "fewer samples than ranks": (partial(loader_of, samples=3), 4, "ranks 0-3: the dataset has 3 samples for 4 ranks"),
+    "batch size 0": (partial(loader_of, samples=9, batch_size=0), 2, "ranks 0-1: batch_size is 0"),
+    "all dropped": (
+        partial(loader_of, samples=9, batch_size=8, uneven="drop"),
+        2,
+        "ranks 0-1: uneven='drop' would leave out all 9 samples",
+    ),
+    "unknown uneven": (partial(loader_of, samples=9, uneven="pad"), 1, "uneven is 'pad': use 'weigh' or 'drop'"),
+    "other datasets": (
+        other_samples,
+        4,
+        "the ranks disagree on the dataset: ranks 0-1 have 20 samples; ranks 2-3 have 21 samples",
+    ),
+    "other models": (
+        other_model,
+        4,
+        r"the ranks disagree on the model: ranks 0-1,3 have 1.weight \[5, 3\]; rank 2 has 1.weight \[4, 3\]",
+    ),
+    "deeper model": (deeper_model, 2, r"rank 0 has only 2 parameters; rank 1 has 1.weight \[2, 2\]"),
+    "no parameters": (no_model, 2, r"ranks 0-1: the model \(ReLU\) has no parameters"),
+    "all frozen": (frozen_model, 2, r"ranks 0-1: all parameters of the model \(Linear\) are frozen"),
+    "loss per sample": (
+        partial(fit, loss=per_sample),
+        2,
+        r"ranks 0-1: the loss has the shape \[4\]: expected a scalar",
+    ),
+    "loss a number": (partial(fit, loss=a_number), 2, "ranks 0-1: the loss is a float: expected a tensor"),
+    "loss constant": (partial(fit, loss=constant), 2, "ranks 0-1: the loss does not depend on the model's parameters"),
+    "no epochs": (partial(fit, epochs=0), 2, "ranks 0-1: epochs is 0"),
+    "accumulate 0": (partial(fit, accumulate=0), 2, "ranks 0-1: accumulate is 0"),
+    "clip 0": (partial(fit, clip_norm=0.0), 1, r"clip_norm is 0.0: expected a number above 0"),
+    "schedule": (partial(fit, schedule_every="day"), 1, "schedule_every is 'day': use 'step' or 'epoch'"),
+    "strategy": (partial(fit, strategy="magic"), 2, "ranks 0-1: strategy is 'magic': use ddp, fsdp, none"),
+    "precision": (partial(fit, precision="int4"), 1, "precision is 'int4': use fp32, bf16, fp16"),
+    "pace": (partial(fit, save_every="often"), 1, "save_every is 'often': use a number of epochs"),
+    "half an epoch": (partial(fit, save_every="0.5 epochs"), 1, "no parts of an epoch"),
+    "keep 0": (partial(fit, folder="unused", keep=0), 1, "keep is 0"),
+    "uneven loaders": (uneven_loaders, 2, "the ranks disagree on the loader: rank 0 has 2 batches; rank 1 has 4"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_sentence_on_all_ranks(ranks: Warm, name: str) -> None:
+    """Whichever rank is asked, it is the same error; nothing hangs."""
+    function, size, sentence = CASES[name]
+    with pytest.raises(rc.UsageError, match=sentence):
+        ranks(function, size)
+
+
+def test_rank_0_alone_says_it(rollcall: Runner) -> None:
+    """On the command line: one line, exit code 2, nothing left running."""
+    rollcall.script(
+        "import rollcall, torch\nwith rollcall.init() as world:\n    rollcall.wrap(torch.nn.ReLU(), world)\n"
+    )
+    result = rollcall("run", "-n", 3, "script.py")
+    assert result.code == 2
+    assert result.err.count("has no parameters: there is nothing to train") == 1
+    assert "ranks 0-2: the model (ReLU) has no parameters" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--batch-size", 0), "--batch-size 0: input should be greater than or equal to 1"),
+        (("--model", "gpt"), "--model gpt: input should be 'mlp' or 'cnn'"),
+        (("--save-every", "sometimes"), "save_every is 'sometimes'"),
+    ],
+)
+def test_the_command_refuses_what_cannot_work(rollcall: Runner, words: Any, sentence: str) -> None:
+    """With exit code 2, before a rank starts."""
+    result = rollcall("train", "-n", 2, "--epochs", 1, *words)
+    assert result.code == 2
+    assert sentence in result.err

@@ -1,0 +1,267 @@
+"""Snapshots: whole or not at all, and nothing but data."""
+
+import os
+import pickle
+import resource
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import rollcall
+from rollcall.train import manifest, storage
+from rollcall.train.manifest import Manifest
+from rollcall.train.staging import Staging
+from rollcall.train.state import State
+from tests.train.conftest import Warm
+from tests.train.small import fit, make_model
+
+PLAIN = partial(make_model, dropout=0.0, batch_norm=False)
+
+
+def save_steps(*, folder: Path, steps: list[int], keep: int = 3, rank_folder: bool = False) -> int | None:
+    """A snapshot for each step, in which every parameter is that number."""
+    with rollcall.init() as world:
+        own = folder / str(world.rank) if rank_folder else folder
+        model = rollcall.wrap(PLAIN(), world)
+        optimizer = torch.optim.Adam(model.parameters())
+        with rollcall.Snapshot(own, world, model, optimizer, keep=keep) as snapshot:
+            for step in steps:
+                _fill(model, step)
+                snapshot.save(step, wait=True)
+        return snapshot.newest
+
+
+def load_newest(*, folder: Path, model: Any = PLAIN, optimizer: Any = torch.optim.Adam) -> tuple[int, float]:
+    """The step, and what the parameters are."""
+    with rollcall.init() as world:
+        made = rollcall.wrap(model(), world)
+        progress = rollcall.Snapshot(folder, world, made, optimizer(made.parameters())).load()
+        values = {each.mean().item() for each in made.parameters()}
+        return progress.step, values.pop() if len(values) == 1 else -1.0
+
+
+def _fill(model: nn.Module, value: float) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(value)
+
+
+def test_the_last_k_are_kept(ranks: Warm, tmp_path: Path) -> None:
+    """And nothing else is left in the folder."""
+    ranks(partial(save_steps, folder=tmp_path, steps=[1, 2, 3, 4, 5], keep=2), 2)
+    assert sorted(os.listdir(tmp_path)) == ["step-00000004", "step-00000005"]
+    assert ranks(partial(load_newest, folder=tmp_path), 2) == [(5, 5.0)] * 2
+
+
+def test_every_rank_writes_its_share(ranks: Warm, tmp_path: Path) -> None:
+    """What all ranks have is written once."""
+    ranks(partial(save_steps, folder=tmp_path, steps=[1]), 2)
+    files = manifest.read(tmp_path / "step-00000001").files
+    assert sorted(files) == [".metadata", "__0_0.distcp", "__1_0.distcp"]
+    names = storage.contents(tmp_path / "step-00000001")
+    assert sum(name.startswith("model.") for name in names) == 4
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words"),
+    [
+        ("__1_0.distcp", flip, "__1_0.distcp is damaged (its checksum differs)"),
+        ("__0_0.distcp", cut, "bytes in place of"),
+        (".metadata", Path.unlink, "cannot be read (No such file or directory)"),
+        ("manifest.json", Path.unlink, "it has no manifest"),
+        ("manifest.json", cut, "its manifest cannot be read"),
+    ],
+)
+def test_a_damaged_snapshot_gives_way_to_the_one_before(
+    ranks: Warm, tmp_path: Path, name: str, damage: Any, words: str
+) -> None:
+    """Whatever is damaged is named, on rank 0; and the same step can be saved again."""
+    ranks(partial(save_steps, folder=tmp_path, steps=[3, 6]), 2)
+    damage(tmp_path / "step-00000006" / name)
+    assert ranks(partial(load_newest, folder=tmp_path), 2) == [(3, 3.0)] * 2
+    assert ranks.said.count("step-00000006 is left out") == 1
+    assert words in ranks.said
+    ranks(partial(save_steps, folder=tmp_path, steps=[6]), 2)
+    assert ranks(partial(load_newest, folder=tmp_path), 2) == [(6, 6.0)] * 2
+
+
+def test_what_an_interrupted_save_left_is_removed(ranks: Warm, tmp_path: Path) -> None:
+    """A draft is no snapshot."""
+    ranks(partial(save_steps, folder=tmp_path, steps=[3]), 1)
+    (tmp_path / ".step-00000009.writing").mkdir()
+    (tmp_path / ".step-00000002.removing").mkdir()
+    assert ranks(partial(load_newest, folder=tmp_path), 1) == [(3, 3.0)]
+    assert os.listdir(tmp_path) == ["step-00000003"]
+
+
+class Attack:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.mark,)
+
+
+def test_code_in_the_metadata_is_not_run(ranks: Warm, tmp_path: Path) -> None:
+    """Even under a manifest that vouches for it."""
+    ranks(partial(save_steps, folder=tmp_path, steps=[3, 6]), 1)
+    folder, mark = tmp_path / "step-00000006", tmp_path / "mark"
+    (folder / ".metadata").write_bytes(pickle.dumps(Attack(mark)))
+    _vouch(folder)
+    assert ranks(partial(load_newest, folder=tmp_path), 1) == [(3, 3.0)]
+    assert "which no snapshot contains" in ranks.said
+    assert not mark.exists()
+
+
+def attack_values(*, folder: Path, mark: Path) -> None:
+    """Torch's own writer, with an object that would run code among the values."""
+    with rollcall.init() as world:
+        model = PLAIN()
+        storage.write(
+            {"plain.model": Attack(mark), **{f"model.{n}": p for n, p in model.state_dict().items()}}, folder, None
+        )
+        files = {path.name: manifest.describe(path) for path in folder.iterdir()}
+        facts = Manifest(step=6, epoch=0, world_size=world.size, optimizer="Adam", torch="", files=files)
+        (folder / manifest.NAME).write_text(facts.model_dump_json())
+
+
+def test_code_in_a_value_is_not_run(ranks: Warm, tmp_path: Path) -> None:
+    """It is refused by name."""
+    mark = tmp_path / "mark"
+    ranks(partial(attack_values, folder=tmp_path / "step-00000006", mark=mark), 1)
+    with pytest.raises(rollcall.UsageError, match=r"plain.model asks for code"):
+        ranks(partial(load_newest, folder=tmp_path), 1)
+    assert not mark.exists()
+
+
+def _vouch(folder: Path) -> None:
+    facts = manifest.read(folder)
+    files = {name: manifest.describe(folder / name) for name in facts.files}
+    (folder / manifest.NAME).write_text(facts.model_copy(update={"files": files}).model_dump_json())
+
+
+def other_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(10, 8), nn.Identity(), nn.ReLU(), nn.Linear(8, 3))
+
+
+def test_a_snapshot_of_another_model_is_refused(ranks: Warm, tmp_path: Path) -> None:
+    """Names and shapes are listed; the snapshot stays."""
+    ranks(partial(save_steps, folder=tmp_path, steps=[3]), 2)
+    with pytest.raises(rollcall.UsageError) as caught:
+        ranks(partial(load_newest, folder=tmp_path, model=other_model), 2)
+    text = str(caught.value)
+    assert text.startswith("ranks 0-1: ")
+    assert "its 4.weight [3, 12], 4.bias [3] is not in the model" in text
+    assert "it has no 3.weight [3, 8], 3.bias [3]" in text
+    assert "it has 0.weight [12, 10] where the model has [8, 10], 0.bias [12] where the model has [8]" in text
+    with pytest.raises(rollcall.UsageError, match="is of Adam, this training has SGD"):
+        ranks(partial(load_newest, folder=tmp_path, optimizer=partial(torch.optim.SGD, lr=0.1)), 2)
+    assert ranks(partial(load_newest, folder=tmp_path), 2) == [(3, 3.0)] * 2
+
+
+def test_ranks_that_see_other_folders_end_together(ranks: Warm, tmp_path: Path) -> None:
+    """As on hosts that do not share it: named at once, not at the first restart."""
+    with pytest.raises(rollcall.UsageError, match=r"^rank 1: .*1 is not where rank 0 writes its snapshots"):
+        ranks(partial(save_steps, folder=tmp_path, steps=[1], rank_folder=True), 2)
+
+
+def found_differently(*, folder: Path) -> None:
+    with rollcall.init() as world:
+        model = rollcall.wrap(PLAIN(), world)
+        snapshot = rollcall.Snapshot(folder, world, model)
+        if world.rank == 1:  # as a host sees a folder of its own that is not mounted
+            snapshot._shelf.folder = folder / "elsewhere"
+        snapshot.load()
+
+
+def test_ranks_that_find_other_snapshots_end_together(ranks: Warm, tmp_path: Path) -> None:
+    """Who found what is named."""
+    ranks(partial(save_steps, folder=tmp_path, steps=[3]), 2)
+    with pytest.raises(rollcall.UsageError, match="rank 0 has steps 3; rank 1 has none"):
+        ranks(partial(found_differently, folder=tmp_path), 2)
+
+
+def test_a_folder_that_is_not_writable_is_refused(ranks: Warm, tmp_path: Path) -> None:
+    """Before anything is trained."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(rollcall.UsageError, match=r"ranks 0-1: the snapshot folder .* is not writable"):
+        ranks(partial(fit, folder=tmp_path / "file" / "below"), 2)
+
+
+def fill_disk(trainer: Any) -> None:
+    """From step 4 to 10 rank 1 can write no file of more than 2,000 bytes."""
+    if trainer.world.rank == 1 and trainer.step in (4, 10):
+        trainer.snapshot.wait()
+        limit = 2000 if trainer.step == 4 else resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+
+def test_a_full_disk_ends_no_training(ranks: Warm, tmp_path: Path) -> None:
+    """It is said, with the rank; the newest snapshot stays, and later ones are written again."""
+    found = ranks(partial(fit, folder=tmp_path, save_every="3 steps", before_step=fill_disk, keep=9), 2)
+    assert found[0]["step"] == 18
+    assert "the snapshot of step 6 was not written (File too large on rank 1)" in ranks.said
+    assert "the newest is that of step 3" in ranks.said
+    steps = [int(name[5:]) for name in sorted(os.listdir(tmp_path)) if name.startswith("step-")]
+    assert steps == [3, 12, 15, 18]
+
+
+def test_weights_that_are_not_finite_are_not_saved(ranks: Warm, tmp_path: Path) -> None:
+    """A snapshot is good, or it is not there."""
+    assert ranks(partial(save_steps, folder=tmp_path, steps=[1, 2]), 2) == [2, 2]
+    ranks(partial(save_infinite, folder=tmp_path), 2)
+    assert "the snapshot of step 7 was not written (0.weight is not finite)" in ranks.said
+    assert ranks(partial(load_newest, folder=tmp_path), 2) == [(2, 2.0)] * 2
+
+
+def test_weights_that_somebody_changes_meanwhile_are_not_saved() -> None:
+    """Only the optimizer knows that it has to wait for the copy: what others do to the weights is noticed."""
+    staging = Staging(torch.device("cpu"))
+    weight = torch.zeros(3)
+    draft = staging.begin(State({"model.weight": weight, "model.buffer": weight}, frozenset({"model.weight"})))
+    weight += 1
+    assert torch.equal(draft.finish()["model.buffer"], torch.zeros(3))
+    assert draft.what_is_torn() == "weight"
+
+
+def save_infinite(*, folder: Path) -> None:
+    with rollcall.init() as world:
+        model = rollcall.wrap(PLAIN(), world)
+        with torch.no_grad():
+            next(model.parameters())[0, 0] = torch.inf
+        with rollcall.Snapshot(folder, world, model, torch.optim.Adam(model.parameters())) as snapshot:
+            snapshot.save(7)
+
+
+def test_state_that_could_not_be_loaded_is_not_saved(ranks: Warm, tmp_path: Path) -> None:
+    """Objects of classes are refused when they come, not when they are needed."""
+    with pytest.raises(rollcall.UsageError, match=r"the state of odd\['what'\] is a Attack"):
+        ranks(partial(save_odd, folder=tmp_path), 1)
+
+
+class Odd:
+    def state_dict(self) -> dict[str, Any]:
+        return {"what": Attack(Path("mark"))}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise AssertionError
+
+
+def save_odd(*, folder: Path) -> None:
+    with rollcall.init() as world:
+        model = rollcall.wrap(PLAIN(), world)
+        rollcall.Snapshot(folder, world, model, extra={"odd": Odd()}).save(1)
