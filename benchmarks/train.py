@@ -22,7 +22,7 @@ import sys
 
 
 def main() -> int:
-    if sys.argv[1:3] == ["--only", "gpu"] and importlib.util.find_spec("rich") is None:
+    if sys.argv[1:3] == ["--only", "gpu"] and importlib.util.find_spec("pydantic") is None:
         from sections import gpu_tokens
 
         return gpu_tokens.main(sys.argv[3:])

@@ -21,7 +21,7 @@ os.environ.update(RANK="0", WORLD_SIZE="1")
 if record:
     from rollcall.record import recorder
 
-    recorder.begin(folder, os.environ)
+    recorder.begin(folder, rank=0, world_size=1, attempt=0)
 dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=0, world_size=1)
 tensor = torch.ones(1)
 

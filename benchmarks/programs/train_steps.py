@@ -78,7 +78,7 @@ def main(options: argparse.Namespace) -> None:
     if options.record:
         from rollcall.record import recorder
 
-        recorder.begin(FOLDER, os.environ)
+        recorder.begin(FOLDER, rank, size, attempt=0)
     meet = {"init_method": f"file://{options.meet}"} if options.meet else {}
     dist.init_process_group(options.backend, rank=rank, world_size=size, **meet)
     device = torch.device(options.device)
