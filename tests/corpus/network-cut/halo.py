@@ -49,4 +49,4 @@ def main(rounds):
     dist.destroy_process_group()
 
 
-main(rounds=120)
+main(rounds=3000)

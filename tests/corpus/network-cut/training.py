@@ -36,5 +36,5 @@ def train(steps):
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    train(steps=60)
+    train(steps=1500)
     dist.destroy_process_group()
