@@ -25,7 +25,7 @@ class Call:
     seq: int
     ops: dict[int, Op]
 
-    @property
+    @cached_property
     def missing(self) -> list[int]:
         return [rank for rank in self.group.ranks if rank not in self.ops]
 
@@ -39,6 +39,7 @@ class Calls:
 
     def __init__(self, run: Run) -> None:
         self.table = table = run.table
+        self._made: dict[int, Call] = {}
         kept = ~table.is_event & ~table.is_one_of("send", "recv") & ~table.is_strange
         kept &= table.seq >= _first_known(run)[table.group]
         rows = np.flatnonzero(kept)
@@ -97,6 +98,11 @@ class Calls:
         return self.rows[self.starts[number] : self.starts[number] + self.sizes[number]]
 
     def get(self, number: int) -> Call:
+        if number not in self._made:
+            self._made[number] = self._make(number)
+        return self._made[number]
+
+    def _make(self, number: int) -> Call:
         ops = [self.table.get(row) for row in self.rows_of(number)]
         return Call(ops[0].group, ops[0].seq, {op.rank: op for op in ops})
 

@@ -4,8 +4,8 @@ A program that communicates all the time is not looked at, and a rank that stays
 """
 
 import _thread
+import atexit
 import sys
-import time
 from collections.abc import Callable, Iterator
 from threading import RLock
 from types import FrameType
@@ -14,6 +14,7 @@ from rollcall.record import layout, sites
 from rollcall.record.ring import Ring
 
 _EVERY_S = 0.02
+_END_S = 1.0
 
 
 class Sampler:
@@ -24,24 +25,34 @@ class Sampler:
     ) -> None:
         self._ring, self._lock, self._main, self._is_in_op, self._settle = ring, lock, main, is_in_op, settle
         self._is_on = True
+        self._rest, self._end = _thread.allocate_lock(), _thread.allocate_lock()
         self._seen = (0, 0)  # the newest record when we looked last, and its place
         self._sample: tuple[int, tuple[int, int]] = (0, (0, 0))  # the newest sample, and what it is of
 
     def start(self) -> None:
+        self._rest.acquire()
+        self._end.acquire()
         # Not a threading.Thread: the program may count those.
         _thread.start_new_thread(self._look_on, ())
+        atexit.register(self.stop)  # Python ends threads that are left in the middle of C++, and C++ does not like that
 
     def stop(self) -> None:
-        self._is_on = False
+        """Returns when the thread looks no more."""
+        if self._is_on:
+            self._is_on = False
+            self._rest.release()
+            self._end.acquire(timeout=_END_S)
 
     def _look_on(self) -> None:
-        while self._is_on:
-            time.sleep(_EVERY_S)
-            try:
+        try:
+            while self._is_on:
+                self._rest.acquire(timeout=_EVERY_S)
                 self._settle()
                 self._look()
-            except Exception:  # the program ends, or its disk is full: nobody needs samples then
-                return
+        except Exception:  # its disk is full: nobody needs samples then
+            self._is_on = False
+        finally:
+            self._end.release()
 
     def _look(self) -> None:
         with self._lock:
