@@ -1,4 +1,4 @@
-"""keep_talking.py SECONDS PACE: every rank speaks to its neighbour so many times a second, and counts.
+"""keep_talking.py SECONDS PACE: when told to go, every rank speaks to its neighbour so often a second, and counts.
 
 Ranks go in pairs: on two cores, 64 ranks have no time for collectives of all of them.
 """
@@ -22,6 +22,8 @@ def main(seconds: float, pace: float) -> None:
         mine = pairs[world.rank // 2] if world.rank // 2 < len(pairs) else None
         box = torch.ones(8)
         (FOLDER / f"ready-{world.rank}").write_text("1")
+        while not (FOLDER / "go").exists():
+            time.sleep(0.05)
         dist.barrier()
         began_s = time.monotonic()
         count = 0

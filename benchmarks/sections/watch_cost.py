@@ -13,7 +13,7 @@ from jobs import Job, Jobs
 from results import Goal, Result, middle, progress, table
 
 MOST_LOSS, MOST_CPU = 0.01, 0.05
-_SETTLE_S = 2.0
+_SETTLE_S = 4.0
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,10 @@ def _run(jobs: Jobs, options: argparse.Namespace, is_watched: bool) -> Round | N
             # A table that refreshes needs a terminal: script(1) has one.
             watch = shlex.join([str(HERE / "rollcall"), "watch", str(run)])
             viewer = stack.enter_context(jobs.start(["script", "-qfc", watch, "/dev/null"], TERM="xterm-256color"))
-            time.sleep(_SETTLE_S)  # its start does not count: it is over before anybody looks
-            cpu = _cpu_share(viewer, options.watch_s * 0.6)
+            time.sleep(_SETTLE_S)  # its start does not count: it happens once
+            (job.folder / "go").touch()
+            cpu = _cpu_share(viewer, options.watch_s * 0.8)
+        (job.folder / "go").touch()
         if job.wait(options.timeout_s) != 0:
             progress(f"the job failed:\n{job.last_words()}")
             return None

@@ -27,6 +27,25 @@ def test_lanes_of_many_ranks_are_drawn_together(tmp_path: Path, look: Look) -> N
     assert "64" not in shown.page.inner_text("#verdict")
 
 
+def test_phases_show_where_there_is_room(tmp_path: Path, look: Look) -> None:
+    """Phases are bands with their names above the lanes; where most are too short to be seen, none is shown."""
+    ops = [
+        each
+        for n in range(2000)
+        for each in (
+            Made("phase", n, n * 10, n * 10 + 9, phase=4 + n % 2),
+            Made("all_reduce", n, n * 10 + 5, n * 10 + 8, phase=4 + n % 2),
+        )
+    ]
+    shown = look(write_page(write(tmp_path, [ops, ops])))
+    assert shown.ask("rollcall.timeline.phases.length") == 2000
+    assert shown.ask("rollcall.timeline.models.bands.data.left.length") == 0
+    shown.ask("() => rollcall.timeline.show(0.001, 0.021)")
+    shown.frame()
+    assert shown.ask("[...rollcall.timeline.models.heads.data.name]")[:2] == ["forward", "backward"]
+    assert shown.complaints == []
+
+
 def test_one_rank(tmp_path: Path, look: Look) -> None:
     """A run of one rank has one lane, and nobody waits."""
     shown = look(write_page(write(tmp_path, [[Made("all_reduce", 1, 0, 5), Made("barrier", 2, 8, 9)]])))

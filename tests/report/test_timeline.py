@@ -120,7 +120,7 @@ def test_traffic_is_counted_by_line_and_size(tmp_path: Path) -> None:
     [line] = traffic.by_site(view, bars)
     assert (line.op, line.count, line.size_bytes) == ("all_reduce", 10, 40_000)
     assert line.busy_s == pytest.approx(0.04)
-    [point] = traffic.by_size(view, bars, timeline.kinds(view, bars))
+    [point] = traffic.by_size(view, bars)
     assert point.bytes_per_s == pytest.approx(4000 / 0.004)
 
 

@@ -47,10 +47,6 @@ class Scene:
     def seconds(self) -> float:
         return max((max(act.bars.end_ns for act in self.acts) - self.zero_ns) / 1e9, 1e-6)
 
-    @property
-    def count(self) -> int:
-        return sum(len(act.bars.row) for act in self.acts)
-
 
 def stage(acts: list[Act], folder: Path, facts: dict[str, Any], zero_ns: int | None = None) -> Scene:
     begins = [int(act.bars.entered_ns.min()) for act in acts if len(act.bars.row)]

@@ -6,7 +6,7 @@ import numpy as np
 
 from rollcall.explain.view import View
 from rollcall.record import layout
-from rollcall.report.timeline import Bars, Kinds, site_in_words
+from rollcall.report.timeline import Bars, site_in_words
 
 _MOST_POINTS = 2000
 
@@ -64,7 +64,7 @@ def by_site(view: View, bars: Bars) -> list[Line]:
     return sorted(lines, key=lambda line: -(line.wait_s + line.busy_s))
 
 
-def by_size(view: View, bars: Bars, kinds: Kinds) -> list[Point]:
+def by_size(view: View, bars: Bars) -> list[Point]:
     """Ops that came to their end and carried something."""
     table = view.table
     size = table.size_bytes[bars.row]

@@ -20,7 +20,7 @@ from rollcall.errors import UsageError, say
 from rollcall.explain.view import View
 from rollcall.report import page, scene
 from rollcall.report.live import LiveRun
-from rollcall.report.now import Observer
+from rollcall.report.now import Observer, RankNow
 from rollcall.report.watch import check_recorded
 from rollcall.report.write import gather
 
@@ -78,12 +78,11 @@ class LivePage:
 
 
 def _beginning(act: scene.Act) -> int:
-    """From when on every rank's ops are there: a busy ring has gone further than one answer reaches back."""
-    bars = act.bars
-    return int(bars.begin_ns.min()) if len(bars.row) else 0
+    """The first op of an answer: after a long sleep of the browser, that is later than what it asked for."""
+    return int(act.bars.begin_ns.min()) if len(act.bars.row) else 0
 
 
-def _told(each: Any) -> dict[str, Any]:
+def _told(each: RankNow) -> dict[str, Any]:
     return {
         "rank": each.rank,
         "host": each.host,

@@ -49,7 +49,7 @@ def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
         scene=packed,
         waiting=matrix.count(view, last.bars, begin_ns),
         lines=traffic.by_site(view, last.bars),
-        points=traffic.by_size(view, last.bars, last.kinds),
+        points=traffic.by_size(view, last.bars),
     )
 
 

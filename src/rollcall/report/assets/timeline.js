@@ -41,7 +41,11 @@ const timeline = {
   // Phases in view, as bands with a head above the lanes; a name where there is room for it.
   drawPhases(view) {
     const pixel = (view.to - view.from) / view.wide, top = timeline.plot.y_range.bounds?.[0] ?? -0.5;
-    const seen = timeline.phases.filter((p) => p.end > view.from && p.begin < view.to && p.end - p.begin > 2 * pixel).slice(0, timeline.MOST_PHASES);
+    const inView = timeline.phases.filter((p) => p.end > view.from && p.begin < view.to);
+    const wide = inView.filter((p) => p.end - p.begin > 2 * pixel);
+    const sum = (phases) => phases.reduce((total, p) => total + p.end - p.begin, 0);
+    // All of them or none: the few long ones among many short ones would tell a wrong story.
+    const seen = sum(wide) > 0.9 * sum(inView) ? wide.slice(0, timeline.MOST_PHASES) : [];
     const left = seen.map((p) => Math.max(p.begin, view.from)), right = seen.map((p) => Math.min(p.end, view.to));
     const colour = seen.map((p) => timeline.hue(p.name)), edge = seen.map(() => -0.5);
     timeline.models.bands.data = { left, right, colour, top: edge, bottom: seen.map(() => timeline.lanes.length - 0.5) };
