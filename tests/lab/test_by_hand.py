@@ -6,11 +6,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from rollcall.errors import UsageError
+from rollcall.lab import door
+from rollcall.lab.node import Node
 from rollcall.launch.ways import virtual
 from rollcall.ports import find_free_port, listen
 
@@ -84,16 +88,34 @@ def test_two_nodes_meet_at_the_next_free_port(free_port_base: int) -> None:
 
 
 def test_nodes_that_disagree_hear_the_same_sentence(free_port_base: int) -> None:
-    """Who has what, on both sides, with exit code 2; no rank has started."""
-    port = f"--master_port={free_port_base}"
-    with node(*lab("barrier", port, "--nnodes=2", "--node_rank=1", "--nproc_per_node=1")) as worker:
-        with node(*lab("barrier", port, "--nnodes=2", "--node_rank=0", "--nproc_per_node=2")) as master:
-            first, _ = master.communicate(timeout=120)
-        second, _ = worker.communicate(timeout=120)
-    assert (master.returncode, worker.returncode) == (2, 2)
+    """Who has what, on both sides; no rank has started."""
+    flags = {"nnodes": 2, "master_port": free_port_base}
+    nodes = (Node.of({**flags, "node_rank": 0}, 2, "gloo"), Node.of({**flags, "node_rank": 1}, 1, "gloo"))
+
+    def meet(node: Node) -> str:
+        with pytest.raises(UsageError) as caught, door.meet("barrier", node):
+            pass
+        return str(caught.value)
+
+    with ThreadPoolExecutor(2) as both:
+        first, second = both.map(meet, nodes)
     assert first == second
     assert "has --nproc_per_node 1, node 0" in first
     assert "give all nodes the same" in first
+
+
+def test_a_node_that_is_there_twice_is_refused(free_port_base: int) -> None:
+    """Of three nodes two say that they are node 1: all three hear it."""
+    flags = {"nnodes": 3, "nproc_per_node": 1, "master_port": free_port_base}
+    nodes = [Node.of({**flags, "node_rank": rank}, None, "gloo") for rank in (0, 1, 1)]
+
+    def meet(node: Node) -> str:
+        with pytest.raises(UsageError) as caught, door.meet("barrier", node):
+            pass
+        return str(caught.value)
+
+    with ThreadPoolExecutor(3) as all_three:
+        assert set(all_three.map(meet, nodes)) == {"node 1 is there twice: give every node a --node_rank of its own"}
 
 
 def test_a_master_and_a_worker_on_two_hosts(free_port_base: int) -> None:

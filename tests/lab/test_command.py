@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,6 +100,15 @@ def test_an_experiment_runs_under_torchrun(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("verdict: all 2 ranks began with 0 and ended with 1") == 1
     assert json.loads((tmp_path / "runs" / "latest" / "lab.json").read_text())["ranks"] == 2
+
+
+def test_the_picture_is_in_the_runs_report(rollcall: Runner) -> None:  # noqa: F811
+    """`rollcall run -m rollcall.lab.send`, then `rollcall report`: one file, with the picture in it."""
+    assert rollcall("run", "-n", "2", "-m", "rollcall.lab.send", "--trials", "2").code == 0
+    ran = rollcall("report")
+    assert ran.code == 0, ran.err
+    picture = (rollcall.latest() / "pictures" / "send.png").read_bytes()
+    assert b64encode(picture).decode() in (rollcall.latest() / "report.html").read_text()
 
 
 def test_one_arm_runs_under_rollcall_run_and_is_explained(rollcall: Runner) -> None:  # noqa: F811

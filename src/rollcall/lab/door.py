@@ -52,7 +52,6 @@ def _card(experiment: str, node: Node) -> dict[str, Any]:
 def _host(experiment: str, node: Node) -> Iterator[Node]:
     from torch.distributed import TCPStore
 
-    names.have_torch_give_up()  # looking up the names of its peers, where nobody may answer
     _, address = resolve(node.master_addr)
     stays_here = node.nnodes == 1 or address.startswith("127.") or address == "::1"
     listener, port = _listen(address if stays_here else EVERYWHERE, node.master_port)
@@ -60,6 +59,7 @@ def _host(experiment: str, node: Node) -> Iterator[Node]:
         callers = _receive(listener, _card(experiment, node), node)
         for caller in callers:
             guests.enter_context(caller)
+        names.have_torch_give_up()  # looking up the names of its peers, where nobody may answer
         store = TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
         for caller in callers:
             _tell(caller, {"port": port})
@@ -102,12 +102,13 @@ def _receive(listener: socket.socket, own: dict[str, Any], node: Node) -> list[s
                 continue
             problem = _differences(own, card) or _is_taken(card, callers)
             if problem:
-                _tell(caller, {"error": problem})
+                with caller:
+                    _tell(caller, {"error": problem})
                 raise UsageError(problem)
             callers[card["node_rank"]] = caller
     except RollcallError as error:
         for caller in callers.values():
-            with contextlib.suppress(OSError):
+            with caller, contextlib.suppress(OSError):
                 _tell(caller, {"error": str(error)})
         listener.close()
         raise

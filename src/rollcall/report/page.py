@@ -4,6 +4,7 @@ Whatever a run has said is text here: it is escaped on its way into the page, an
 """
 
 import json
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -42,6 +43,7 @@ class Content:
     waiting: Waiting
     lines: Sequence[Line]
     points: Sequence[Point]
+    pictures: Sequence[tuple[str, bytes]] = ()  # PNGs that the run has left in its folder, such as the lab's
 
 
 def render(content: Content, script: str = "") -> str:
@@ -49,6 +51,7 @@ def render(content: Content, script: str = "") -> str:
     bokeh, figures, divs = _figures(content)
     body = [
         _verdict(content),
+        _pictures(content.pictures),
         _timeline(content, divs["timeline"]),
         _waits(divs),
         _traffic(content.lines, divs.get("sizes")),
@@ -245,6 +248,16 @@ def _logs(content: Content) -> str:
         '<input id="search" type="search" placeholder="search" aria-label="search">'
         '<span id="log-count" class="hint"></span></div><div id="lines"></div></section>'
     )
+
+
+def _pictures(pictures: Sequence[tuple[str, bytes]]) -> str:
+    if not pictures:
+        return ""
+    shown = "".join(
+        f'<img alt="{escape(name)}" style="max-width:100%" src="data:image/png;base64,{b64encode(data).decode()}">'
+        for name, data in pictures
+    )
+    return f'<section id="pictures"><h2>Pictures</h2>{shown}</section>'
 
 
 def _facts(facts: Iterable[tuple[str, str]]) -> str:

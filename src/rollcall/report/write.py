@@ -50,6 +50,7 @@ def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
         waiting=matrix.count(view, last.bars, begin_ns),
         lines=traffic.by_site(view, last.bars),
         points=traffic.by_size(view, last.bars),
+        pictures=[(path.stem, path.read_bytes()) for path in sorted(folder.glob("pictures/*.png"))],
     )
 
 
