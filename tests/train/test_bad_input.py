@@ -127,8 +127,8 @@ def test_rank_0_alone_says_it(rollcall: Runner) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--batch-size", 0), "--batch-size 0: input should be greater than or equal to 1"),
-        (("--model", "gpt"), "--model gpt: input should be 'mlp' or 'cnn'"),
+        (("--batch-size", 0), "--batch-size 0 is too small: expected 1 or more"),
+        (("--model", "gpt"), "--model gpt is not known: use mlp, cnn"),
         (("--save-every", "sometimes"), "save_every is 'sometimes'"),
     ],
 )

@@ -25,11 +25,10 @@ def die_at(step: int, rank: int, trainer: Trainer) -> None:
     ("size", "options"),
     [
         (1, {}),
-        (2, {"accumulate": 2, "clip_norm": 0.5}),
+        (2, {"accumulate": 2, "clip_norm": 0.5, "precision": "bf16"}),
         (4, {"epochs": 4}),
         (2, {"strategy": "fsdp"}),
-        (2, {"precision": "bf16", "optimizer": partial(torch.optim.SGD, momentum=0.9)}),
-        (2, {"precision": "fp16", "clip_norm": 1.0}),
+        (2, {"precision": "fp16", "clip_norm": 1.0, "optimizer": partial(torch.optim.SGD, momentum=0.9)}),
     ],
 )
 def test_interrupted_and_resumed_equals_uninterrupted(

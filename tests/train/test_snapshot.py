@@ -3,6 +3,7 @@
 import os
 import pickle
 import resource
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 import rollcall
+from rollcall.launch.calls import CallServer
 from rollcall.train import manifest, storage
 from rollcall.train.manifest import Manifest
 from rollcall.train.staging import Staging
@@ -48,6 +50,14 @@ def _fill(model: nn.Module, value: float) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(value)
+
+
+@pytest.fixture(scope="module")
+def saved(_server: CallServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the snapshots of steps 3 and 6, by 2 ranks, for tests that damage a copy of it."""
+    folder = tmp_path_factory.mktemp("saved")
+    Warm(_server)(partial(save_steps, folder=folder, steps=[3, 6]), 2)
+    return folder
 
 
 def test_the_last_k_are_kept(ranks: Warm, tmp_path: Path) -> None:
@@ -87,16 +97,23 @@ def cut(path: Path) -> None:
     ],
 )
 def test_a_damaged_snapshot_gives_way_to_the_one_before(
-    ranks: Warm, tmp_path: Path, name: str, damage: Any, words: str
+    ranks: Warm, tmp_path: Path, saved: Path, name: str, damage: Any, words: str
 ) -> None:
-    """Whatever is damaged is named, on rank 0; and the same step can be saved again."""
-    ranks(partial(save_steps, folder=tmp_path, steps=[3, 6]), 2)
+    """Whatever is damaged is named, once, by rank 0."""
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     damage(tmp_path / "step-00000006" / name)
     assert ranks(partial(load_newest, folder=tmp_path), 2) == [(3, 3.0)] * 2
     assert ranks.said.count("step-00000006 is left out") == 1
     assert words in ranks.said
+
+
+def test_the_step_of_a_damaged_snapshot_is_saved_again(ranks: Warm, tmp_path: Path, saved: Path) -> None:
+    """It takes the place of the damaged one."""
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    flip(tmp_path / "step-00000006" / "__0_0.distcp")
     ranks(partial(save_steps, folder=tmp_path, steps=[6]), 2)
     assert ranks(partial(load_newest, folder=tmp_path), 2) == [(6, 6.0)] * 2
+    assert sorted(os.listdir(tmp_path)) == ["step-00000003", "step-00000006"]
 
 
 def test_what_an_interrupted_save_left_is_removed(ranks: Warm, tmp_path: Path) -> None:

@@ -2,13 +2,13 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 from rollcall.errors import UsageError
 from rollcall.launch import options
-from rollcall.train.recipe import Recipe
+from rollcall.train.recipe import Recipe, help_of
 
 _RANKS = "Ranks"
 _DEFAULT = Recipe()
@@ -16,7 +16,7 @@ _DEFAULT = Recipe()
 
 def _of(name: str) -> Any:
     """An option of the recipe."""
-    return typer.Option(help=Recipe.model_fields[name].description, show_default=name != "clip_norm")
+    return typer.Option(help=help_of(name), show_default=name != "clip_norm")
 
 
 def _ranks(help_text: str, *names: str) -> Any:
@@ -33,8 +33,8 @@ def train(
     accumulate: Annotated[int, _of("accumulate")] = _DEFAULT.accumulate,
     clip_norm: Annotated[float | None, _of("clip_norm")] = None,
     precision: Annotated[str, _of("precision")] = _DEFAULT.precision,
-    compile: Annotated[bool, typer.Option("--compile", help=Recipe.model_fields["compile"].description)] = False,
-    cosine: Annotated[bool, typer.Option("--cosine", help=Recipe.model_fields["cosine"].description)] = False,
+    compile: Annotated[bool, typer.Option("--compile", help=help_of("compile"))] = False,
+    cosine: Annotated[bool, typer.Option("--cosine", help=help_of("cosine"))] = False,
     uneven: Annotated[str, _of("uneven")] = _DEFAULT.uneven,
     patience: Annotated[int, _of("patience")] = _DEFAULT.patience,
     snapshots: Annotated[str, _of("snapshots")] = _DEFAULT.snapshots,
@@ -60,24 +60,25 @@ def train(
 
       rollcall train -n 4 --model cnn --epochs 20 --save-every 50steps --max-restarts 3
     """
-    recipe = Recipe.of(
+    recipe = Recipe(
         model=model,
         epochs=epochs,
         batch_size=batch_size,
         lr=lr,
         seed=seed,
-        strategy=strategy,
+        strategy=cast(Any, strategy),
         accumulate=accumulate,
         clip_norm=clip_norm,
-        precision=precision,
+        precision=cast(Any, precision),
         compile=compile,
         cosine=cosine,
-        uneven=uneven,
+        uneven=cast(Any, uneven),
         patience=patience,
         snapshots=snapshots,
         save_every=save_every,
         keep=keep,
     )
+    recipe.check()
     if "RANK" in os.environ:
         raise UsageError("this is a rank of another run already: there, use python -m rollcall.train")
     options.run(

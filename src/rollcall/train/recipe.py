@@ -2,68 +2,80 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Literal
 
 from rollcall.errors import UsageError
 from rollcall.train.pace import Pace
 
 
-class Recipe(BaseModel):
-    model_config = ConfigDict(frozen=True)
+def _option(default: Any, help_text: str, *choices: str, least: float | None = None, kind: type = str) -> Any:
+    kind = kind if default is None else type(default)
+    return field(default=default, metadata={"help": help_text, "choices": choices, "least": least, "kind": kind})
 
-    model: Literal["mlp", "cnn"] = Field(default="mlp", description="The model: mlp, or cnn.")
-    epochs: int = Field(default=10, ge=1, description="Epochs in all, those before an interruption included.")
-    batch_size: int = Field(default=32, ge=1, description="Samples of a batch, on each rank.")
-    lr: float = Field(default=0.003, gt=0, description="Learning rate.")
-    seed: int = Field(default=0, description="Where chance begins.")
-    strategy: Literal["ddp", "fsdp", "none"] = Field(
-        default="ddp", description="How ranks share the model: ddp, fsdp, none."
+
+@dataclass(frozen=True)
+class Recipe:
+    model: str = _option("mlp", "The model: mlp, or cnn.", "mlp", "cnn")
+    epochs: int = _option(10, "Epochs in all, those before an interruption included.", least=1)
+    batch_size: int = _option(32, "Samples of a batch, on each rank.", least=1)
+    lr: float = _option(0.003, "Learning rate.", least=0)
+    seed: int = _option(0, "Where chance begins.", least=0)
+    strategy: Literal["ddp", "fsdp", "none"] = _option(
+        "ddp", "How ranks share the model: ddp, fsdp, none.", "ddp", "fsdp", "none"
     )
-    accumulate: int = Field(default=1, ge=1, description="Batches for one step of the optimizer.")
-    clip_norm: float | None = Field(default=None, gt=0, description="Clip the norm of the gradients here.")
-    precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="fp32, or autocast to bf16 or fp16.")
-    compile: bool = Field(default=False, description="Use torch.compile.")
-    cosine: bool = Field(default=False, description="Let the learning rate fall along a cosine.")
-    uneven: Literal["weigh", "drop"] = Field(
-        default="weigh", description="Samples that do not fill the last batch on all ranks: weigh them, or drop them."
+    accumulate: int = _option(1, "Batches for one step of the optimizer.", least=1)
+    clip_norm: float | None = _option(None, "Clip the norm of the gradients here.", kind=float)
+    precision: Literal["fp32", "bf16", "fp16"] = _option(
+        "fp32", "fp32, or autocast to bf16 or fp16.", "fp32", "bf16", "fp16"
     )
-    patience: int = Field(
-        default=0, ge=0, description="Stop after so many epochs without a better test loss. 0: never."
+    compile: bool = _option(False, "Use torch.compile.")
+    cosine: bool = _option(False, "Let the learning rate fall along a cosine.")
+    uneven: Literal["weigh", "drop"] = _option(
+        "weigh", "Samples that do not fill the last batch on all ranks: weigh them, or drop them.", "weigh", "drop"
     )
-    snapshots: str = Field(default="snapshots", description="The folder to save to, and to continue from.")
-    save_every: str = Field(default="1", description="Save every so many epochs, or 500steps, or 10min.")
-    keep: int = Field(default=3, ge=1, description="How many snapshots to keep.")
+    patience: int = _option(0, "Stop after so many epochs without a better test loss. 0: never.", least=0)
+    snapshots: str = _option("snapshots", "The folder to save to, and to continue from.")
+    save_every: str = _option("1", "Save every so many epochs, or 500steps, or 10min.")
+    keep: int = _option(3, "How many snapshots to keep.", least=1)
+
+    def check(self) -> None:
+        """Refuse what cannot work, before a rank starts."""
+        for each in fields(self):
+            value, choices, least = getattr(self, each.name), each.metadata["choices"], each.metadata["least"]
+            if choices and value not in choices:
+                raise UsageError(f"{name_of(each)} {value} is not known: use {', '.join(choices)}")
+            if least is not None and value < least:
+                raise UsageError(f"{name_of(each)} {value} is too small: expected {least} or more")
+        Pace.of(self.save_every)
 
     def words(self) -> list[str]:
         """As one would type them."""
-        typed = self.model_dump(exclude_defaults=True)
-        return [
-            word
-            for name, value in typed.items()
-            for word in ([_option(name)] if value is True else [_option(name), str(value)])
-        ]
-
-    @classmethod
-    def of(cls, **values: object) -> "Recipe":
-        Pace.of(str(values.get("save_every", "1")))
-        try:
-            return cls.model_validate(values)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise UsageError(f"{_option(str(first['loc'][0]))} {first['input']}: {first['msg'].lower()}") from None
+        typed = [(name_of(each), getattr(self, each.name)) for each in fields(self) if _is_set(self, each)]
+        return [word for name, value in typed for word in ([name] if value is True else [name, str(value)])]
 
     @classmethod
     def of_words(cls, words: Sequence[str]) -> "Recipe":
         parser = argparse.ArgumentParser("python -m rollcall.train", description="One rank of `rollcall train`.")
-        for name, field in cls.model_fields.items():
-            if field.annotation is bool:
-                parser.add_argument(_option(name), action="store_true", help=field.description)
+        for each in fields(cls):
+            if each.metadata["kind"] is bool:
+                parser.add_argument(name_of(each), action="store_true", help=each.metadata["help"])
             else:
-                parser.add_argument(_option(name), default=field.default, help=field.description)
-        return cls.of(**vars(parser.parse_args(words)))
+                parser.add_argument(
+                    name_of(each), default=each.default, type=each.metadata["kind"], help=each.metadata["help"]
+                )
+        recipe = cls(**vars(parser.parse_args(words)))
+        recipe.check()
+        return recipe
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def help_of(name: str) -> str:
+    return str(next(each for each in fields(Recipe) if each.name == name).metadata["help"])
+
+
+def name_of(option: "Field[Any]") -> str:
+    return f"--{option.name.replace('_', '-')}"
+
+
+def _is_set(recipe: Recipe, option: "Field[Any]") -> bool:
+    return bool(getattr(recipe, option.name) != option.default)

@@ -159,12 +159,11 @@ class Trainer:
 
     def _look(self, batches: Loader | ForeignLoader, epochs: int) -> None:
         """After a step: most of the time there is nothing to see."""
-        saves = self.snapshot is not None and self._pace.is_at_step(self.step)
+        saves = self._pace.is_at_step(self.step)
         logs = self._log_every is not None and self.step % self._log_every == 0
         if not (self._watch.pulse.is_due() or saves or logs):
             return
-        wants_save = self.snapshot is not None and self._pace.is_after(self._watch.saved_s)
-        asked = self._watch.look(self.step, self.epoch, wants_save)
+        asked = self._watch.look(self.step, self.epoch, self._pace.is_after(self._watch.saved_s))
         if saves or asked:
             self._watch.save(self.step, self.epoch)
         if logs:
@@ -173,7 +172,7 @@ class Trainer:
 
     def _end_epoch(self, batches: Loader | ForeignLoader) -> Metrics:
         watch = self._watch
-        watch.look(self.step, self.epoch, wants_save=False)
+        asked = watch.look(self.step, self.epoch, self._pace.is_after(watch.saved_s))
         metrics: Metrics = {"loss": watch.meter.mean, "samples": watch.meter.total_samples, **watch.speed()}
         if self._evaluate is not None:
             metrics |= self._evaluate(self)
@@ -188,7 +187,7 @@ class Trainer:
             self._on_epoch_end(self, metrics)
         self.epoch += 1
         watch.begin_epoch()
-        if self.snapshot is not None and self._pace.is_at_end_of(self.epoch - 1):
+        if asked or self._pace.is_at_end_of(self.epoch - 1):
             watch.save(self.step, self.epoch)
         return metrics
 
