@@ -33,6 +33,7 @@ KNOWN_METHODS = "env://, tcp://host:port, file:///path"
 KNOWN_BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 # After a failure the other ranks may be dead or deaf: what takes longer than this will not come.
 ABANDON_S = 5.0
+_CONNECT_LOOK_S = 0.002
 
 
 @dataclass(frozen=True)
@@ -237,10 +238,14 @@ def _call_torch(place: Place, meeting: Meeting, backend: str, device: torch.devi
         timeout=timedelta(seconds=timeout_s),
         device_id=device if device.type == "cuda" else None,
     )
+    meeting.store.add(_CONNECTED, 1)
     # The connections are there; from now on torch's own limits.
     limit = dist.distributed_c10d._get_default_timeout(dist.Backend(backend))
     dist.distributed_c10d._set_pg_timeout(limit)
     store.set_timeout(limit)
+
+
+_CONNECTED = "connected"
 
 
 class Exit:
@@ -293,10 +298,20 @@ class Exit:
         # The user may have destroyed it, and made another.
         if group is None or not dist.is_initialized() or dist.group.WORLD is not group:
             return
+        if not failed:
+            self._let_the_others_connect()
         if failed and "nccl" in self._backend:
             group.abort()  # a flush would wait for ranks that are gone
         del group  # the last reference goes here, in this thread: gloo's destructor waits for pending ops
         dist.destroy_process_group()
+
+    def _let_the_others_connect(self) -> None:
+        """Gloo connects everyone to everyone, and who is done early must not hang up on those who are not."""
+        deadline = time.monotonic() + ABANDON_S
+        while self._backend != "mpi" and time.monotonic() < deadline:
+            if self._meeting.store.add(_CONNECTED, 0) >= self._world_size:
+                return
+            time.sleep(_CONNECT_LOOK_S)
 
     def _list_groups(self) -> list[Any]:
         if not dist.is_initialized():

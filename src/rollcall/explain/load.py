@@ -268,9 +268,9 @@ def _died_ns(told: dict[str, Any], rank: str) -> int:
     return int(told.get("ended_ns", {}).get(rank, 0)) if has_died else 0
 
 
-# What is written down besides communication; a DDP module's forward is one of its steps, and looked at with the ops.
+# What is written down besides communication.
 _IS_EVENT, _IS_END = np.zeros((2, 256), dtype=np.bool_)
-_IS_EVENT[[op for op in layout.EVENTS if op != layout.OP["ddp_forward"]]] = True
+_IS_EVENT[list(layout.EVENTS)] = True
 _IS_END[[layout.OP["exception"], layout.OP["exit"]]] = True
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')

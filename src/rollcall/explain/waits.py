@@ -62,9 +62,12 @@ def blocked_since_ns(table: Table) -> NDArray[np.int64]:
 
 
 def waited_ns(calls: Calls) -> NDArray[np.int64]:
-    """Per op of the calls: how long it was blocked until the last had come."""
+    """Per op of the calls: how long it was blocked until the last had come. Who was done before did not wait for it, as
+    the root of a broadcast."""
     latest = np.repeat(calls.most(calls.table.entered_ns), calls.sizes)
-    return np.clip(latest - blocked_since_ns(calls.table)[calls.rows], 0, None)
+    completed = calls.table.completed_ns[calls.rows]
+    is_done_before = (completed > 0) & (completed < latest)
+    return np.where(is_done_before, 0, np.clip(latest - blocked_since_ns(calls.table)[calls.rows], 0, None))
 
 
 def caused_in_calls_ns(calls: Calls, rank: int) -> NDArray[np.int64]:

@@ -80,7 +80,7 @@ OPS = (
     "exception",  # the program ended with one; signature names its type, site where it was raised
     "exit",  # the program came to its end; tag is the exit code
     "ddp",  # a DDP module was made; the signature has its parameters
-    "ddp_forward",
+    "ddp_forward",  # a phase of its own; size_bytes is how many gradients are to be averaged after it
     "phase",  # a part of the program that has a name: the signature
     "sample",  # the main thread is in no op for long: where it was seen, from when to when
     "signal",  # this rank sent one: the tag is the signal, the peer the process

@@ -14,7 +14,7 @@ from rollcall.errors import say
 from rollcall.record import hooks, layout, sites, stacks
 from rollcall.record.device import DeviceClock
 from rollcall.record.hooks.groups import members, objects
-from rollcall.record.hooks.listener import NOBODY, STRANGE, Seen
+from rollcall.record.hooks.listener import NOBODY, PHASE, STRANGE, Seen
 from rollcall.record.ring import Ring
 from rollcall.record.sampler import Sampler
 
@@ -37,7 +37,7 @@ class Recorder:
         self._waited_for: set[int] = set()  # async ops that somebody sits in wait() for
         self._threads: dict[int, int] = {}
         self._main = threading.main_thread().ident or 0
-        self._phase = 0
+        self._phase = self._phase_site = 0
         self._phases: dict[int, int] = {}  # by mark: the phase around it
         self._is_on = True
 
@@ -80,7 +80,7 @@ class Recorder:
             flags,
             number,
             seq,
-            self._site(),
+            self._phase_site if is_bucket else self._site(),  # of the backward that it is a part of
             self._signature(seen),
             peer,
             tag,
@@ -123,14 +123,16 @@ class Recorder:
         """Nobody will wait for it any more: its tensor is not ours to keep."""
         self._seen.pop(mark, None)
 
-    def begin_phase(self, name: str) -> int:
+    def begin_phase(self, name: str, op: int = PHASE, expected: int = 0) -> int:
+        """A part of the program; `expected` is how many gradients DDP will average after it."""
         if not self._is_on:
             return NOBODY
         try:
             with self._lock:
                 number = self._ring.name("phase", name, name)
-                mark = self._ring.add(layout.OP["phase"], site=self._site(), phase=number, thread=self._thread())
-                self._phases[mark], self._phase = self._phase, number
+                site = self._site()
+                mark = self._ring.add(op, site=site, phase=number, thread=self._thread(), size_bytes=expected)
+                self._phases[mark], self._phase, self._phase_site = self._phase, number, site
                 return mark
         except Exception as error:
             self._give_up(error)

@@ -96,7 +96,7 @@ def _lane(table: Table, rank: Rank, late: _Late, run_end_ns: int) -> Lane:
     threads: dict[int, list[Slice]] = defaultdict(list)
     in_flight: list[Slice] = []
     arrows: list[Arrow] = []
-    ops = [op for op in rank.ops if op.op != "ddp_forward"]
+    ops = list(rank.ops)
     following: dict[int, int] = {}  # by thread: when the op after this one began
     for op in reversed(ops):
         slices = _of_op(op, end_ns, following.get(op.thread, end_ns))
@@ -109,7 +109,7 @@ def _lane(table: Table, rank: Rank, late: _Late, run_end_ns: int) -> Lane:
         threads[op.thread] += slices
         following[op.thread] = op.entered_ns
     events = [event for event in rank.events if not event.thread]
-    phases = [_of_event(event, event.phase, end_ns) for event in events if event.op == "phase"]
+    phases = [_of_event(event, event.phase, end_ns) for event in events if event.op in ("phase", "ddp_forward")]
     samples = [_of_event(event, f"at {event.site}", end_ns) for event in events if event.op == "sample"]
     return Lane(
         rank,

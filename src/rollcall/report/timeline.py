@@ -203,7 +203,7 @@ class Band:
 def bands(view: View, bars: Bars) -> list[Band]:
     """The phases, as the first rank that names any went through them: all run the same program."""
     table = view.table
-    rows = np.flatnonzero(table.is_one_of("phase"))
+    rows = np.flatnonzero(table.is_one_of("phase", "ddp_forward"))
     mine = rows[table.rank[rows] == table.rank[rows[0]]][:_MOST_BANDS] if len(rows) else rows
     return [Band(op.phase[:_MOST_TEXT], op.entered_ns, op.completed_ns or bars.end_ns) for op in map(table.get, mine)]
 

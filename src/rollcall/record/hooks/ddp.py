@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from rollcall.record.hooks.arguments import REDUCE
 from rollcall.record.hooks.groups import inside
-from rollcall.record.hooks.listener import WORLD, Seen, Told
+from rollcall.record.hooks.listener import Seen, Told
 from rollcall.record.hooks.replacing import during, replace
 from rollcall.record.layout import OP
 
@@ -40,8 +40,7 @@ def _wrapped(original: Any) -> Any:
 
 def _forward(original: Any) -> Any:
     def forward(ddp: Any, *args: Any, **kwargs: Any) -> Any:
-        Told.listener.completed(Told.listener.enter(OP["ddp_forward"], WORLD, _expected(ddp)))
-        mark = Told.listener.begin_phase("forward")
+        mark = Told.listener.begin_phase("forward", _FORWARD, _expected(ddp))
         try:
             return original(ddp, *args, **kwargs)
         finally:
@@ -50,13 +49,17 @@ def _forward(original: Any) -> Any:
     return forward
 
 
-def _expected(ddp: Any) -> Seen:
+_FORWARD = OP["ddp_forward"]
+
+
+def _expected(ddp: Any) -> int:
     """How many gradients the reducer will average after this forward: 0 where it will not, or where others do it."""
-    is_synced = torch.is_grad_enabled() and ddp.require_backward_grad_sync and not ddp._comm_hooks
+    if not (ddp.require_backward_grad_sync and torch.is_grad_enabled()) or ddp._comm_hooks:
+        return 0
     elements = _elements.get(ddp)
     if elements is None:
         elements = _elements[ddp] = sum(p.numel() for p in ddp._module_parameters if p.requires_grad)
-    return Seen(splits=("averages", elements if is_synced else 0), is_async=False)
+    return elements
 
 
 _elements: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()

@@ -4,6 +4,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from rollcall.record.layout import OP
+
+PHASE = OP["phase"]
 NOBODY = -1  # the mark of an op that nobody listens to
 WORLD = None  # in place of a group: all ranks
 STRANGE = object()  # in place of a group that this rank is not in
@@ -37,7 +40,7 @@ class Listener(Protocol):
 
     def dropped(self, mark: int) -> None: ...
 
-    def begin_phase(self, name: str) -> int: ...
+    def begin_phase(self, name: str, op: int = PHASE, expected: int = 0) -> int: ...
 
     def end_phase(self, mark: int) -> None: ...
 
@@ -50,7 +53,7 @@ class _Nobody:
     def enter(self, op: int, group: Any, seen: Seen) -> int:
         return NOBODY
 
-    def begin_phase(self, name: str) -> int:
+    def begin_phase(self, name: str, op: int = PHASE, expected: int = 0) -> int:
         return NOBODY
 
     def ignore(self, *_: Any) -> None:
