@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname \
 	libopenmpi-dev chromium tmux
 
-.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train soak corpus clean
+.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train soak corpus lab-pages clean
 
 setup: $(VENV)/.setup
 
@@ -79,6 +79,10 @@ soak: $(VENV)/.dev
 # make corpus PEERS=1 runs TORCH_DISTRIBUTED_DEBUG=DETAIL and torchfrtrace on the same programs.
 corpus: $(VENV)/.dev
 	$(BIN)/python -m tests.explain.corpus $(if $(PEERS),--peers)
+
+# The pages of docs/lab, with their pictures and numbers, from runs on this machine.
+lab-pages: $(VENV)/.dev
+	$(BIN)/python -m rollcall.lab.pages
 
 clean:
 	rm -rf $(VENV) .venv-peers .rollcall
