@@ -122,16 +122,9 @@ def is_ours(environ: Environ) -> bool:
     return "ROLLCALL_RUN" in environ
 
 
-RECORD = {"ROLLCALL_RECORD": "1"}  # `rollcall run` says so to interpreters that it does not record by itself
-
-
 def wants_recording(environ: Environ) -> bool:
-    return all(environ.get(name) == value for name, value in RECORD.items())
-
-
-def runs_home(environ: Environ) -> Path:
-    """Where runs are kept: $ROLLCALL_DIR, or .rollcall in this folder."""
-    return Path(environ.get("ROLLCALL_DIR", ".rollcall")).absolute() / "runs"
+    """`rollcall run` says so to interpreters that it does not record by itself."""
+    return environ.get("ROLLCALL_RECORD") == "1"
 
 
 def name_gpus(environ: Environ, count: int) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ DIFFERENT = {
     "environ.TORCHELASTIC_ERROR_FILE": "in the run's folder",
     "environ.TORCHELASTIC_SIGNALS_TO_HANDLE": "torchrun's word to itself",
     "environ.ROLLCALL_RUN": "the run's folder",
+    "environ.ROLLCALL_RECORD": "in fresh interpreters: rollcall.init is to record",
     "environ._": "the shell's note of the command",
     "environ_in_c": "the same again",
     "faulthandler": "a warm rank that crashes writes its line to its recording",

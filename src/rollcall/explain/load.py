@@ -236,7 +236,9 @@ def _rank(files: _Files, rank: int, told: dict[str, Any]) -> Rank:
     error, error_site, exit_site, ended_ns, exit_code = "", None, None, 0, None
     for op in Ops(table, rows[_IS_END[table.op[start:end]]]):
         if op.op == "exception":
-            error, error_site, ended_ns, exit_code = _error(op), op.site, op.entered_ns, 1
+            ended_ns, exit_code = op.entered_ns, 1
+            if not told.get("asked", {}).get(str(rank)):  # else that it was ended is the error
+                error, error_site = _error(op), op.site
         elif op.op == "exit":
             ended_ns, exit_site, exit_code = op.entered_ns, op.site, op.tag
     key = str(rank)

@@ -14,8 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rollcall.env import runs_home
 from rollcall.errors import UsageError, say
+from rollcall.home import runs_home
 from rollcall.launch.messages import File, Wire
 from rollcall.launch.plan import Plan
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rollcall import env
 from rollcall.errors import say
+from rollcall.home import runs_home
 from rollcall.record import recorder
 
 _KEY = "rollcall/run"
@@ -45,7 +45,7 @@ def _make_folder(world_size: int) -> Path:
     """As `rollcall run` would, as far as one rank can tell."""
     now = datetime.now(UTC).astimezone()
     stem = Path(sys.argv[0]).stem or "python"
-    path = env.runs_home(os.environ) / f"{now:%Y-%m-%dT%H-%M-%S}-{stem}-{os.getpid()}"
+    path = runs_home(os.environ) / f"{now:%Y-%m-%dT%H-%M-%S}-{stem}-{os.getpid()}"
     path.mkdir(parents=True)
     facts = {
         "command": sys.orig_argv,

@@ -150,8 +150,12 @@ def _is_swapped(mine: Op, theirs: Op) -> bool:
 
 
 def _is_turn(mine: Op, theirs: Op) -> bool:
-    """Whether a loop that both are in decides whose turn it is."""
-    return bool(mine.site and theirs.site and source.is_turn_of_loop(mine.site, theirs.site))
+    """Whether both came through the same line, and a loop decides whose turn it is there."""
+    if mine.site is None or theirs.site is None:
+        return False
+    parting = source.parting(mine.site, theirs.site)
+    is_same = parting is not None and source.relation(parting) == "same"
+    return is_same and source.is_turn_of_loop(mine.site, theirs.site)
 
 
 def strangers(view: View) -> Iterator[Finding]:

@@ -92,6 +92,8 @@ def is_echo(view: View, rank: Rank) -> bool:
     last = next((op for op in reversed(rank.ops[-_RECENT:]) if op.is_failed), None)
     if last is None:
         return False
+    if last.issued_ns and _others_are_stuck(view, last):
+        return True
     absent = [other for other in view.waits_for(last) if other in view.run.ranks]
     if any(view.has_ended(other) or other in view.blocked for other in absent):
         return True
@@ -100,6 +102,14 @@ def is_echo(view: View, rank: Rank) -> bool:
 
 
 _RECENT = 64
+
+
+def _others_are_stuck(view: View, op: Op) -> bool:
+    """Whether the call came to nothing for the others, too: then it is the call that failed, not this rank."""
+    call = view.calls.of(op)
+    return call is not None and any(
+        other.is_blocked or other.is_failed for rank, other in call.ops.items() if rank != op.rank
+    )
 
 
 def _died_before(other: Rank, rank: Rank) -> bool:

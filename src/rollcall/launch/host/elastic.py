@@ -138,13 +138,21 @@ class HostAgent(SimpleElasticAgent):
             "cwd": self._plan.cwd,
             "program": {"kind": program.kind, "target": program.target, "args": args},
             "start": self._plan.start,
-            "record": self._plan.record,
+            "record": self._recording(worker) if self._plan.record else None,
         }
         pid = self._servers.start(request, (self._stdin_fd, out, err))
         os.close(out)
         os.close(err)
         self._rank_of[pid] = worker
         return pid
+
+    def _recording(self, worker: Worker) -> dict[str, Any]:
+        return {
+            "folder": str(self._run.folder),
+            "rank": worker.global_rank,
+            "world_size": worker.world_size,
+            "attempt": self._meeting.attempt,
+        }
 
     def _env(self, group: WorkerGroup, worker: Worker) -> dict[str, str]:
         """What torchrun tells its ranks, and the folder of the run."""
@@ -168,6 +176,8 @@ class HostAgent(SimpleElasticAgent):
             "ROLLCALL_RUN": self._run.folder,
             **self._network_env(self._plan),
         }
+        if self._plan.record and self._plan.start == "fresh":
+            env["ROLLCALL_RECORD"] = 1  # for rollcall.init, should the program call it
         if self._plan.virtual_local_rank:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
             env["CUDA_VISIBLE_DEVICES"] = visible[worker.local_rank] if any(visible) else worker.local_rank

@@ -19,7 +19,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from rollcall import env
 from rollcall.launch.host import supervise, title
 from rollcall.launch.host.frames import users_part
 from rollcall.launch.plan import Program
@@ -35,8 +34,6 @@ def become(request: dict[str, Any], _extra_fds: list[int]) -> NoReturn:
     program = Program(**request["program"])
     if request["start"] == "warm":
         run_here(program, request["record"])
-    if request["record"]:
-        os.environ.update(env.RECORD)  # for rollcall.init, should the program call it
     run_fresh(program)
 
 
@@ -49,10 +46,10 @@ def run_fresh(program: Program) -> NoReturn:
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
-def run_here(program: Program, record: bool) -> NoReturn:
+def run_here(program: Program, record: dict[str, Any] | None) -> NoReturn:
     """Run the program in this very process, as the interpreter's own start would."""
-    if record:
-        _begin_recording()
+    if record is not None:
+        _begin_recording(**record)
     main = sys.modules["__main__"] = _new_main()
     sys.argv = [program.target, *program.args]
     sys.orig_argv = program.command()
@@ -62,12 +59,11 @@ def run_here(program: Program, record: bool) -> NoReturn:
     _finish(_guard(program, main), main)
 
 
-def _begin_recording() -> None:
+def _begin_recording(folder: str, rank: int, world_size: int, attempt: int) -> None:
     from rollcall.record import recorder
 
     try:
-        place = env.find_place(os.environ)
-        recorder.begin(Path(os.environ["ROLLCALL_RUN"]), place.rank, place.world_size, place.attempt)
+        recorder.begin(Path(folder), rank, world_size, attempt)
     except OSError as error:  # a full disk is no reason not to run
         print(f"rollcall: this rank is not recorded ({error.strerror})", file=sys.stderr)
 
