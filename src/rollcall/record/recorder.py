@@ -180,13 +180,8 @@ class Recorder:
 
     def _site_of(self, error: BaseException) -> int:
         """Where it was raised, as the user sees it."""
-        frames = []
-        walk = error.__traceback__
-        while walk is not None:
-            frames.append((walk.tb_frame.f_code, walk.tb_lineno))
-            walk = walk.tb_next
-        users = tuple(reversed([place for place in frames if sites.is_users(place[0])] or frames))
-        return self._ring.name("site", users, sites.describe(users)) if users else 0
+        places = sites.raised(error.__traceback__)
+        return self._ring.name("site", places, sites.describe(places)) if places else 0
 
     # Names.
 
@@ -218,7 +213,7 @@ class Recorder:
 
     def _site(self) -> int:
         places = sites.chain(sys._getframe(2))
-        if not sites.is_users(places[0][0]) and threading.get_ident() != self._main:
+        if not sites.is_users(places) and threading.get_ident() != self._main:
             # Autograd's own thread, on a GPU: what it does was asked for by the main one.
             places = sites.chain(sys._current_frames().get(self._main)) or places
         return self._ring.knows("site", places) or self._ring.name("site", places, sites.describe(places))

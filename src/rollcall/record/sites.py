@@ -1,12 +1,11 @@
 """Whose line it is: the innermost frame of the user's own code, not torch's, not Python's, not ours."""
 
-import functools
 import re
 import sys
 import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 
 _OURS = str(Path(__file__).parents[1]) + "/"
 _LESSONS = (f"{_OURS}demo/", f"{_OURS}lab/")  # programs like a user's, that come with us
@@ -14,13 +13,19 @@ _PYTHON = tuple(
     {path.rstrip("/") + "/" for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")) if path}
 )
 _INSTALLED = ("/site-packages/", "/dist-packages/", "/torchinductor_")  # the last: what the compiler wrote
-_MOST_FRAMES = 8
+_MOST_NUMBERS = 16  # of eight frames
 Site = tuple[str, int, str]  # file, line, function
 
 
-@functools.cache
-def is_users(code: CodeType) -> bool:
-    return is_users_file(code.co_filename)
+# By id: code objects that were seen, and whether they are the user's. Python hashes a code object by all that is in it,
+# every time; an id costs nothing, and is its own as long as the object is kept here.
+_seen: dict[int, tuple[CodeType, bool]] = {}
+Places = tuple[int, ...]  # id of a code object, line; and so on, outwards
+
+
+def _look_at(code: CodeType) -> tuple[CodeType, bool]:
+    found = _seen[id(code)] = (code, is_users_file(code.co_filename))
+    return found
 
 
 def is_users_file(name: str) -> bool:
@@ -46,18 +51,35 @@ _LOADER = "/torch/utils/data/"
 _QUEUES = re.compile(r"/queue\.py$|/multiprocessing/(queues|connection|pool)\.py$")
 
 
-def chain(frame: FrameType | None) -> tuple[tuple[CodeType, int], ...]:
-    """The user's frames from this one outwards, innermost first: how the program came to the op."""
-    found: list[tuple[CodeType, int]] = []
+def chain(frame: FrameType | None) -> Places:
+    """The user's frames from this one outwards, innermost first: how the program came to the op. Done for every op."""
+    found: list[int] = []
     last = frame
-    while frame is not None and len(found) < _MOST_FRAMES:
-        if is_users(frame.f_code):
-            found.append((frame.f_code, frame.f_lineno))
+    while frame is not None and len(found) < _MOST_NUMBERS:
+        code = frame.f_code
+        if (_seen.get(id(code)) or _look_at(code))[1]:
+            found += (id(code), frame.f_lineno)
         last, frame = frame, frame.f_back
     if not found and last is not None:
-        found.append((last.f_code, last.f_lineno))
+        found += (id(last.f_code), last.f_lineno)
     return tuple(found)
 
 
-def describe(places: tuple[tuple[CodeType, int], ...]) -> list[Site]:
-    return [(code.co_filename, line, code.co_name) for code, line in places]
+def raised(traceback: TracebackType | None) -> Places:
+    """The user's frames of a traceback, innermost first; all of them, if none is."""
+    frames: list[tuple[CodeType, int]] = []
+    while traceback is not None:
+        frames.append((traceback.tb_frame.f_code, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    users = [place for place in frames if _look_at(place[0])[1]] or frames
+    return tuple(number for code, line in reversed(users) for number in (id(code), line))
+
+
+def is_users(places: Places) -> bool:
+    """Whether the innermost is the user's."""
+    return _seen[places[0]][1]
+
+
+def describe(places: Places) -> list[Site]:
+    codes = [_seen[number][0] for number in places[::2]]
+    return [(code.co_filename, line, code.co_name) for code, line in zip(codes, places[1::2], strict=True)]
