@@ -242,6 +242,9 @@ def _rank(files: _Files, rank: int, told: dict[str, Any]) -> Rank:
         elif op.op == "exit":
             ended_ns, exit_site, exit_code = op.entered_ns, op.site, op.tag
     key = str(rank)
+    if told.get("asked", {}).get(key):
+        # It was ended while it sat in these. That they failed then, since others were ended first, is our doing.
+        table.flags[ops.rows[-_RECENT:]] &= ~np.uint8(layout.FAILED)
     return Rank(
         rank,
         ops,
@@ -258,6 +261,9 @@ def _rank(files: _Files, rank: int, told: dict[str, Any]) -> Rank:
         died_ns=_died_ns(told, key),
         stack=_stack(path.with_suffix(".stacks")),
     )
+
+
+_RECENT = 16
 
 
 def _exit_code(told: dict[str, Any], rank: str) -> int | None:
