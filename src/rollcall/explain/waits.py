@@ -70,10 +70,17 @@ def waited_ns(calls: Calls) -> NDArray[np.int64]:
     return np.where(is_done_before, 0, np.clip(latest - blocked_since_ns(calls.table)[calls.rows], 0, None))
 
 
-def caused_in_calls_ns(calls: Calls, rank: int) -> NDArray[np.int64]:
-    """What a rank made the others wait, in each call that it was the last in."""
-    chosen = is_waited_in(calls) & (calls.table.rank[last_rows(calls)] == rank)
-    return np.asarray(np.add.reduceat(waited_ns(calls), calls.starts)[chosen])
+def caused_in_calls_ns(calls: Calls, pairs: Pairs, rank: int) -> NDArray[np.int64]:
+    """What a rank made the others wait, in each call that it was the last in, and in each send or receive."""
+    table = calls.table
+    found = [np.zeros(0, dtype=np.int64)]
+    if len(calls):
+        chosen = is_waited_in(calls) & (table.rank[last_rows(calls)] == rank)
+        found.append(np.add.reduceat(waited_ns(calls), calls.starts)[chosen])
+    for mine, theirs in (pairs.met(), pairs.met()[::-1]):
+        waited = np.clip(table.entered_ns[theirs] - blocked_since_ns(table)[mine], 0, None)
+        found.append(waited[table.rank[theirs] == rank])
+    return np.concatenate(found)
 
 
 def is_waited_in(calls: Calls) -> NDArray[np.bool_]:

@@ -128,6 +128,11 @@ class Ring:
         """The number of the newest record, and where it is."""
         return self._count, self._first + ((self._count - 1) % self._capacity) * _RECORD_BYTES
 
+    def idle_ns(self) -> int:
+        """How long ago the newest record was last written to."""
+        _, entered_ns, _, completed_ns, *_ = layout.RECORD.unpack_from(self._map, self.newest()[1])
+        return monotonic_ns() - int(max(entered_ns, completed_ns))
+
     def is_in_op(self) -> bool:
         """Whether the newest record is of an op that blocks its rank."""
         if not self._count:

@@ -14,6 +14,7 @@ from rollcall.record import layout, sites
 from rollcall.record.ring import Ring
 
 _EVERY_S = 0.02
+_IDLE_NS = 10_000_000  # less is no time to be anywhere
 _END_S = 1.0
 
 
@@ -26,7 +27,6 @@ class Sampler:
         self._ring, self._lock, self._main, self._is_in_op, self._settle = ring, lock, main, is_in_op, settle
         self._is_on = True
         self._rest, self._end = _thread.allocate_lock(), _thread.allocate_lock()
-        self._seen = (0, 0)  # the newest record when we looked last, and its place
         self._sample: tuple[int, tuple[int, int]] = (0, (0, 0))  # the newest sample, and what it is of
 
     def start(self) -> None:
@@ -56,9 +56,7 @@ class Sampler:
 
     def _look(self) -> None:
         with self._lock:
-            newest, was_newest = self._ring.newest(), self._seen
-            self._seen = newest
-            if newest != was_newest or self._is_in_op() or not self._is_on:
+            if self._is_in_op() or not self._is_on or self._ring.idle_ns() < _IDLE_NS:
                 return
             frame = sys._current_frames().get(self._main)
             if frame is not None:
@@ -74,7 +72,7 @@ class Sampler:
             return
         at = self._ring.add(layout.OP["sample"], flags, site=site)
         self._ring.completed(at)
-        self._sample, self._seen = (at, (site, flags)), self._ring.newest()
+        self._sample = at, (site, flags)
 
 
 def _files(frame: FrameType | None) -> Iterator[str]:

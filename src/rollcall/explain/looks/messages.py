@@ -51,7 +51,10 @@ def lonely(view: View) -> Iterator[Finding]:
         message = f"rank {recv.rank} waits in {where(recv)} for rank {recv.peer}, which never sends to it"
         yield of_ops("unmatched-recv", [recv.rank], message, [recv])
     elif sends:
-        send = min(sends, key=lambda op: op.entered_ns)
+        # Rather one whose partner never receives from it than one whose partner got stuck.
+        met, _ = view.pairs.met()
+        known = set(zip(view.table.rank[met].tolist(), view.table.peer[met].tolist(), strict=True))
+        send = min(sends, key=lambda op: ((op.rank, op.peer) in known, op.entered_ns))
         message = f"rank {send.rank}'s {where(send)} to rank {send.peer} was never received"
         yield of_ops("unmatched-send", [send.rank], message, [send])
 

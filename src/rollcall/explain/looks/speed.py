@@ -16,15 +16,17 @@ _ENOUGH_CALLS, _MOST_OF_IT, _NOTABLE, _NOTABLE_S = 5, 0.7, 0.2, 0.3
 def latecomers(view: View) -> Iterator[Finding]:
     """One rank that costs the others a good part of the run: as a rule, or because its data did not come."""
     found = view.waits
-    total_s = sum(found.caused_s.values())
+    # Who is late because it waited itself passes the blame on.
+    own_s = {rank: max(0.0, caused_s - found.suffered_s[rank]) for rank, caused_s in found.caused_s.items()}
+    total_s = sum(own_s.values())
     if not total_s or not found.run_s:
         return
-    rank, caused_s = max(found.caused_s.items(), key=lambda item: item[1])
+    rank = max(own_s, key=lambda each: own_s[each])
     share = found.saved(rank)
-    if caused_s < _MOST_OF_IT * total_s or share < _NOTABLE or caused_s < _NOTABLE_S:
+    if own_s[rank] < _MOST_OF_IT * total_s or share < _NOTABLE or own_s[rank] < _NOTABLE_S:
         return
-    told = f"rank {rank} was the last in {found.last[rank]} of {found.calls} calls, and the others waited for it"
-    told += f" {share:.0%} of the time: without its delay the run would be that much shorter"
+    told = f"the others waited for rank {rank} {share:.0%} of the time (it was the last in {found.last[rank]} of"
+    told += f" {found.calls} calls): without its delay the run would be that much shorter"
     fetching = _samples(view, rank, layout.INPUT)
     if sum(map(_seconds, fetching)) > share * found.run_s / 2:
         message = f"{told}; meanwhile it waited for its data at {fetching[0].site}"
@@ -38,7 +40,7 @@ def latecomers(view: View) -> Iterator[Finding]:
 
 def _is_a_habit(view: View, rank: int) -> bool:
     """Again and again, not once: the wait is spread over many calls."""
-    waited = caused_in_calls_ns(view.calls, rank).astype(np.float64)
+    waited = caused_in_calls_ns(view.calls, view.pairs, rank).astype(np.float64)
     return bool(waited.sum() ** 2 > _ENOUGH_CALLS * (waited**2).sum())
 
 
