@@ -13,6 +13,7 @@ from rollcall.errors import UsageError
 from rollcall.explain import rings
 from rollcall.explain.table import Op, Ops, Readings, Site, Table
 from rollcall.record import layout
+from rollcall.record.sites import is_users_file
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class Rank:
     @property
     def has_ended(self) -> bool:
         return self.exit_code is not None or self.ended_ns > 0
+
+    @property
+    def own_stack(self) -> tuple[Site, ...]:
+        """The lines of its stack that are the user's."""
+        return tuple(site for site in self.stack if is_users_file(site.file))
 
     @property
     def last(self) -> Op | None:

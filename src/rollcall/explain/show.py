@@ -11,7 +11,6 @@ from rich.table import Table
 from rollcall.errors import UsageError
 from rollcall.explain.finding import ranks
 from rollcall.explain.verdict import Explanation, explain, in_words, to_json
-from rollcall.record.sites import is_users_file
 
 
 def show(folder: Path, attempt: int | None, as_json: bool) -> None:
@@ -146,7 +145,6 @@ def _stacks(explanation: Explanation) -> list[str]:
     """The user's lines of each rank, from the inside outwards; ranks that are at the same place together."""
     alike: dict[str, list[int]] = {}
     for rank in explanation.run.ranks.values():
-        users = [site for site in rank.stack if is_users_file(site.file)]
-        told = " ← ".join(f"{site} in {site.function}" for site in users) or "nowhere to be seen"
+        told = " ← ".join(f"{site} in {site.function}" for site in rank.own_stack) or "nowhere to be seen"
         alike.setdefault(told, []).append(rank.number)
     return [f"  {ranks(numbers)}: {told}" for told, numbers in alike.items()]

@@ -1,5 +1,6 @@
 """Who waited for whom: in each call, everyone for the last to arrive."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,8 +43,7 @@ def count(run: Run, calls: Calls, pairs: Pairs) -> Waits:
         lasts = run.table.rank[last_rows(calls)]
         caused += np.bincount(lasts, np.add.reduceat(waited, calls.starts), minlength=size)
         last += np.bincount(lasts[chosen], minlength=size)
-    for mine, theirs in (pairs.met(), pairs.met()[::-1]) if run.is_one_clock else ():
-        waited = np.clip(run.table.entered_ns[theirs] - blocked_since_ns(run.table)[mine], 0, None)
+    for mine, theirs, waited in _waited_in_pairs(run.table, pairs) if run.is_one_clock else ():
         suffered += np.bincount(run.table.rank[mine], waited, minlength=size)
         caused += np.bincount(run.table.rank[theirs], waited, minlength=size)
     return Waits(
@@ -77,10 +77,19 @@ def caused_in_calls_ns(calls: Calls, pairs: Pairs, rank: int) -> NDArray[np.int6
     if len(calls):
         chosen = is_waited_in(calls) & (table.rank[last_rows(calls)] == rank)
         found.append(np.add.reduceat(waited_ns(calls), calls.starts)[chosen])
-    for mine, theirs in (pairs.met(), pairs.met()[::-1]):
-        waited = np.clip(table.entered_ns[theirs] - blocked_since_ns(table)[mine], 0, None)
-        found.append(waited[table.rank[theirs] == rank])
+    found += [waited[table.rank[theirs] == rank] for _, theirs, waited in _waited_in_pairs(table, pairs)]
     return np.concatenate(found)
+
+
+_Rows = NDArray[np.intp]
+
+
+def _waited_in_pairs(table: Table, pairs: Pairs) -> Iterator[tuple[_Rows, _Rows, NDArray[np.int64]]]:
+    """Of sends that wait for their receives, and the other way round: the rows of both, and how long."""
+    sends, recvs = pairs.met()
+    blocked_ns = blocked_since_ns(table)
+    for mine, theirs in ((sends, recvs), (recvs, sends)):
+        yield mine, theirs, np.clip(table.entered_ns[theirs] - blocked_ns[mine], 0, None)
 
 
 def is_waited_in(calls: Calls) -> NDArray[np.bool_]:

@@ -18,12 +18,13 @@ class DeviceClock:
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
         self._pending: deque[tuple[int, Any]] = deque(maxlen=_MOST_PENDING)
+        self._free: list[Any] = []  # events to use again: to make one takes longer than to record it
         self._base: tuple[Any, int] | None = None
 
     def note(self, mark: int) -> None:
         """The current stream waits for this op now: what it passes next comes after it."""
         if not torch.cuda.is_current_stream_capturing():
-            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
             self._pending.append((mark, event))
 
@@ -33,6 +34,7 @@ class DeviceClock:
             mark, event = self._pending.popleft()
             base, base_ns = self._base or self._begin()
             self._ring.completed(mark, base_ns + int(base.elapsed_time(event) * 1e6))
+            self._free.append(event)
 
     def _begin(self) -> tuple[Any, int]:
         """An event on a stream that nobody else uses, so that waiting for it waits for nothing."""

@@ -7,6 +7,7 @@ records    of a fixed size, the oldest overwritten first
 """
 
 import struct
+from collections.abc import Sequence
 
 MAGIC = b"ROLLCALL"
 VERSION = 2
@@ -92,3 +93,10 @@ REDUCE_OPS = ("", "SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", 
 
 STRANGE_GROUP = "not a member"
 ASYNC, FAILED, WAITED, BUCKET, INPUT = 1, 2, 4, 8, 16  # flags; BUCKET: by DDP's reducer; INPUT: waits for its data
+
+
+def blocks(record: Sequence[int]) -> bool:
+    """Whether the rank of an unpacked record sits in its op: entered, or waited for, and not over."""
+    _, _, _, completed_ns, waited_ns, op, flags, *_ = record
+    is_in = not flags & ASYNC or waited_ns > 0
+    return op not in EVENTS and not completed_ns and not flags & FAILED and is_in

@@ -13,14 +13,17 @@ from typing import Any
 from rollcall.errors import say
 from rollcall.record import hooks, layout, sites, stacks
 from rollcall.record.device import DeviceClock
-from rollcall.record.hooks.groups import members, objects
+from rollcall.record.hooks.groups import inside, members
 from rollcall.record.hooks.listener import NOBODY, PHASE, STRANGE, Seen
 from rollcall.record.ring import Ring
 from rollcall.record.sampler import Sampler
 
 _MOST_TEXT = 500
 # Ops are counted by their sort: collectives, sends and receives, events.
+_SORTS = 3
 _SORT = {**dict.fromkeys(layout.POINT_TO_POINT, 1), **dict.fromkeys(layout.EVENTS, 2)}
+
+_Group = tuple[int, list[int], list[int]]  # its number, its ranks, how many ops it has had by sort
 
 
 class Recorder:
@@ -31,8 +34,10 @@ class Recorder:
         self._device = DeviceClock(ring)
         self._sampler: Sampler | None = None
         self._lock = threading.RLock()  # a signal's handler may communicate, too
-        self._groups: dict[Any, tuple[int, list[int]]] = {}
-        self._seqs: dict[tuple[int, int], int] = {}
+        self._groups: dict[Any, _Group] = {}
+        self._seqs: dict[int, list[int]] = {}  # by the number of a group, and by sort: how many ops it has had
+        self._sites: dict[sites.Places, int] = {}
+        self._signatures = ring.numbers("signature")
         self._seen: dict[int, tuple[int, Any]] = {}  # by mark: its flags, and the tensor whose version counts
         self._waited_for: set[int] = set()  # async ops that somebody sits in wait() for
         self._threads: dict[int, int] = {}
@@ -62,33 +67,35 @@ class Recorder:
             return NOBODY
 
     def _enter(self, op: int, group: Any, seen: Seen) -> int:
-        number, ranks = self._groups.get(group) or self._group(group)
+        number, ranks, seqs = self._groups.get(group) or self._group(group)
         sort = _SORT.get(op, 0)
-        seq = self._seqs[number, sort] = self._seqs.get((number, sort), 0) + 1
-        tensors, peer, tag, reduce, _, is_async, is_bucket, waits_by_itself = seen
+        seqs[sort] = seq = seqs[sort] + 1
+        tensors, peer, tag, reduce, splits, flags = seen
         if peer >= 0 and peer < len(ranks):
             peer = ranks[peer]
-        flags = layout.ASYNC if is_async else 0
-        if is_bucket:
-            flags |= layout.BUCKET
-        if waits_by_itself:
-            flags |= layout.WAITED
-        first = tensors[0] if tensors else None
-        is_watched = first is not None and (is_async or first.is_cuda)
+        if len(tensors) == 1:  # as most ops have it
+            first: Any = tensors[0]
+            size_bytes = first.nbytes
+            key: Any = (first.shape, first.dtype, splits, inside.objects)
+        else:
+            first = tensors[0] if tensors else None
+            size_bytes = sum(tensor.nbytes for tensor in tensors)
+            key = (tuple((tensor.shape, tensor.dtype) for tensor in tensors), None, splits, inside.objects)
+        is_watched = first is not None and (flags & layout.ASYNC or first.is_cuda)
         mark = self._ring.add(
             op,
             flags,
             number,
             seq,
-            self._phase_site if is_bucket else self._site(),  # of the backward that it is a part of
-            self._signature(seen),
+            self._phase_site if flags & layout.BUCKET else self._site(),  # of the backward that it is a part of
+            self._signatures.get(key) or self._signature(key, seen),
             peer,
             tag,
             self._thread(),
             self._phase,
             reduce,
             _version(first) if is_watched else 0,
-            first.nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors),  # type: ignore[union-attr]
+            size_bytes,
         )
         if is_watched:
             self._seen[mark] = (flags, first)
@@ -107,7 +114,7 @@ class Recorder:
     def completed(self, mark: int) -> None:
         if mark != NOBODY and self._is_on:
             self._waited_for.discard(mark)
-            seen = self._seen.pop(mark, None)
+            seen = self._seen.pop(mark, None) if self._seen else None
             if seen is not None and seen[1].is_cuda:
                 self._device.note(mark)  # the host is past it; the GPU may not be
             else:
@@ -181,7 +188,7 @@ class Recorder:
     def _site_of(self, error: BaseException) -> int:
         """Where it was raised, as the user sees it."""
         places = sites.raised(error.__traceback__)
-        return self._ring.name("site", places, sites.describe(places)) if places else 0
+        return self._number(places) if places else 0
 
     # Names.
 
@@ -190,7 +197,7 @@ class Recorder:
         self._is_on = False
         say(f"recording stops here ({type(error).__name__}: {error}); the program goes on")
 
-    def _group(self, group: Any) -> tuple[int, list[int]]:
+    def _group(self, group: Any) -> _Group:
         if group is STRANGE:
             ranks, name = [], layout.STRANGE_GROUP
         elif group is None:  # init_process_group, new_group: of all ranks
@@ -198,14 +205,16 @@ class Recorder:
         else:
             ranks, name = members(group), str(group.group_name)
             self._sample()
-        found = self._ring.name("group", (name, tuple(ranks)), {"name": name, "ranks": _spans(ranks)}), ranks
-        self._groups[group] = found
+        number = self._ring.name("group", (name, tuple(ranks)), {"name": name, "ranks": _spans(ranks)})
+        self._groups[group] = found = number, ranks, self._seqs.setdefault(number, [0] * _SORTS)
         return found
 
     def _sample(self) -> None:
         """Not before there is a group: until then, a program that forks may still be one without threads."""
         if self._sampler is None:
-            self._sampler = Sampler(self._ring, self._lock, self._main, self._is_in_op, self._device.settle)
+            self._sampler = Sampler(
+                self._ring, self._lock, self._main, self._number, self._is_in_op, self._device.settle
+            )
             self._sampler.start()
 
     def _is_in_op(self) -> bool:
@@ -216,18 +225,15 @@ class Recorder:
         if not sites.is_users(places) and threading.get_ident() != self._main:
             # Autograd's own thread, on a GPU: what it does was asked for by the main one.
             places = sites.chain(sys._current_frames().get(self._main)) or places
-        return self._ring.knows("site", places) or self._ring.name("site", places, sites.describe(places))
+        return self._sites.get(places) or self._number(places)
 
-    def _signature(self, seen: Seen) -> int:
-        count = objects()
-        tensors = seen.tensors
-        if len(tensors) == 1:
-            key: Any = (tensors[0].shape, tensors[0].dtype, seen.splits, count)
-        else:
-            key = (tuple((tensor.shape, tensor.dtype) for tensor in tensors), None, seen.splits, count)
-        known = self._ring.knows("signature", key)
-        if known is not None:
-            return known
+    def _number(self, places: sites.Places) -> int:
+        """A site's number: the same for all instructions of a line."""
+        told = sites.describe(places)
+        number = self._sites[places] = self._ring.name("site", tuple(told), told)
+        return number
+
+    def _signature(self, key: Any, seen: Seen) -> int:
         return self._ring.name(
             "signature",
             key,
@@ -236,7 +242,7 @@ class Recorder:
                 "dtypes": [str(tensor.dtype).removeprefix("torch.") for tensor in seen.tensors],
                 "device": str(seen.tensors[0].device.type) if seen.tensors else "",
                 "splits": seen.splits,
-                **({"objects": count} if count else {}),
+                **({"objects": inside.objects} if inside.objects else {}),
             },
         )
 

@@ -5,7 +5,8 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Hashable
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from time import monotonic_ns, time_ns
 
@@ -14,7 +15,9 @@ from rollcall.record import layout
 _FLAGS = struct.Struct("<H")
 _CHUNK_BYTES = 64 << 10
 _RECORD_BYTES = layout.RECORD.size
-_pack, _pack_number = layout.RECORD.pack_into, layout.NUMBER.pack_into  # looked up once: they are called for every op
+# Looked up once: they are used for every op.
+_pack, _pack_number = layout.RECORD.pack_into, layout.NUMBER.pack_into
+_COUNT_AT, _ISSUED_AT, _COMPLETED_AT = layout.COUNT_AT, layout.ISSUED_AT, layout.COMPLETED_AT
 _VERSION = struct.Struct("<I")
 
 
@@ -51,7 +54,8 @@ class Ring:
         self._count = 0
         self._first = layout.RECORDS_AT
         self._records_end = 0
-        self._numbers: dict[Hashable, int] = {}
+        self._numbers: defaultdict[str, dict[Hashable, int]] = defaultdict(dict)  # by kind and key
+        self._names = 0
         self._names_end = 0
         self._counters: dict[tuple[int, int], list[int]] = {}  # by group and op: its place, count, bytes, nanoseconds
 
@@ -69,10 +73,10 @@ class Ring:
 
     def name(self, kind: str, key: Hashable, value: object) -> int:
         """The number under which records name this value, from 1 on; 0 where there is no room for more names."""
-        number = self._numbers.get((kind, key))
+        number = self._numbers[kind].get(key)
         if number is not None:
             return number
-        number = len(self._numbers) + 1
+        number = self._names + 1
         line = json.dumps([kind, number, value], separators=(",", ":")).encode() + b"\n"
         end = self._names_end + len(line)
         if end > layout.NAMES_BYTES:
@@ -82,11 +86,12 @@ class Ring:
         self._map[start : start + len(line)] = line
         self._names_end = end
         layout.NUMBER.pack_into(self._map, layout.NAMES_END_AT, end)
-        self._numbers[kind, key] = number
+        self._numbers[kind][key] = self._names = number
         return number
 
-    def knows(self, kind: str, key: Hashable) -> int | None:
-        return self._numbers.get((kind, key))
+    def numbers(self, kind: str) -> Mapping[Hashable, int]:
+        """Of all names of a kind by now and from now on: for those who ask for every op."""
+        return self._numbers[kind]
 
     def add(
         self,
@@ -117,7 +122,7 @@ class Ring:
             phase, reduce, 0, version, version, size_bytes,
         )  # fmt: skip
         # Only now does it count: whoever reads meanwhile sees whole records.
-        _pack_number(self._map, layout.COUNT_AT, count)
+        _pack_number(self._map, _COUNT_AT, count)
         return at
 
     @property
@@ -135,11 +140,7 @@ class Ring:
 
     def is_in_op(self) -> bool:
         """Whether the newest record is of an op that blocks its rank."""
-        if not self._count:
-            return False
-        _, _, _, completed_ns, waited_ns, op, flags, *_ = layout.RECORD.unpack_from(self._map, self.newest()[1])
-        is_waiting = not flags & layout.ASYNC or waited_ns > 0
-        return op not in layout.EVENTS and not completed_ns and not flags & layout.FAILED and is_waiting
+        return self._count > 0 and layout.blocks(layout.RECORD.unpack_from(self._map, self.newest()[1]))
 
     def _fold(self, at: int) -> None:
         """Sum up the op that is about to be overwritten."""
@@ -164,7 +165,7 @@ class Ring:
         )
 
     def issued(self, at: int) -> None:
-        _pack_number(self._map, at + layout.ISSUED_AT, monotonic_ns())
+        _pack_number(self._map, at + _ISSUED_AT, monotonic_ns())
 
     def waiting(self, at: int, flags: int, version: int) -> None:
         _pack_number(self._map, at + layout.WAITED_AT, monotonic_ns())
@@ -172,7 +173,7 @@ class Ring:
         _VERSION.pack_into(self._map, at + layout.VERSION_WAITED_AT, version)
 
     def completed(self, at: int, at_ns: int = 0) -> None:
-        _pack_number(self._map, at + layout.COMPLETED_AT, at_ns or monotonic_ns())
+        _pack_number(self._map, at + _COMPLETED_AT, at_ns or monotonic_ns())
 
     def failed(self, at: int, flags: int) -> None:
         _FLAGS.pack_into(self._map, at + layout.FLAGS_AT, flags | layout.FAILED)

@@ -22,9 +22,16 @@ class Sampler:
     """Looks at the main thread, and writes to its ring under its lock."""
 
     def __init__(
-        self, ring: Ring, lock: "RLock", main: int, is_in_op: Callable[[], bool], settle: Callable[[], None]
+        self,
+        ring: Ring,
+        lock: "RLock",
+        main: int,
+        number: Callable[[sites.Places], int],
+        is_in_op: Callable[[], bool],
+        settle: Callable[[], None],
     ) -> None:
-        self._ring, self._lock, self._main, self._is_in_op, self._settle = ring, lock, main, is_in_op, settle
+        self._ring, self._lock, self._main = ring, lock, main
+        self._number, self._is_in_op, self._settle = number, is_in_op, settle
         self._is_on = True
         self._rest, self._end = _thread.allocate_lock(), _thread.allocate_lock()
         self._sample: tuple[int, tuple[int, int]] = (0, (0, 0))  # the newest sample, and what it is of
@@ -63,9 +70,8 @@ class Sampler:
                 self._write(frame)
 
     def _write(self, frame: FrameType) -> None:
-        places = sites.chain(frame)
         flags = layout.INPUT if sites.waits_for_data(_files(frame)) else 0
-        site = self._ring.knows("site", places) or self._ring.name("site", places, sites.describe(places))
+        site = self._number(sites.chain(frame))
         at, of = self._sample
         if of == (site, flags) and self._ring.newest() == (self._ring.count, at):
             self._ring.completed(at)  # it is still there

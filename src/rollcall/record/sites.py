@@ -20,7 +20,8 @@ Site = tuple[str, int, str]  # file, line, function
 # By id: code objects that were seen, and whether they are the user's. Python hashes a code object by all that is in it,
 # every time; an id costs nothing, and is its own as long as the object is kept here.
 _seen: dict[int, tuple[CodeType, bool]] = {}
-Places = tuple[int, ...]  # id of a code object, line; and so on, outwards
+# id of a code object, and which of its instructions; and so on, outwards. Which line that is takes Python long to say.
+Places = tuple[int, ...]
 
 
 def _look_at(code: CodeType) -> tuple[CodeType, bool]:
@@ -58,10 +59,10 @@ def chain(frame: FrameType | None) -> Places:
     while frame is not None and len(found) < _MOST_NUMBERS:
         code = frame.f_code
         if (_seen.get(id(code)) or _look_at(code))[1]:
-            found += (id(code), frame.f_lineno)
+            found += (id(code), frame.f_lasti)
         last, frame = frame, frame.f_back
     if not found and last is not None:
-        found += (id(last.f_code), last.f_lineno)
+        found += (id(last.f_code), last.f_lasti)
     return tuple(found)
 
 
@@ -69,10 +70,10 @@ def raised(traceback: TracebackType | None) -> Places:
     """The user's frames of a traceback, innermost first; all of them, if none is."""
     frames: list[tuple[CodeType, int]] = []
     while traceback is not None:
-        frames.append((traceback.tb_frame.f_code, traceback.tb_lineno))
+        frames.append((traceback.tb_frame.f_code, traceback.tb_lasti))
         traceback = traceback.tb_next
     users = [place for place in frames if _look_at(place[0])[1]] or frames
-    return tuple(number for code, line in reversed(users) for number in (id(code), line))
+    return tuple(number for code, at in reversed(users) for number in (id(code), at))
 
 
 def is_users(places: Places) -> bool:
@@ -82,4 +83,9 @@ def is_users(places: Places) -> bool:
 
 def describe(places: Places) -> list[Site]:
     codes = [_seen[number][0] for number in places[::2]]
-    return [(code.co_filename, line, code.co_name) for code, line in zip(codes, places[1::2], strict=True)]
+    return [(code.co_filename, _line(code, at), code.co_name) for code, at in zip(codes, places[1::2], strict=True)]
+
+
+def _line(code: CodeType, at: int) -> int:
+    lines = (line for start, end, line in code.co_lines() if start <= at < end)
+    return next(lines, None) or code.co_firstlineno

@@ -7,7 +7,7 @@ from rollcall.explain.calls import Call
 from rollcall.explain.finding import Finding, of_call, ranks, sites, where
 from rollcall.explain.table import Op, Site
 from rollcall.explain.view import View
-from rollcall.record.sites import is_users_file, waits_for_data
+from rollcall.record.sites import waits_for_data
 
 
 def worlds(view: View) -> Iterator[Finding]:
@@ -75,10 +75,10 @@ def _are(absent: list[int]) -> str:
 def _stalled(view: View, absent: list[int]) -> tuple[str, Site] | None:
     """What ranks do that are in no op and have not ended: where they were when they were asked."""
     for rank in absent:
-        stack = view.run.ranks[rank].stack
-        users = [site for site in stack if is_users_file(site.file)]
-        if users and not view.has_ended(rank):
-            return "input-stall" if waits_for_data(site.file for site in stack) else "busy-rank", users[0]
+        found = view.run.ranks[rank]
+        if found.own_stack and not found.has_ended:
+            is_input = waits_for_data(site.file for site in found.stack)
+            return "input-stall" if is_input else "busy-rank", found.own_stack[0]
     return None
 
 

@@ -10,7 +10,6 @@ from rollcall.explain.finding import Finding, of_call, ranks, where
 from rollcall.explain.load import Rank
 from rollcall.explain.table import Op, Site
 from rollcall.explain.view import View
-from rollcall.record.sites import is_users_file
 
 
 def deaths(view: View) -> Iterator[Finding]:
@@ -36,7 +35,7 @@ def _killed(view: View, rank: Rank) -> Finding:
     else:
         place = rank.stack[0] if rank.stack else view.seen_last(rank.number)
         message = f"rank {rank.number} was killed by {name}; it was last seen at {place or 'its start'}"
-    users = _users(rank.stack) if rank.stack and sent is None else ()
+    users = rank.own_stack[:3] if sent is None else ()
     sites = users or ((place, *place.callers[:2]) if place else ())
     since_ns = sent.entered_ns if sent else rank.last.entered_ns if rank.last else 0
     return Finding("rank-killed", (rank.number,), message, sites=sites, since_ns=since_ns)
@@ -74,10 +73,6 @@ def _sender(view: View, rank: Rank, number: int) -> Op | None:
         if (op.tag, op.peer) == (number, rank.pid) and view.run.ranks[op.rank].host == rank.host:
             return op
     return None
-
-
-def _users(stack: tuple[Site, ...]) -> tuple[Site, ...]:
-    return tuple(site for site in stack if is_users_file(site.file))[:3]
 
 
 def _name(number: int) -> str:

@@ -59,9 +59,4 @@ def _newest(path: Path) -> tuple[bytes, ...]:
 
 def _waits(records: tuple[bytes, ...]) -> bool:
     """Whether the rank sits in one of them."""
-    for record in records:
-        _, _, _, completed_ns, waited_ns, _, flags, *_ = layout.RECORD.unpack(record)
-        is_waiting = not flags & layout.ASYNC or waited_ns > 0
-        if not completed_ns and not flags & layout.FAILED and is_waiting:
-            return True
-    return False
+    return any(layout.blocks(layout.RECORD.unpack(record)) for record in records)

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from rollcall.record.hooks.listener import Seen
-from rollcall.record.layout import REDUCE_OPS
+from rollcall.record.layout import ASYNC, REDUCE_OPS
 
 Reader = Callable[[tuple[Any, ...], dict[str, Any]], Seen]
 REDUCE = {name: number for number, name in enumerate(REDUCE_OPS)}
@@ -27,31 +27,31 @@ def _option(args: tuple[Any, ...], kwargs: dict[str, Any], place: int) -> Any:
 
 def _reduce_op(opts: Any) -> int:
     kind = opts.reduceOp.op  # ReduceOp wraps its kind
-    known = _reduce_kinds.get(kind)
+    known = _reduce_kinds.get(kind.value)
     if known is None:
-        known = _reduce_kinds[kind] = REDUCE.get(kind.name, 0)
+        known = _reduce_kinds[kind.value] = REDUCE.get(kind.name, 0)
     return known
 
 
-_reduce_kinds: dict[Any, int] = {}
+_reduce_kinds: dict[int, int] = {}  # its name takes long to ask for
 
 
-def _is_async(opts: Any) -> bool:
-    return bool(getattr(opts, "asyncOp", True))
+def _flags(opts: Any) -> int:
+    return ASYNC if getattr(opts, "asyncOp", True) else 0
 
 
 def _all_reduce(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
     """The op that most programs make most often: read without looking around."""
     if len(args) == 2 and isinstance(args[1], dist.AllreduceOptions):
         opts = args[1]
-        return Seen(_flat(args[0]), -1, 0, _reduce_op(opts), (), opts.asyncOp)
+        return Seen(tuple(args[0]), -1, 0, _reduce_op(opts), (), ASYNC if opts.asyncOp else 0)
     return _collective(args, kwargs)
 
 
 def _collective(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
     opts = _option(args, kwargs, 1)
     root = getattr(opts, "rootRank", -1)
-    return Seen(_flat(args[0]), root, 0, _reduce_op(opts) if hasattr(opts, "reduceOp") else 0, (), _is_async(opts))
+    return Seen(_flat(args[0]), root, 0, _reduce_op(opts) if hasattr(opts, "reduceOp") else 0, (), _flags(opts))
 
 
 def _gathering(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
@@ -59,7 +59,7 @@ def _gathering(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
     opts = _option(args, kwargs, 2)
     outputs, inputs = _flat(args[0]), _flat(args[1])
     reduce = _reduce_op(opts) if hasattr(opts, "reduceOp") else 0
-    return Seen(inputs or outputs, getattr(opts, "rootRank", -1), 0, reduce, (_shapes(outputs),), _is_async(opts))
+    return Seen(inputs or outputs, getattr(opts, "rootRank", -1), 0, reduce, (_shapes(outputs),), _flags(opts))
 
 
 def _rooted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
@@ -67,19 +67,19 @@ def _rooted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
     opts = _option(args, kwargs, 2)
     outputs, inputs = _flat(args[0]), _flat(args[1])
     own = inputs if not outputs else outputs if not inputs else min(inputs, outputs, key=len)
-    return Seen(own[:1], getattr(opts, "rootRank", -1), 0, 0, (), _is_async(opts))
+    return Seen(own[:1], getattr(opts, "rootRank", -1), 0, 0, (), _flags(opts))
 
 
 def _exchanging(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
     output, given = args[0], args[1]
     if isinstance(output, torch.Tensor):
         sizes = (list(args[2]) if len(args) > 2 else [], list(args[3]) if len(args) > 3 else [])
-        return Seen((given,), splits=("single", *map(tuple, sizes), tuple(output.shape)), is_async=_is_async(args[-1]))
-    return Seen(_flat(given), splits=("list", _shapes(given), _shapes(output)), is_async=_is_async(args[-1]))
+        return Seen((given,), splits=("single", *map(tuple, sizes), tuple(output.shape)), flags=_flags(args[-1]))
+    return Seen(_flat(given), splits=("list", _shapes(given), _shapes(output)), flags=_flags(args[-1]))
 
 
 def _barrier(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
-    return Seen(is_async=_is_async(_option(args, kwargs, 0)))
+    return Seen(flags=_flags(_option(args, kwargs, 0)))
 
 
 def _sending(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
@@ -117,7 +117,7 @@ METHODS: dict[str, tuple[str, Reader]] = {
     "alltoall_base": ("all_to_all", _exchanging),
     "all_to_all_single": ("all_to_all", _exchanging),
     "barrier": ("barrier", _barrier),
-    "monitored_barrier": ("barrier", lambda args, kwargs: Seen(is_async=False)),
+    "monitored_barrier": ("barrier", lambda args, kwargs: Seen(flags=0)),
     "send": ("send", _sending),
     "recv": ("recv", _sending),
     "recv_anysource": ("recv", _receiving_from_any),

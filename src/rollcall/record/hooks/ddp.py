@@ -16,9 +16,10 @@ from rollcall.record.hooks.arguments import REDUCE
 from rollcall.record.hooks.groups import inside
 from rollcall.record.hooks.listener import Seen, Told
 from rollcall.record.hooks.replacing import during, replace
-from rollcall.record.layout import OP
+from rollcall.record.layout import ASYNC, BUCKET, OP
 
 _KEYS = ("AutogradCPU", "AutogradCUDA")
+_BUCKET = ASYNC | BUCKET
 
 
 def put_up() -> None:
@@ -32,7 +33,7 @@ def _wrapped(original: Any) -> Any:
     def init(ddp: Any, module: Any, *args: Any, **kwargs: Any) -> None:
         _Reducer.watch()
         parameters = tuple((n, tuple(p.shape), str(p.dtype)) for n, p in module.named_parameters() if p.requires_grad)
-        with during("ddp", Seen(splits=parameters, is_async=False)):
+        with during("ddp", Seen(splits=parameters, flags=0)):
             original(ddp, module, *args, **kwargs)
 
     return init
@@ -89,9 +90,9 @@ class _Reducer:
     def _all_reduce(cls, keys: Any, tensors: Any, group: Any, reduce: Any, *rest: Any) -> Any:
         op = torch.ops.c10d.allreduce_.default
         below = keys & torch._C._after_autograd_keyset
-        if getattr(inside, "op", False):  # asked for by Python, and recorded there
+        if inside.op:  # asked for by Python, and recorded there
             return op.redispatch(below, tensors, group, reduce, *rest)
-        seen = Seen(tuple(tensors), reduce=REDUCE["SUM"], splits=("bucket", len(cls._marks)), is_bucket=True)
+        seen = Seen(tuple(tensors), reduce=REDUCE["SUM"], splits=("bucket", len(cls._marks)), flags=_BUCKET)
         mark = Told.listener.enter(OP["all_reduce"], torch.distributed.ProcessGroup.unbox(group), seen)
         result = op.redispatch(below, tensors, group, reduce, *rest)
         Told.listener.issued(mark)

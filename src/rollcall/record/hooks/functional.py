@@ -12,7 +12,7 @@ from torch.distributed import distributed_c10d
 from rollcall.record.hooks.arguments import REDUCE
 from rollcall.record.hooks.groups import inside
 from rollcall.record.hooks.listener import Seen, Told
-from rollcall.record.layout import OP
+from rollcall.record.layout import ASYNC, OP, WAITED
 
 # Per op: what it is, and where its arguments are: reduce op or root, and the group. -1: it has none.
 _OPS: dict[str, tuple[str, int, int]] = {
@@ -30,6 +30,7 @@ _OPS: dict[str, tuple[str, int, int]] = {
     "broadcast": ("broadcast", 1, 2),
     "broadcast_": ("broadcast", 1, 2),
 }
+_BY_ITSELF = ASYNC | WAITED  # its result is waited for when it is used
 _SPACES = ("_c10d_functional", "_c10d_functional_autograd")
 _pending: dict[int, int] = {}  # by the memory of a result: the mark of the op that fills it
 
@@ -51,7 +52,7 @@ def _replace(space: str, name: str, make: Callable[[Any], Any]) -> None:
 def _op(op: int, option: int, place: int) -> Callable[[Any], Any]:
     def make(original: Any) -> Any:
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            if getattr(inside, "op", False) or kwargs or len(args) <= place or not _is_real(args[0]):
+            if inside.op or kwargs or len(args) <= place or not _is_real(args[0]):
                 return original(*args, **kwargs)  # recorded already; or a compiler looks at it, and nothing is sent
             mark = Told.listener.enter(op, _group(args[place]), _seen(op, args, option))
             inside.op = True
@@ -77,13 +78,13 @@ def _op(op: int, option: int, place: int) -> Callable[[Any], Any]:
 def _seen(op: int, args: tuple[Any, ...], option: int) -> Seen:
     tensors = _flat(args[0])
     if op == OP["broadcast"]:
-        return Seen(tensors, args[option], waits_by_itself=True)
+        return Seen(tensors, args[option], flags=_BY_ITSELF)
     if op == OP["all_to_all"]:
         received, sent = tuple(args[1]), tuple(args[2])
         shape = (sum(received), *tensors[0].shape[1:]) if tensors else ()
-        return Seen(tensors, splits=("single", received, sent, shape), waits_by_itself=True)
+        return Seen(tensors, splits=("single", received, sent, shape), flags=_BY_ITSELF)
     reduce = REDUCE.get(str(args[option]).upper(), 0) if option > 0 else 0
-    return Seen(tensors, reduce=reduce, waits_by_itself=True)
+    return Seen(tensors, reduce=reduce, flags=_BY_ITSELF)
 
 
 def _is_real(value: Any) -> bool:

@@ -12,9 +12,17 @@ from torch.distributed import distributed_c10d
 from rollcall.record.hooks.arguments import METHODS, Reader
 from rollcall.record.hooks.listener import STRANGE, Seen, Told
 from rollcall.record.hooks.replacing import during, replace
-from rollcall.record.layout import OP
+from rollcall.record.layout import ASYNC, OP
 
-inside = threading.local()  # what this thread is in: a recorded op, a list of objects
+
+class _Inside(threading.local):
+    """What this thread is in."""
+
+    op = False  # a recorded op
+    objects = 0  # the length of the list of objects that it is passing around, if it is
+
+
+inside = _Inside()
 # By id: works that nobody has waited for yet, their marks, and whether the program waits for them when it likes.
 _works: dict[int, tuple[Any, int, bool]] = {}
 _UNKNOWN = (None, -1, False)
@@ -43,11 +51,6 @@ def members(group: Any) -> list[int]:
     return sorted(found, key=found.__getitem__) if found else list(range(group.size()))
 
 
-def objects() -> int:
-    """The length of the list of objects that this thread is passing around, if it is."""
-    return getattr(inside, "objects", 0)
-
-
 def _op(op: int, read: Reader) -> Callable[[Any], Any]:
     def make(original: Any) -> Any:
         def recorded(group: Any, *args: Any, **kwargs: Any) -> Any:
@@ -68,7 +71,7 @@ def _op(op: int, read: Reader) -> Callable[[Any], Any]:
             listener.issued(mark)
             if work is None:
                 listener.completed(mark)
-            elif seen.is_async:
+            elif seen.flags & ASYNC:
                 _keep(work, mark)
             else:  # torch waits for it at once
                 _works[id(work)] = (work, mark, False)
@@ -146,7 +149,7 @@ def _whole(op: str) -> Callable[[Any], Any]:
         def recorded(*args: Any, **kwargs: Any) -> Any:
             ranks = args[0] if args else kwargs.get("ranks")
             splits = (tuple(ranks),) if op == "new_group" and ranks is not None else ()
-            with during(op, Seen(splits=splits, is_async=False)):
+            with during(op, Seen(splits=splits, flags=0)):
                 return original(*args, **kwargs)
 
         return recorded
@@ -158,7 +161,7 @@ def _broadcast_coalesced(original: Any) -> Any:
     """Of many tensors, in C++: DDP sends its buffers so, before each forward."""
 
     def broadcast(group: Any, tensors: Any, size_bytes: Any, src: int = 0) -> Any:
-        with during("broadcast", Seen(tuple(tensors), src, is_async=False), group):
+        with during("broadcast", Seen(tuple(tensors), src, flags=0), group):
             return original(group, tensors, size_bytes, src)
 
     return broadcast
@@ -169,7 +172,7 @@ def _strange(original: Any) -> Any:
 
     def warn(name: str) -> Any:
         op = OP.get(name.removesuffix("_into_tensor").removesuffix("_tensor").removesuffix("_single"), OP["barrier"])
-        Told.listener.completed(Told.listener.enter(op, STRANGE, Seen(is_async=False)))
+        Told.listener.completed(Told.listener.enter(op, STRANGE, Seen(flags=0)))
         return original(name)
 
     return warn

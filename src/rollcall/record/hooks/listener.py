@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from rollcall.record.layout import OP
+from rollcall.record.layout import ASYNC, OP
 
 PHASE = OP["phase"]
 NOBODY = -1  # the mark of an op that nobody listens to
@@ -20,9 +20,7 @@ class Seen(NamedTuple):  # made for every op: a dataclass takes three times as l
     tag: int = 0
     reduce: int = 0
     splits: tuple[Any, ...] = ()
-    is_async: bool = True
-    is_bucket: bool = False
-    waits_by_itself: bool = False  # its result is waited for when it is used, as functional collectives do
+    flags: int = ASYNC  # as the ring has them
 
 
 class Listener(Protocol):
