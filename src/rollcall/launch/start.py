@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from rollcall.launch.plan import Plan
 
 # Without this folder on its path: nothing that lies here may take the place of a module it imports.
-_AGENT = "import sys; sys.flags.safe_path or sys.path.pop(0); from rollcall.launch.host.agent import main; main()"
+_AGENT = (
+    "import sys; sys.flags.safe_path or sys.path.pop(0); from rollcall.launch.host import ahead; ahead.begin(); "
+    "from rollcall.launch.host.agent import main; main()"
+)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ of starting a process.
 """
 
 import functools
-import gc
 import importlib
 import logging
 import os
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from rollcall.errors import RollcallError, UsageError
-from rollcall.launch.host import names, preload, rank, supervise, title
+from rollcall.launch.host import ahead, names, preload, rank, supervise, title
 from rollcall.launch.host.ear import Ear
 from rollcall.launch.host.forkserver import ForkServers
 from rollcall.launch.host.safety import folder_of, why_not_to_fork
@@ -41,7 +40,8 @@ def main() -> NoReturn:
     supervise.become_subreaper()
     supervise.leave_ending_to_the_launcher()
     wire = Wire.on(*take_stdio())
-    chose_threads = _import_torch()
+    chose_threads = ahead.choose_threads()
+    ahead.import_torch()  # whatever we are to run, it needs torch
     order = wire.receive()
     if not isinstance(order, Order):
         os._exit(2)  # the launcher has found that there is nothing to run
@@ -51,7 +51,9 @@ def main() -> NoReturn:
 def follow(link: socket.socket, wire_in: int, wire_out: int, keeper: int) -> NoReturn:
     """On a host among several: forked by its keeper, which answers the launcher until torch is imported."""
     supervise.become_subreaper()
-    chose_threads = _import_torch()
+    ahead.begin()
+    chose_threads = ahead.choose_threads()
+    ahead.import_torch()
     from rollcall.launch.host.keeper import receive_order
 
     handed = receive_order(link)
@@ -77,22 +79,6 @@ def _obey(wire: Wire, order: Order, chose_threads: bool, then: Then, private: tu
     family.end_all(0)
     # Not sys.exit: tearing torch down takes a third of a second, and nothing is left to save.
     os._exit(code)
-
-
-def _import_torch() -> bool:
-    """Before we know what to run: whatever it is, it needs torch.
-
-    With the collector off, since nothing of it is garbage. And with one thread per rank, as torchrun has it,
-    or every rank takes every core: the libraries read the variable when they are loaded. Returns whether the
-    number of threads was ours to choose.
-    """
-    chose_threads = "OMP_NUM_THREADS" not in os.environ
-    if chose_threads:
-        os.environ["OMP_NUM_THREADS"] = "1"
-    gc.disable()
-    import torch.distributed  # noqa: F401
-
-    return chose_threads
 
 
 def _serve(wire: Wire, order: Order, plan: Plan, then: Then, private: tuple[int, ...]) -> int:
