@@ -11,7 +11,7 @@ Measures, in one run on this machine and always in turn with and without, what r
 Only the ratios can be compared between machines, and only if nothing else runs. All of it takes about ten minutes on
 two cores. A part of it: --only op. A quick look at whether everything works:
 
-    --ops 2000 --op-repeats 2 --digits-steps 50 --big-steps 5 --step-repeats 1 --hang-repeats 1
+    --ops 2000 --op-repeats 2 --step-blocks 4 --step-repeats 1 --hang-repeats 1
 
 On a machine with a GPU that has torch and nothing else:
 
@@ -41,9 +41,8 @@ def read_options() -> argparse.Namespace:
     add = options.add_argument
     add("--ops", type=count, default=40_000, help="op: all_reduces of one process (40000)")
     add("--op-repeats", type=count, default=9, help="op: processes of each way, in turn (9)")
-    add("--digits-steps", type=count, default=1500, help="step: steps of the small model (1500)")
-    add("--big-steps", type=count, default=60, help="step: steps of the model with 10 million parameters (60)")
-    add("--step-repeats", type=count, default=7, help="step, gpu: runs of each way, in turn (7)")
+    add("--step-blocks", type=count, default=60, help="step: blocks of steps in each run, in turn (60)")
+    add("--step-repeats", type=count, default=5, help="step, gpu: runs of each way (5)")
     add("--hang-repeats", type=count, default=3, help="hang: runs (3)")
     add("--timeout-s", type=float, default=300.0, help="the longest that any command may take (300)")
     return options.parse_args()

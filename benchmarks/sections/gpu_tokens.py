@@ -21,7 +21,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-LAYERS, HEADS, WIDTH, VOCABULARY, LENGTH = 12, 12, 768, 50_304, 1024
+from programs.gpt import LAYERS, LENGTH, VOCABULARY, WIDTH, Gpt
+
 # Dense bf16, as the makers state it.
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "4090": 165e12}
 
@@ -42,39 +43,6 @@ class Figures:
 
     def utilisation(self, tokens_per_s: float) -> float | None:
         return None if self.peak_flops is None else tokens_per_s * self.flops_per_token / self.peak_flops
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm_1, self.norm_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.projection = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        batch, length, _ = hidden.shape
-        parts = self.qkv(self.norm_1(hidden)).view(batch, length, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(*parts.unbind(0), is_causal=True)
-        hidden = hidden + self.projection(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
-        return hidden + self.down(functional.gelu(self.up(self.norm_2(hidden)), approximate="tanh"))
-
-
-class Gpt(nn.Module):
-    """124 million parameters, as GPT-2 small: the last layer shares its weights with the first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tokens, self.positions = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.norm = nn.LayerNorm(WIDTH)
-        nn.init.normal_(self.tokens.weight, std=0.02)
-        nn.init.normal_(self.positions.weight, std=0.02)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        hidden = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
-        for block in self.blocks:
-            hidden = block(hidden)
-        return functional.linear(self.norm(hidden), self.tokens.weight).flatten(0, 1)
 
 
 def loss_of(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -1,20 +1,22 @@
 """What recording costs a DDP training step on two ranks, beside torch.profiler and TORCH_DISTRIBUTED_DEBUG=DETAIL."""
 
 import argparse
+import contextlib
 import json
 import math
 from dataclasses import dataclass, field
 from statistics import median, quantiles
-from typing import Any
 
 from rich.table import Table
 
 from contenders import PROGRAMS, ROLLCALL
-from jobs import Jobs
+from jobs import Job, Jobs
+from programs import turns
 from results import Goal, Result, how_it_failed, middle, progress, table
 
 MOST = 0.01
 RANKS = 2
+PATIENCE_S = 60.0  # for a program to begin, or to run a block
 PLAIN = "nothing"
 
 
@@ -34,43 +36,76 @@ WATCHERS = (
     Watcher("torch.profiler", program=("--profile",)),
     Watcher("TORCH_DISTRIBUTED_DEBUG=DETAIL", env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
 )
-Round = dict[str, dict[str, Any] | None]
+STEPS = {"digits": 50, "ten-million": 3}  # of a block: about as long for both
+Round = dict[str, float]
+
+
+@dataclass
+class Found:
+    """Of one model: microseconds of a step per block and watcher; per run, what else was found."""
+
+    rounds: list[Round] = field(default_factory=list)
+    digests: dict[str, set[str]] = field(default_factory=dict)
+    cpu_us: dict[str, list[float]] = field(default_factory=dict)
 
 
 def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
     tables, goals, figures = [], [], {}
-    for model, steps in (("digits", options.digits_steps), ("ten-million", options.big_steps)):
-        rounds = [
-            {each.name: _train(jobs, model, steps, each, options.timeout_s) for each in WATCHERS}
-            for _ in range(options.step_repeats)
-        ]
-        tables.append(_table(model, steps, rounds))
-        goals += _goals(model, rounds)
-        figures[model] = rounds
+    for model in STEPS:
+        found = Found()
+        for number in range(options.step_repeats):
+            progress(f"{model}, run {number + 1} of {options.step_repeats}")
+            _take_turns(jobs, model, options, found)
+        tables.append(_table(model, found))
+        goals += _goals(model, found)
+        figures[model] = {"rounds_us": found.rounds, "cpu_us": found.cpu_us}
     return Result(tables, goals, figures)
 
 
-def _train(jobs: Jobs, model: str, steps: int, watcher: Watcher, timeout_s: float) -> dict[str, Any] | None:
-    words = [str(ROLLCALL.executable), "run", "-n", str(RANKS), *watcher.launch, str(PROGRAMS / "train_steps.py")]
-    with jobs.start([*words, model, str(steps), *watcher.program], OMP_NUM_THREADS="1", **watcher.env) as job:
-        code = job.wait(timeout_s)
-        if code != 0:
-            progress(f"{model} with {watcher.name} {how_it_failed(code)}:\n{job.last_words()}")
-            return None
-        told = json.loads((job.folder / "rank-0.json").read_text())
-        rings = len(list(job.folder.glob("rollcall/runs/latest/rings/*/*.ring")))
-    if rings != (0 if "--no-record" in watcher.launch else RANKS):
-        progress(f"{model} with {watcher.name} left {rings} rings: no figure")
-        return None
-    step_us = median(told["steps_ns"][steps // 10 :]) / 1000
-    progress(f"{model} with {watcher.name}: {step_us:,.0f} µs a step")
-    return {"step_us": step_us, "cpu_us": told["cpu_ns"] / 1000, "digest": told["digest"]}
+def _take_turns(jobs: Jobs, model: str, options: argparse.Namespace, found: Found) -> None:
+    """All watchers' programs are there at the same time, and run a block of steps each in turn."""
+    with contextlib.ExitStack() as stack:
+        players = [stack.enter_context(turns.Player(PATIENCE_S)) for _ in WATCHERS]
+        running = [
+            stack.enter_context(_start(jobs, model, watcher, player.port, options.step_blocks))
+            for watcher, player in zip(WATCHERS, players, strict=True)
+        ]
+        rounds = turns.take_turns(players, options.step_blocks)
+        for watcher, job in zip(WATCHERS, running, strict=True):
+            _note_end(job, watcher, options.timeout_s, found)
+    for steps_ns in rounds:
+        told = zip(WATCHERS, steps_ns, strict=True)
+        found.rounds.append({watcher.name: ns / 1000 for watcher, ns in told if ns is not None})
 
 
-def _ratios(rounds: list[Round], name: str, what: str = "step_us") -> list[float]:
-    """How much longer than with nothing, round by round: what else the machine did was the same for both."""
-    pairs = [(each[PLAIN], each[name]) for each in rounds]
-    return [watched[what] / plain[what] - 1 for plain, watched in pairs if plain and watched]
+def _start(jobs: Jobs, model: str, watcher: Watcher, port: int, blocks: int) -> Job:
+    words = [
+        str(ROLLCALL.executable),
+        "run",
+        "-n",
+        str(RANKS),
+        *watcher.launch,
+        str(PROGRAMS / "train_steps.py"),
+        model,
+    ]
+    words += ["--blocks", str(blocks), "--steps", str(STEPS[model]), "--port", str(port), *watcher.program]
+    return jobs.start(words, OMP_NUM_THREADS="1", **watcher.env)
+
+
+def _note_end(job: Job, watcher: Watcher, timeout_s: float, found: Found) -> None:
+    code = job.wait(timeout_s)
+    rings = len(list(job.folder.glob("rollcall/runs/latest/rings/*/*.ring")))
+    if code != 0 or rings != (0 if "--no-record" in watcher.launch else RANKS):
+        progress(f"with {watcher.name} it {how_it_failed(code)} and left {rings} rings:\n{job.last_words()}")
+        return
+    told = json.loads((job.folder / "rank-0.json").read_text())
+    found.digests.setdefault(watcher.name, set()).add(told["digest"])
+    found.cpu_us.setdefault(watcher.name, []).append(told["cpu_ns"] / 1000)
+
+
+def _ratios(found: Found, name: str) -> list[float]:
+    """How much longer than with nothing, block by block: what else the machine did was the same for both."""
+    return [each[name] / each[PLAIN] - 1 for each in found.rounds if name in each and PLAIN in each]
 
 
 def _doubt(ratios: list[float]) -> float:
@@ -81,30 +116,35 @@ def _doubt(ratios: list[float]) -> float:
     return (high - low) / math.sqrt(len(ratios))
 
 
-def _table(model: str, steps: int, rounds: list[Round]) -> Table:
+def _table(model: str, found: Found) -> Table:
     made = table(
-        f"A DDP training step, {model}, {RANKS} gloo ranks ({len(rounds)} rounds of {steps} steps)",
-        *("watched by", "a step", "longer", "lowest", "highest", "CPU time", "same results"),
+        f"A DDP training step, {model}, {RANKS} gloo ranks, {len(found.rounds)} blocks of {STEPS[model]} in turn",
+        *("watched by", "a step", "longer", "a quarter below", "a quarter above", "CPU time", "same results"),
     )
-    plain = {each[PLAIN]["digest"] for each in rounds if each[PLAIN]}
+    plain_cpu_us = middle(found.cpu_us.get(PLAIN, []))
     for watcher in WATCHERS:
-        found = [each[watcher.name] for each in rounds if each[watcher.name]]
-        step_us, ratios = middle([each["step_us"] for each in found]), _ratios(rounds, watcher.name)
-        cpu = middle(_ratios(rounds, watcher.name, "cpu_us"))
+        step_us, ratios = middle([each.get(watcher.name) for each in found.rounds]), _ratios(found, watcher.name)
+        cpu_us = middle(found.cpu_us.get(watcher.name, []))
+        digests = found.digests.get(watcher.name)
         made.add_row(
             watcher.name,
             "failed" if step_us is None else f"{step_us:,.0f} µs",
-            *([f"{each:+.1%}" for each in (median(ratios), min(ratios), max(ratios))] if ratios else ["–"] * 3),
-            "–" if cpu is None else f"{cpu:+.1%}",
-            "–" if not found else "yes" if {each["digest"] for each in found} == plain else "NO",
+            *([f"{each:+.1%}" for each in _spread(ratios)] if len(ratios) > 1 else ["–"] * 3),
+            "–" if cpu_us is None or plain_cpu_us is None else f"{cpu_us / plain_cpu_us - 1:+.1%}",
+            "–" if not digests else "yes" if digests == found.digests.get(PLAIN) else "NO",
         )
     return made
 
 
-def _goals(model: str, rounds: list[Round]) -> list[Goal]:
-    ratios = _ratios(rounds, "rollcall")
+def _spread(ratios: list[float]) -> tuple[float, float, float]:
+    low, _, high = quantiles(ratios, n=4)
+    return median(ratios), low, high
+
+
+def _goals(model: str, found: Found) -> list[Goal]:
+    ratios = _ratios(found, "rollcall")
     ratio, doubt = middle(ratios), _doubt(ratios)
-    both = [{each[name]["digest"] for each in rounds if each[name]} for name in (PLAIN, "rollcall")]
+    both = [found.digests.get(name, set()) for name in (PLAIN, "rollcall")]
     same = both[0] == both[1] and len(both[0]) == 1
     return [
         Goal(
