@@ -71,6 +71,7 @@ class _Ranks:
 
     def __init__(self, words: list[str], ranks: int, folder: str) -> None:
         env = {**os.environ, "ROLLCALL_BENCH": folder, "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+        env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it, cuBLAS is not the same twice
         words = [sys.executable, str(PROGRAM), *words, "--meet", f"{folder}/meet"]
         self._folder = Path(folder)
         self.processes = [subprocess.Popen(words, env={**env, "RANK": str(rank)}) for rank in range(ranks)]

@@ -62,6 +62,7 @@ def prepare(
 ) -> tuple[nn.Module, Callable[[], float]]:
     """The model, and a block of steps that says how many nanoseconds one took, and notes how many of a CPU."""
     torch.manual_seed(0)
+    torch.use_deterministic_algorithms(options.model == "gpt")  # on a GPU, it would not be the same twice
     inputs, labels = (each.to(device) for each in load_data(options.model))
     model = DistributedDataParallel(make_model(options.model).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -17,23 +17,25 @@ class DeviceClock:
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
-        self._pending: deque[tuple[int, Any]] = deque(maxlen=_MOST_PENDING)
+        self._pending: deque[tuple[tuple[int, ...], Any]] = deque(maxlen=_MOST_PENDING)
         self._free: list[Any] = []  # events to use again: to make one takes longer than to record it
         self._base: tuple[Any, int] | None = None
 
-    def note(self, mark: int) -> None:
-        """The current stream waits for this op now: what it passes next comes after it."""
+    def note(self, marks: tuple[int, ...]) -> None:
+        """The current stream waits for these ops now: what it passes next comes after them."""
         if not torch.cuda.is_current_stream_capturing():
             event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
-            self._pending.append((mark, event))
+            self._pending.append((marks, event))
 
     def settle(self) -> None:
         """Write down what is over by now. Called from the sampler's thread, and once at the end."""
         while self._pending and self._pending[0][1].query():
-            mark, event = self._pending.popleft()
+            marks, event = self._pending.popleft()
             base, base_ns = self._base or self._begin()
-            self._ring.completed(mark, base_ns + int(base.elapsed_time(event) * 1e6))
+            over_ns = base_ns + int(base.elapsed_time(event) * 1e6)
+            for mark in marks:
+                self._ring.completed(mark, over_ns)
             self._free.append(event)
 
     def _begin(self) -> tuple[Any, int]:

@@ -111,14 +111,20 @@ class Recorder:
             self._waited_for.add(mark)
             self._ring.waiting(mark, flags | layout.WAITED, _version(tensor) if tensor is not None else 0)
 
-    def completed(self, mark: int) -> None:
+    def completed(self, mark: int, *others: int) -> None:
+        """All at the same moment."""
         if mark != NOBODY and self._is_on:
             self._waited_for.discard(mark)
             seen = self._seen.pop(mark, None) if self._seen else None
             if seen is not None and seen[1].is_cuda:
-                self._device.note(mark)  # the host is past it; the GPU may not be
+                self._device.note((mark, *others))  # the host is past them; the GPU may not be
             else:
                 self._ring.completed(mark)
+                for other in others:
+                    self._ring.completed(other)
+            for other in others:
+                self._waited_for.discard(other)
+                self._seen.pop(other, None)
 
     def failed(self, mark: int) -> None:
         if mark != NOBODY and self._is_on:

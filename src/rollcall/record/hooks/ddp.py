@@ -119,8 +119,7 @@ class _Reducer:
             Variable._execution_engine.queue_callback(after)
 
         def after() -> None:
-            for mark in cls._marks:
-                Told.listener.completed(mark)
+            Told.listener.completed(*cls._marks)
             cls._marks.clear()
 
         try:
