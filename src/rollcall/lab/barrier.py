@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollcall.errors import UsageError
 from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, median
+from rollcall.lab.progress import track
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +52,7 @@ def measure(world: "World", trials: int) -> dict[str, Any]:
     """All four arms in turn, so that whatever else this machine does meets them all alike."""
     times: dict[str, list[list[int]]] = {arm: [] for arm in ARMS_OF_A_TRIAL}
     slow_rank = world.size - 1
-    for _ in range(trials):
+    for _ in track(range(trials)):
         for arm, (with_barrier, has_slow_rank) in ARMS_OF_A_TRIAL.items():
             world.barrier()  # all begin together
             times[arm].append(trial(world, with_barrier, has_slow_rank and world.rank == slow_rank))

@@ -101,6 +101,8 @@ class Experiment:
     next: tuple[str, ...]
     arms: tuple[Arm, ...]
     once: Callable[..., None] | None
+    shown_arm: str  # the one of whose world the run keeps the recording
+    shown_with: dict[str, Any]  # what the recorded trial takes in place of the user's options
 
     @property
     def module(self) -> str:
@@ -154,6 +156,8 @@ def load(name: str) -> Experiment:
         next=module.NEXT,
         arms=arms,
         once=getattr(module, "once", None),
+        shown_arm=getattr(module, "SHOWN_ARM", arms[-1].name if arms else ""),
+        shown_with=getattr(module, "SHOWN_WITH", {}),
     )
 
 

@@ -100,6 +100,7 @@ ARMS = tuple(
     else Arm(name, (way.__doc__ or "").strip(), limit_s=HANG_S, may_fail=True)
     for name, way in WAYS.items()
 )
+SHOWN_ARM = "order"
 
 
 def measure(world: "World", arm: str, trials: int) -> Values:

@@ -46,6 +46,7 @@ def lab(
         str | None, typer.Option(help="bandwidth: the largest size, such as 64MB.", show_default=False)
     ] = None,
     results: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    recorded: Annotated[bool, typer.Option("--recorded", hidden=True)] = False,
     master_addr: Annotated[str | None, _flag("The address of node 0.", "master_addr")] = None,
     master_port: Annotated[int | None, _flag("Its port; if busy, the next free one.", "master_port")] = None,
     nnodes: Annotated[int | None, _flag("How many nodes.", "nnodes")] = None,
@@ -116,7 +117,7 @@ def lab(
         if given or virtual_hosts is not None or (ranks is not None and ranks != place.world_size):
             what = f"--{given[0]}" if given else "--virtual-hosts" if virtual_hosts is not None else "-n"
             raise UsageError(f"{place.launcher} has started this rank already, and knows better: leave {what} out")
-        raise typer.Exit(in_world.run(experiment, settings, place, arm, results, json, not no_picture))
+        raise typer.Exit(in_world.run(experiment, settings, place, arm, results, recorded, json, not no_picture))
     if given or run_with_no_barrier:
         from rollcall.lab import by_hand
         from rollcall.lab.node import Node

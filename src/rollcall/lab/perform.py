@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from rollcall.errors import UsageError, say
-from rollcall.lab import NAMES, pictures, show
+from rollcall.lab import NAMES, pictures, progress, recording, show
 from rollcall.lab.experiment import Experiment, Results, Settings, Verdict, load
 from rollcall.launch.plan import Plan, Program
 from rollcall.launch.runs import RunFolder, command_line
 
 DEFAULT_RANKS = 4
-Tick = Callable[[], None]
+Tell = Callable[[float], None]  # hears how many worlds are over, and what share of the next
 
 
 def check(experiment: Experiment, settings: Settings) -> Settings:
@@ -57,9 +57,9 @@ def one(experiment: Experiment, settings: Settings, as_json: bool, with_picture:
     check(experiment, settings)
     if with_picture:
         pictures.check_installed()
-    with _progress(len(experiment.arms) or 1) as (bar, tick):
-        bar(experiment.name)
-        told, tell = _perform(experiment, settings, tick, with_picture)
+    with _progress(len(experiment.arms) or 1) as bar:
+        bar.begin(experiment)
+        told, tell = _perform(experiment, settings, bar, with_picture)
     if as_json:
         print(json.dumps(told, indent=2))
     else:
@@ -73,10 +73,10 @@ def all_of_them(make: Callable[[Experiment], Settings], as_json: bool, with_pict
         pictures.check_installed()
     plans = _plans(make)
     everything, begun = [], time.monotonic()
-    with _progress(sum(len(experiment.arms) or 1 for experiment, _ in plans)) as (bar, tick):
+    with _progress(sum(len(experiment.arms) or 1 for experiment, _ in plans)) as bar:
         for experiment, settings in plans:
-            bar(experiment.name)
-            told, tell = _perform(experiment, settings, tick, with_picture)
+            bar.begin(experiment)
+            told, tell = _perform(experiment, settings, bar, with_picture)
             everything.append(told)
             if not as_json:
                 tell(bar.console)
@@ -104,18 +104,21 @@ def _plans(make: Callable[[Experiment], Settings]) -> list[tuple[Experiment, Set
     return plans
 
 
-def collect(experiment: Experiment, settings: Settings, folder: Path, tick: Tick = lambda: None) -> Results:
-    """What the ranks bring back: from one world, or from one world per arm."""
+def collect(
+    experiment: Experiment, settings: Settings, folder: Path, tell: Tell = lambda _: None, is_recorded: bool = False
+) -> Results:
+    """What the ranks bring back: from one world, recorded afterwards or not, or from one world per arm."""
     from rollcall.lab import worlds
 
     if not experiment.arms:
-        results = worlds.measure(experiment, settings, folder)
-        tick()
-        return results
-    endings = {}
+        with progress.follow(folder / "progress", tell):
+            return worlds.measure(experiment, settings, folder, is_recorded)
+    endings: dict[str, Any] = {}
     for arm in experiment.arms:
-        endings[arm.name] = worlds.measure_arm(experiment, arm, settings, folder / "arms" / _folder_name(arm.name))
-        tick()
+        with progress.follow(folder / "progress", lambda share: tell(len(endings) + share)):
+            ending = worlds.measure_arm(experiment, arm, settings, folder / "arms" / _folder_name(arm.name))
+        endings[arm.name] = ending
+        tell(len(endings))
     return endings
 
 
@@ -124,16 +127,17 @@ def _folder_name(arm: str) -> str:
 
 
 def _perform(
-    experiment: Experiment, settings: Settings, tick: Tick, with_picture: bool
+    experiment: Experiment, settings: Settings, bar: "_Bar", with_picture: bool
 ) -> tuple[dict[str, Any], Callable[[Console | None], None]]:
     folder = open_folder(experiment, settings)
     begun = time.monotonic()
     try:
-        results = collect(experiment, settings, folder.path, tick)
+        results = collect(experiment, settings, folder.path, bar.tell, is_recorded=True)
     except BaseException as error:
         outcome = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
         folder.save(outcome=outcome, exit_code=1, seconds=time.monotonic() - begun)
         raise
+    recording.note(experiment, results, folder)
     verdict, picture, told = conclude(experiment, settings, results, folder.path, with_picture)
     folder.save(
         outcome="failed" if verdict.exit_code else "ok", exit_code=verdict.exit_code, seconds=time.monotonic() - begun
@@ -172,24 +176,29 @@ class _Bar:
         self.console = progress.console if progress.console.file is sys.stdout else None
         self._progress = progress
         self._task = progress.add_task("", total=total)
+        self._over = self._next = 0  # worlds: those before this experiment, and those after it
+        self._told = 0.0
 
-    def __call__(self, name: str) -> None:
-        self._progress.update(self._task, description=name)
+    def begin(self, experiment: Experiment) -> None:
+        self._over, self._next = self._next, self._next + (len(experiment.arms) or 1)
+        self._told = 0.0
+        self._progress.update(self._task, description=experiment.name, completed=self._over)
 
-    def tick(self) -> None:
-        self._progress.advance(self._task)
+    def tell(self, worlds: float) -> None:
+        """It never goes back, though a recorded trial may come after all the others."""
+        self._told = max(worlds, self._told)
+        self._progress.update(self._task, completed=min(self._over + self._told, self._next))
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[tuple[_Bar, Tick]]:
+def _progress(total: int) -> Iterator[_Bar]:
     columns = (
         SpinnerColumn(),
         TextColumn("[bold]{task.description}[/]"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TaskProgressColumn(),
         TimeElapsedColumn(),
     )
     console = Console(stderr=not sys.stdout.isatty(), highlight=False, soft_wrap=True)
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = _Bar(progress, total)
-        yield bar, bar.tick
+    with Progress(*columns, console=console, transient=True) as shown:
+        yield _Bar(shown, total)

@@ -18,7 +18,7 @@ from typing import Any
 
 from rollcall.errors import RankError, RollcallError, UsageError
 from rollcall.functions import raise_first
-from rollcall.lab import NAMES
+from rollcall.lab import NAMES, recording
 from rollcall.lab.experiment import Arm, Experiment, Results, Settings, load, source_of
 from rollcall.launch.calls import Answer, CallServer
 
@@ -61,15 +61,15 @@ def _server() -> CallServer:
     return _servers["warm"]
 
 
-def measure(experiment: Experiment, settings: Settings, folder: Path) -> Results:
-    """All ranks measure in one world."""
+def measure(experiment: Experiment, settings: Settings, folder: Path, is_recorded: bool) -> Results:
+    """All ranks measure in one world; and, where it is to be recorded, meet once more for that."""
     if settings.virtual_hosts:
-        ran = _run_on_hosts(experiment, None, settings, folder)
+        ran = _run_on_hosts(experiment, None, settings, folder, is_recorded)
         values, errors = _read(folder, settings.world_size)
         if ran.returncode:
             raise _failure(ran, errors)
         return values
-    on_rank = functools.partial(_measure, experiment.name, None, settings, None)
+    on_rank = functools.partial(_measure, experiment.name, None, settings, folder if is_recorded else None)
     answers = _server().call(on_rank, settings.ranks, timeout_s=_LIMIT_S)
     _raise_first(experiment, answers)
     return plain([answer.value for answer in answers])
@@ -103,27 +103,30 @@ def plain(value: Any) -> Any:
 
 
 def _measure(name: str, arm: str | None, settings: Settings, folder: Path | None, rank: int) -> Any:
-    """On a rank: make the world, measure, and leave it."""
+    """On a rank: make the world, measure, and leave it; and once more, for the record, where there is a folder."""
     from rollcall.group import init
 
     experiment = load(name)
     with init(settings.backend) as world:
         world.barrier()  # who is done in no time must not leave while others still connect
-        if arm is None:
-            return experiment.measure(world, settings.trials, **settings.extras)
-        return experiment.measure(world, arm, settings.trials)
+        if arm is not None:
+            return experiment.measure(world, arm, settings.trials)
+        value = experiment.measure(world, settings.trials, **settings.extras)
+    if folder is not None:
+        recording.once_more(experiment, settings, rank, settings.ranks, folder)
+    return value
 
 
 def _measure_recorded(name: str, arm: str, settings: Settings, folder: Path, rank: int) -> Any:
     from rollcall.record import recorder
 
-    recording = recorder.begin(folder, rank, settings.ranks, attempt=0)
+    rings = recorder.begin(folder, rank, settings.ranks, attempt=0)
     try:
-        value = _measure(name, arm, settings, folder, rank)
+        value = _measure(name, arm, settings, None, rank)
     except BaseException as error:
-        recording.note_end(1, error)
+        rings.note_end(1, error)
         raise
-    recording.note_end(0, None)
+    rings.note_end(0, None)
     return value
 
 
@@ -185,7 +188,7 @@ def _explain(folder: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]],
 def _on_hosts(
     experiment: Experiment, arm: Arm, settings: Settings, folder: Path
 ) -> tuple[str, list[Any], list[str], Path]:
-    ran = _run_on_hosts(experiment, arm, settings, folder)
+    ran = _run_on_hosts(experiment, arm, settings, folder, is_recorded=True)
     values, errors = _read(folder, _world_size(arm, settings))
     if ran.returncode == _USAGE or not (folder / "runs").exists():
         raise _failure(ran, errors)
@@ -199,19 +202,19 @@ def _world_size(arm: Arm, settings: Settings) -> int:
 
 
 def _run_on_hosts(
-    experiment: Experiment, arm: Arm | None, settings: Settings, folder: Path
+    experiment: Experiment, arm: Arm | None, settings: Settings, folder: Path, is_recorded: bool
 ) -> "subprocess.CompletedProcess[str]":
     hosts = settings.virtual_hosts or (arm.virtual_hosts if arm else None) or 1
     per_host = settings.ranks if settings.virtual_hosts else settings.ranks // hosts
     words = [sys.executable, "-m", "rollcall", "run", "--virtual-hosts", str(hosts), "-n", str(per_host)]
     if arm is None:
-        words += ["--no-record"]
+        words += ["--no-record"]  # while it measures; its ranks begin to record themselves
     else:
         words += ["--hang-after", str(arm.limit_s), "--on-hang", "stop", "--grace", "1"]
         words += ["--link", arm.link] if arm.link else []
     words += ["-m", experiment.module, "--trials", str(settings.trials), "--results", str(folder)]
     words += ["--backend", settings.backend] if settings.backend else []
-    words += ["--arm", arm.name] if arm else []
+    words += ["--arm", arm.name] if arm else ["--recorded"] if is_recorded else []
     for name, value in settings.extras.items():
         words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
     env = {**os.environ, "ROLLCALL_DIR": str(folder)}
