@@ -13,7 +13,8 @@ An experiment file has
 
 What they share, in the order of use: options (the command line), experiment (the values above), perform (on ranks
 of its own) or in_world (torchrun's) or by_hand (node by node, which meet at a door), worlds (how ranks are
-started), progress (how far they are), recording (what the report shows), wire (bytes sent), show, pictures, pages.
+started), meeting (of a rank with the others), progress (how far they are), recording (what the report shows), wire
+(bytes sent), show, pictures, pages.
 """
 
 NAMES = (

@@ -9,6 +9,7 @@ from rollcall.errors import UsageError
 from rollcall.functions import raise_first
 from rollcall.lab import door, worlds
 from rollcall.lab.experiment import Experiment, load
+from rollcall.lab.meeting import meet
 from rollcall.lab.node import Node
 from rollcall.launch.host.routes import interface_of
 
@@ -37,12 +38,10 @@ def run(experiment: Experiment, node: Node, arm: str | None, extras: dict[str, A
 def _on_rank(name: str, node: Node, arm: str | None, extras: dict[str, Any], local_rank: int) -> int:
     """On a rank: say who this is, as the origin's programs do, and do the experiment once."""
     os.environ.update(node.env(local_rank))
-    from rollcall.group import init
     from rollcall.lab import show
 
     experiment = load(name)
-    with init(node.backend, init_method=node.init_method) as world:
-        world.barrier()  # who is done in no time must not leave while others still connect
+    with meet(node.backend, node.init_method) as world:
         world.logger.info(world.info.model_dump_json(indent=4))
         if experiment.once is not None:
             experiment.once(world, **extras)

@@ -4,6 +4,7 @@ Who is here? Every rank tells the thirteen facts that it knows about itself, wha
 backends its torch has. Then the ranks part and meet again in two other places: over TCP, and in a file.
 """
 
+import json
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,6 +93,11 @@ def judge(results: Results) -> Verdict:
                 "Thirteen facts of every rank",
                 ("fact", *(f"rank {rank}" for rank in range(size))),
                 tuple((name, *(str(fact[name]) for fact in facts)) for name in facts[0]),
+            ),
+            Table(
+                "The same as JSON",
+                ("rank", "what it logs"),
+                tuple((str(rank), json.dumps(fact)) for rank, fact in enumerate(facts)),
             ),
             Table(
                 "What the walkthrough displays",

@@ -9,6 +9,7 @@ from typing import Any
 from rollcall.env import Place
 from rollcall.lab import perform, recording, show, worlds
 from rollcall.lab.experiment import Experiment, Results, Settings
+from rollcall.lab.meeting import meet
 from rollcall.launch.runs import RunFolder
 
 
@@ -27,15 +28,12 @@ def run(
     if experiment.arms and arm is None:
         # Each arm needs a world of its own: rank 0 makes them, the others have nothing to do.
         return perform.one(experiment, settings, as_json, with_picture) if place.rank == 0 else 0
-    perform.check(replace(experiment, arms=()), settings)
+    settings = perform.check(replace(experiment, arms=()), settings)
     if arm is not None:
         experiment.arm(arm)
     if results is not None:
         return _leave_value(experiment, settings, arm, results, is_recorded)
-    from rollcall.group import init
-
-    with init(settings.backend) as world:
-        world.barrier()  # who is done in no time must not leave while others still connect
+    with meet(settings.backend) as world:
         if arm is not None:
             value = experiment.measure(world, arm, settings.trials)
             world.logger.info(f"{arm}: {json.dumps(value)}")
@@ -82,13 +80,10 @@ def _conclude(
 
 def _leave_value(experiment: Experiment, settings: Settings, arm: str | None, folder: Path, is_recorded: bool) -> int:
     """For one who has started us by `rollcall run`, and waits: what this rank measured, or why it could not."""
-    from rollcall.group import init
-
     rank = os.environ["RANK"]
     left: dict[str, Any] = {}
     try:
-        with init(settings.backend) as world:
-            world.barrier()
+        with meet(settings.backend) as world:
             words = (settings.trials,) if arm is None else (arm, settings.trials)
             left = {"value": experiment.measure(world, *words, **settings.extras)}
         if is_recorded:

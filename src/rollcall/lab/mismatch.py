@@ -161,7 +161,8 @@ def judge(results: Results) -> Verdict:
 
 def _shown(ending: dict[str, Any], rank: int) -> str:
     if ending["errors"][rank]:
-        return str(ending["errors"][rank])[:60]
+        said = str(ending["errors"][rank])
+        return said if len(said) <= 60 else f"{said[:59]}…"
     values = ending["values"][rank]
     return " ".join(f"{value:.3g}" for value in values) if values else "no result"
 

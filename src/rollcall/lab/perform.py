@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ def check(experiment: Experiment, settings: Settings) -> Settings:
     """The settings, if this experiment can be run with them."""
     if settings.trials < 1:
         raise UsageError(f"--trials {settings.trials} measures nothing: use 1 or more")
+    if experiment.trials == 1 and settings.trials > 1:
+        if os.environ.get("RANK", "0") == "0":  # under torchrun, one of them is enough
+            say(f"{experiment.name} comes out the same each time: it is done once, not {settings.trials} times")
+        settings = replace(settings, trials=1)
     if settings.world_size < experiment.least_ranks:
         raise UsageError(
             f"{experiment.name} needs {experiment.least_ranks} ranks or more, and -n {settings.ranks} gives"
@@ -54,7 +59,7 @@ def check(experiment: Experiment, settings: Settings) -> Settings:
 
 def one(experiment: Experiment, settings: Settings, as_json: bool, with_picture: bool) -> int:
     """Run one experiment on ranks of its own, and state the verdict."""
-    check(experiment, settings)
+    settings = check(experiment, settings)
     if with_picture:
         pictures.check_installed()
     with _progress(len(experiment.arms) or 1) as bar:
@@ -155,6 +160,8 @@ def conclude(
         picture = folder / "pictures" / f"{experiment.name}.png"
         picture.parent.mkdir(parents=True, exist_ok=True)
         pictures.save(experiment.draw, results, picture)
+        # The report shows the picture with these words.
+        picture.with_suffix(".txt").write_text(f"{experiment.question} {verdict.sentence}.\n")
     told = show.to_json(experiment, settings, verdict, results, picture)
     (folder / "lab.json").write_text(json.dumps(told, indent=2) + "\n")
     return verdict, picture, told
@@ -165,7 +172,9 @@ def open_folder(experiment: Experiment, settings: Settings) -> RunFolder:
         Program("module", f"lab-{experiment.name}"), slots=settings.world_size, run_id=f"lab-{experiment.name}",
         cwd=os.getcwd(),
     )  # fmt: skip
-    folder = RunFolder.create(plan, command_line())
+    # Of the whole lab each run says what it is: the command that does this part of it again.
+    command = [experiment.name if word == "all" else word for word in command_line()]
+    folder = RunFolder.create(plan, command)
     folder.note_attempt(0, world_size=settings.world_size)
     return folder
 

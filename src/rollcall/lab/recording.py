@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollcall.errors import say
 from rollcall.lab.experiment import Experiment, Results, Settings
+from rollcall.lab.meeting import meet
 from rollcall.launch.logfiles import LogFiles
 
 if TYPE_CHECKING:
@@ -28,16 +29,12 @@ _ATTEMPT = 0
 
 def once_more(experiment: Experiment, settings: Settings, rank: int, world_size: int, folder: Path) -> None:
     """This rank has measured, and left its world: it meets the others again, and does one trial for the record."""
-    from rollcall.group import init
-
-    with _recorded(rank, world_size, folder), init(settings.backend) as world:
-        world.barrier()  # who is done in no time must not leave while others still connect
-        with _logged(world, folder):
-            world.logger.info(world.info.model_dump_json(indent=4))
-            if experiment.once is not None:
-                experiment.once(world)
-                world.barrier()
-            experiment.measure(world, 1, **{**settings.extras, **experiment.shown_with})
+    with _recorded(rank, world_size, folder), meet(settings.backend) as world, _logged(world, folder):
+        world.logger.info(world.info.model_dump_json(indent=4))
+        if experiment.once is not None:
+            experiment.once(world)
+            world.barrier()
+        experiment.measure(world, 1, **{**settings.extras, **experiment.shown_with})
 
 
 @contextlib.contextmanager

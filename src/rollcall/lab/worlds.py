@@ -20,6 +20,7 @@ from rollcall.errors import RankError, RollcallError, UsageError
 from rollcall.functions import raise_first
 from rollcall.lab import NAMES, recording
 from rollcall.lab.experiment import Arm, Experiment, Results, Settings, load, source_of
+from rollcall.lab.meeting import meet
 from rollcall.launch.calls import Answer, CallServer
 
 # What ranks would otherwise import one by one.
@@ -104,11 +105,8 @@ def plain(value: Any) -> Any:
 
 def _measure(name: str, arm: str | None, settings: Settings, folder: Path | None, rank: int) -> Any:
     """On a rank: make the world, measure, and leave it; and once more, for the record, where there is a folder."""
-    from rollcall.group import init
-
     experiment = load(name)
-    with init(settings.backend) as world:
-        world.barrier()  # who is done in no time must not leave while others still connect
+    with meet(settings.backend) as world:
         if arm is not None:
             return experiment.measure(world, arm, settings.trials)
         value = experiment.measure(world, settings.trials, **settings.extras)
@@ -137,6 +135,7 @@ def _here(experiment: Experiment, arm: Arm, settings: Settings, folder: Path) ->
     failed = [answer for answer in answers if answer.failed]
     ended = "failed" if failed else "hung" if any(answer.exit_code is None for answer in answers) else "well"
     _note_run(folder, ended, answers)
+    _keep_output(folder, answers)
     errors = [first_line(answer.error) if answer.failed else "" for answer in answers]
     return ended, plain([answer.value for answer in answers]), errors, folder
 
@@ -166,6 +165,14 @@ def _note_run(folder: Path, ended: str, answers: list[Answer]) -> None:
     outcome = {"well": "ok", "failed": "failed", "hung": "stopped"}[ended]
     attempt = {"attempt": 0, "world_size": len(answers), "exit_codes": codes, "asked": asked}
     (folder / "run.json").write_text(json.dumps({"outcome": outcome, "attempts": [attempt]}) + "\n")
+
+
+def _keep_output(folder: Path, answers: list[Answer]) -> None:
+    """What the ranks printed, where `rollcall run` would have put it."""
+    logs = folder / "logs" / "attempt-0"
+    logs.mkdir(parents=True, exist_ok=True)
+    for answer in answers:
+        (logs / f"rank-{answer.rank}.log").write_text(answer.output)
 
 
 def first_line(error: BaseException | None) -> str:
