@@ -112,7 +112,8 @@ class Experiment:
         for arm in self.arms:
             if arm.name == name:
                 return arm
-        raise UsageError(f"{self.name} has no arm {name!r}: it has {', '.join(a.name for a in self.arms) or 'none'}")
+        known = ", ".join(repr(arm.name) for arm in self.arms) or "none"
+        raise UsageError(f"{self.name} has no arm {name!r}: it has {known}")
 
     def takes(self, parameter: str) -> bool:
         """Whether an option of single experiments is for this one."""

@@ -73,8 +73,9 @@ def judge(results: Results) -> Verdict:
     met = sorted(results[0]["met"])
     backends = results[0]["backends"]
     return Verdict(
-        f"{size} ranks are here, on {len(hosts)} host{'s' * (len(hosts) > 1)} ({', '.join(hosts)}), over"
-        f" {facts[0]['backend']}; they met by {', '.join(met)}; this torch has {', '.join(backends)}",
+        f"{size} rank{'s are' if size > 1 else ' is'} here, on {len(hosts)} host{'s' * (len(hosts) > 1)}"
+        f" ({', '.join(hosts)}), over {facts[0]['backend']}; they met by {', '.join(met)};"
+        f" this torch has {', '.join(backends)}",
         {"ranks": size, "hosts": hosts, "backends": backends, "met": met, "facts": facts},
         (
             Claim("every rank knows thirteen facts", all(len(fact) == 13 for fact in facts)),

@@ -1,14 +1,18 @@
 """The command line of the lab: `rollcall lab NAME`, and `python -m rollcall.lab.NAME` with the same options."""
 
+import functools
+import inspect
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from rollcall.errors import RollcallError, UsageError, say
+from rollcall.lab.experiment import question_of
 
 _LARGEST_OF_ALL = "64MB"  # of bandwidth, where it is one of sixteen
 _BY_HAND = "Run it once, node by node, as the origin's programs were"
@@ -16,9 +20,8 @@ _BY_HAND = "Run it once, node by node, as the origin's programs were"
 
 def _flag(help_text: str, name: str) -> Any:
     """One of the origin's flags, under its own name and with dashes."""
-    return typer.Option(
-        f"--{name}", f"--{name.replace('_', '-')}", help=help_text, rich_help_panel=_BY_HAND, show_default=False
-    )
+    names = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
+    return typer.Option(*names, help=help_text, rich_help_panel=_BY_HAND, show_default=False)
 
 
 def lab(
@@ -134,13 +137,28 @@ def lab(
     raise typer.Exit(perform.one(experiment, settings, json, not no_picture))
 
 
+def _with_name(name: str) -> Callable[..., None]:
+    """The command without its argument."""
+
+    @functools.wraps(lab)
+    def one(**options: Any) -> None:
+        lab(name, **options)
+
+    one.__doc__ = f"{question_of(name)}\n\nThe same as `rollcall lab {name}`."
+    signature = inspect.signature(lab)
+    one.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[parameter for parameter in signature.parameters.values() if parameter.name != "name"]
+    )
+    return one
+
+
 def main(file: str) -> None:
     """`python -m rollcall.lab.NAME`: the same options, with the name known."""
     name = Path(file).stem
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    app.command(context_settings={"help_option_names": ["-h", "--help"]})(lab)
+    app.command(context_settings={"help_option_names": ["-h", "--help"]})(_with_name(name))
     try:
-        app(args=[name, *sys.argv[1:]], prog_name=f"python -m rollcall.lab.{name}")
+        app(prog_name=f"python -m rollcall.lab.{name}")
     except RollcallError as error:
         say(error)
         sys.exit(error.exit_code)

@@ -16,10 +16,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from rollcall.errors import UsageError, say
+from rollcall.errors import RollcallError, UsageError, say
 from rollcall.lab import NAMES, pictures, progress, recording, show
 from rollcall.lab.experiment import Experiment, Results, Settings, Verdict, load
-from rollcall.launch.plan import Plan, Program
+from rollcall.launch.plan import MOST_RANKS_PER_HOST, Plan, Program
 from rollcall.launch.runs import RunFolder, command_line
 
 DEFAULT_RANKS = 4
@@ -39,6 +39,8 @@ def check(experiment: Experiment, settings: Settings) -> Settings:
             f"{experiment.name} needs {experiment.least_ranks} ranks or more, and -n {settings.ranks} gives"
             f" {settings.world_size}: use -n {experiment.least_ranks}"
         )
+    if settings.ranks > MOST_RANKS_PER_HOST:
+        raise UsageError(f"-n {settings.ranks} is too many: up to {MOST_RANKS_PER_HOST} ranks can start on one host")
     if settings.backend is not None:
         from rollcall.group import check_backend
 
@@ -73,15 +75,20 @@ def one(experiment: Experiment, settings: Settings, as_json: bool, with_picture:
 
 
 def all_of_them(make: Callable[[Experiment], Settings], as_json: bool, with_picture: bool) -> int:
-    """The whole lab, one experiment after the other. One that is violated does not keep the others from running."""
+    """The whole lab, one experiment after the other. One that fails does not keep the others from running."""
     if with_picture:
         pictures.check_installed()
     plans = _plans(make)
-    everything, begun = [], time.monotonic()
+    everything, failed, begun = [], [], time.monotonic()
     with _progress(sum(len(experiment.arms) or 1 for experiment, _ in plans)) as bar:
         for experiment, settings in plans:
             bar.begin(experiment)
-            told, tell = _perform(experiment, settings, bar, with_picture)
+            try:
+                told, tell = _perform(experiment, settings, bar, with_picture)
+            except RollcallError as error:
+                say(f"{experiment.name} could not be measured: {error}")
+                failed.append(experiment.name)
+                continue
             everything.append(told)
             if not as_json:
                 tell(bar.console)
@@ -90,8 +97,10 @@ def all_of_them(make: Callable[[Experiment], Settings], as_json: bool, with_pict
         print(json.dumps(everything, indent=2))
     else:
         took = f"{len(everything)} experiments in {time.monotonic() - begun:.0f} s"
-        print(f"\n{took}: " + (f"an invariant was violated in {', '.join(violated)}" if violated else "all measured"))
-    return 1 if violated else 0
+        bad = [f"an invariant was violated in {', '.join(violated)}"] if violated else []
+        bad += [f"{', '.join(failed)} could not be measured"] if failed else []
+        print(f"\n{took}: " + ("; ".join(bad) or "all measured"))
+    return 1 if violated or failed else 0
 
 
 def _plans(make: Callable[[Experiment], Settings]) -> list[tuple[Experiment, Settings]]:

@@ -90,9 +90,11 @@ def measure_arm(experiment: Experiment, arm: Arm, settings: Settings, folder: Pa
     return asdict(Ending(ended, values, errors, seconds, verdict, waits, run_s, str(run_folder)))
 
 
-def call(on_rank: Callable[[int], Any], ranks: int, env: dict[str, str]) -> list[Answer]:
+def call(
+    on_rank: Callable[[int], Any], ranks: int, env: dict[str, str], timeout_s: float | None = None
+) -> list[Answer]:
     """A function on ranks whose output is shown as it comes."""
-    return _server().call(on_rank, ranks, env=env)
+    return _server().call(on_rank, ranks, env=env, timeout_s=timeout_s)
 
 
 def plain(value: Any) -> Any:
