@@ -200,7 +200,7 @@ def _draw_trial(results: Results, axes: "Axes") -> None:
         for rank, (message, past, result) in enumerate(times):
             y, colour = base + rank, colour_of(rank)
             at = [(ns - start) / 1e6 for ns in (message, past, result)]
-            axes.barh(y, SLOW_S * 1.35e3, color=PALE, height=0.08, zorder=0)
+            axes.axhline(y, color=PALE, lw=2, zorder=0)
             axes.plot(at[:2], [y, y], color=colour, lw=6, alpha=0.35, solid_capstyle="butt")
             axes.scatter(at[0], y, marker="o", s=42, color=colour, zorder=3)
             axes.scatter(at[2], y, marker="D", s=42, facecolor="white", edgecolor=colour, lw=1.8, zorder=4)

@@ -170,7 +170,8 @@ def conclude(
         picture.parent.mkdir(parents=True, exist_ok=True)
         pictures.save(experiment.draw, results, picture)
         # The report shows the picture with these words.
-        picture.with_suffix(".txt").write_text(f"{experiment.question} {verdict.sentence}.\n")
+        words = (f"{text[0].upper()}{text[1:]}" for text in (experiment.question, verdict.sentence))
+        picture.with_suffix(".txt").write_text(" ".join(words) + ".\n")
     told = show.to_json(experiment, settings, verdict, results, picture)
     (folder / "lab.json").write_text(json.dumps(told, indent=2) + "\n")
     return verdict, picture, told

@@ -39,6 +39,7 @@ def step(world: "World", delay_s: float) -> None:
 def measure(world: "World", arm: str, trials: int) -> dict[str, Any]:
     """So many steps: how many, and seconds per step."""
     delay_s = int(arm.split()[0]) / 1000
+    dist.all_reduce(torch.ones(1, device=world.device))  # the first one warms up
     world.barrier()
     began = time.monotonic()
     for _ in track(range(trials)):
