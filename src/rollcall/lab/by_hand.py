@@ -28,7 +28,7 @@ def run(experiment: Experiment, node: Node, arm: str | None, extras: dict[str, A
         if not experiment.takes(name):
             raise UsageError(f"--{name} is not for {experiment.name}: leave it out")
     chosen = experiment.arm(arm) if arm is not None else experiment.arms[0] if experiment.arms else None
-    with door.meet(experiment.name, node) as (agreed, own_address):
+    with door.meet(experiment.name, node, {**extras, "arm": arm}) as (agreed, own_address):
         interface = interface_of(own_address) if own_address and node.nnodes > 1 else None
         env = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
         on_rank = functools.partial(_on_rank, experiment.name, agreed, chosen, extras)

@@ -60,7 +60,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the worlds of an experiment that needs several. After `limit_s` it is taken to hang, and ended."""
+    """One of the worlds of an experiment that needs several. After `limit_s` it is taken to hang, and ended.
+
+    Where it may hang, time counts from the last op that any rank has entered.
+    """
 
     name: str
     about: str

@@ -147,12 +147,12 @@ def _perform(
     begun = time.monotonic()
     try:
         results = collect(experiment, settings, folder.path, bar.tell, is_recorded=True)
+        recording.note(experiment, results, folder)
+        verdict, picture, told = conclude(experiment, settings, results, folder.path, with_picture)
     except BaseException as error:
         outcome = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
         folder.save(outcome=outcome, exit_code=1, seconds=time.monotonic() - begun)
         raise
-    recording.note(experiment, results, folder)
-    verdict, picture, told = conclude(experiment, settings, results, folder.path, with_picture)
     folder.save(
         outcome="failed" if verdict.exit_code else "ok", exit_code=verdict.exit_code, seconds=time.monotonic() - begun
     )

@@ -18,7 +18,7 @@ from typing import Any
 
 from rollcall.errors import RankError, RollcallError, UsageError
 from rollcall.functions import raise_first
-from rollcall.lab import NAMES, recording
+from rollcall.lab import NAMES, recording, stillness
 from rollcall.lab.experiment import Arm, Experiment, Results, Settings, load, source_of
 from rollcall.lab.meeting import meet
 from rollcall.launch.calls import Answer, CallServer
@@ -132,7 +132,9 @@ def _measure_recorded(name: str, arm: str, settings: Settings, folder: Path, ran
 
 def _here(experiment: Experiment, arm: Arm, settings: Settings, folder: Path) -> tuple[str, list[Any], list[str], Path]:
     on_rank = functools.partial(_measure_recorded, experiment.name, arm.name, settings, folder)
-    answers = _server().call(on_rank, settings.ranks, timeout_s=arm.limit_s, capture=True)
+    is_stuck = stillness.watch(folder, settings.ranks, arm.limit_s) if arm.may_fail else None
+    limit_s = _LIMIT_S if arm.may_fail else arm.limit_s
+    answers = _server().call(on_rank, settings.ranks, timeout_s=limit_s, capture=True, is_stuck=is_stuck)
     _refuse_usage(answers)
     failed = [answer for answer in answers if answer.failed]
     ended = "failed" if failed else "hung" if any(answer.exit_code is None for answer in answers) else "well"
