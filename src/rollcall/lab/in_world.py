@@ -38,7 +38,9 @@ def run(
             value = experiment.measure(world, arm, settings.trials)
             world.logger.info(f"{arm}: {json.dumps(value)}")
             return 0
-        values = gather(world, experiment.measure(world, settings.trials, **settings.extras))
+        value = experiment.measure(world, settings.trials, **settings.extras)
+    with meet(settings.backend) as world:
+        values = gather(world, value)
         own, folder = _agree_on_folder(world, experiment, settings)
     if "ROLLCALL_RUN" not in os.environ:
         recording.once_more(experiment, settings, place.rank, place.world_size, folder)
