@@ -8,15 +8,17 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from rollcall.errors import UsageError
-from rollcall.lab import door
+from rollcall.lab import by_hand, door
+from rollcall.lab.experiment import load
 from rollcall.lab.node import Node
 from rollcall.launch.ways import virtual
-from rollcall.ports import find_free_port, listen
+from rollcall.ports import find_free_port
 
 SCRIPTS = Path(__file__).parents[2] / "docs" / "lab"
 NO_BARRIER = "I HAVE NO BARRIER DUDE!"
@@ -68,73 +70,129 @@ def test_the_origins_command_says_the_origins_lines(free_port_base: int) -> None
     assert '\n    "master_addr": "localhost",\n' in said
 
 
-def test_two_nodes_meet_at_the_next_free_port(free_port_base: int) -> None:
-    """The worker first, the port in use: the master takes the next one and tells all; no result precedes a message."""
-    flags = ("--nnodes=2", "--nproc_per_node=2", "--world_size=4", "--backend=gloo", f"--master_port={free_port_base}")
-    with listen("localhost", free_port_base), node(*lab("barrier", *flags, "--node_rank=1")) as worker:
-        with node(*lab("barrier", *flags, "--node_rank=0")) as master:
-            first, _ = master.communicate(timeout=120)
-        second, _ = worker.communicate(timeout=120)
-    assert (master.returncode, worker.returncode) == (0, 0), first + second
-    facts = sorted(facts_in(first) + facts_in(second), key=lambda fact: int(str(fact["global_rank"])))
-    assert [(fact["node_rank"], fact["local_rank"]) for fact in facts] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    taken = {str(fact["master_port"]) for fact in facts}
-    assert len(taken) == 1
-    assert taken != {str(free_port_base)}
-    assert f"port {free_port_base} is in use" in first
-    for said in (first, second):
-        assert said.count(BARRIER) == said.count(RESULTS) == 2
-        assert said.rindex(BARRIER) < said.index(RESULTS)
-
-
 def test_nodes_that_disagree_hear_the_same_sentence(free_port_base: int) -> None:
     """Who has what, on both sides; no rank has started."""
     flags = {"nnodes": 2, "master_port": free_port_base}
-    nodes = (Node.of({**flags, "node_rank": 0}, 2, "gloo"), Node.of({**flags, "node_rank": 1}, 1, "gloo"))
-
-    def meet(node: Node) -> str:
-        with pytest.raises(UsageError) as caught, door.meet("barrier", node):
-            pass
-        return str(caught.value)
-
-    with ThreadPoolExecutor(2) as both:
-        first, second = both.map(meet, nodes)
+    first, second = meet_in_vain(
+        (Node.of({**flags, "node_rank": 0}, 2, "gloo"), {}), (Node.of({**flags, "node_rank": 1}, 1, "gloo"), {})
+    )
     assert first == second
     assert "has --nproc_per_node 1, node 0" in first
     assert "give all nodes the same" in first
 
 
-def test_a_node_that_is_there_twice_is_refused(free_port_base: int) -> None:
-    """Of three nodes two say that they are node 1: all three hear it."""
-    flags = {"nnodes": 3, "nproc_per_node": 1, "master_port": free_port_base}
-    nodes = [Node.of({**flags, "node_rank": rank}, None, "gloo") for rank in (0, 1, 1)]
+def test_a_barrier_on_one_node_alone_is_refused(free_port_base: int) -> None:
+    """The ranks that have one would wait for the others forever."""
+    flags = {"nnodes": 2, "nproc_per_node": 1, "master_port": free_port_base}
+    nodes = [Node.of({**flags, "node_rank": rank}, None, "gloo") for rank in (0, 1)]
+    first, second = meet_in_vain((nodes[0], {}), (nodes[1], {"run_with_no_barrier": True}))
+    assert first == second
+    assert "has --run_with_no_barrier, node 0" in first
+    assert "has not: give all nodes the same" in first
 
-    def meet(node: Node) -> str:
-        with pytest.raises(UsageError) as caught, door.meet("barrier", node):
+
+def meet_in_vain(*nodes: tuple[Node, dict[str, object]]) -> list[str]:
+    """What each node is told, at the same time."""
+
+    def meet(node: tuple[Node, dict[str, object]]) -> str:
+        with pytest.raises(UsageError) as caught, door.meet("barrier", *node):
             pass
         return str(caught.value)
 
-    with ThreadPoolExecutor(3) as all_three:
-        assert set(all_three.map(meet, nodes)) == {"node 1 is there twice: give every node a --node_rank of its own"}
+    with ThreadPoolExecutor(len(nodes)) as all_of_them:
+        return list(all_of_them.map(meet, nodes))
 
 
-def test_a_master_and_a_worker_on_two_hosts(free_port_base: int) -> None:
-    """The two start scripts, each on a virtual host: one world, whose ranks know both hosts."""
-    with virtual.hosts(2, tell=lambda _: None) as (alpha, beta):
-        env = {
-            "MASTER_ADDR": alpha.address, "MASTER_PORT": str(free_port_base), "PROCESSES": "1",
-            "PYTHON": sys.executable,
-        }  # fmt: skip
-        with node(str(SCRIPTS / "start-worker.sh"), "send", enter=beta.enter, env=env) as worker:
-            with node(str(SCRIPTS / "start-master.sh"), "send", enter=alpha.enter, env=env) as master:
+def test_a_node_that_is_there_twice_is_refused(free_port_base: int) -> None:
+    """Of three nodes two say that they are node 1: all three hear it."""
+    flags = {"nnodes": 3, "nproc_per_node": 1, "master_port": free_port_base}
+    nodes = [(Node.of({**flags, "node_rank": rank}, None, "gloo"), {}) for rank in (0, 1, 1)]
+    assert set(meet_in_vain(*nodes)) == {"node 1 is there twice: give every node a --node_rank of its own"}
+
+
+def test_an_arm_that_hangs_is_ended_and_told(
+    free_port_base: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """That it comes to no end is the experiment: exit code 0, and who tells more."""
+    monkeypatch.setattr(by_hand, "_MEET_S", 1.5)
+    deadlock = load("deadlock")
+    brief = replace(deadlock, arms=(replace(deadlock.arms[0], limit_s=0.5),))
+    node = Node.of({"master_port": free_port_base, "nproc_per_node": 2}, None, "gloo")
+    assert by_hand.run(brief, node, None, {}) == 0
+    said = capfd.readouterr().err
+    assert "recv recv: Ranks 0 and 1 both receive first" in said
+    assert "recv recv: 2 of 2 ranks of this node hung, and were ended" in said
+
+
+@dataclass(frozen=True)
+class TwoNodes:
+    """What a master and a worker said, each on a virtual host, when the master's port was in use."""
+
+    busy_port: int
+    master: str
+    worker: str
+    have_names: bool
+
+    @property
+    def facts(self) -> list[dict[str, object]]:
+        found = facts_in(self.master) + facts_in(self.worker)
+        return sorted(found, key=lambda fact: int(str(fact["global_rank"])))
+
+
+HOLD = (
+    "import sys, rollcall.ports as p; s = p.listen(sys.argv[1], int(sys.argv[2])); print(flush=True); sys.stdin.read()"
+)
+
+
+@contextmanager
+def busy(host: virtual.VirtualHost, port: int) -> Iterator[None]:
+    """Somebody else on that host has the port."""
+    words = [*host.enter, sys.executable, "-c", HOLD, host.address, str(port)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout
+        holder.stdout.readline()
+        try:
+            yield
+        finally:
+            holder.kill()
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> TwoNodes:
+    """The two start scripts: the worker first."""
+    port = find_free_port()
+    with virtual.hosts(2, tell=lambda _: None) as (alpha, beta), busy(alpha, port):
+        env = {"MASTER_ADDR": alpha.address, "MASTER_PORT": str(port), "PROCESSES": "2", "PYTHON": sys.executable}
+        with node(str(SCRIPTS / "start-worker.sh"), "barrier", enter=beta.enter, env=env) as worker:
+            with node(str(SCRIPTS / "start-master.sh"), "barrier", enter=alpha.enter, env=env) as master:
                 first, _ = master.communicate(timeout=120)
             second, _ = worker.communicate(timeout=120)
         assert (master.returncode, worker.returncode) == (0, 0), first + second
-        (one,), (other,) = facts_in(first), facts_in(second)
-        assert (one["nnodes"], one["node_rank"], other["node_rank"]) == (2, 0, 1)
-        if alpha.enter:
-            assert (one["hostname"], other["hostname"]) == ("host-1", "host-2")
-        assert "rank 1: before: 0, after: 1" in second
+        return TwoNodes(port, first, second, bool(alpha.enter))
+
+
+def test_two_nodes_are_one_world(two_nodes: TwoNodes) -> None:
+    """Ranks are counted through both, and know both hosts."""
+    seats = [(fact["node_rank"], fact["local_rank"]) for fact in two_nodes.facts]
+    assert seats == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert {fact["nnodes"] for fact in two_nodes.facts} == {2}
+    if two_nodes.have_names:
+        assert [fact["hostname"] for fact in two_nodes.facts] == ["host-1", "host-1", "host-2", "host-2"]
+
+
+def test_a_port_in_use_is_passed_over_by_all(two_nodes: TwoNodes) -> None:
+    """The master takes the next free one, and tells everybody."""
+    taken = {str(fact["master_port"]) for fact in two_nodes.facts}
+    assert len(taken) == 1
+    assert taken != {str(two_nodes.busy_port)}
+    assert f"port {two_nodes.busy_port} is in use" in two_nodes.master
+
+
+def test_by_hand_no_result_precedes_a_message(two_nodes: TwoNodes) -> None:
+    """On each node all messages come first, with the barrier."""
+    for said in (two_nodes.master, two_nodes.worker):
+        assert said.count(BARRIER) == said.count(RESULTS) == 2
+        assert said.rindex(BARRIER) < said.index(RESULTS)
 
 
 @pytest.fixture

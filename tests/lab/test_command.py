@@ -6,40 +6,103 @@ import re
 import subprocess
 import sys
 from base64 import b64encode
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rollcall import RankError
+from rollcall.cli import app
+from rollcall.errors import UsageError
+from rollcall.explain.verdict import explain
 from rollcall.lab import NAMES, perform
-from rollcall.lab.experiment import Claim, Settings, Verdict, load
+from rollcall.lab.experiment import Claim, Results, Settings, Verdict, load
+from rollcall.launch.runs import all_runs
+from rollcall.report import logs
 from tests.launch.conftest import Runner, rollcall  # noqa: F401
 
 
 def test_the_lab_lists_its_experiments(rollcall: Runner) -> None:  # noqa: F811
-    """Sixteen, each with the question that it answers, and without importing torch."""
+    """Sixteen, each with the question that it answers."""
     shown = rollcall("lab")
     assert shown.code == 0
     assert all(name in shown.out for name in NAMES)
     assert "does order hold without a barrier?" in shown.out
-    listed = json.loads(rollcall("lab", "--json").out)
-    assert [each["name"] for each in listed] == list(NAMES)
 
 
-def test_one_experiment_as_json_with_its_picture(rollcall: Runner) -> None:  # noqa: F811
-    """Nothing but JSON on stdout: verdict, numbers, claims, results; the picture is a PNG in the run's folder."""
-    ran = rollcall("lab", "barrier", "-n", "2", "--trials", "5", "--json")
+def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same sixteen, in order."""
+    app(["lab", "--json"], standalone_mode=False)
+    assert [each["name"] for each in json.loads(capsys.readouterr().out)] == list(NAMES)
+
+
+@dataclass(frozen=True)
+class Lab:
+    """What `rollcall lab barrier -n 2 --trials 5 --json` printed, and the folder that it left."""
+
+    told: dict[str, Any]
+    folder: Path
+    runs: str
+    report: str
+
+
+@pytest.fixture(scope="module")
+def barrier(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    runner = Runner(tmp_path_factory.mktemp("lab"))
+    ran = runner("lab", "barrier", "-n", "2", "--trials", "5", "--json")
     assert ran.code == 0, ran.err
-    told = json.loads(ran.out)
+    folder = runner.latest().resolve()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROLLCALL_DIR", runner.env["ROLLCALL_DIR"])
+        runs = "\n".join(" ".join(run["command"]) for run in all_runs())
+        app(["report"], standalone_mode=False)  # of the newest, which is this
+    return Lab(json.loads(ran.out), folder, runs, (folder / "report.html").read_text())
+
+
+def test_one_experiment_as_json(barrier: Lab) -> None:
+    """Nothing but JSON on stdout: verdict, numbers, claims, results; the same is in the run's folder."""
+    told = barrier.told
     assert (told["experiment"], told["ranks"], told["trials"]) == ("barrier", 2, 5)
     assert told["numbers"]["barrier"]["inversions"] == 0
     assert told["violations"] == []
-    picture = Path(told["picture"])
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert json.loads((picture.parents[1] / "lab.json").read_text()) == told
-    assert "lab-barrier" in os.path.realpath(rollcall.latest())
-    assert "lab barrier" in rollcall("runs").out
+    assert json.loads((barrier.folder / "lab.json").read_text()) == told
+
+
+def test_an_experiment_is_a_run(barrier: Lab) -> None:
+    """`rollcall runs` lists it as it was typed, and its picture is a PNG in its folder."""
+    assert "rollcall lab barrier -n 2 --trials 5 --json" in barrier.runs
+    assert "lab-barrier" in barrier.folder.name
+    assert Path(barrier.told["picture"]).read_bytes().startswith(b"\x89PNG")
+    assert Path(barrier.told["picture"]).parents[1] == barrier.folder
+
+
+def test_the_report_of_an_experiment_shows_its_picture_and_its_verdict(barrier: Lab) -> None:
+    """`rollcall report` right after: one file, with both in it."""
+    assert b64encode(Path(barrier.told["picture"]).read_bytes()).decode() in barrier.report
+    sentence = barrier.told["sentence"]
+    assert escape(f"Does order hold without a barrier? {sentence[0].upper()}{sentence[1:]}.") in barrier.report
+
+
+def test_one_trial_of_an_experiment_is_recorded(barrier: Lab) -> None:
+    """One, however many were measured: every barrier of its four arms is there, on both ranks."""
+    explanation = explain(barrier.folder)
+    assert explanation.outcome == "ok"
+    for rank in explanation.run.ranks.values():
+        barriers = [op for op in rank.ops if op.site and op.site.file.endswith("lab/barrier.py")]
+        assert len(barriers) == 4 + 2 + 1  # all begin together; two arms have one; and the origin's own
+    assert set(explanation.run.ranks) == {0, 1}
+
+
+def test_the_ranks_of_an_experiment_have_said_the_origins_lines(barrier: Lab) -> None:
+    """In the run's logs, with their times: facts, message, result."""
+    lines, _ = logs.read(barrier.folder)
+    assert all(line.time_ns for line in lines)
+    for rank in (0, 1):
+        said = [line.text for line in lines if line.rank == rank]
+        assert any('"global_rank": ' + str(rank) in line for line in said)
+        assert said[-1].endswith("Results: [[1, 2, 3]]")
 
 
 @pytest.mark.parametrize(
@@ -47,6 +110,7 @@ def test_one_experiment_as_json_with_its_picture(rollcall: Runner) -> None:  # n
     [
         (["lab", "bariere"], "did you mean barrier?"),
         (["lab", "barrier", "-n", "1"], "barrier needs 2 ranks or more"),
+        (["lab", "barrier", "-n", "5000"], "-n 5000 is too many"),
         (["lab", "barrier", "--trials", "0"], "--trials 0 measures nothing"),
         (["lab", "ring", "--backend", "smoke"], "backend is 'smoke'"),
         (["lab", "hosts", "-n", "3"], "cannot be shared"),
@@ -65,9 +129,6 @@ def test_one_experiment_as_json_with_its_picture(rollcall: Runner) -> None:  # n
 )
 def test_bad_usage_is_one_sentence(words: list[str], sentence: str) -> None:
     """Exit code 2, and what to do."""
-    from rollcall.cli import app
-    from rollcall.errors import UsageError
-
     with pytest.raises(UsageError, match=re.escape(sentence)) as caught:
         app(words, standalone_mode=False)
     assert caught.value.exit_code == 2
@@ -90,8 +151,35 @@ def test_a_violated_invariant_is_exit_code_1(tmp_path: Path, monkeypatch: pytest
     assert (facts["outcome"], facts["exit_code"]) == ("failed", 1)
 
 
+def test_one_that_cannot_be_measured_does_not_end_the_whole_lab(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is named, its run is noted as failed, the next one runs; exit code 1."""
+
+    def refuse(results: Results) -> Verdict:
+        raise UsageError("these clocks tell no order")
+
+    monkeypatch.setenv("ROLLCALL_DIR", str(tmp_path))
+    monkeypatch.setattr(perform, "NAMES", ("hello", "backends"))
+    monkeypatch.setattr(
+        perform, "load", lambda name: replace(load(name), judge=refuse) if name == "hello" else load(name)
+    )
+    assert perform.all_of_them(lambda _: Settings(1, 1), as_json=False, with_picture=False) == 1
+    said = capfd.readouterr()
+    assert "hello could not be measured: these clocks tell no order" in said.err
+    assert "1 experiments in" in said.out
+    outcomes = {run["name"].rpartition("-")[2]: run["outcome"] for run in all_runs()}
+    assert outcomes == {"hello": "failed", "backends": "ok"}
+
+
+def test_what_comes_out_the_same_is_done_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """`--trials 5` of a deadlock is told, not believed."""
+    assert perform.check(load("deadlock"), Settings(2, 5)).trials == 1
+    assert "it is done once, not 5 times" in capfd.readouterr().err
+
+
 def test_an_experiment_runs_under_torchrun(tmp_path: Path) -> None:
-    """`torchrun -m rollcall.lab.send`: the world is torchrun's, and rank 0 states the verdict."""
+    """The world is torchrun's, rank 0 states the verdict, and both ranks are recorded."""
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     words = [torchrun, "--standalone", "--nproc-per-node", "2", "-m", "rollcall.lab.send", "--trials", "2"]
     words += ["--no-picture"]
@@ -100,21 +188,20 @@ def test_an_experiment_runs_under_torchrun(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("verdict: all 2 ranks began with 0 and ended with 1") == 1
     assert json.loads((tmp_path / "runs" / "latest" / "lab.json").read_text())["ranks"] == 2
+    assert set(explain(tmp_path / "runs" / "latest").run.ranks) == {0, 1}
 
 
-def test_the_picture_is_in_the_runs_report(rollcall: Runner) -> None:  # noqa: F811
-    """`rollcall run -m rollcall.lab.send`, then `rollcall report`: one file, with the picture in it."""
+def test_under_rollcall_run_the_picture_is_that_runs(rollcall: Runner) -> None:  # noqa: F811
+    """`rollcall run -m rollcall.lab.send`: it is recorded as any other program, and its picture is beside its rings."""
     assert rollcall("run", "-n", "2", "-m", "rollcall.lab.send", "--trials", "2").code == 0
-    ran = rollcall("report")
-    assert ran.code == 0, ran.err
-    picture = (rollcall.latest() / "pictures" / "send.png").read_bytes()
-    assert b64encode(picture).decode() in (rollcall.latest() / "report.html").read_text()
+    assert (rollcall.latest() / "pictures" / "send.png").read_bytes().startswith(b"\x89PNG")
+    assert len(list((rollcall.latest() / "rings" / "attempt-0").glob("*.ring"))) == 2
 
 
 def test_one_arm_runs_under_rollcall_run_and_is_explained(rollcall: Runner) -> None:  # noqa: F811
     """A deadlock of the lab, live: it hangs, is ended, and named with its line."""
     words = ["-m", "rollcall.lab.deadlock", "--arm", "recv recv"]
-    ran = rollcall("run", "-n", "2", "--hang-after", "2", "--on-hang", "stop", "--grace", "1", *words)
+    ran = rollcall("run", "-n", "2", "--hang-after", "1", "--on-hang", "stop", "--grace", "1", *words)
     assert ran.code == 124
     assert "p2p-deadlock" in ran.err
     assert "deadlock.py" in ran.err

@@ -116,7 +116,7 @@ def load(folder: Path, attempt: int | None = None) -> Run:
             f"nobody compared the clocks of {', '.join(sorted(hosts))}: who waited for whom is not told"
         )
     problems = tuple(files.problems)
-    outcome = facts.get("outcome") or _outcome(ranks, world_size)
+    outcome = told.get("outcome") or facts.get("outcome") or _outcome(ranks, world_size)
     return Run(
         folder.name,
         number,

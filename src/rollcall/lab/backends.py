@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_bytes, in_time, median
+from rollcall.lab.progress import track
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,9 +80,9 @@ def measure(world: "World", trials: int) -> dict[str, Any]:
     gpu = choose_gpu(world)
     gloo, nccl = make_group("gloo", world), make_group("nccl", world)
     timed: dict[str, dict[str, list[float]]] = {}
-    for size in SIZES_BYTES:
+    for size in track(SIZES_BYTES):
         ways = make_ways(size, gpu, gloo, nccl)
-        for trial in range(-1, trials):  # the first one warms up
+        for trial in track(range(-1, trials)):  # the first one warms up
             for name, way in ways.items():
                 dist.barrier(group=gloo)
                 took = seconds(way, gpu)

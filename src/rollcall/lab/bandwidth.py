@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from rollcall.errors import UsageError
 from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_bytes, in_time, percentile
+from rollcall.lab.progress import track
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,6 +32,7 @@ LARGEST_BYTES = 1 << 30
 WARM_UP = 2
 LEAST_TRIALS = 3
 BUDGET_S = 20.0  # large sizes get fewer trials where so much time would be passed
+SHOWN_WITH = {"largest": "16MB"}  # for the record: what a timeline shows does not get better with gigabytes
 COPIES = 2  # the tensor, and what the backend needs beside it
 
 
@@ -69,13 +71,13 @@ def measure(world: "World", trials: int, largest: str = "1GB") -> dict[str, Any]
     dist.broadcast_object_list(plan, device=world.device)
     seconds: dict[str, list[float]] = {}
     began = time.monotonic()
-    for number, size in enumerate(plan[0]):
+    for number, size in enumerate(track(plan[0])):
         tensor = torch.zeros(size // 4, device=world.device)
         warm = [time_once(tensor, world) for _ in range(WARM_UP if size < 256 << 20 else 1)]
         left_s = max(0.0, BUDGET_S - (time.monotonic() - began)) / (len(plan[0]) - number)
         count: list[Any] = [max(LEAST_TRIALS, min(trials, int(left_s / warm[-1])))]
         dist.broadcast_object_list(count, device=world.device)
-        seconds[str(size)] = [time_once(tensor, world) for _ in range(min(trials, count[0]))]
+        seconds[str(size)] = [time_once(tensor, world) for _ in track(range(min(trials, count[0])))]
         del tensor
     return {"seconds": seconds}
 

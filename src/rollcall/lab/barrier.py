@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollcall.errors import UsageError
 from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, median
+from rollcall.lab.progress import track
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +52,7 @@ def measure(world: "World", trials: int) -> dict[str, Any]:
     """All four arms in turn, so that whatever else this machine does meets them all alike."""
     times: dict[str, list[list[int]]] = {arm: [] for arm in ARMS_OF_A_TRIAL}
     slow_rank = world.size - 1
-    for _ in range(trials):
+    for _ in track(range(trials)):
         for arm, (with_barrier, has_slow_rank) in ARMS_OF_A_TRIAL.items():
             world.barrier()  # all begin together
             times[arm].append(trial(world, with_barrier, has_slow_rank and world.rank == slow_rank))
@@ -199,7 +200,7 @@ def _draw_trial(results: Results, axes: "Axes") -> None:
         for rank, (message, past, result) in enumerate(times):
             y, colour = base + rank, colour_of(rank)
             at = [(ns - start) / 1e6 for ns in (message, past, result)]
-            axes.barh(y, SLOW_S * 1.35e3, color=PALE, height=0.08, zorder=0)
+            axes.axhline(y, color=PALE, lw=2, zorder=0)
             axes.plot(at[:2], [y, y], color=colour, lw=6, alpha=0.35, solid_capstyle="butt")
             axes.scatter(at[0], y, marker="o", s=42, color=colour, zorder=3)
             axes.scatter(at[2], y, marker="D", s=42, facecolor="white", edgecolor=colour, lw=1.8, zorder=4)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_bytes
+from rollcall.lab.progress import track
 from rollcall.lab.wire import sent_bytes
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def try_reduce_op(name: str, world: "World") -> Any:
 def measure(world: "World", trials: int) -> dict[str, Any]:
     return {
         "seen": {name: before_and_after(name, world) for name in COLLECTIVES},
-        "bytes": {name: [count_bytes(name, world) for _ in range(trials)] for name in COLLECTIVES},
+        "bytes": {name: [count_bytes(name, world) for _ in track(range(trials))] for name in track(COLLECTIVES)},
         "reduce_ops": {name: try_reduce_op(name, world) for name in REDUCE_OPS},
     }
 

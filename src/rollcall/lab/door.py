@@ -23,40 +23,43 @@ _NEXT_PORTS = 32  # how far node 0 looks for a free port, and the others for nod
 _JOIN_S = 300.0
 _GREET_S = 1.0
 _LEAVE_S = 60.0
-_MUST_AGREE = ("experiment", "nnodes", "nproc_per_node", "world_size", "backend", "init_method")
+_OPTIONS = ("arm", "largest", "run_with_no_barrier")  # what else the user may have chosen
+_MUST_AGREE = ("experiment", "nnodes", "nproc_per_node", "world_size", "backend", "init_method", *_OPTIONS)
 
 
 @contextlib.contextmanager
-def meet(experiment: str, node: Node) -> Iterator[tuple[Node, str]]:
+def meet(experiment: str, node: Node, options: dict[str, Any] | None = None) -> Iterator[tuple[Node, str]]:
     """The node as all have agreed on it, with our own address; node 0 serves the store until all have left."""
+    card = _card(experiment, node, options or {})
     if node.init_method.startswith("file:"):
         yield node, ""  # the file is the meeting place, and rollcall.init compares the flags
     elif node.node_rank == 0:
-        with _host(experiment, node) as agreed:
+        with _host(card, node) as agreed:
             yield agreed, resolve(node.master_addr)[1]
     else:
-        with _visit(experiment, node) as agreed_and_address:
+        with _visit(card, node) as agreed_and_address:
             yield agreed_and_address
 
 
-def _card(experiment: str, node: Node) -> dict[str, Any]:
+def _card(experiment: str, node: Node, options: dict[str, Any]) -> dict[str, Any]:
     method = node.init_method.partition(":")[0]
     here = {"host": get_hostname(), "pid": get_process_id()}
-    return {**asdict(node), "init_method": method, "experiment": experiment, **here}
+    chosen = {name: options.get(name) for name in _OPTIONS}
+    return {**asdict(node), "init_method": method, "experiment": experiment, **chosen, **here}
 
 
 # ---- node 0
 
 
 @contextlib.contextmanager
-def _host(experiment: str, node: Node) -> Iterator[Node]:
+def _host(card: dict[str, Any], node: Node) -> Iterator[Node]:
     from torch.distributed import TCPStore
 
     _, address = resolve(node.master_addr)
     stays_here = node.nnodes == 1 or address.startswith("127.") or address == "::1"
     listener, port = _listen(address if stays_here else EVERYWHERE, node.master_port)
     with contextlib.ExitStack() as guests:
-        callers = _receive(listener, _card(experiment, node), node)
+        callers = _receive(listener, card, node)
         for caller in callers:
             guests.enter_context(caller)
         names.have_torch_give_up()  # looking up the names of its peers, where nobody may answer
@@ -131,10 +134,12 @@ def _differences(own: dict[str, Any], other: dict[str, Any]) -> str:
     for name in _MUST_AGREE:
         if own[name] != other.get(name):
             flag = "experiment" if name == "experiment" else f"--{name}"
+            theirs, ours = other.get(name), own[name]
+            told = f"no {flag}" if theirs is None else flag if theirs is True else f"{flag} {theirs}"
+            against = "not" if ours is None else "it" if ours is True else ours
             return (
-                f"node {other.get('node_rank')} (process {other.get('pid')} on {other.get('host')}) has {flag}"
-                f" {other.get(name)}, node 0 (process {own['pid']} on {own['host']}) has {own[name]}: give all nodes"
-                f" the same"
+                f"node {other.get('node_rank')} (process {other.get('pid')} on {other.get('host')}) has {told},"
+                f" node 0 (process {own['pid']} on {own['host']}) has {against}: give all nodes the same"
             )
     return ""
 
@@ -158,11 +163,11 @@ def _wait_for_goodbyes(callers: list[socket.socket]) -> None:
 
 
 @contextlib.contextmanager
-def _visit(experiment: str, node: Node) -> Iterator[tuple[Node, str]]:
+def _visit(card: dict[str, Any], node: Node) -> Iterator[tuple[Node, str]]:
     door = _find_door(node)
     with door:
         own_address = str(door.getsockname()[0])
-        _tell(door, {"greeting": _GREETING, **_card(experiment, node)})
+        _tell(door, {"greeting": _GREETING, **card})
         door.settimeout(_JOIN_S)
         try:
             answer = _hear(door)

@@ -60,7 +60,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the worlds of an experiment that needs several. After `limit_s` it is taken to hang, and ended."""
+    """One of the worlds of an experiment that needs several. After `limit_s` it is taken to hang, and ended.
+
+    Where it may hang, time counts from the last op that any rank has entered.
+    """
 
     name: str
     about: str
@@ -101,6 +104,8 @@ class Experiment:
     next: tuple[str, ...]
     arms: tuple[Arm, ...]
     once: Callable[..., None] | None
+    shown_arm: str  # the one of whose world the run keeps the recording
+    shown_with: dict[str, Any]  # what the recorded trial takes in place of the user's options
 
     @property
     def module(self) -> str:
@@ -110,7 +115,8 @@ class Experiment:
         for arm in self.arms:
             if arm.name == name:
                 return arm
-        raise UsageError(f"{self.name} has no arm {name!r}: it has {', '.join(a.name for a in self.arms) or 'none'}")
+        known = ", ".join(repr(arm.name) for arm in self.arms) or "none"
+        raise UsageError(f"{self.name} has no arm {name!r}: it has {known}")
 
     def takes(self, parameter: str) -> bool:
         """Whether an option of single experiments is for this one."""
@@ -154,6 +160,8 @@ def load(name: str) -> Experiment:
         next=module.NEXT,
         arms=arms,
         once=getattr(module, "once", None),
+        shown_arm=getattr(module, "SHOWN_ARM", arms[-1].name if arms else ""),
+        shown_with=getattr(module, "SHOWN_WITH", {}),
     )
 
 

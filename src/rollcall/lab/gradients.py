@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, median
+from rollcall.lab.progress import track
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -139,7 +140,7 @@ def measure(world: "World", trials: int) -> dict[str, Any]:
     apart: dict[str, list[list[float]]] = {}
     averaged: dict[str, int] = {}
     spread: dict[str, list[float]] = {}
-    for seed in range(trials):
+    for seed in track(range(trials)):
         inputs, targets = make_batch(seed, world)
         mine = slice(world.rank * ROWS_PER_RANK, (world.rank + 1) * ROWS_PER_RANK)
         alone, _ = train(make_model(seed, world.device), inputs, targets, world.size, nothing)

@@ -33,6 +33,7 @@ ARMS = (
         may_fail=True,
     ),
 )
+SHOWN_ARM = "two groups"
 
 
 def two_groups(world: "World") -> dict[str, Any]:

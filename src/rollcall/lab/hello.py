@@ -4,6 +4,7 @@ Who is here? Every rank tells the thirteen facts that it knows about itself, wha
 backends its torch has. Then the ranks part and meet again in two other places: over TCP, and in a file.
 """
 
+import json
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,6 @@ def meet_elsewhere(world: "World") -> dict[str, list[int]]:
             met[method.partition("/")[0] + "//"] = [again.rank, again.size]
     if world.is_first:
         Path(path).parent.rmdir()
-    rollcall.init(world.info.backend).barrier()  # back to where we were, for whoever has started us
     return met
 
 
@@ -72,8 +72,9 @@ def judge(results: Results) -> Verdict:
     met = sorted(results[0]["met"])
     backends = results[0]["backends"]
     return Verdict(
-        f"{size} ranks are here, on {len(hosts)} host{'s' * (len(hosts) > 1)} ({', '.join(hosts)}), over"
-        f" {facts[0]['backend']}; they met by {', '.join(met)}; this torch has {', '.join(backends)}",
+        f"{size} rank{'s are' if size > 1 else ' is'} here, on {len(hosts)} host{'s' * (len(hosts) > 1)}"
+        f" ({', '.join(hosts)}), over {facts[0]['backend']}; they met by {', '.join(met)};"
+        f" this torch has {', '.join(backends)}",
         {"ranks": size, "hosts": hosts, "backends": backends, "met": met, "facts": facts},
         (
             Claim("every rank knows thirteen facts", all(len(fact) == 13 for fact in facts)),
@@ -92,6 +93,11 @@ def judge(results: Results) -> Verdict:
                 "Thirteen facts of every rank",
                 ("fact", *(f"rank {rank}" for rank in range(size))),
                 tuple((name, *(str(fact[name]) for fact in facts)) for name in facts[0]),
+            ),
+            Table(
+                "The same as JSON",
+                ("rank", "what it logs"),
+                tuple((str(rank), json.dumps(fact)) for rank, fact in enumerate(facts)),
             ),
             Table(
                 "What the walkthrough displays",

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from rollcall.lab.experiment import Arm, Claim, Results, Table, Verdict, in_bytes, in_time, median
+from rollcall.lab.progress import track
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,7 +51,7 @@ def measure(world: "World", arm: str, trials: int) -> dict[str, Any]:
     small, gradient = torch.ones(1, device=world.device), torch.ones(GRADIENT_BYTES // 4, device=world.device)
     dist.all_reduce(gradient.clone())  # the first one warms up
     seconds: dict[str, list[float]] = {"4 B": [], "1 MB": [], "step": []}
-    for _ in range(trials):
+    for _ in track(range(trials)):
         seconds["4 B"].append(time_all_reduce(small, world))
         seconds["1 MB"].append(time_all_reduce(gradient.fill_(1), world))
         seconds["step"].append(time_step(gradient.fill_(1), world))

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, less, median
+from rollcall.lab.progress import track
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,7 +94,7 @@ def measure(world: "World", trials: int) -> dict[str, Any]:
         "read early": [],
         "read after wait": [],
     }
-    for value in range(1, trials + 1):
+    for value in track(range(1, trials + 1)):
         seen["recv, then work"].append(receive(world, overlap=False))
         seen["irecv, work, wait"].append(receive(world, overlap=True))
         seen["overwritten early"].append(overwrite(world, value, wait_first=False))

@@ -100,6 +100,7 @@ ARMS = tuple(
     else Arm(name, (way.__doc__ or "").strip(), limit_s=HANG_S, may_fail=True)
     for name, way in WAYS.items()
 )
+SHOWN_ARM = "order"
 
 
 def measure(world: "World", arm: str, trials: int) -> Values:
@@ -160,7 +161,8 @@ def judge(results: Results) -> Verdict:
 
 def _shown(ending: dict[str, Any], rank: int) -> str:
     if ending["errors"][rank]:
-        return str(ending["errors"][rank])[:60]
+        said = str(ending["errors"][rank])
+        return said if len(said) <= 60 else f"{said[:59]}…"
     values = ending["values"][rank]
     return " ".join(f"{value:.3g}" for value in values) if values else "no result"
 

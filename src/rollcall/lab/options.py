@@ -1,14 +1,18 @@
 """The command line of the lab: `rollcall lab NAME`, and `python -m rollcall.lab.NAME` with the same options."""
 
+import functools
+import inspect
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from rollcall.errors import RollcallError, UsageError, say
+from rollcall.lab.experiment import question_of
 
 _LARGEST_OF_ALL = "64MB"  # of bandwidth, where it is one of sixteen
 _BY_HAND = "Run it once, node by node, as the origin's programs were"
@@ -16,9 +20,8 @@ _BY_HAND = "Run it once, node by node, as the origin's programs were"
 
 def _flag(help_text: str, name: str) -> Any:
     """One of the origin's flags, under its own name and with dashes."""
-    return typer.Option(
-        f"--{name}", f"--{name.replace('_', '-')}", help=help_text, rich_help_panel=_BY_HAND, show_default=False
-    )
+    names = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
+    return typer.Option(*names, help=help_text, rich_help_panel=_BY_HAND, show_default=False)
 
 
 def lab(
@@ -46,6 +49,7 @@ def lab(
         str | None, typer.Option(help="bandwidth: the largest size, such as 64MB.", show_default=False)
     ] = None,
     results: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    recorded: Annotated[bool, typer.Option("--recorded", hidden=True)] = False,
     master_addr: Annotated[str | None, _flag("The address of node 0.", "master_addr")] = None,
     master_port: Annotated[int | None, _flag("Its port; if busy, the next free one.", "master_port")] = None,
     nnodes: Annotated[int | None, _flag("How many nodes.", "nnodes")] = None,
@@ -116,7 +120,7 @@ def lab(
         if given or virtual_hosts is not None or (ranks is not None and ranks != place.world_size):
             what = f"--{given[0]}" if given else "--virtual-hosts" if virtual_hosts is not None else "-n"
             raise UsageError(f"{place.launcher} has started this rank already, and knows better: leave {what} out")
-        raise typer.Exit(in_world.run(experiment, settings, place, arm, results, json, not no_picture))
+        raise typer.Exit(in_world.run(experiment, settings, place, arm, results, recorded, json, not no_picture))
     if given or run_with_no_barrier:
         from rollcall.lab import by_hand
         from rollcall.lab.node import Node
@@ -133,13 +137,28 @@ def lab(
     raise typer.Exit(perform.one(experiment, settings, json, not no_picture))
 
 
+def _with_name(name: str) -> Callable[..., None]:
+    """The command without its argument."""
+
+    @functools.wraps(lab)
+    def one(**options: Any) -> None:
+        lab(name, **options)
+
+    one.__doc__ = f"{question_of(name)}\n\nThe same as `rollcall lab {name}`."
+    signature = inspect.signature(lab)
+    one.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[parameter for parameter in signature.parameters.values() if parameter.name != "name"]
+    )
+    return one
+
+
 def main(file: str) -> None:
     """`python -m rollcall.lab.NAME`: the same options, with the name known."""
     name = Path(file).stem
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    app.command(context_settings={"help_option_names": ["-h", "--help"]})(lab)
+    app.command(context_settings={"help_option_names": ["-h", "--help"]})(_with_name(name))
     try:
-        app(args=[name, *sys.argv[1:]], prog_name=f"python -m rollcall.lab.{name}")
+        app(prog_name=f"python -m rollcall.lab.{name}")
     except RollcallError as error:
         say(error)
         sys.exit(error.exit_code)

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, less, median
+from rollcall.lab.progress import track
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,7 +136,7 @@ def measure(world: "World", trials: int) -> dict[str, Any]:
     ways = make_ways(world, events)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     timeline: dict[str, Events] = {}
-    for _ in range(WARM_UP + trials):
+    for _ in track(range(WARM_UP + trials)):
         for name, step in ways.items():
             world.barrier()
             events.clear()

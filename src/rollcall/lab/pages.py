@@ -90,7 +90,17 @@ python -m rollcall.lab.ring   # the same; also torchrun --nproc-per-node 4 -m ro
 
 A claim with ✓ held in the run behind the page. A claim that must hold on every machine is an invariant: where one is
 violated, the command ends with exit code 1. A claim that was only looked for, and not seen, is told as that, with exit
-code 0. Bad usage is exit code 2. What was measured stays in the run's folder: `lab.json`, and `pictures/`.
+code 0. Bad usage is exit code 2. What was measured stays in the run's folder: `lab.json`, and `pictures/`. In the code,
+`track` counts trials for the progress bar, and does nothing else.
+
+## Afterwards
+
+Every experiment is a run: `rollcall runs` lists it, `rollcall report` shows its picture and verdict with the timeline
+and the words of its ranks, and `rollcall explain` says who waited for whom. A recorder would be measured with what it
+records, so an experiment measures without one; then the same ranks meet once more, for one trial that is recorded.
+Where each arm has a world of its own, since it may crash or hang, all arms are recorded; the report shows the one that
+shows most, and `rollcall report .rollcall/runs/latest/arms/recv-recv` another (of arms on virtual hosts, `runs/latest`
+below that).
 
 [By hand](by-hand.md): the same programs node by node, with the flags of the notes that this began with.
 """

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_bytes, in_time, median
+from rollcall.lab.progress import track
 from rollcall.lab.wire import sent_bytes
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def compare(world: "World", elements: int) -> dict[str, Any]:
 def time_all(world: "World", trials: int) -> list[dict[str, Any]]:
     """Seconds for naive, ring and library, for every size, on 2, 3 … ranks; the others sit and wait."""
     timed = []
-    for ranks in range(2, world.size + 1):
+    for ranks in track(range(2, world.size + 1)):
         group = dist.new_group(list(range(ranks)))
 
         def library(tensor: torch.Tensor, rank: int, size: int, group: Any = group) -> None:
@@ -120,9 +121,9 @@ def time_all(world: "World", trials: int) -> list[dict[str, Any]]:
             "library": library,
         }
         if world.rank < ranks:
-            for size in SIZES_BYTES:
+            for size in track(SIZES_BYTES):
                 tensor = torch.ones(size // 4, device=world.device)
-                for _ in range(trials + 1):  # the first one warms up
+                for _ in track(range(trials + 1)):  # the first one warms up
                     for name, way in ways.items():
                         dist.barrier(group=group)
                         began = time.monotonic()

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, median
+from rollcall.lab.progress import track
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,12 +60,12 @@ def measure(world: "World", trials: int) -> dict[str, Any]:
     weight = torch.eye(WIDTH, device=world.device)
     seconds: list[dict[str, Any]] = []
     sums = []
-    for count in list_counts(world.size):
+    for count in track(list_counts(world.size)):
         group = dist.new_group(list(range(count)))
         if world.rank < count:
             rows = {"strong": ROWS // count, "weak": ROWS}
-            for kind, mine in rows.items():
-                times = [step(mine, weight, group) for _ in range(trials + 1)]
+            for kind, mine in track(rows.items()):
+                times = [step(mine, weight, group) for _ in track(range(trials + 1))]
                 seconds.append({"ranks": count, "kind": kind, "rows": mine * count, "s": times[1:]})
             total = torch.ones(1, device=world.device)
             dist.all_reduce(total, group=group)

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_bytes, in_time, median
+from rollcall.lab.progress import track
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,8 +76,13 @@ def send_to_a_late_one(world: "World", size_bytes: int) -> list[int]:
 
 
 def measure(world: "World", trials: int) -> dict[str, Any]:
-    seen = [send_one(world) for _ in range(trials)]
-    late = {str(size): [send_to_a_late_one(world, size) for _ in range(trials)] for size in SIZES_BYTES}
+    """Both in turn: what comes over, and when a send returns."""
+    seen: list[dict[str, Any]] = []
+    late: dict[str, list[list[int]]] = {str(size): [] for size in SIZES_BYTES}
+    for _ in track(range(trials)):
+        seen.append(send_one(world))
+        for size in SIZES_BYTES:
+            late[str(size)].append(send_to_a_late_one(world, size))
     return {"seen": seen, "nowhere": receive_nowhere(world), "late": late}
 
 

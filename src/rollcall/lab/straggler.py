@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from rollcall.lab.experiment import Arm, Claim, Results, Table, Verdict, in_time
+from rollcall.lab.progress import track
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,9 +39,10 @@ def step(world: "World", delay_s: float) -> None:
 def measure(world: "World", arm: str, trials: int) -> dict[str, Any]:
     """So many steps: how many, and seconds per step."""
     delay_s = int(arm.split()[0]) / 1000
+    dist.all_reduce(torch.ones(1, device=world.device))  # the first one warms up
     world.barrier()
     began = time.monotonic()
-    for _ in range(trials):
+    for _ in track(range(trials)):
         step(world, delay_s)
     return {"steps": trials, "step_s": (time.monotonic() - began) / trials}
 

@@ -18,8 +18,9 @@ from typing import Any
 
 from rollcall.errors import RankError, RollcallError, UsageError
 from rollcall.functions import raise_first
-from rollcall.lab import NAMES
+from rollcall.lab import NAMES, recording, stillness
 from rollcall.lab.experiment import Arm, Experiment, Results, Settings, load, source_of
+from rollcall.lab.meeting import meet
 from rollcall.launch.calls import Answer, CallServer
 
 # What ranks would otherwise import one by one.
@@ -61,15 +62,15 @@ def _server() -> CallServer:
     return _servers["warm"]
 
 
-def measure(experiment: Experiment, settings: Settings, folder: Path) -> Results:
-    """All ranks measure in one world."""
+def measure(experiment: Experiment, settings: Settings, folder: Path, is_recorded: bool) -> Results:
+    """All ranks measure in one world; and, where it is to be recorded, meet once more for that."""
     if settings.virtual_hosts:
-        ran = _run_on_hosts(experiment, None, settings, folder)
+        ran = _run_on_hosts(experiment, None, settings, folder, is_recorded)
         values, errors = _read(folder, settings.world_size)
         if ran.returncode:
             raise _failure(ran, errors)
         return values
-    on_rank = functools.partial(_measure, experiment.name, None, settings, None)
+    on_rank = functools.partial(_measure, experiment.name, None, settings, folder if is_recorded else None)
     answers = _server().call(on_rank, settings.ranks, timeout_s=_LIMIT_S)
     _raise_first(experiment, answers)
     return plain([answer.value for answer in answers])
@@ -89,9 +90,11 @@ def measure_arm(experiment: Experiment, arm: Arm, settings: Settings, folder: Pa
     return asdict(Ending(ended, values, errors, seconds, verdict, waits, run_s, str(run_folder)))
 
 
-def call(on_rank: Callable[[int], Any], ranks: int, env: dict[str, str]) -> list[Answer]:
+def call(
+    on_rank: Callable[[int], Any], ranks: int, env: dict[str, str], timeout_s: float | None = None
+) -> list[Answer]:
     """A function on ranks whose output is shown as it comes."""
-    return _server().call(on_rank, ranks, env=env)
+    return _server().call(on_rank, ranks, env=env, timeout_s=timeout_s)
 
 
 def plain(value: Any) -> Any:
@@ -103,37 +106,40 @@ def plain(value: Any) -> Any:
 
 
 def _measure(name: str, arm: str | None, settings: Settings, folder: Path | None, rank: int) -> Any:
-    """On a rank: make the world, measure, and leave it."""
-    from rollcall.group import init
-
+    """On a rank: make the world, measure, and leave it; and once more, for the record, where there is a folder."""
     experiment = load(name)
-    with init(settings.backend) as world:
-        world.barrier()  # who is done in no time must not leave while others still connect
-        if arm is None:
-            return experiment.measure(world, settings.trials, **settings.extras)
-        return experiment.measure(world, arm, settings.trials)
+    with meet(settings.backend) as world:
+        if arm is not None:
+            return experiment.measure(world, arm, settings.trials)
+        value = experiment.measure(world, settings.trials, **settings.extras)
+    if folder is not None:
+        recording.once_more(experiment, settings, rank, settings.ranks, folder)
+    return value
 
 
 def _measure_recorded(name: str, arm: str, settings: Settings, folder: Path, rank: int) -> Any:
     from rollcall.record import recorder
 
-    recording = recorder.begin(folder, rank, settings.ranks, attempt=0)
+    rings = recorder.begin(folder, rank, settings.ranks, attempt=0)
     try:
-        value = _measure(name, arm, settings, folder, rank)
+        value = _measure(name, arm, settings, None, rank)
     except BaseException as error:
-        recording.note_end(1, error)
+        rings.note_end(1, error)
         raise
-    recording.note_end(0, None)
+    rings.note_end(0, None)
     return value
 
 
 def _here(experiment: Experiment, arm: Arm, settings: Settings, folder: Path) -> tuple[str, list[Any], list[str], Path]:
     on_rank = functools.partial(_measure_recorded, experiment.name, arm.name, settings, folder)
-    answers = _server().call(on_rank, settings.ranks, timeout_s=arm.limit_s, capture=True)
+    is_stuck = stillness.watch(folder, settings.ranks, arm.limit_s) if arm.may_fail else None
+    limit_s = _LIMIT_S if arm.may_fail else arm.limit_s
+    answers = _server().call(on_rank, settings.ranks, timeout_s=limit_s, capture=True, is_stuck=is_stuck)
     _refuse_usage(answers)
     failed = [answer for answer in answers if answer.failed]
     ended = "failed" if failed else "hung" if any(answer.exit_code is None for answer in answers) else "well"
     _note_run(folder, ended, answers)
+    _keep_output(folder, answers)
     errors = [first_line(answer.error) if answer.failed else "" for answer in answers]
     return ended, plain([answer.value for answer in answers]), errors, folder
 
@@ -165,6 +171,14 @@ def _note_run(folder: Path, ended: str, answers: list[Answer]) -> None:
     (folder / "run.json").write_text(json.dumps({"outcome": outcome, "attempts": [attempt]}) + "\n")
 
 
+def _keep_output(folder: Path, answers: list[Answer]) -> None:
+    """What the ranks printed, where `rollcall run` would have put it."""
+    logs = folder / "logs" / "attempt-0"
+    logs.mkdir(parents=True, exist_ok=True)
+    for answer in answers:
+        (logs / f"rank-{answer.rank}.log").write_text(answer.output)
+
+
 def first_line(error: BaseException | None) -> str:
     """An error in a line, for a table."""
     first = str(error).splitlines()[0] if str(error) else ""
@@ -185,7 +199,7 @@ def _explain(folder: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]],
 def _on_hosts(
     experiment: Experiment, arm: Arm, settings: Settings, folder: Path
 ) -> tuple[str, list[Any], list[str], Path]:
-    ran = _run_on_hosts(experiment, arm, settings, folder)
+    ran = _run_on_hosts(experiment, arm, settings, folder, is_recorded=True)
     values, errors = _read(folder, _world_size(arm, settings))
     if ran.returncode == _USAGE or not (folder / "runs").exists():
         raise _failure(ran, errors)
@@ -199,19 +213,19 @@ def _world_size(arm: Arm, settings: Settings) -> int:
 
 
 def _run_on_hosts(
-    experiment: Experiment, arm: Arm | None, settings: Settings, folder: Path
+    experiment: Experiment, arm: Arm | None, settings: Settings, folder: Path, is_recorded: bool
 ) -> "subprocess.CompletedProcess[str]":
     hosts = settings.virtual_hosts or (arm.virtual_hosts if arm else None) or 1
     per_host = settings.ranks if settings.virtual_hosts else settings.ranks // hosts
     words = [sys.executable, "-m", "rollcall", "run", "--virtual-hosts", str(hosts), "-n", str(per_host)]
     if arm is None:
-        words += ["--no-record"]
+        words += ["--no-record"]  # while it measures; its ranks begin to record themselves
     else:
         words += ["--hang-after", str(arm.limit_s), "--on-hang", "stop", "--grace", "1"]
         words += ["--link", arm.link] if arm.link else []
     words += ["-m", experiment.module, "--trials", str(settings.trials), "--results", str(folder)]
     words += ["--backend", settings.backend] if settings.backend else []
-    words += ["--arm", arm.name] if arm else []
+    words += ["--arm", arm.name] if arm else ["--recorded"] if is_recorded else []
     for name, value in settings.extras.items():
         words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
     env = {**os.environ, "ROLLCALL_DIR": str(folder)}

@@ -27,6 +27,7 @@ from rollcall.launch.words import how_it_ended
 from rollcall.ports import listen
 
 STACKS_S = 1.0
+LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -79,14 +80,18 @@ class CallServer:
         timeout_s: float | None = None,
         env: dict[str, str] | None = None,
         capture: bool = False,
+        is_stuck: Callable[[], bool] | None = None,
     ) -> list[Answer]:
-        """Call `function(rank)` on every rank of a new world; after the first failure the others are ended."""
+        """Call `function(rank)` on every rank of a new world; after the first failure the others are ended.
+
+        So they are after `timeout_s`, or as soon as `is_stuck` says that nothing will come of it any more.
+        """
         if not 1 <= ranks <= MOST_RANKS_PER_HOST:
             raise UsageError(f"{ranks} ranks were asked for, but 1 to {MOST_RANKS_PER_HOST} can start on one host")
         try:
             server = self.start()
             with contextlib.ExitStack() as files:
-                answers = _Calls(server, function, ranks, env or {}, capture, files).answers(timeout_s)
+                answers = _Calls(server, function, ranks, env or {}, capture, files).answers(timeout_s, is_stuck)
             server.prepare(ranks + 1)  # the next call is likely to want as many, and a store
             return answers
         except EOFError:
@@ -138,10 +143,10 @@ class _Calls:
             extra = (payload, self._results[rank], self._stacks[rank])
             self._rank_of[server.start(request, (null, out, err), extra)] = rank
 
-    def answers(self, timeout_s: float | None) -> list[Answer]:
+    def answers(self, timeout_s: float | None, is_stuck: Callable[[], bool] | None = None) -> list[Answer]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
-            timed_out = not self._wait(deadline, until_failure=True)
+            timed_out = not self._wait(deadline, until_failure=True, is_stuck=is_stuck)
             if timed_out:
                 self._ask_for_stacks()
             elif self._has_failed():
@@ -150,13 +155,13 @@ class _Calls:
             self._end()
         return [self._answer(rank) for rank in range(len(self._results))]
 
-    def _wait(self, deadline: float | None, until_failure: bool) -> bool:
-        """Until all ranks, or the first that fails, have ended. False if the deadline came first."""
+    def _wait(self, deadline: float | None, until_failure: bool, is_stuck: Callable[[], bool] | None = None) -> bool:
+        """Until all ranks, or the first that fails, have ended. False if the deadline came first, or they are stuck."""
         while self._rank_of and not (until_failure and self._has_failed()):
             left = 3600.0 if deadline is None else deadline - time.monotonic()
-            if left <= 0:
+            if left <= 0 or (is_stuck is not None and is_stuck()):
                 return False
-            self._note(left)
+            self._note(left if is_stuck is None else min(left, LOOK_S))
         return True
 
     def _note(self, timeout_s: float) -> None:

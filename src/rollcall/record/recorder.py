@@ -260,9 +260,13 @@ class Recorder:
 
 
 def _version(tensor: Any) -> int:
-    """How often a tensor was written to, as autograd counts it; 0 where it does not."""
+    """How often a tensor was written to, as autograd counts it; 0 where it does not.
+
+    A tensor and all its parts share one count: of a part it says nothing, since another may have been written to.
+    """
     try:
-        return int(tensor._version)
+        whole = tensor._base
+        return int(tensor._version) if whole is None or whole.numel() <= tensor.numel() else 0
     except RuntimeError:  # inference tensors have no version
         return 0
 

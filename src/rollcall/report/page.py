@@ -43,7 +43,8 @@ class Content:
     waiting: Waiting
     lines: Sequence[Line]
     points: Sequence[Point]
-    pictures: Sequence[tuple[str, bytes]] = ()  # PNGs that the run has left in its folder, such as the lab's
+    # PNGs that the run has left in its folder, such as the lab's: name, content, what it says of itself
+    pictures: Sequence[tuple[str, bytes, str]] = ()
 
 
 def render(content: Content, script: str = "") -> str:
@@ -250,12 +251,13 @@ def _logs(content: Content) -> str:
     )
 
 
-def _pictures(pictures: Sequence[tuple[str, bytes]]) -> str:
+def _pictures(pictures: Sequence[tuple[str, bytes, str]]) -> str:
     if not pictures:
         return ""
     shown = "".join(
-        f'<img alt="{escape(name)}" style="max-width:100%" src="data:image/png;base64,{b64encode(data).decode()}">'
-        for name, data in pictures
+        (f"<p>{escape(words)}</p>" if words else "")
+        + f'<img alt="{escape(name)}" style="max-width:100%" src="data:image/png;base64,{b64encode(data).decode()}">'
+        for name, data, words in pictures
     )
     return f'<section id="pictures"><h2>Pictures</h2>{shown}</section>'
 

@@ -50,8 +50,14 @@ def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
         waiting=matrix.count(view, last.bars, begin_ns),
         lines=traffic.by_site(view, last.bars),
         points=traffic.by_size(view, last.bars),
-        pictures=[(path.stem, path.read_bytes()) for path in sorted(folder.glob("pictures/*.png"))],
+        pictures=[(path.stem, path.read_bytes(), _words(path)) for path in sorted(folder.glob("pictures/*.png"))],
     )
+
+
+def _words(picture: Path) -> str:
+    """What stands beside a picture, where whoever drew it has left words."""
+    words = picture.with_suffix(".txt")
+    return words.read_text(encoding="utf-8", errors="replace").strip() if words.is_file() else ""
 
 
 def attempts_of(folder: Path) -> list[int]:
