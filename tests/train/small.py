@@ -46,6 +46,7 @@ def fit(
     epochs: int = 3,
     batch_size: int = 4,
     before_step: Callable[[Trainer], None] | None = None,
+    prepare: Callable[[Trainer], None] | None = None,
     model: Callable[[], nn.Module] = make_model,
     **options: Any,
 ) -> dict[str, Any]:
@@ -56,6 +57,8 @@ def fit(
         rollcall.seed_all(1)
         trainer = make_trainer(world, model(), snapshots=folder, **options)
         _watched_trainer[:] = [trainer]
+        if prepare is not None:
+            prepare(trainer)
         loader = rollcall.prepare_dataloader(Data(), world, batch_size, seed=3)
         metrics = trainer.fit(loader, epochs)
         return {"weights": weights(trainer), "metrics": metrics, "step": trainer.step, "epoch": trainer.epoch}

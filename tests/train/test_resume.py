@@ -28,6 +28,7 @@ def die_at(step: int, rank: int, trainer: Trainer) -> None:
         (2, {"accumulate": 2, "clip_norm": 0.5, "precision": "bf16"}),
         (4, {"epochs": 4}),
         (2, {"strategy": "fsdp"}),
+        (2, {"strategy": "none"}),
         (2, {"precision": "fp16", "clip_norm": 1.0, "optimizer": partial(torch.optim.SGD, momentum=0.9)}),
     ],
 )

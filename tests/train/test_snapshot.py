@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import resource
 import shutil
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from rollcall.train import manifest, storage
 from rollcall.train.manifest import Manifest
 from rollcall.train.staging import Staging
 from rollcall.train.state import State
-from tests.train.conftest import Warm
+from tests.train.conftest import FILLER, Warm, fill
 from tests.train.small import fit, make_model
 
 PLAIN = partial(make_model, dropout=0.0, batch_norm=False)
@@ -220,20 +219,23 @@ def test_a_folder_that_is_not_writable_is_refused(ranks: Warm, tmp_path: Path) -
 
 
 def fill_disk(trainer: Any) -> None:
-    """From step 4 to 10 rank 1 can write no file of more than 2,000 bytes."""
-    if trainer.world.rank == 1 and trainer.step in (4, 10):
-        trainer.snapshot.wait()
-        limit = 2000 if trainer.step == 4 else resource.RLIM_INFINITY
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    """From step 4 to 10 there is not one byte left on the disk."""
+    if trainer.world.rank != 1 or trainer.step not in (4, 10):
+        return
+    trainer.snapshot.wait()
+    if trainer.step == 4:
+        fill(trainer.snapshot.folder)
+    else:
+        (trainer.snapshot.folder / FILLER).unlink()
 
 
-def test_a_full_disk_ends_no_training(ranks: Warm, tmp_path: Path) -> None:
-    """It is said, with the rank; the newest snapshot stays, and later ones are written again."""
-    found = ranks(partial(fit, folder=tmp_path, save_every="3 steps", before_step=fill_disk, keep=9), 2)
-    assert found[0]["step"] == 18
-    assert "the snapshot of step 6 was not written (File too large on rank 1)" in ranks.said
+def test_a_full_disk_ends_no_training(ranks: Warm, small_disk: Path) -> None:
+    """It is said, in the system's words; the newest snapshot stays, and later ones are written again."""
+    full = partial(fit, folder=small_disk, save_every="3 steps", before_step=fill_disk, keep=9)
+    assert ranks(full, 2)[0]["step"] == 18
+    assert "the snapshot of step 6 was not written (No space left on device" in ranks.said
     assert "the newest is that of step 3" in ranks.said
-    steps = [int(name[5:]) for name in sorted(os.listdir(tmp_path)) if name.startswith("step-")]
+    steps = [int(name[5:]) for name in sorted(os.listdir(small_disk)) if name.startswith("step-")]
     assert steps == [3, 12, 15, 18]
 
 

@@ -163,7 +163,7 @@ class Trainer:
         logs = self._log_every is not None and self.step % self._log_every == 0
         if not (self._watch.pulse.is_due() or saves or logs):
             return
-        asked = self._watch.look(self.step, self.epoch, self._pace.is_after(self._watch.saved_s))
+        asked = self._watch.look(self.step, self.epoch, self._pace.is_after(self._watch.saved_s), saves or logs)
         if saves or asked:
             self._watch.save(self.step, self.epoch)
         if logs:
@@ -172,7 +172,7 @@ class Trainer:
 
     def _end_epoch(self, batches: Loader | ForeignLoader) -> Metrics:
         watch = self._watch
-        asked = watch.look(self.step, self.epoch, self._pace.is_after(watch.saved_s))
+        asked = watch.look(self.step, self.epoch, self._pace.is_after(watch.saved_s), True)
         metrics: Metrics = {"loss": watch.meter.mean, "samples": watch.meter.total_samples, **watch.speed()}
         if self._evaluate is not None:
             metrics |= self._evaluate(self)
@@ -206,8 +206,6 @@ class Trainer:
             if self.step:
                 self._watch.save(self.step, self.epoch)
             self.snapshot.wait()
-        if self._journal is not None:
-            self._journal.close()
 
 
 def _what_is_wrong(accumulate: int, schedule_every: str, clip_norm: float | None, log_every: int | None) -> str | None:
