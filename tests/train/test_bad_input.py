@@ -1,13 +1,13 @@
 """What cannot work: one sentence that names the ranks, the same on all of them, said by rank 0 alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import rollcall as rc
 from tests.launch.conftest import Runner
@@ -18,6 +18,28 @@ from tests.train.small import Data, fit, make_trainer
 def loader_of(*, samples: int, batch_size: int = 4, uneven: str = "weigh") -> None:
     with rc.init() as world:
         rc.prepare_dataloader(Data(samples), world, batch_size, uneven=uneven)  # type: ignore[arg-type]
+
+
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(9))
+
+
+def no_length() -> None:
+    with rc.init() as world:
+        rc.prepare_dataloader(Endless(), world)
+
+
+def optimizer_of_another_model() -> None:
+    with rc.init() as world:
+        optimizer = torch.optim.SGD(nn.Linear(10, 3).parameters(), lr=0.1)
+        rc.Trainer(nn.Linear(10, 3), optimizer, nn.functional.cross_entropy, world)
+
+
+def three_in_a_batch() -> None:
+    with rc.init() as world:
+        inputs, targets = Data(8).tensors
+        make_trainer(world).fit(rc.prepare_dataloader(TensorDataset(inputs, inputs, targets), world, 4), 1)
 
 
 def other_samples() -> None:
@@ -72,6 +94,14 @@ CASES: dict[str, tuple[Callable[[], Any], int, str]] = {
         "ranks 0-1: uneven='drop' would leave out all 9 samples",
     ),
     "unknown uneven": (partial(loader_of, samples=9, uneven="pad"), 1, "uneven is 'pad': use 'weigh' or 'drop'"),
+    "no length": (no_length, 2, r"ranks 0-1: the dataset \(Endless\) has no length"),
+    "other optimizer": (
+        optimizer_of_another_model,
+        2,
+        "ranks 0-1: the optimizer has 2 parameters that are not the model's",
+    ),
+    "three in a batch": (three_in_a_batch, 2, r"ranks 0-1: a batch has 3 parts: expected \(inputs, targets\)"),
+    "no patience": (partial(rc.EarlyStop, patience=0), 1, "patience is 0: expected 1 epoch or more"),
     "other datasets": (
         other_samples,
         4,
@@ -127,7 +157,7 @@ def test_rank_0_alone_says_it(rollcall: Runner) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--batch-size", 0), "--batch-size 0 is too small: expected 1 or more"),
+        (("--batch-size", 0), "--batch-size 0 is not possible: expected a number from 1 on"),
         (("--model", "gpt"), "--model gpt is not known: use mlp, cnn"),
         (("--save-every", "sometimes"), "save_every is 'sometimes'"),
     ],
