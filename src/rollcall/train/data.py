@@ -177,8 +177,8 @@ def prepare_dataloader(
 def _what_is_wrong(dataset: "Dataset[Any]", batch_size: int, uneven: str, ranks: int) -> str | None:
     if not isinstance(dataset, Sized):
         return (
-            f"the dataset ({type(dataset).__name__}) has no length: give the Trainer a loader of your own that shares it "
-            "out, or use a dataset with a length"
+            f"the dataset ({type(dataset).__name__}) has no length: use one that has, or give the Trainer a loader of "
+            "your own that shares it out"
         )
     length = len(dataset)
     if not isinstance(batch_size, int) or batch_size < 1:
