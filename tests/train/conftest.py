@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from rollcall.functions import bound, raise_first
 from rollcall.launch.calls import CallServer
 from tests.launch.conftest import rollcall  # noqa: F401
+from tests.train.small import PLAIN, fit
 
 FILLER = "filler"
 
@@ -41,6 +43,12 @@ def _server() -> Iterator[CallServer]:
 @pytest.fixture
 def ranks(_server: CallServer) -> Warm:
     return Warm(_server)
+
+
+@pytest.fixture(scope="session")
+def plain(_server: CallServer) -> dict[str, Any]:
+    """What three epochs on 2 ranks with DDP come to, without chance: the measure of many other ways."""
+    return dict(Warm(_server)(partial(fit, model=PLAIN), 2)[0])
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """What cannot work: one sentence that names the ranks, the same on all of them, said by rank 0 alone."""
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -10,6 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import rollcall as rc
+from rollcall.launch.calls import CallServer
+from rollcall.train.recipe import Recipe
 from tests.launch.conftest import Runner
 from tests.train.conftest import Warm
 from tests.train.small import Data, fit, make_trainer
@@ -86,7 +89,7 @@ def uneven_loaders() -> None:
 
 CASES: dict[str, tuple[Callable[[], Any], int, str]] = {
     "empty dataset": (partial(loader_of, samples=0), 2, "ranks 0-1: the dataset is empty"),
-    "fewer samples than ranks": (partial(loader_of, samples=3), 4, "ranks 0-3: the dataset has 3 samples for 4 ranks"),
+    "fewer samples than ranks": (partial(loader_of, samples=1), 2, "ranks 0-1: the dataset has 1 sample for 2 ranks"),
     "batch size 0": (partial(loader_of, samples=9, batch_size=0), 2, "ranks 0-1: batch_size is 0"),
     "all dropped": (
         partial(loader_of, samples=9, batch_size=8, uneven="drop"),
@@ -135,12 +138,34 @@ CASES: dict[str, tuple[Callable[[], Any], int, str]] = {
 }
 
 
+def refuse(names: list[str]) -> dict[str, tuple[str, bool]]:
+    """One after the other on the same ranks, which must be in step with each other after each: what was said."""
+    said = {}
+    for name in names:
+        try:
+            CASES[name][0]()
+        except rc.UsageError as error:
+            said[name] = (str(error), error.quiet)
+    return said
+
+
+@pytest.fixture(scope="module")
+def refused(_server: CallServer) -> dict[str, list[tuple[str, bool]]]:
+    """What each rank said, by case."""
+    found = {}
+    for size in {size for _, size, _ in CASES.values()}:
+        names = [name for name in CASES if CASES[name][1] == size]
+        everyone = Warm(_server)(partial(refuse, names), size)
+        found |= {name: [said.get(name, ("nothing", False)) for said in everyone] for name in names}
+    return found
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_one_sentence_on_all_ranks(ranks: Warm, name: str) -> None:
-    """Whichever rank is asked, it is the same error; nothing hangs."""
-    function, size, sentence = CASES[name]
-    with pytest.raises(rc.UsageError, match=sentence):
-        ranks(function, size)
+def test_one_sentence_on_all_ranks(refused: dict[str, list[tuple[str, bool]]], name: str) -> None:
+    """The same error on all ranks, and what all know is for rank 0 alone to say."""
+    for rank, (sentence, quiet) in enumerate(refused[name]):
+        assert re.search(CASES[name][2], sentence)
+        assert quiet == (rank > 0)
 
 
 def test_rank_0_alone_says_it(rollcall: Runner) -> None:
@@ -148,22 +173,30 @@ def test_rank_0_alone_says_it(rollcall: Runner) -> None:
     rollcall.script(
         "import rollcall, torch\nwith rollcall.init() as world:\n    rollcall.wrap(torch.nn.ReLU(), world)\n"
     )
-    result = rollcall("run", "-n", 3, "script.py")
+    result = rollcall("run", "-n", 2, "script.py")
     assert result.code == 2
     assert result.err.count("has no parameters: there is nothing to train") == 1
-    assert "ranks 0-2: the model (ReLU) has no parameters" in result.err
+    assert "ranks 0-1: the model (ReLU) has no parameters" in result.err
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("--batch-size", 0), "--batch-size 0 is not possible: expected a number from 1 on"),
-        (("--model", "gpt"), "--model gpt is not known: use mlp, cnn"),
-        (("--save-every", "sometimes"), "save_every is 'sometimes'"),
-    ],
-)
-def test_the_command_refuses_what_cannot_work(rollcall: Runner, words: Any, sentence: str) -> None:
+WORDS = {
+    "--batch-size 0": "--batch-size 0 is not possible: expected a number from 1 on",
+    "--lr nan": "--lr nan is not possible: expected a number from 0 on",
+    "--clip-norm 0": "--clip-norm 0.0 is not possible: expected a number above 0",
+    "--model gpt": "--model gpt is not known: use mlp, cnn",
+    "--save-every sometimes": "save_every is 'sometimes'",
+}
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_words_that_cannot_work_are_refused(words: str) -> None:
+    """Each by its name."""
+    with pytest.raises(rc.UsageError, match=WORDS[words]):
+        Recipe.of_words(words.split())
+
+
+def test_the_command_refuses_what_cannot_work(rollcall: Runner) -> None:
     """With exit code 2, before a rank starts."""
-    result = rollcall("train", "-n", 2, "--epochs", 1, *words)
-    assert result.code == 2
-    assert sentence in result.err
+    result = rollcall("train", "-n", 2, "--batch-size", 0)
+    assert (result.code, result.out) == (2, "")
+    assert result.err == f"rollcall: {WORDS['--batch-size 0']}\n"

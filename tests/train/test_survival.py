@@ -17,7 +17,7 @@ from rollcall.train.meter import Meter
 from tests.launch.conftest import Runner, until
 from tests.launch.test_virtual import needs_namespaces
 from tests.train.conftest import Warm
-from tests.train.small import fit
+from tests.train.small import PROGRAM, fit
 
 TRAIN = ("train", "-n", 2, "--epochs", 500, "--save-every", "5steps")
 
@@ -48,8 +48,11 @@ def epochs_of(runner: Runner) -> list[int]:
 @needs_namespaces
 def test_a_killed_rank_and_a_lost_host_cost_seconds(rollcall: Runner) -> None:
     """With --max-restarts the training goes on from the snapshot by itself, and its record has no gap and no double."""
-    words = ("--virtual-hosts", 2, "-n", 1, "--epochs", 20, "--save-every", "5steps", "--max-restarts", 2)
-    process = rollcall.start("train", *words)
+    rollcall.script(PROGRAM)
+    rollcall.env["PYTHONPATH"] = str(Path(__file__).parent.parent.parent)
+    preload = ("--preload", "tests.train.small", "--preload", "torch._dynamo")
+    options = ("--virtual-hosts", 2, "-n", 1, "--max-restarts", 2, *preload)
+    process = rollcall.start("run", *options, "script.py", "5 steps", 10**6, 10**6, 40)
     assert until(lambda: steps_of(rollcall), 90)
     rank(rollcall, 1).kill()
     reached = steps_of(rollcall)[-1]
@@ -59,8 +62,10 @@ def test_a_killed_rank_and_a_lost_host_cost_seconds(rollcall: Runner) -> None:
     assert process.returncode == 0, err
     assert "host-2 lost its agent" in err
     assert err.count("continuing from snapshots/step-") == 2
-    assert f"{20 * 23} steps done" in out
-    assert epochs_of(rollcall) == list(range(20))
+    epochs = int(out.rpartition("epochs: ")[2])
+    assert epochs >= 40
+    assert f"{epochs * 6} steps done" in out
+    assert epochs_of(rollcall) == list(range(epochs))
 
 
 def test_a_preempted_training_and_a_killed_agent_lose_nothing(rollcall: Runner) -> None:
