@@ -46,10 +46,14 @@ class Jobs:
 
     def start(self, words: Sequence[str], **env: str) -> "Job":
         """Start a command. Use it with `with`: at the end of the block it is over."""
+        folder = self.new_folder()
+        return Job(words, folder, {**_environment(folder), **env})
+
+    def new_folder(self) -> Path:
         self._count += 1
         folder = self._folder / f"job-{self._count}"
         folder.mkdir()
-        return Job(words, folder, {**_environment(folder), **env})
+        return folder
 
 
 class Job:

@@ -39,7 +39,7 @@ def main() -> int:
     }
     options = parser(__doc__, sections)
     add = options.add_argument
-    add("--rounds", type=count, default=3, help="throughput: runs of each library (3)")
+    add("--rounds", type=count, default=9, help="throughput and gpu: epochs of each library, in turn (9)")
     add(
         "--workloads",
         nargs="+",
@@ -49,8 +49,8 @@ def main() -> int:
     )
     add("--snapshots", type=count, default=6, help="stall: snapshots of each kind (6)")
     add("--tries", type=count, default=20, help="recovery: runs of rollcall (20)")
-    add("--torchrun-tries", type=count, default=6, help="recovery: runs of torchrun, each way (6)")
-    add("--try-timeout-s", type=float, default=90.0, help="recovery: the longest that one run may take (90)")
+    add("--torchrun-tries", type=count, default=4, help="recovery: runs of torchrun, each way (4)")
+    add("--try-timeout-s", type=float, default=60.0, help="recovery: the longest that one run may take (60)")
     add("--kills", type=count, default=200, help="saving: how often to kill (200)")
     add("--gpu-batch-size", type=count, default=16, help="gpu: sequences of 1,024 tokens in a batch (16)")
     add("--timeout-s", type=float, default=600.0, help="the longest that any other command may take (600)")

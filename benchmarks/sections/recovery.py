@@ -53,13 +53,16 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
 
 
 def take_turns(jobs: Jobs, wanted: dict[Contender, int], timeout_s: float, programs: dict[Contender, str]) -> Tries:
+    """Side by side from the first to the last: those with fewer tries spread them out."""
     tries: Tries = {contender: [] for contender in wanted}
-    for number in range(max(wanted.values())):
+    most = max(wanted.values())
+    for number in range(most):
         for contender, count in wanted.items():
-            if number < count:
-                one = _try(jobs, contender, programs[contender], number % RANKS, timeout_s)
+            done = len(tries[contender])
+            if done < count and number >= done * most // count:
+                one = _try(jobs, contender, programs[contender], done % RANKS, timeout_s)
                 tries[contender].append(one)
-                progress(f"{number + 1} of {count}: {contender.name} {_describe(one)}")
+                progress(f"{done + 1} of {count}: {contender.name} {_describe(one)}")
     return tries
 
 

@@ -1,15 +1,18 @@
-"""Samples a second of the same training in each library, on two ranks, after a first epoch that is not counted."""
+"""Samples a second of the same training in each library, on two ranks: an epoch of one, an epoch of the next, …"""
 
 import argparse
-import json
+import contextlib
+import os
+import select
 import sys
+import time
 from dataclasses import dataclass
 from statistics import median
 
 from rich.table import Table
 
 from contenders import HERE, PEERS, PROGRAMS
-from jobs import Jobs
+from jobs import Job, Jobs
 from results import Goal, Result, how_it_failed, progress, table
 
 RANKS = 2
@@ -38,7 +41,7 @@ LIBRARIES = (
     OURS,
 )
 
-Epochs = dict[str, list[float]]  # seconds, by library
+Epochs = dict[str, list[float]]  # seconds, by library, round by round
 
 
 def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
@@ -51,26 +54,65 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
 
 
 def _alternate(jobs: Jobs, libraries: list[Library], workload: str, options: argparse.Namespace) -> Epochs:
+    """All are there at once, and one at a time works."""
     taken: Epochs = {each.name: [] for each in libraries}
-    for number in range(options.rounds):
-        # Who comes first changes: a machine that warms up would favour the later ones.
-        for each in libraries[number % len(libraries) :] + libraries[: number % len(libraries)]:
-            epochs = _run(jobs, each, workload, options.timeout_s)
-            taken[each.name] += epochs
-            said = f"{median(epochs):.3f} s an epoch" if epochs else "failed"
-            progress(f"{workload}, {number + 1} of {options.rounds}: {each.name} {said}")
-    return taken
+    with contextlib.ExitStack() as running:
+        turns = {each: Turns(jobs, each, workload, 1 + options.rounds) for each in libraries}
+        for each in turns.values():
+            running.enter_context(each)
+        for number in range(1 + options.rounds):
+            # Who comes first changes: who comes after a slow one might have it easier.
+            shift = number % len(libraries)
+            for each in libraries[shift:] + libraries[:shift]:
+                took_s = turns[each].take(options.timeout_s)
+                if number and took_s is not None:  # the first epoch is not counted
+                    taken[each.name].append(took_s)
+    whole = {name: seconds if len(seconds) == options.rounds else [] for name, seconds in taken.items()}
+    for name, seconds in whole.items():
+        progress(f"{workload}: {name} {f'{median(seconds):.3f} s an epoch' if seconds else 'failed'}")
+    return whole
 
 
-def _run(jobs: Jobs, library: Library, workload: str, timeout_s: float) -> list[float]:
-    # One thread for each rank, for all alike.
-    with jobs.start(library.command(), ROLLCALL_WORKLOAD=workload, OMP_NUM_THREADS="1") as job:
-        code = job.wait(timeout_s)
-        path = job.folder / "epochs.json"
-        if code != 0 or not path.exists():
-            progress(f"{library.name} {how_it_failed(code)}:\n{job.last_words()}")
-            return []
-        return list(json.loads(path.read_text()))
+class Turns:
+    """One library at work, which waits for its turn before each epoch. The other end is programs/training's."""
+
+    def __init__(self, jobs: Jobs, library: Library, workload: str, epochs: int) -> None:
+        self._library = library
+        self._folder = jobs.new_folder()
+        for name in ("go", "took"):
+            os.mkfifo(self._folder / name)
+        self._go, self._took = (os.open(self._folder / name, os.O_RDWR) for name in ("go", "took"))
+        # One thread for each rank, for all alike.
+        self._job: Job = jobs.start(
+            library.command(),
+            ROLLCALL_WORKLOAD=workload,
+            ROLLCALL_TURNS=str(self._folder),
+            ROLLCALL_EPOCHS=str(epochs),
+            OMP_NUM_THREADS="1",
+        )
+        self._failed = False
+
+    def __enter__(self) -> "Turns":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._job.__exit__()
+        for fd in (self._go, self._took):
+            os.close(fd)
+
+    def take(self, timeout_s: float) -> float | None:
+        """Let it go for an epoch: the seconds it took, or None if it has failed."""
+        if self._failed:
+            return None
+        os.write(self._go, b"." * RANKS)
+        deadline_s = time.monotonic() + timeout_s
+        while not select.select([self._took], [], [], 0.5)[0]:
+            code = self._job.wait(0)
+            if code is not None or time.monotonic() > deadline_s:
+                progress(f"{self._library.name} {how_it_failed(code)}:\n{self._job.last_words()}")
+                self._failed = True
+                return None
+        return float(os.read(self._took, 4096))
 
 
 def _judge(workload: str, epochs: Epochs) -> list[Goal]:
@@ -87,8 +129,9 @@ def _judge(workload: str, epochs: Epochs) -> list[Goal]:
 
 
 def _relative(epochs: Epochs, name: str) -> float | None:
-    """Of the raw loop's throughput. Fastest against fastest: what disturbs a machine only ever takes time."""
-    return min(epochs[RAW.name]) / min(epochs[name]) if epochs[RAW.name] and epochs[name] else None
+    """Of the raw loop's throughput: round by round, in each of which all had the same machine."""
+    shares = [raw_s / own_s for raw_s, own_s in zip(epochs[RAW.name], epochs[name], strict=False)]
+    return median(shares) if shares else None
 
 
 def _show(value: float | None) -> str:
@@ -97,12 +140,12 @@ def _show(value: float | None) -> str:
 
 def _table(taken: dict[str, Epochs]) -> Table:
     made = table(
-        f"Throughput on {RANKS} ranks, of the raw loop's (fastest epoch)", "", *(each.name for each in LIBRARIES)
+        f"Throughput on {RANKS} ranks, of the raw loop's (median of the rounds)", "", *(each.name for each in LIBRARIES)
     )
     for workload, epochs in taken.items():
         cells = []
         for each in LIBRARIES:
             seconds = epochs.get(each.name)
-            cells.append(f"{_show(_relative(epochs, each.name))}  {min(seconds):.3f} s" if seconds else "–")
+            cells.append(f"{_show(_relative(epochs, each.name))}  {median(seconds):.3f} s" if seconds else "–")
         made.add_row(workload, *cells)
     return made

@@ -1,10 +1,7 @@
 """Inside a real SLURM allocation."""
 
-import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +9,7 @@ from rollcall.errors import UsageError
 from rollcall.launch.hosts import Host
 from rollcall.launch.ways import slurm as way
 from tests.cluster.slurm import Slurm
-from tests.cluster.sshd import Cluster
-from tests.launch.conftest import Result, Runner, until
+from tests.launch.conftest import Result, Runner
 
 from .conftest import SUM, lines_of
 
@@ -71,37 +67,6 @@ def test_several_tasks_per_node_are_refused(rollcall: Runner, slurm: Slurm) -> N
     assert ran.code == 2
     assert "--ntasks-per-node=1" in ran.err
     assert "never" not in ran.out
-
-
-def test_a_requeued_job_continues_as_the_next_attempt(
-    rollcall: Runner, slurm: Slurm, hosts: Cluster, tmp_path: Path
-) -> None:
-    """The same folder, the next number, and the ranks know which attempt they are."""
-    script = rollcall.script(
-        "import os, time, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "print('attempt', os.environ['TORCHELASTIC_RESTART_COUNT'], flush=True)\n"
-        "time.sleep(60 if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else 0)\n"
-        "dist.barrier()\n"
-    )
-    job_script = tmp_path / "job.sh"
-    job_script.write_text(f"#!/bin/bash\nexec {sys.executable} -m rollcall run -n 1 {script}\n")
-    job = slurm.run(
-        ["sbatch", "--parsable", "--requeue", "--nodes=2", "--output=log", "--open-mode=append", str(job_script)],
-        cwd=tmp_path,
-        env={**os.environ, **slurm.env, "ROLLCALL_DIR": rollcall.env["ROLLCALL_DIR"]},
-    ).stdout.strip()
-    log = tmp_path / "log"
-    assert until(lambda: log.exists() and "attempt 0" in log.read_text()), log.exists() and log.read_text()
-    slurm.run(["scontrol", "requeue", job])
-    assert until(lambda: "attempt 1" in log.read_text(), 40), log.read_text()
-    assert until(lambda: facts(rollcall)["outcome"] == "ok"), facts(rollcall)
-    assert [len(attempt["pids"]) for attempt in facts(rollcall)["attempts"]] == [2, 2]
-    assert len([path for path in (rollcall.latest().parent).iterdir() if not path.is_symlink()]) == 1
-
-
-def facts(rollcall: Runner) -> dict[str, object]:
-    return dict(json.loads((rollcall.latest() / "run.json").read_text()))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,11 @@
 """Real ranks, from a server that has imported once what every training needs."""
 
+import contextlib
+import os
+import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +13,9 @@ import pytest
 from rollcall.functions import bound, raise_first
 from rollcall.launch.calls import CallServer
 from tests.launch.conftest import rollcall  # noqa: F401
+from tests.train.small import PLAIN, fit
+
+FILLER = "filler"
 
 
 class Warm:
@@ -27,7 +35,7 @@ class Warm:
 
 @pytest.fixture(scope="session")
 def _server() -> Iterator[CallServer]:
-    server = CallServer(preload=("torch._dynamo", "tests.train.small"))
+    server = CallServer(preload=("torch._dynamo", "tensorboard.summary.writer.record_writer", "tests.train.small"))
     yield server
     server.close()
 
@@ -35,3 +43,28 @@ def _server() -> Iterator[CallServer]:
 @pytest.fixture
 def ranks(_server: CallServer) -> Warm:
     return Warm(_server)
+
+
+@pytest.fixture(scope="session")
+def plain(_server: CallServer) -> dict[str, Any]:
+    """What three epochs on 2 ranks with DDP come to, without chance: the measure of many other ways."""
+    return dict(Warm(_server)(partial(fit, model=PLAIN), 2)[0])
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of a million bytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip("only root may mount a disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(folder: Path) -> None:
+    """Until not one byte is left on its disk."""
+    with contextlib.suppress(OSError), open(folder / FILLER, "wb", buffering=0) as file:
+        while True:
+            file.write(b"0" * 4096)

@@ -1,6 +1,7 @@
 """A training that is small and leaves nothing out: dropout, batch norm, Adam, a schedule, a short last batch."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ def make_model(dropout: float = 0.2, batch_norm: bool = True) -> nn.Module:
     return nn.Sequential(nn.Linear(10, 12), norm, nn.ReLU(), nn.Dropout(dropout), nn.Linear(12, 3))
 
 
+PLAIN = partial(make_model, dropout=0.0, batch_norm=False)
+
+
 def make_trainer(world: rollcall.World, model: nn.Module | None = None, **options: Any) -> Trainer:
     rollcall.seed_all(1)
     model = model if model is not None else make_model()
@@ -46,6 +50,7 @@ def fit(
     epochs: int = 3,
     batch_size: int = 4,
     before_step: Callable[[Trainer], None] | None = None,
+    prepare: Callable[[Trainer], None] | None = None,
     model: Callable[[], nn.Module] = make_model,
     **options: Any,
 ) -> dict[str, Any]:
@@ -56,9 +61,26 @@ def fit(
         rollcall.seed_all(1)
         trainer = make_trainer(world, model(), snapshots=folder, **options)
         _watched_trainer[:] = [trainer]
+        if prepare is not None:
+            prepare(trainer)
         loader = rollcall.prepare_dataloader(Data(), world, batch_size, seed=3)
         metrics = trainer.fit(loader, epochs)
         return {"weights": weights(trainer), "metrics": metrics, "step": trainer.step, "epoch": trainer.epoch}
+
+
+# The same for a launcher, from the snapshots in its folder on: how often to save, and to how many epochs in attempt 0,
+# in attempt 1, …
+PROGRAM = """\
+import os, sys, torch, rollcall
+from tests.train.small import Data, make_trainer
+
+with rollcall.init() as world:
+    trainer = make_trainer(world, snapshots="snapshots", save_every=sys.argv[1])
+    epochs = sys.argv[2 + int(os.environ["TORCHELASTIC_RESTART_COUNT"])]
+    trainer.fit(rollcall.prepare_dataloader(Data(), world, 4), int(epochs))
+    if world.is_first:
+        print(f"{trainer.step} steps done, epochs: {trainer.epoch}")
+"""
 
 
 _watched_trainer: list[Trainer] = []

@@ -1,15 +1,18 @@
 """What cannot work: one sentence that names the ranks, the same on all of them, said by rank 0 alone."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import rollcall as rc
+from rollcall.launch.calls import CallServer
+from rollcall.train.recipe import Recipe
 from tests.launch.conftest import Runner
 from tests.train.conftest import Warm
 from tests.train.small import Data, fit, make_trainer
@@ -18,6 +21,28 @@ from tests.train.small import Data, fit, make_trainer
 def loader_of(*, samples: int, batch_size: int = 4, uneven: str = "weigh") -> None:
     with rc.init() as world:
         rc.prepare_dataloader(Data(samples), world, batch_size, uneven=uneven)  # type: ignore[arg-type]
+
+
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(9))
+
+
+def no_length() -> None:
+    with rc.init() as world:
+        rc.prepare_dataloader(Endless(), world)
+
+
+def optimizer_of_another_model() -> None:
+    with rc.init() as world:
+        optimizer = torch.optim.SGD(nn.Linear(10, 3).parameters(), lr=0.1)
+        rc.Trainer(nn.Linear(10, 3), optimizer, nn.functional.cross_entropy, world)
+
+
+def three_in_a_batch() -> None:
+    with rc.init() as world:
+        inputs, targets = Data(8).tensors
+        make_trainer(world).fit(rc.prepare_dataloader(TensorDataset(inputs, inputs, targets), world, 4), 1)
 
 
 def other_samples() -> None:
@@ -64,7 +89,7 @@ def uneven_loaders() -> None:
 
 CASES: dict[str, tuple[Callable[[], Any], int, str]] = {
     "empty dataset": (partial(loader_of, samples=0), 2, "ranks 0-1: the dataset is empty"),
-    "fewer samples than ranks": (partial(loader_of, samples=3), 4, "ranks 0-3: the dataset has 3 samples for 4 ranks"),
+    "fewer samples than ranks": (partial(loader_of, samples=1), 2, "ranks 0-1: the dataset has 1 sample for 2 ranks"),
     "batch size 0": (partial(loader_of, samples=9, batch_size=0), 2, "ranks 0-1: batch_size is 0"),
     "all dropped": (
         partial(loader_of, samples=9, batch_size=8, uneven="drop"),
@@ -72,6 +97,14 @@ CASES: dict[str, tuple[Callable[[], Any], int, str]] = {
         "ranks 0-1: uneven='drop' would leave out all 9 samples",
     ),
     "unknown uneven": (partial(loader_of, samples=9, uneven="pad"), 1, "uneven is 'pad': use 'weigh' or 'drop'"),
+    "no length": (no_length, 2, r"ranks 0-1: the dataset \(Endless\) has no length"),
+    "other optimizer": (
+        optimizer_of_another_model,
+        2,
+        "ranks 0-1: the optimizer has 2 parameters that are not the model's",
+    ),
+    "three in a batch": (three_in_a_batch, 2, r"ranks 0-1: a batch has 3 parts: expected \(inputs, targets\)"),
+    "no patience": (partial(rc.EarlyStop, patience=0), 1, "patience is 0: expected 1 epoch or more"),
     "other datasets": (
         other_samples,
         4,
@@ -105,12 +138,34 @@ CASES: dict[str, tuple[Callable[[], Any], int, str]] = {
 }
 
 
+def refuse(names: list[str]) -> dict[str, tuple[str, bool]]:
+    """One after the other on the same ranks, which must be in step with each other after each: what was said."""
+    said = {}
+    for name in names:
+        try:
+            CASES[name][0]()
+        except rc.UsageError as error:
+            said[name] = (str(error), error.quiet)
+    return said
+
+
+@pytest.fixture(scope="module")
+def refused(_server: CallServer) -> dict[str, list[tuple[str, bool]]]:
+    """What each rank said, by case."""
+    found = {}
+    for size in {size for _, size, _ in CASES.values()}:
+        names = [name for name in CASES if CASES[name][1] == size]
+        everyone = Warm(_server)(partial(refuse, names), size)
+        found |= {name: [said.get(name, ("nothing", False)) for said in everyone] for name in names}
+    return found
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_one_sentence_on_all_ranks(ranks: Warm, name: str) -> None:
-    """Whichever rank is asked, it is the same error; nothing hangs."""
-    function, size, sentence = CASES[name]
-    with pytest.raises(rc.UsageError, match=sentence):
-        ranks(function, size)
+def test_one_sentence_on_all_ranks(refused: dict[str, list[tuple[str, bool]]], name: str) -> None:
+    """The same error on all ranks, and what all know is for rank 0 alone to say."""
+    for rank, (sentence, quiet) in enumerate(refused[name]):
+        assert re.search(CASES[name][2], sentence)
+        assert quiet == (rank > 0)
 
 
 def test_rank_0_alone_says_it(rollcall: Runner) -> None:
@@ -118,22 +173,30 @@ def test_rank_0_alone_says_it(rollcall: Runner) -> None:
     rollcall.script(
         "import rollcall, torch\nwith rollcall.init() as world:\n    rollcall.wrap(torch.nn.ReLU(), world)\n"
     )
-    result = rollcall("run", "-n", 3, "script.py")
+    result = rollcall("run", "-n", 2, "script.py")
     assert result.code == 2
     assert result.err.count("has no parameters: there is nothing to train") == 1
-    assert "ranks 0-2: the model (ReLU) has no parameters" in result.err
+    assert "ranks 0-1: the model (ReLU) has no parameters" in result.err
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("--batch-size", 0), "--batch-size 0 is too small: expected 1 or more"),
-        (("--model", "gpt"), "--model gpt is not known: use mlp, cnn"),
-        (("--save-every", "sometimes"), "save_every is 'sometimes'"),
-    ],
-)
-def test_the_command_refuses_what_cannot_work(rollcall: Runner, words: Any, sentence: str) -> None:
+WORDS = {
+    "--batch-size 0": "--batch-size 0 is not possible: expected a number from 1 on",
+    "--lr nan": "--lr nan is not possible: expected a number from 0 on",
+    "--clip-norm 0": "--clip-norm 0.0 is not possible: expected a number above 0",
+    "--model gpt": "--model gpt is not known: use mlp, cnn",
+    "--save-every sometimes": "save_every is 'sometimes'",
+}
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_words_that_cannot_work_are_refused(words: str) -> None:
+    """Each by its name."""
+    with pytest.raises(rc.UsageError, match=WORDS[words]):
+        Recipe.of_words(words.split())
+
+
+def test_the_command_refuses_what_cannot_work(rollcall: Runner) -> None:
     """With exit code 2, before a rank starts."""
-    result = rollcall("train", "-n", 2, "--epochs", 1, *words)
-    assert result.code == 2
-    assert sentence in result.err
+    result = rollcall("train", "-n", 2, "--batch-size", 0)
+    assert (result.code, result.out) == (2, "")
+    assert result.err == f"rollcall: {WORDS['--batch-size 0']}\n"

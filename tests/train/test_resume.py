@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 from functools import partial
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 import torch
 
 import rollcall
+from rollcall.launch.calls import CallServer
 from rollcall.train.trainer import Trainer
 from tests.train.conftest import Warm
-from tests.train.small import differences, distance, fit, make_model
+from tests.train.small import PLAIN, differences, distance, fit
 
 
 def die_at(step: int, rank: int, trainer: Trainer) -> None:
@@ -22,24 +24,25 @@ def die_at(step: int, rank: int, trainer: Trainer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "options"),
+    ("size", "kills", "options"),
     [
-        (1, {}),
-        (2, {"accumulate": 2, "clip_norm": 0.5, "precision": "bf16"}),
-        (4, {"epochs": 4}),
-        (2, {"strategy": "fsdp"}),
-        (2, {"precision": "fp16", "clip_norm": 1.0, "optimizer": partial(torch.optim.SGD, momentum=0.9)}),
+        (1, 2, {}),
+        (2, 1, {"accumulate": 2, "clip_norm": 0.5, "precision": "bf16"}),
+        (4, 1, {}),
+        (2, 1, {"strategy": "fsdp"}),
+        (2, 1, {"strategy": "none"}),
+        (2, 1, {"precision": "fp16", "clip_norm": 1.0, "optimizer": partial(torch.optim.SGD, momentum=0.9)}),
     ],
 )
 def test_interrupted_and_resumed_equals_uninterrupted(
-    tmp_path: Path, ranks: Warm, size: int, options: dict[str, Any]
+    tmp_path: Path, ranks: Warm, size: int, kills: int, options: dict[str, Any]
 ) -> None:
-    """A rank is killed at a random step, twice; in the end all is as if nobody had saved or killed, bit for bit."""
+    """A rank is killed at a random step; in the end all is as if nobody had saved or killed, bit for bit."""
     chance = random.Random(f"{size}{sorted(options)}")
     common: dict[str, Any] = {"save_every": "3 steps", **options}
     whole = ranks(partial(fit, **options), size)
     steps = whole[0]["step"]
-    for kill_at in sorted(chance.sample(range(4, steps), 2)):
+    for kill_at in sorted(chance.sample(range(4, steps), kills)):
         die = partial(die_at, kill_at, chance.randrange(size))
         with pytest.raises(rollcall.RankError, match="SIGKILL"):
             ranks(partial(fit, folder=tmp_path / "cut", before_step=die, **common), size)
@@ -50,18 +53,26 @@ def test_interrupted_and_resumed_equals_uninterrupted(
         assert theirs["step"] == steps
 
 
+COMMON: dict[str, Any] = {"save_every": "4 steps", "model": PLAIN}
+
+
+@pytest.fixture(scope="module")
+def cut(_server: CallServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The snapshots of 2 ranks with DDP, one of which was killed in mid-epoch."""
+    folder = tmp_path_factory.mktemp("cut")
+    with pytest.raises(rollcall.RankError, match="SIGKILL"):
+        Warm(_server)(partial(fit, folder=folder, before_step=partial(die_at, 14, 1), **COMMON), 2)
+    return folder
+
+
 @pytest.mark.parametrize(("size", "strategy"), [(1, "ddp"), (4, "ddp"), (2, "fsdp")])
 def test_a_snapshot_loads_under_another_world_and_strategy(
-    tmp_path: Path, ranks: Warm, size: int, strategy: str
+    tmp_path: Path, ranks: Warm, plain: dict[str, Any], cut: Path, size: int, strategy: str
 ) -> None:
     """Taken by 2 ranks with DDP in mid-epoch, continued by others: the same weights within 1e-5."""
-    plain = partial(make_model, dropout=0.0, batch_norm=False)
-    common: dict[str, Any] = {"save_every": "4 steps", "model": plain}
-    whole = ranks(partial(fit, model=plain), 2)
-    with pytest.raises(rollcall.RankError, match="SIGKILL"):
-        ranks(partial(fit, folder=tmp_path / "cut", before_step=partial(die_at, 14, 1), **common), 2)
-    resumed = ranks(partial(fit, folder=tmp_path / "cut", batch_size=8 // size, strategy=strategy, **common), size)
+    shutil.copytree(cut, tmp_path, dirs_exist_ok=True)
+    resumed = ranks(partial(fit, folder=tmp_path, batch_size=8 // size, strategy=strategy, **COMMON), size)
     assert "continuing from" in ranks.said
-    assert resumed[0]["step"] == whole[0]["step"]
-    assert distance(whole[0]["weights"], resumed[0]["weights"]) < 1e-5
-    assert abs(whole[0]["metrics"]["loss"] - resumed[0]["metrics"]["loss"]) < 1e-5
+    assert resumed[0]["step"] == plain["step"]
+    assert distance(plain["weights"], resumed[0]["weights"]) < 1e-5
+    assert abs(plain["metrics"]["loss"] - resumed[0]["metrics"]["loss"]) < 1e-5

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import resource
 import shutil
 from functools import partial
 from pathlib import Path
@@ -18,10 +17,8 @@ from rollcall.train import manifest, storage
 from rollcall.train.manifest import Manifest
 from rollcall.train.staging import Staging
 from rollcall.train.state import State
-from tests.train.conftest import Warm
-from tests.train.small import fit, make_model
-
-PLAIN = partial(make_model, dropout=0.0, batch_norm=False)
+from tests.train.conftest import FILLER, Warm, fill
+from tests.train.small import PLAIN, fit
 
 
 def save_steps(*, folder: Path, steps: list[int], keep: int = 3, rank_folder: bool = False) -> int | None:
@@ -54,25 +51,29 @@ def _fill(model: nn.Module, value: float) -> None:
 
 @pytest.fixture(scope="module")
 def saved(_server: CallServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the snapshots of steps 3 and 6, by 2 ranks, for tests that damage a copy of it."""
+    """A folder into which 2 ranks have saved steps 1, 2, 3 and 6, to keep two of them."""
     folder = tmp_path_factory.mktemp("saved")
-    Warm(_server)(partial(save_steps, folder=folder, steps=[3, 6]), 2)
+    assert Warm(_server)(partial(save_steps, folder=folder, steps=[1, 2, 3, 6], keep=2), 2) == [6, 6]
     return folder
 
 
-def test_the_last_k_are_kept(ranks: Warm, tmp_path: Path) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, saved: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(saved, tmp_path / "snapshots"))
+
+
+def test_the_last_k_are_kept(ranks: Warm, folder: Path) -> None:
     """And nothing else is left in the folder."""
-    ranks(partial(save_steps, folder=tmp_path, steps=[1, 2, 3, 4, 5], keep=2), 2)
-    assert sorted(os.listdir(tmp_path)) == ["step-00000004", "step-00000005"]
-    assert ranks(partial(load_newest, folder=tmp_path), 2) == [(5, 5.0)] * 2
+    assert sorted(os.listdir(folder)) == ["step-00000003", "step-00000006"]
+    assert ranks(partial(load_newest, folder=folder), 2) == [(6, 6.0)] * 2
 
 
-def test_every_rank_writes_its_share(ranks: Warm, tmp_path: Path) -> None:
+def test_every_rank_writes_its_share(saved: Path) -> None:
     """What all ranks have is written once."""
-    ranks(partial(save_steps, folder=tmp_path, steps=[1]), 2)
-    files = manifest.read(tmp_path / "step-00000001").files
+    files = manifest.read(saved / "step-00000006").files
     assert sorted(files) == [".metadata", "__0_0.distcp", "__1_0.distcp"]
-    names = storage.contents(tmp_path / "step-00000001")
+    names = storage.contents(saved / "step-00000006")
     assert sum(name.startswith("model.") for name in names) == 4
 
 
@@ -97,32 +98,29 @@ def cut(path: Path) -> None:
     ],
 )
 def test_a_damaged_snapshot_gives_way_to_the_one_before(
-    ranks: Warm, tmp_path: Path, saved: Path, name: str, damage: Any, words: str
+    ranks: Warm, folder: Path, name: str, damage: Any, words: str
 ) -> None:
     """Whatever is damaged is named, once, by rank 0."""
-    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    damage(tmp_path / "step-00000006" / name)
-    assert ranks(partial(load_newest, folder=tmp_path), 2) == [(3, 3.0)] * 2
+    damage(folder / "step-00000006" / name)
+    assert ranks(partial(load_newest, folder=folder), 2) == [(3, 3.0)] * 2
     assert ranks.said.count("step-00000006 is left out") == 1
     assert words in ranks.said
 
 
-def test_the_step_of_a_damaged_snapshot_is_saved_again(ranks: Warm, tmp_path: Path, saved: Path) -> None:
+def test_the_step_of_a_damaged_snapshot_is_saved_again(ranks: Warm, folder: Path) -> None:
     """It takes the place of the damaged one."""
-    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    flip(tmp_path / "step-00000006" / "__0_0.distcp")
-    ranks(partial(save_steps, folder=tmp_path, steps=[6]), 2)
-    assert ranks(partial(load_newest, folder=tmp_path), 2) == [(6, 6.0)] * 2
-    assert sorted(os.listdir(tmp_path)) == ["step-00000003", "step-00000006"]
+    flip(folder / "step-00000006" / "__0_0.distcp")
+    ranks(partial(save_steps, folder=folder, steps=[6]), 2)
+    assert ranks(partial(load_newest, folder=folder), 2) == [(6, 6.0)] * 2
+    assert sorted(os.listdir(folder)) == ["step-00000003", "step-00000006"]
 
 
-def test_what_an_interrupted_save_left_is_removed(ranks: Warm, tmp_path: Path) -> None:
+def test_what_an_interrupted_save_left_is_removed(ranks: Warm, folder: Path) -> None:
     """A draft is no snapshot."""
-    ranks(partial(save_steps, folder=tmp_path, steps=[3]), 1)
-    (tmp_path / ".step-00000009.writing").mkdir()
-    (tmp_path / ".step-00000002.removing").mkdir()
-    assert ranks(partial(load_newest, folder=tmp_path), 1) == [(3, 3.0)]
-    assert os.listdir(tmp_path) == ["step-00000003"]
+    (folder / ".step-00000009.writing").mkdir()
+    (folder / ".step-00000002.removing").mkdir()
+    assert ranks(partial(load_newest, folder=folder), 1) == [(6, 6.0)]
+    assert sorted(os.listdir(folder)) == ["step-00000003", "step-00000006"]
 
 
 class Attack:
@@ -133,13 +131,12 @@ class Attack:
         return Path.touch, (self.mark,)
 
 
-def test_code_in_the_metadata_is_not_run(ranks: Warm, tmp_path: Path) -> None:
+def test_code_in_the_metadata_is_not_run(ranks: Warm, folder: Path, tmp_path: Path) -> None:
     """Even under a manifest that vouches for it."""
-    ranks(partial(save_steps, folder=tmp_path, steps=[3, 6]), 1)
-    folder, mark = tmp_path / "step-00000006", tmp_path / "mark"
-    (folder / ".metadata").write_bytes(pickle.dumps(Attack(mark)))
-    _vouch(folder)
-    assert ranks(partial(load_newest, folder=tmp_path), 1) == [(3, 3.0)]
+    newest, mark = folder / "step-00000006", tmp_path / "mark"
+    (newest / ".metadata").write_bytes(pickle.dumps(Attack(mark)))
+    _vouch(newest)
+    assert ranks(partial(load_newest, folder=folder), 1) == [(3, 3.0)]
     assert "which no snapshot contains" in ranks.said
     assert not mark.exists()
 
@@ -175,19 +172,22 @@ def other_model() -> nn.Module:
     return nn.Sequential(nn.Linear(10, 8), nn.Identity(), nn.ReLU(), nn.Linear(8, 3))
 
 
-def test_a_snapshot_of_another_model_is_refused(ranks: Warm, tmp_path: Path) -> None:
+def test_a_snapshot_of_another_model_is_refused(ranks: Warm, folder: Path) -> None:
     """Names and shapes are listed; the snapshot stays."""
-    ranks(partial(save_steps, folder=tmp_path, steps=[3]), 2)
     with pytest.raises(rollcall.UsageError) as caught:
-        ranks(partial(load_newest, folder=tmp_path, model=other_model), 2)
+        ranks(partial(load_newest, folder=folder, model=other_model), 2)
     text = str(caught.value)
     assert text.startswith("ranks 0-1: ")
     assert "its 4.weight [3, 12], 4.bias [3] is not in the model" in text
     assert "it has no 3.weight [3, 8], 3.bias [3]" in text
     assert "it has 0.weight [12, 10] where the model has [8, 10], 0.bias [12] where the model has [8]" in text
+    assert (folder / "step-00000006").exists()
+
+
+def test_a_snapshot_of_another_optimizer_is_refused(ranks: Warm, folder: Path) -> None:
+    """What it holds means nothing to this one."""
     with pytest.raises(rollcall.UsageError, match="is of Adam, this training has SGD"):
-        ranks(partial(load_newest, folder=tmp_path, optimizer=partial(torch.optim.SGD, lr=0.1)), 2)
-    assert ranks(partial(load_newest, folder=tmp_path), 2) == [(3, 3.0)] * 2
+        ranks(partial(load_newest, folder=folder, optimizer=partial(torch.optim.SGD, lr=0.1)), 1)
 
 
 def test_ranks_that_see_other_folders_end_together(ranks: Warm, tmp_path: Path) -> None:
@@ -205,11 +205,10 @@ def found_differently(*, folder: Path) -> None:
         snapshot.load()
 
 
-def test_ranks_that_find_other_snapshots_end_together(ranks: Warm, tmp_path: Path) -> None:
+def test_ranks_that_find_other_snapshots_end_together(ranks: Warm, folder: Path) -> None:
     """Who found what is named."""
-    ranks(partial(save_steps, folder=tmp_path, steps=[3]), 2)
-    with pytest.raises(rollcall.UsageError, match="rank 0 has steps 3; rank 1 has none"):
-        ranks(partial(found_differently, folder=tmp_path), 2)
+    with pytest.raises(rollcall.UsageError, match="rank 0 has steps 3, 6; rank 1 has none"):
+        ranks(partial(found_differently, folder=folder), 2)
 
 
 def test_a_folder_that_is_not_writable_is_refused(ranks: Warm, tmp_path: Path) -> None:
@@ -220,29 +219,31 @@ def test_a_folder_that_is_not_writable_is_refused(ranks: Warm, tmp_path: Path) -
 
 
 def fill_disk(trainer: Any) -> None:
-    """From step 4 to 10 rank 1 can write no file of more than 2,000 bytes."""
-    if trainer.world.rank == 1 and trainer.step in (4, 10):
-        trainer.snapshot.wait()
-        limit = 2000 if trainer.step == 4 else resource.RLIM_INFINITY
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    """From step 4 to 10 there is not one byte left on the disk."""
+    if trainer.world.rank != 1 or trainer.step not in (4, 10):
+        return
+    trainer.snapshot.wait()
+    if trainer.step == 4:
+        fill(trainer.snapshot.folder)
+    else:
+        (trainer.snapshot.folder / FILLER).unlink()
 
 
-def test_a_full_disk_ends_no_training(ranks: Warm, tmp_path: Path) -> None:
-    """It is said, with the rank; the newest snapshot stays, and later ones are written again."""
-    found = ranks(partial(fit, folder=tmp_path, save_every="3 steps", before_step=fill_disk, keep=9), 2)
-    assert found[0]["step"] == 18
-    assert "the snapshot of step 6 was not written (File too large on rank 1)" in ranks.said
+def test_a_full_disk_ends_no_training(ranks: Warm, small_disk: Path) -> None:
+    """It is said, in the system's words; the newest snapshot stays, and later ones are written again."""
+    full = partial(fit, folder=small_disk, save_every="3 steps", before_step=fill_disk, keep=9)
+    assert ranks(full, 2)[0]["step"] == 18
+    assert "the snapshot of step 6 was not written (No space left on device" in ranks.said
     assert "the newest is that of step 3" in ranks.said
-    steps = [int(name[5:]) for name in sorted(os.listdir(tmp_path)) if name.startswith("step-")]
+    steps = [int(name[5:]) for name in sorted(os.listdir(small_disk)) if name.startswith("step-")]
     assert steps == [3, 12, 15, 18]
 
 
-def test_weights_that_are_not_finite_are_not_saved(ranks: Warm, tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_are_not_saved(ranks: Warm, folder: Path) -> None:
     """A snapshot is good, or it is not there."""
-    assert ranks(partial(save_steps, folder=tmp_path, steps=[1, 2]), 2) == [2, 2]
-    ranks(partial(save_infinite, folder=tmp_path), 2)
+    ranks(partial(save_infinite, folder=folder), 2)
     assert "the snapshot of step 7 was not written (0.weight is not finite)" in ranks.said
-    assert ranks(partial(load_newest, folder=tmp_path), 2) == [(2, 2.0)] * 2
+    assert sorted(os.listdir(folder)) == ["step-00000003", "step-00000006"]
 
 
 def test_weights_that_somebody_changes_meanwhile_are_not_saved() -> None:

@@ -13,21 +13,31 @@ import pytest
 import torch
 
 import rollcall as rc
+from rollcall.train.meter import Meter
 from tests.launch.conftest import Runner, until
+from tests.launch.test_virtual import needs_namespaces
 from tests.train.conftest import Warm
-from tests.train.small import fit
+from tests.train.small import PROGRAM, fit
 
-TRAIN = ("train", "-n", 2, "--epochs", 12, "--save-every", "5steps")
-STEPS = 12 * 23
-
-
-def has_snapshot(folder: Path) -> bool:
-    return any(folder.glob("snapshots/step-*"))
+TRAIN = ("train", "-n", 2, "--epochs", 500, "--save-every", "5steps")
 
 
-def rank(runner: Runner, number: int) -> psutil.Process:
+def steps_of(runner: Runner) -> list[int]:
+    return sorted(int(path.name[5:]) for path in (runner.folder / "snapshots").glob("step-*"))
+
+
+def rank(runner: Runner, number: int, attempt: int = 0) -> psutil.Process:
     facts = json.loads((runner.latest() / "run.json").read_text())
-    return psutil.Process(facts["attempts"][0]["pids"][str(number)])
+    return psutil.Process(facts["attempts"][attempt]["pids"][str(number)])
+
+
+def agent_of(process: psutil.Process) -> psutil.Process:
+    """Rank, fork server, agent: each the child of the next."""
+    server = process.parent()
+    assert server is not None
+    agent = server.parent()
+    assert agent is not None
+    return agent
 
 
 def epochs_of(runner: Runner) -> list[int]:
@@ -35,50 +45,54 @@ def epochs_of(runner: Runner) -> list[int]:
     return [json.loads(line)["epoch"] for line in lines]
 
 
-def test_a_killed_rank_costs_seconds(rollcall: Runner) -> None:
+@needs_namespaces
+def test_a_killed_rank_and_a_lost_host_cost_seconds(rollcall: Runner) -> None:
     """With --max-restarts the training goes on from the snapshot by itself, and its record has no gap and no double."""
-    process = rollcall.start(*TRAIN, "--max-restarts", 1)
-    assert until(lambda: has_snapshot(rollcall.folder), 90)
+    rollcall.script(PROGRAM)
+    rollcall.env["PYTHONPATH"] = str(Path(__file__).parent.parent.parent)
+    preload = ("--preload", "tests.train.small", "--preload", "torch._dynamo")
+    options = ("--virtual-hosts", 2, "-n", 1, "--max-restarts", 2, *preload)
+    process = rollcall.start("run", *options, "script.py", "5 steps", 10**6, 10**6, 40)
+    assert until(lambda: steps_of(rollcall), 90)
     rank(rollcall, 1).kill()
+    reached = steps_of(rollcall)[-1]
+    assert until(lambda: steps_of(rollcall)[-1] > reached + 10, 90), process.communicate()
+    agent_of(rank(rollcall, 1, attempt=1)).kill()
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    assert "continuing from snapshots/step-" in err
-    assert f"{STEPS} steps done" in out
-    assert epochs_of(rollcall) == list(range(12))
+    assert "host-2 lost its agent" in err
+    assert err.count("continuing from snapshots/step-") == 2
+    epochs = int(out.rpartition("epochs: ")[2])
+    assert epochs >= 40
+    assert f"{epochs * 6} steps done" in out
+    assert epochs_of(rollcall) == list(range(epochs))
 
 
-def test_a_killed_agent_loses_nothing(rollcall: Runner) -> None:
-    """The run is over at once; the next one goes on."""
-    process = rollcall.start(*TRAIN)
-    assert until(lambda: has_snapshot(rollcall.folder), 90)
-    server = rank(rollcall, 0).parent()
-    assert server is not None
-    agent = server.parent()
-    assert agent is not None
-    agent.kill()
-    process.communicate(timeout=120)
-    assert process.returncode == 137
-    assert rollcall.wait_until_gone(5) == []
-    result = rollcall(*TRAIN)
-    assert result.code == 0, result.err
-    assert "continuing from snapshots/step-" in result.err
-    assert epochs_of(rollcall) == list(range(12))
-
-
-def test_a_preempted_training_saves_and_leaves(rollcall: Runner) -> None:
-    """SIGTERM: a snapshot of that very step, the exit code of the signal; the next start goes on there."""
+def test_a_preempted_training_and_a_killed_agent_lose_nothing(rollcall: Runner) -> None:
+    """SIGTERM: a snapshot of that very step and the signal's exit code. An agent that is killed: the run is over at
+    once. Whatever it was, the next start goes on from the newest snapshot.
+    """
     process = rollcall.start("train", "-n", 2, "--epochs", 500, "--save-every", "100000steps")
     assert until(lambda: (rollcall.folder / "snapshots" / "metrics.jsonl").exists(), 90)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM
-    (step,) = [int(path.name[5:]) for path in (rollcall.folder / "snapshots").glob("step-*")]
+    (step,) = steps_of(rollcall)
     assert f"SIGTERM at step {step}: the newest snapshot is that of step {step}" in err
-    done = epochs_of(rollcall)
-    result = rollcall("train", "-n", 2, "--epochs", len(done) + 1)
+
+    process = rollcall.start(*TRAIN)
+    assert until(lambda: steps_of(rollcall)[-1] > step, 90)
+    agent_of(rank(rollcall, 0)).kill()
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 137
+    assert f"continuing from snapshots/step-{step:08d}" in err
+    assert rollcall.wait_until_gone(5) == []
+
+    newest, done = steps_of(rollcall)[-1], len(epochs_of(rollcall))
+    result = rollcall("train", "-n", 2, "--epochs", done + 1)
     assert result.code == 0, result.err
-    assert f"continuing from snapshots/step-{step:08d}" in result.err
-    assert epochs_of(rollcall) == list(range(len(done) + 1))
+    assert f"continuing from snapshots/step-{newest:08d}" in result.err
+    assert epochs_of(rollcall) == list(range(done + 1))
 
 
 def only_rank_1_is_told(trainer: Any) -> None:
@@ -100,10 +114,26 @@ def go_wrong(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return loss * math.nan if os.environ["RANK"] == "1" and go_wrong.calls == 11 else loss  # type: ignore[attr-defined]
 
 
-def test_a_loss_that_is_not_finite_stops_the_training(ranks: Warm, tmp_path: Path) -> None:
+def lag(trainer: Any) -> None:
+    """As on a GPU: the newest losses are not waited for."""
+    trainer._watch.meter.lags = True
+
+
+@pytest.mark.parametrize("prepare", [None, lag])
+def test_a_loss_that_is_not_finite_stops_the_training(ranks: Warm, tmp_path: Path, prepare: Any) -> None:
     """Rank and step are named; the snapshots from before are kept, and none is taken after."""
+    wrong = partial(fit, loss=go_wrong, save_every="2 steps", keep=9, epochs=50, prepare=prepare)
     with pytest.raises(rc.RankError) as caught:
-        ranks(partial(fit, folder=tmp_path, loss=go_wrong, save_every="2 steps", keep=9, epochs=50), 2)
+        ranks(partial(wrong, folder=tmp_path), 2)
     assert str(caught.value).startswith("the loss is not finite on rank 1 at step 11 (epoch 1)")
     assert "the newest snapshot is that of step 10" in str(caught.value)
     assert max(int(path.name[5:]) for path in tmp_path.glob("step-*")) == 10
+
+
+def test_what_is_learnt_late_is_not_lost() -> None:
+    """A meter that lags reads at a look what it sent for at the look before; and all of it, if asked to."""
+    meter = Meter(lags=True)
+    for step, value in enumerate((1.0, 2.0, math.inf, 4.0)):
+        meter.add(torch.tensor(value), 3, step)
+        assert meter.take(everything=step == 3)[1:] == [(0, -1), (3, -1), (3, -1), (6, 2)][step]
+    assert meter.take(everything=True) == (0, 0, -1)

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import rollcall
 from rollcall.train.early import EarlyStop
-from rollcall.train.journal import NAME
+from rollcall.train.journal import NAME, Journal
 from rollcall.train.pace import Pace
 from rollcall.train.trainer import Trainer
-from tests.train.conftest import Warm
-from tests.train.small import Data, differences, distance, fit, make_model, make_trainer, weights
-
-PLAIN = partial(make_model, dropout=0.0, batch_norm=False)
+from tests.train.conftest import FILLER, Warm, fill
+from tests.train.small import PLAIN, Data, differences, distance, fit, make_trainer, weights
 
 
 def hooked(*, folder: Path) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def hooked(*, folder: Path) -> dict[str, Any]:
 
 
 def test_hooks_are_called_and_the_record_is_written(ranks: Warm, tmp_path: Path) -> None:
-    """on_epoch_end and evaluate on every rank, log and metrics.jsonl on rank 0; all ranks have the same metrics."""
+    """on_epoch_end and evaluate on every rank, log and both records on rank 0; all ranks have the same metrics."""
     first, second = ranks(partial(hooked, folder=tmp_path), 2)
     ends = [each for each in first["seen"] if isinstance(each, tuple)]
     assert ends == [(0, 6, ends[0][2]), (1, 12, ends[0][2])]
@@ -57,6 +57,29 @@ def test_hooks_are_called_and_the_record_is_written(ranks: Warm, tmp_path: Path)
         ("epoch", 1, 12),
     ]
     assert records[-1]["loss"] == first["loss"]
+    # As TensorBoard itself reads them.
+    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [event.step for event in board.Scalars("loss")] == [4, 6, 8, 12, 12]
+    assert board.Scalars("val_loss")[-1].value == pytest.approx(first["val_loss"])
+
+
+def test_a_full_disk_ends_no_record(small_disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is said once for each record; what can be written again is, and no line is a half one."""
+    journal = Journal(small_disk / NAME, 0, 0)
+    for step in range(400):
+        if step == 10:
+            fill(small_disk)
+        if step == 399:
+            (small_disk / FILLER).unlink()
+        journal.write({"event": "step", "epoch": 0, "step": step, "loss": 0.5})
+    said = capfd.readouterr().err
+    assert said.count(f"{NAME} cannot be written (No space left on device): training goes on without it") == 1
+    assert said.count("TensorBoard's record cannot be written (No space left on device)") == 1
+    assert said.count("\n") == 2
+    steps = [json.loads(line)["step"] for line in (small_disk / NAME).read_text().splitlines()]
+    assert steps == [*range(len(steps) - 1), 399]
+    shown = [event.step for event in EventAccumulator(str(small_disk / "tensorboard")).Reload().Scalars("loss")]
+    assert shown == [*range(len(shown) - 1), 399]
 
 
 def stopped(*, folder: Path, epochs: int = 50) -> tuple[int, int]:
@@ -126,11 +149,21 @@ def test_a_loader_of_torchs_own_goes_on_in_mid_epoch(ranks: Warm, tmp_path: Path
         assert differences(mine, theirs) == []
 
 
-def test_compiled_is_the_same_within_tolerance(ranks: Warm, tmp_path: Path) -> None:
-    """And its snapshots carry the same names."""
-    plain = ranks(partial(fit, model=PLAIN), 2)[0]["weights"]
-    compiled = ranks(partial(fit, model=PLAIN, compile="aot_eager", folder=tmp_path), 2)[0]["weights"]
-    assert distance(plain, compiled) < 1e-5
+def compiled(**options: Any) -> int:
+    fit(model=PLAIN, **options)
+    return int(counters["stats"]["unique_graphs"])
+
+
+@pytest.mark.parametrize(("strategy", "backend"), [("ddp", "aot_eager"), ("fsdp", "eager")])
+def test_compiled_is_the_same_within_tolerance(
+    ranks: Warm, tmp_path: Path, plain: dict[str, Any], strategy: str, backend: str
+) -> None:
+    """It is compiled, and its snapshots carry the names of one that is not, which goes on from them."""
+    run = partial(compiled, folder=tmp_path, strategy=strategy, compile=backend, epochs=2, batch_size=8)
+    assert ranks(run, 1)[0] > 0
+    found = ranks(partial(fit, model=PLAIN, folder=tmp_path), 2)[0]
+    assert "continuing from" in ranks.said
+    assert distance(plain["weights"], found["weights"]) < 1e-5
 
 
 class OwnLoss(Trainer):
@@ -150,9 +183,9 @@ def own_loss() -> tuple[float, float]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         trainer = OwnLoss(model, optimizer, nn.functional.cross_entropy, world, progress=False)
         before = size_of(model).item()
-        for epochs in (1, 30):
+        for epochs in (1, 6):
             trainer.fit(rollcall.prepare_dataloader(Data(), world, 4), epochs)
-        assert (trainer.epoch, trainer.step) == (30, 180)
+        assert (trainer.epoch, trainer.step) == (6, 36)
         return before, size_of(model).item()
 
 
@@ -178,7 +211,7 @@ def test_paces_are_read(text: str | int, pace: Pace) -> None:
 
 
 def test_minutes_pass_on_rank_0_for_all(ranks: Warm, tmp_path: Path) -> None:
-    """A thousandth of a minute: there are snapshots at steps that no rank could have foreseen."""
-    found = ranks(partial(fit, folder=tmp_path, save_every="0.001 min", epochs=60), 2)
-    assert found[0]["step"] == 360
+    """Thirty milliseconds: there are snapshots at steps that no rank could have foreseen."""
+    found = ranks(partial(fit, folder=tmp_path, save_every="0.0005 min", epochs=25), 2)
+    assert found[0]["step"] == 150
     assert len(list(tmp_path.glob("step-*"))) == 3

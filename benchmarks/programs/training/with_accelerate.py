@@ -3,7 +3,7 @@
 import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader
-from workloads import Stopwatch, chosen
+from workloads import Turns, chosen
 
 work = chosen()
 accelerator = Accelerator(cpu=True)
@@ -12,14 +12,13 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
 loader = DataLoader(work.make_data(), work.batch_size, shuffle=True)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 model.train()
-watch = Stopwatch()
-for _epoch in range(work.epochs):
+turns = Turns()
+for _epoch in range(turns.epochs):
+    turns.begin()
     for inputs, targets in loader:
         optimizer.zero_grad()
         loss = work.loss(model(inputs), targets)
         accelerator.backward(loss)
         optimizer.step()
-    watch.lap()
-if accelerator.process_index == 0:
-    watch.write()
+    turns.end()
 accelerator.end_training()

@@ -1,7 +1,9 @@
 """The same with rollcall.Trainer."""
 
+from typing import Any
+
 import torch
-from workloads import Stopwatch, chosen
+from workloads import Turns, chosen
 
 import rollcall
 
@@ -9,10 +11,14 @@ work = chosen()
 with rollcall.init() as world:
     model = work.make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
-    watch = Stopwatch()
-    trainer = rollcall.Trainer(
-        model, optimizer, work.loss, world, on_epoch_end=lambda _trainer, _metrics: watch.lap(), progress=False
-    )
-    trainer.fit(rollcall.prepare_dataloader(work.make_data(), world, work.batch_size), work.epochs)
-    if world.is_first:
-        watch.write()
+    turns = Turns()
+
+    def take_turns(trainer: rollcall.Trainer, _metrics: Any) -> None:
+        turns.end()
+        if trainer.epoch + 1 < turns.epochs:
+            turns.begin()
+
+    trainer = rollcall.Trainer(model, optimizer, work.loss, world, on_epoch_end=take_turns, progress=False)
+    loader = rollcall.prepare_dataloader(work.make_data(), world, work.batch_size)
+    turns.begin()
+    trainer.fit(loader, turns.epochs)

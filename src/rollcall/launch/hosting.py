@@ -110,7 +110,11 @@ def reach(way: Way | None, *, ranks: str = "", python: str = "", env: Sequence[s
     if way != "ssh" and rest.get("sync"):
         raise UsageError("--sync copies by ssh: use it with --hosts or --hostfile")
     counted = ranks if ranks in devices.COUNTED else ""
-    return Reach(way, python or sys.executable, counted, forwarded(env, os.environ), **rest)
+    settings = dict(forwarded(env, os.environ))
+    if way == "virtual" and "OMP_NUM_THREADS" not in os.environ:
+        # A rank that is alone on its host takes all cores; but these hosts have the same ones.
+        settings = {"OMP_NUM_THREADS": "1", **settings}
+    return Reach(way, python or sys.executable, counted, tuple(settings.items()), **rest)
 
 
 def forwarded(patterns: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

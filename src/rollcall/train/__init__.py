@@ -7,6 +7,6 @@ trainer     the loop; stepping takes one step, measuring evaluates, early and pa
 watch       what may happen at any step; pulse lets the ranks tell each other, meter adds up what they learnt
 snapshot    saves and loads: state (what), staging (the copy), writing, storage (the files), manifest and shelf (their
             folder), choice and fitting (which one to continue from, and whether it fits), rng
-journal     the record; bar: how far the epoch is
+journal     the record, and board: the same for TensorBoard; append adds to a file; bar: how far the epoch is
 agree       all ranks look at a question together, and end with one sentence
 """

@@ -1,5 +1,6 @@
 """How far the epoch is, on rank 0's stderr: a bar that moves in a terminal, a line now and then under rollcall."""
 
+import math
 import os
 import sys
 import time
@@ -25,7 +26,8 @@ class Bar:
             return
         self._last = now
         full = round(_WIDTH * done / total) if total else 0
-        text = f"epoch {epoch + 1}/{epochs} {'━' * full}{'┄' * (_WIDTH - full)} {done:,}/{total:,} loss {loss:.4f}"
+        known = f" loss {loss:.4f}" if math.isfinite(loss) else ""  # a GPU's first ones are still to come
+        text = f"epoch {epoch + 1}/{epochs} {'━' * full}{'┄' * (_WIDTH - full)} {done:,}/{total:,}{known}"
         if self._moves:
             self._overwrite(text)
         else:

@@ -7,7 +7,7 @@ samples of the epoch are done, tells where to go on: with other ranks, too.
 
 import functools
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -38,6 +38,7 @@ class Shards(Sampler[list[int]]):
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
         whole = length - length % self.global_batch
         self.samples_per_epoch = whole if uneven == "drop" else length
+        self._whole_share = Share(batch_size, self.global_batch)  # of nearly all batches
         self.epoch = 0
         self.start = 0
 
@@ -55,6 +56,8 @@ class Shards(Sampler[list[int]]):
             yield first, min(first + self.global_batch, self.samples_per_epoch)
 
     def share(self, first: int, last: int) -> Share:
+        if last - first == self._whole_share.all:
+            return self._whole_share
         low, high = self._slice(first, last)
         return Share(high - low, last - first)
 
@@ -150,8 +153,8 @@ def prepare_dataloader(
     Where the samples do not fill the last batch on all ranks, "weigh" shares them out and weighs them, so that every
     sample counts once; "drop" leaves them out.
     """
-    length = len(dataset)  # type: ignore[arg-type]  # refused below, in words, if it has none
-    refuse_together(world, _what_is_wrong(length, batch_size, uneven, world.size))
+    refuse_together(world, _what_is_wrong(dataset, batch_size, uneven, world.size))
+    length = len(dataset)  # type: ignore[arg-type]
     compare(world, "the dataset", f"{length} samples", "give all ranks the same data")
     shards = Shards(length, world.rank, world.size, batch_size, shuffle, seed, uneven)
     if world.is_first and uneven == "drop" and shards.samples_per_epoch < length:
@@ -171,7 +174,13 @@ def prepare_dataloader(
     return Loader(shards, batches, world.size, world.rank, seed)
 
 
-def _what_is_wrong(length: int, batch_size: int, uneven: str, ranks: int) -> str | None:
+def _what_is_wrong(dataset: "Dataset[Any]", batch_size: int, uneven: str, ranks: int) -> str | None:
+    if not isinstance(dataset, Sized):
+        return (
+            f"the dataset ({type(dataset).__name__}) has no length: use one that has, or give the Trainer a loader of "
+            "your own that shares it out"
+        )
+    length = len(dataset)
     if not isinstance(batch_size, int) or batch_size < 1:
         return f"batch_size is {batch_size}: expected 1 or more samples for each rank"
     if uneven not in ("weigh", "drop"):

@@ -19,6 +19,10 @@ class EarlyStop:
     best: float = field(default=math.inf, init=False)
     idle_epochs: int = field(default=0, init=False)
 
+    def __post_init__(self) -> None:
+        if self.patience < 1:
+            raise UsageError(f"patience is {self.patience}: expected 1 epoch or more")
+
     @property
     def is_over(self) -> bool:
         return self.idle_epochs >= self.patience

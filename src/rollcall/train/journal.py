@@ -2,12 +2,13 @@
 
 import json
 import math
-from collections.abc import Mapping
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rollcall.errors import say
+from rollcall.train.append import append
+from rollcall.train.board import Board, is_installed
 
 NAME = "metrics.jsonl"
 
@@ -17,38 +18,30 @@ class Journal:
 
     def __init__(self, path: Path, step: int, epoch: int) -> None:
         self._path = path
-        self._board: Any = None
-        self._fails = False
-        self._guard(lambda: _keep_until(path, step, epoch))
-        if find_spec("tensorboard") is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._board = SummaryWriter(path.parent / "tensorboard", purge_step=step + 1)
+        self._board: Board | None = None
+        self._failed: set[str] = set()
+        self._guard(str(path), lambda: _keep_until(path, step, epoch))
+        if is_installed():
+            self._guard("TensorBoard's record", lambda: self._open_board(step))
 
     def write(self, record: Mapping[str, Any]) -> None:
-        self._guard(lambda: self._append(record))
-        if self._board is not None:
-            for name, value in record.items():
-                if name != "step" and isinstance(value, int | float):
-                    self._board.add_scalar(name, value, record["step"])
-            self._board.flush()
+        line = json.dumps({name: _plain(value) for name, value in record.items()}) + "\n"
+        self._guard(str(self._path), lambda: append(self._path, line.encode()))
+        if (board := self._board) is not None:
+            self._guard("TensorBoard's record", lambda: board.write(record))
 
-    def close(self) -> None:
-        if self._board is not None:
-            self._board.close()
+    def _open_board(self, step: int) -> None:
+        self._board = Board(self._path.parent / "tensorboard", step)
 
-    def _append(self, record: Mapping[str, Any]) -> None:
-        with open(self._path, "a") as file:
-            file.write(json.dumps({name: _plain(value) for name, value in record.items()}) + "\n")
-
-    def _guard(self, action: Any) -> None:
-        """A full disk ends no training."""
+    def _guard(self, what: str, action: Callable[[], None]) -> None:
+        """A record that cannot be written ends no training."""
         try:
             action()
-        except OSError as error:
-            if not self._fails:
-                say(f"{self._path} cannot be written ({error.strerror}): training goes on without it")
-            self._fails = True
+        except (OSError, ImportError) as error:
+            if what not in self._failed:
+                reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+                say(f"{what} cannot be written ({reason}): training goes on without it")
+            self._failed.add(what)
 
 
 def _keep_until(path: Path, step: int, epoch: int) -> None:

@@ -60,7 +60,12 @@ def _say(record: Any, epochs: int) -> None:
 
 
 def _close(trainer: Trainer, metrics: Metrics, recipe: Recipe) -> None:
+    assert trainer.snapshot is not None
+    newest = trainer.snapshot.newest
     if not metrics:
         print(f"all {trainer.epoch} epochs are in {recipe.snapshots} already: ask for more, or use another folder")
-    elif trainer.snapshot is not None:
+    elif newest != trainer.step:
+        found = "there is no snapshot" if newest is None else f"the newest snapshot is that of step {newest}"
+        print(f"{trainer.step:,} steps done, but not saved: {found}; make room in {recipe.snapshots}, and start again")
+    else:
         print(f"{trainer.step:,} steps done; the snapshots and metrics.jsonl are in {recipe.snapshots}")

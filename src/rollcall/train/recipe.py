@@ -1,6 +1,7 @@
 """What to train and how: the options of `rollcall train`, handed on to its ranks as words."""
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal
@@ -45,8 +46,10 @@ class Recipe:
             value, choices, least = getattr(self, each.name), each.metadata["choices"], each.metadata["least"]
             if choices and value not in choices:
                 raise UsageError(f"{name_of(each)} {value} is not known: use {', '.join(choices)}")
-            if least is not None and value < least:
-                raise UsageError(f"{name_of(each)} {value} is too small: expected {least} or more")
+            if least is not None and not least <= value < math.inf:  # NaN is neither
+                raise UsageError(f"{name_of(each)} {value} is not possible: expected a number from {least} on")
+        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
+            raise UsageError(f"--clip-norm {self.clip_norm} is not possible: expected a number above 0")
         Pace.of(self.save_every)
 
     def words(self) -> list[str]:

@@ -6,6 +6,7 @@ pass, and that step waits for the copy, if it comes so soon.
 """
 
 import copy
+import re
 import threading
 import time
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from torch.distributed.tensor import DTensor
 
 from rollcall.train.state import State
 from rollcall.train.storage import Values
+
+_MODEL = re.compile(r"(rank-\d+\.)?model\.")
 
 
 @dataclass(frozen=True)
@@ -117,10 +120,11 @@ class Draft:
     def what_is_not_finite(self) -> str | None:
         """The first of the model's tensors with a NaN or an infinity in it."""
         for name, value in self._values.items():
-            if name.startswith("model.") and isinstance(value, torch.Tensor) and value.is_floating_point():
+            of_model = _MODEL.match(name)
+            if of_model and isinstance(value, torch.Tensor) and value.is_floating_point():
                 local = value.to_local() if isinstance(value, DTensor) else value
                 if not torch.isfinite(local).all():
-                    return name.removeprefix("model.")
+                    return name[of_model.end() :]
         return None
 
     def _find_change(self) -> str | None:

@@ -18,7 +18,7 @@ from rollcall.errors import UsageError
 from rollcall.train import storage
 from rollcall.train.rng import read_rng, reseed, set_rng
 from rollcall.train.storage import Values
-from rollcall.train.strategies import bare
+from rollcall.train.strategies import averages, bare
 from rollcall.world import World
 
 
@@ -48,18 +48,19 @@ class State:
 def read_state(parts: Parts, world: World) -> State:
     """This rank's part of the state. Of what every rank has, each takes a share: together they have all."""
     tensors = {**model_tensors(parts.model), **_optimizer_tensors(parts)}
-    buffers = _buffer_tensors(parts.model)
-    equal = {name: each.nbytes for name, each in tensors.items() if name not in buffers and not _is_sharded(each)}
-    # What forward changes differs from rank to rank: rank 0's counts, as it does for DDP.
-    mine = {**share_out(equal, world.size), **dict.fromkeys(buffers, 0)}
+    own = _own_names(parts, tensors)
+    equal = {name: each.nbytes for name, each in tensors.items() if name not in own and not _is_sharded(each)}
+    # Under the common names is rank 0's: for DDP, and for ranks that were not there.
+    mine = {**share_out(equal, world.size), **dict.fromkeys(own, 0)}
     values: Values = {name: each for name, each in tensors.items() if _is_sharded(each) or mine[name] == world.rank}
-    resting = frozenset(_resting(parts) & values.keys())
-    if not _broadcasts_buffers(parts.model):
-        values |= {f"rank-{world.rank}.{name}": each for name, each in buffers.items()}
+    resting = _resting(parts)
+    if not world.is_first and not _broadcasts_buffers(parts.model):
+        values |= {f"rank-{world.rank}.{name}": tensors[name] for name in own}
+        resting |= {f"rank-{world.rank}.{name}" for name in resting & own}
     values |= {f"rank-{world.rank}.rng.{name}": state for name, state in read_rng(world.device).items()}
     if world.is_first:
         values |= {f"plain.{name}": _plain(value, name) for name, value in _plain_values(parts)}
-    return State(values, resting)
+    return State(values, frozenset(resting & values.keys()))
 
 
 def load_state(parts: Parts, world: World, folder: Path, step: int) -> None:
@@ -71,13 +72,14 @@ def load_state(parts: Parts, world: World, folder: Path, step: int) -> None:
         for name, entry in known.items()
         if name.startswith(f"rank-{world.rank}.rng.") and entry is not None
     }
-    own = {f"rank-{world.rank}.{name}": each for name, each in _buffer_tensors(parts.model).items()}
     plain = dict.fromkeys(name for name in known if name.startswith("plain."))
-    values: Values = {**model_tensors(parts.model), **states, **rng, **plain}
+    tensors = {**model_tensors(parts.model), **states}
+    values: Values = {**tensors, **rng, **plain}
     try:
         storage.read(values, folder)
     except storage.UnsafeError as error:
         raise UsageError(f"{folder} is not to be trusted ({error}): remove it, and start again") from None
+    own = {f"rank-{world.rank}.{name}": tensors[name] for name in _own_names(parts, tensors)}
     storage.read({name: each for name, each in own.items() if name in known}, folder)
     if parts.optimizer is not None:
         _load_optimizer(parts, states, values["plain.optimizer"])
@@ -98,9 +100,12 @@ def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return {f"model.{_clean(name)}": each for name, each in state.items() if isinstance(each, torch.Tensor)}
 
 
-def _buffer_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    names = {f"model.{_clean(name)}" for name, _ in bare(model).named_buffers()}
-    return {name: each for name, each in model_tensors(model).items() if name in names}
+def _own_names(parts: Parts, tensors: Mapping[str, torch.Tensor]) -> set[str]:
+    """What may differ from rank to rank: what forward changes, and all, where each rank trains for itself."""
+    if not averages(parts.model):
+        return set(tensors)
+    names = {f"model.{_clean(name)}" for name, _ in bare(parts.model).named_buffers()}
+    return names & tensors.keys()
 
 
 def _broadcasts_buffers(model: nn.Module) -> bool:

@@ -72,12 +72,13 @@ class Stepper:
 
     def run_backward(self, batches: Batches) -> list[torch.Tensor]:
         """Forward and backward; ranks average their gradients at the last batch only."""
-        *weights, last_weight = self._weigh(batches)
+        weights = self._weigh(batches)
         losses = []
-        for (batch, _), weight in zip(batches, weights, strict=False):  # without the last
+        for (batch, _), weight in zip(batches[:-1], weights[:-1], strict=True):
             with unsynced(self._model):
                 losses.append(self._backward(batch, weight))
-        return [*losses, self._backward(batches[-1][0], last_weight)]
+        losses.append(self._backward(batches[-1][0], weights[-1]))
+        return losses
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self._dtype is None:
@@ -117,6 +118,10 @@ class Stepper:
             problem = f"the loss has the shape {list(loss.shape)}: expected a scalar, such as its mean"
         elif not loss.requires_grad:
             problem = "the loss does not depend on the model's parameters: there is nothing to learn from it"
+        self.refuse(problem)
+
+    def refuse(self, problem: str | None) -> None:
+        """At the first step all ranks ask each other; later nobody would answer."""
         if self._checked and problem:
             raise UsageError(f"rank {self._world.rank}: {problem}")
         self._checked = True

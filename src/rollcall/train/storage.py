@@ -81,9 +81,22 @@ def contents(folder: Path) -> Mapping[str, TensorStorageMetadata | None]:
 
 
 class _Writer(dcp.FileSystemWriter):
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        try:
+            return super().write_data(plan, planner)
+        except RuntimeError as error:
+            # On a full disk torch's writer of archives stumbles over its own position, and hides what the system said.
+            raise _what_the_system_said(error) or error from None
+
     def storage_meta(self) -> metadata.StorageMeta:
         # Without the path under which it is written: that is not where it will be.
         return metadata.StorageMeta()
+
+
+def _what_the_system_said(error: BaseException | None) -> OSError | None:
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 class _SafeReader(dcp.FileSystemReader):

@@ -2,6 +2,8 @@
 
 import hashlib
 import itertools
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, cast, get_args
@@ -14,6 +16,7 @@ from rollcall.train.agree import compare, gather, refuse_together
 from rollcall.world import World
 
 Strategy = Literal["ddp", "fsdp", "none"]
+_INDUCTOR = "inductor"
 
 
 def wrap(
@@ -25,17 +28,15 @@ def wrap(
     fully_shard. With "fsdp" the model's parameters are new ones: make the optimizer afterwards (the Trainer sees to
     it by itself).
     """
-    refuse_together(world, _what_is_wrong(model, strategy))
+    backend = "" if not compile else compile if isinstance(compile, str) else _INDUCTOR
+    refuse_together(world, _what_is_wrong(model, strategy) or _why_not_compiled(backend, world.device))
     _compare(model, world)
     model = model.to(world.device)
-    if compile:
-        # In place: the names of the parameters stay what they are.
-        model.compile(backend=compile if isinstance(compile, str) else "inductor")
-    if strategy == "ddp":
-        return DistributedDataParallel(model, **options)
     if strategy == "fsdp":
-        return _shard(model, world, options)
-    return model
+        return _shard(model, world, backend, options)
+    if backend:
+        _compile(model, backend)
+    return DistributedDataParallel(model, **options) if strategy == "ddp" else model
 
 
 def bare(model: nn.Module) -> nn.Module:
@@ -79,15 +80,39 @@ def _fsdp_module() -> type[Any]:
     return FSDPModule
 
 
-def _shard(model: nn.Module, world: World, options: dict[str, Any]) -> nn.Module:
+def _compile(model: nn.Module, backend: str) -> None:
+    """In place: the names of the parameters stay what they are."""
+
+    # Module.compile skips a model whose forward is torch's own code, as that of nn.Sequential is: so the call that
+    # is compiled begins in a function of ours.
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    model._compiled_call_impl = torch.compile(call, backend=backend)
+
+
+def _why_not_compiled(backend: str, device: torch.device) -> str | None:
+    """Inductor writes C++ for the CPU, and a little C around what runs on a GPU."""
+    if backend != _INDUCTOR:
+        return None
+    variable, names = ("CXX", ["g++"]) if device.type == "cpu" else ("CC", ["gcc", "clang", "cc"])
+    names = [os.environ[variable]] if variable in os.environ else names
+    if any(shutil.which(name) for name in names):
+        return None
+    return f"compile needs a compiler, and there is no {' or '.join(names)}: install it, or train without compile"
+
+
+def _shard(model: nn.Module, world: World, backend: str, options: dict[str, Any]) -> nn.Module:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     options = {"mesh": init_device_mesh(world.device.type, (world.size,)), **options}
-    for layers in [module for module in model.modules() if isinstance(module, nn.ModuleList)]:
-        for layer in layers:  # each is gathered when its turn comes, not all of them at once
-            fully_shard(layer, **options)
-    fully_shard(model, **options)
+    # Each layer is gathered when its turn comes, not all of them at once.
+    layers = [layer for module in model.modules() if isinstance(module, nn.ModuleList) for layer in module]
+    for unit in [*layers, model]:
+        if backend:  # what lies between the hooks that gather it: those are not for a compiler
+            unit.forward = torch.compile(unit.forward, backend=backend)
+        fully_shard(unit, **options)
     return model
 
 

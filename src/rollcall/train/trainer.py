@@ -63,6 +63,7 @@ class Trainer:
     ) -> None:
         refuse_together(world, _what_is_wrong(accumulate, schedule_every, clip_norm, log_every))
         before = dict(model.named_parameters())
+        refuse_together(world, _what_is_not_of(model, optimizer))
         self.world, self.loss, self.optimizer = world, loss, optimizer
         self.model = wrap(model, world, strategy, compile=compile)
         repoint(optimizer, before, bare(self.model))
@@ -81,6 +82,10 @@ class Trainer:
 
     def compute_loss(self, batch: Any) -> torch.Tensor:
         """The mean loss of a batch of the form (inputs, targets)."""
+        if not (isinstance(batch, list | tuple) and len(batch) == 2):
+            self._stepper.refuse(
+                f"a batch {_form_of(batch)}: expected (inputs, targets), or a compute_loss of your own"
+            )
         inputs, targets = batch
         return self.loss(self.model(inputs), targets)
 
@@ -140,11 +145,12 @@ class Trainer:
     def _train_epoch(self, batches: Loader | ForeignLoader, epochs: int) -> None:
         batches.set_epoch(self.epoch)
         self.model.train()
+        meter = self._watch.meter
         for group in self._groups(batches):
             losses = self._stepper.step(group)
             self.step += 1
             for loss, (_, share) in zip(losses, group, strict=True):
-                self._watch.meter.add(loss, share.mine, self.step)
+                meter.add(loss, share.mine, self.step)
             if self._scheduler is not None and self._schedule_every == "step":
                 self._scheduler.step()
             self._look(batches, epochs)
@@ -152,7 +158,9 @@ class Trainer:
     def _groups(self, batches: Loader | ForeignLoader) -> Iterator[Batches]:
         """The batches of one step after the other."""
         device = self.world.device
-        each = ((to_device(batch, device), batches.share) for batch in batches)
+        each = ((batch, batches.share) for batch in batches)
+        if device.type != "cpu":
+            each = ((to_device(batch, device), share) for batch, share in each)
         if self._accumulate == 1:
             return ([one] for one in each)
         return iter(lambda: list(itertools.islice(each, self._accumulate)), [])
@@ -163,7 +171,7 @@ class Trainer:
         logs = self._log_every is not None and self.step % self._log_every == 0
         if not (self._watch.pulse.is_due() or saves or logs):
             return
-        asked = self._watch.look(self.step, self.epoch, self._pace.is_after(self._watch.saved_s))
+        asked = self._watch.look(self.step, self.epoch, self._pace.is_after(self._watch.saved_s), saves or logs)
         if saves or asked:
             self._watch.save(self.step, self.epoch)
         if logs:
@@ -172,7 +180,7 @@ class Trainer:
 
     def _end_epoch(self, batches: Loader | ForeignLoader) -> Metrics:
         watch = self._watch
-        asked = watch.look(self.step, self.epoch, self._pace.is_after(watch.saved_s))
+        asked = watch.look(self.step, self.epoch, self._pace.is_after(watch.saved_s), True)
         metrics: Metrics = {"loss": watch.meter.mean, "samples": watch.meter.total_samples, **watch.speed()}
         if self._evaluate is not None:
             metrics |= self._evaluate(self)
@@ -206,8 +214,6 @@ class Trainer:
             if self.step:
                 self._watch.save(self.step, self.epoch)
             self.snapshot.wait()
-        if self._journal is not None:
-            self._journal.close()
 
 
 def _what_is_wrong(accumulate: int, schedule_every: str, clip_norm: float | None, log_every: int | None) -> str | None:
@@ -220,3 +226,17 @@ def _what_is_wrong(accumulate: int, schedule_every: str, clip_norm: float | None
     if log_every is not None and log_every < 1:
         return f"log_every is {log_every}: expected 1 or more steps"
     return None
+
+
+def _what_is_not_of(model: nn.Module, optimizer: Optimizer) -> str | None:
+    """An optimizer that was made of another model, or before this one was copied, would train nothing."""
+    known = {id(parameter) for parameter in model.parameters()}
+    given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    strange = sum(id(parameter) not in known for parameter in given)
+    if not strange or not known:
+        return None
+    return f"the optimizer has {strange} parameters that are not the model's: make it of model.parameters()"
+
+
+def _form_of(batch: Any) -> str:
+    return f"has {len(batch)} parts" if isinstance(batch, list | tuple) else f"is a {type(batch).__name__}"

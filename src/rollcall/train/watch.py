@@ -19,7 +19,7 @@ class Watch:
     """The eyes and ears of a Trainer, on all ranks alike."""
 
     def __init__(self, world: World, bar: Bar) -> None:
-        self.meter, self.pulse = Meter(), Pulse(world)
+        self.meter, self.pulse = Meter(lags=world.device.type == "cuda"), Pulse(world)
         self.snapshot: Snapshot | None = None
         self.saved_s = time.monotonic()
         self._world, self._bar, self._notice = world, bar, Notice()
@@ -35,17 +35,18 @@ class Watch:
     ) -> None:
         self._notice.__exit__(kind, error, where)
 
-    def look(self, step: int, epoch: int, wants_save: bool) -> bool:
-        """Hear from all ranks. Ends the training if one has to; whether one wants to save."""
-        units, samples, bad_step = self.meter.take()
-        mine = Beat(self._notice.signal, bad_step, int(wants_save), self.pulse.took_us(), units, samples)
-        beats = self.pulse.exchange(mine)
-        self.meter.settle(sum(beat.loss_units for beat in beats), sum(beat.samples for beat in beats))
-        if any(beat.bad_step >= 0 for beat in beats):
-            self._give_up(beats, epoch)
-        if stops := [beat.stop for beat in beats if beat.stop]:
+    def look(self, step: int, epoch: int, wants_save: bool, everything: bool) -> bool:
+        """Hear from all ranks. Ends the training if one has to; whether one wants to save.
+
+        `everything`: of the steps up to this one. Otherwise a GPU may still be at work on the last of them.
+        """
+        beats = self._hear(epoch, wants_save, everything)
+        asked, stops = any(beat.wants_save for beat in beats), [beat.stop for beat in beats if beat.stop]
+        if (asked or stops) and self.meter.lags and not everything:
+            self._hear(epoch, wants_save, True)  # what is saved must be known to be good
+        if stops:
             self._end(signal.Signals(stops[0]), step, epoch)
-        return any(beat.wants_save for beat in beats)
+        return asked
 
     def save(self, step: int, epoch: int, wait: bool = False) -> None:
         if self.snapshot is not None:
@@ -66,6 +67,15 @@ class Watch:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.meter.load_state_dict(state)
+
+    def _hear(self, epoch: int, wants_save: bool, everything: bool) -> list[Beat]:
+        units, samples, bad_step = self.meter.take(everything)
+        mine = Beat(self._notice.signal, bad_step, int(wants_save), self.pulse.took_us(), units, samples)
+        beats = self.pulse.exchange(mine)
+        self.meter.settle(sum(beat.loss_units for beat in beats), sum(beat.samples for beat in beats))
+        if any(beat.bad_step >= 0 for beat in beats):
+            self._give_up(beats, epoch)
+        return beats
 
     def _give_up(self, beats: list[Beat], epoch: int) -> NoReturn:
         """What a snapshot holds is from before: the step that went wrong is never saved."""

@@ -1,0 +1,47 @@
+"""A training in the hands of a real SLURM."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.slurm import Slurm
+from tests.cluster.sshd import Cluster
+from tests.launch.conftest import until
+from tests.train.small import PROGRAM
+
+REPOSITORY = Path(__file__).parent.parent.parent
+
+# Attempt 0 trains until somebody ends it; the next one looks at how far that came, and ends.
+JOB = """\
+#!/bin/bash
+exec {python} -m rollcall run -n 1 --preload tests.train.small --preload torch._dynamo program.py 1000000steps 1000000 1
+"""
+
+
+def test_a_preempted_job_goes_on_when_it_is_requeued(slurm: Slurm, hosts: Cluster, tmp_path: Path) -> None:
+    """SIGTERM is followed by a snapshot of that very step within KillWait; what SLURM requeues is the same run's next
+    attempt, and begins there.
+    """
+    (tmp_path / "job.sh").write_text(JOB.format(python=sys.executable))
+    (tmp_path / "program.py").write_text(PROGRAM)
+    runs, log, snapshots = tmp_path / ".rollcall" / "runs", tmp_path / "log", tmp_path / "snapshots"
+    words = ["sbatch", "--parsable", "--requeue", "--nodes=2", "--output=log", "--open-mode=append", "job.sh"]
+    env = {**os.environ, **slurm.env, "ROLLCALL_DIR": str(runs.parent), "PYTHONPATH": str(REPOSITORY)}
+    job = slurm.run(words, cwd=tmp_path, env=env).stdout.strip()
+    assert until((snapshots / "metrics.jsonl").exists, 60), log.exists() and log.read_text()
+    slurm.run(["scontrol", "requeue", job])
+    assert until(lambda: "steps done" in log.read_text(), 60), log.read_text()
+    (step,) = [int(path.name[5:]) for path in snapshots.glob("step-*")]
+    said = log.read_text()
+    assert f"SIGTERM at step {step}: the newest snapshot is that of step {step}" in said
+    assert f"continuing from snapshots/step-{step:08d}" in said
+    assert f"{step} steps done" in said
+    (run,) = [path for path in runs.iterdir() if not path.is_symlink()]
+    assert until(lambda: facts_of(run)["outcome"] == "ok"), facts_of(run)
+    assert [len(attempt["pids"]) for attempt in facts_of(run)["attempts"]] == [2, 2]
+
+
+def facts_of(run: Path) -> dict[str, Any]:
+    return dict(json.loads((run / "run.json").read_text()))
