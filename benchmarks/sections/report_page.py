@@ -53,8 +53,9 @@ def _look(page: Path, zooms: int) -> dict[str, Any] | None:
         shown = browser.new_page(viewport={"width": 1440, "height": 900})
         began_s = time.monotonic()
         shown.goto(page.as_uri())
-        shown.wait_for_function("window.rollcall && rollcall.isReady", polling=20)
+        shown.wait_for_function("window.rollcall && rollcall.isPainted", polling=20)
         paint_s = time.monotonic() - began_s
+        shown.wait_for_function("rollcall.isReady")
         shown.wait_for_timeout(1000)
         half = zooms // 2
         steps = [shown.evaluate(ZOOM, 0.6) for _ in range(half)] + [

@@ -1,14 +1,12 @@
 """What every rank does at this moment, and whom it waits for."""
 
-import contextlib
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import psutil
-
 from rollcall.record import layout
 from rollcall.report.live import IS_EVENT, LiveRing, LiveRun
+from rollcall.report.usage import Usage
 
 State = Literal["waiting", "communicating", "computing", "ended", "unseen"]
 _MB = 1e6
@@ -51,12 +49,14 @@ class Observer:
 
     def __init__(self, run: LiveRun) -> None:
         self._run = run
-        self._processes: dict[int, psutil.Process] = {}
+        self._usage: dict[int, Usage] = {}  # by pid
         self._looked_ns: dict[int, int] = {}
 
     def look(self) -> list[RankNow]:
         """All ranks, those that hold up most others first."""
         self._run.refresh()
+        if not self._run.is_over:
+            self._run.attend()
         found: dict[int, RankNow] = {}
         opened: dict[int, _Open] = {}
         for rank, ring in self._run.rings.items():
@@ -85,7 +85,9 @@ class Observer:
         ops = fresh[~IS_EVENT[fresh["op"]]]
         passed_s = (now_ns - self._looked_ns.get(rank, now_ns)) / 1e9
         self._looked_ns[rank] = now_ns
-        speeds = (len(ops) / passed_s, float(ops["size_bytes"].sum()) / _MB / passed_s) if passed_s > 0 else (0.0, 0.0)
+        missed = (ring.seen - before) / max(len(fresh), 1)  # of a fast rank elsewhere not every record comes
+        rate = missed / passed_s if passed_s > 0 else 0.0
+        speeds = len(ops) * rate, float(ops["size_bytes"].sum()) / _MB * rate
         cpu, memory = self._resources(ring)
         seen = RankNow(rank, ring.header.host, "computing", "", "", 0.0, (), 0, *speeds, cpu, memory)
         if ring.has_ended or str(rank) in (self._run.told.get("exit_codes") or {}):
@@ -125,10 +127,9 @@ class Observer:
         if not self._run.is_here:
             return None, None
         pid = ring.header.pid
-        with contextlib.suppress(psutil.Error):
-            if pid not in self._processes:
-                self._processes[pid] = psutil.Process(pid)
-            process = self._processes[pid]
-            with process.oneshot():
-                return process.cpu_percent(), process.memory_info().rss
-        return None, None
+        try:
+            if pid not in self._usage:
+                self._usage[pid] = Usage(pid)
+            return self._usage[pid].now()
+        except OSError:
+            return None, None

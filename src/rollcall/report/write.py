@@ -1,12 +1,13 @@
 """`rollcall report`: the files of a run → one page."""
 
 from pathlib import Path
+from typing import Any
 
 from rollcall.errors import UsageError
 from rollcall.explain.load import load
 from rollcall.explain.verdict import explained
 from rollcall.explain.view import View
-from rollcall.report import facts, logs, matrix, page, scene, traffic
+from rollcall.report import facts, logs, matrix, page, scene, timeline, traffic
 
 FILE = "report.html"
 
@@ -28,29 +29,40 @@ def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
     numbers = attempts_of(folder)
     acts = [scene.Act.of(number, View(load(folder, number))) for number in numbers[:-1]]
     run = load(folder)  # where there are no rings, this says so
-    view = View(run)
-    last = scene.Act.of(run.attempt, view)
+    last = scene.Act.of(run.attempt, View(run))
     staged = scene.stage([*acts, last], folder, told, zero_ns)
-    explanation = explained(view)
-    begin_ns = int(last.bars.entered_ns.min()) if len(last.bars.row) else 0
     lines, left_out = logs.read(folder)
     packed = scene.to_page(staged, told)
     return page.Content(
         name=run.name,
-        outcome=explanation.outcome,
-        findings=explanation.findings,
-        problems=run.problems,
-        facts=facts.tell(told, explanation),
+        judged=_judged(last.view, last.bars, told),
         logs=lines,
         logs_left_out=left_out,
         wall_ns=staged.wall_ns,
         lanes=max(len(packed["told"]["lanes"]), 1),
         seconds=staged.seconds,
         scene=packed,
-        waiting=matrix.count(view, last.bars, begin_ns),
-        lines=traffic.by_site(view, last.bars),
-        points=traffic.by_size(view, last.bars),
         pictures=[(path.stem, path.read_bytes()) for path in sorted(folder.glob("pictures/*.png"))],
+    )
+
+
+def judge(folder: Path) -> page.Judged:
+    """The last attempt alone, without its timeline."""
+    view = View(load(folder))
+    return _judged(view, timeline.draw(view), facts.read(folder))
+
+
+def _judged(view: View, bars: timeline.Bars, told: dict[str, Any]) -> page.Judged:
+    explanation = explained(view)
+    begin_ns = int(bars.entered_ns.min()) if len(bars.row) else 0
+    return page.Judged(
+        outcome=explanation.outcome,
+        findings=explanation.findings,
+        problems=view.run.problems,
+        facts=facts.tell(told, explanation),
+        waiting=matrix.count(view, bars, begin_ns),
+        lines=traffic.by_site(view, bars),
+        points=traffic.by_size(view, bars),
     )
 
 

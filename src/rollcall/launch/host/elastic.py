@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import socket
+import threading
 import time
 from typing import Any, Protocol, cast
 
@@ -31,7 +32,8 @@ from rollcall.launch.host.forkserver import ForkServers
 from rollcall.launch.host.hangs import HangWatch
 from rollcall.launch.host.output import STDERR, STDOUT, OutputPump
 from rollcall.launch.host.stalls import Stalls
-from rollcall.launch.messages import AttemptOver, Ended, Note, Shown, Started, Wire
+from rollcall.launch.host.tails import RingTails
+from rollcall.launch.messages import AttemptOver, Ended, Looked, Note, Shown, Started, Wire
 from rollcall.launch.plan import Plan
 from rollcall.launch.report import SETTLE_S
 from rollcall.launch.runs import RankLogs, RunHere
@@ -77,6 +79,8 @@ class HostAgent(SimpleElasticAgent):
         self._stop_with: signal.Signals | None = None
         self._stalls = Stalls()
         self._hangs = HangWatch(run.folder, plan.hang_after_s)
+        self._tails = RingTails(run.folder)
+        self._sending = threading.Lock()  # of the rings: a part of before must not come after the whole
         super().__init__(
             WorkerSpec(
                 role=plan.role,
@@ -99,7 +103,7 @@ class HostAgent(SimpleElasticAgent):
             return 128 + stopped.sigval
         finally:
             self._output.close()
-            self._run.send_back(self._wire)
+            self._send_back()
             self._meeting.leave()
 
     def stop(self, number: int, now: bool) -> None:
@@ -240,8 +244,20 @@ class HostAgent(SimpleElasticAgent):
     def show_where_they_are(self, others: dict[str, str]) -> None:
         """To the launcher, while they run on; and which hosts are still to be reached from here."""
         self.ask_for_stacks()
-        self._run.send_copies(self._wire, "rings")
+        with self._sending:
+            self._run.send_copies(self._wire, "rings")
         self._wire.send(Shown(routes.unreachable(others)))
+
+    def show_what_is_new(self, attempt: int) -> None:
+        """To somebody who watches from where the rings are not seen."""
+        with contextlib.suppress(OSError):  # the launcher is gone; that is noticed where it is listened to
+            with self._sending:
+                self._tails.send(self._wire, attempt)
+            self._wire.send(Looked())
+
+    def _send_back(self) -> None:
+        with self._sending:
+            self._run.send_back(self._wire)
 
     def _hear_the_others(self) -> None:
         """A fresh interpreter takes its time to end: who failed first need not be gone first."""
@@ -257,7 +273,7 @@ class HostAgent(SimpleElasticAgent):
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         self._shutdown()
-        self._run.send_back(self._wire)
+        self._send_back()
         self._wire.send(AttemptOver(self._meeting.attempt))
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:

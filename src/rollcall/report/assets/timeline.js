@@ -6,31 +6,33 @@ const timeline = {
   PHASES: ["#009e73", "#cc79a7", "#56b4e9", "#f0e442", "#d55e00", "#999999"], MOST_PHASES: 300,
   models: {}, chosenOp: -1,
 
-  async begin(data) {
+  async begin() {
     const doc = Bokeh.documents.find((d) => d.get_model_by_name("timeline"));
     timeline.plot = doc.get_model_by_name("timeline");
     for (const name of ["bands", "heads", "image", "bars", "chosen", "arrow", "attempts", "moment", "deaths", "hosts"])
       timeline.models[name] = doc.get_model_by_name(name);
     timeline.NDArray = timeline.models.image.data.image[0].constructor;
-    await timeline.take(data);
+    await timeline.take();
     // At once, so that bokeh paints only once: its own paint comes with the next frame.
     timeline.plot.x_range.change.connect(timeline.draw);
     timeline.plot.y_range.change.connect(timeline.draw);
     timeline.plot.properties.inner_width?.change.connect(timeline.later);
     timeline.listen();
     timeline.draw();
-    (window.requestIdleCallback ?? setTimeout)(timeline.draw); // now it is compiled, and the first zoom does not wait
   },
 
-  async take(data) {
-    const [start, lead, wait, busy, kind, call] = await Promise.all(
-      ["start", "lead", "wait", "busy", "kind", "call"].map((name) => columns.read(data.columns[name])),
-    );
-    for (let i = 0; i < start.length; i++) (start[i] /= 1e6), (lead[i] /= 1e6), (wait[i] /= 1e6), (busy[i] /= 1e6);
-    Object.assign(timeline, { start, lead, wait, busy, kind, call, ...data.told });
+  async take() {
+    const [start, wait, busy] = await Promise.all(drawn);
+    Object.assign(timeline, { start, wait, busy, ...packed.told });
     lanes.list = timeline.lanes;
-    timeline.first = Int32Array.from(data.told.first);
+    timeline.first = Int32Array.from(packed.told.first);
     timeline.marks();
+  },
+  // What is only told of an op that somebody points at; nothing is drawn from it.
+  async takeRest() {
+    const [lead, kind, call] = await Promise.all([["lead", 1e6], ["kind", 1], ["call", 1]].map(([name, unit]) => columns.read(packed.columns[name], unit)));
+    Object.assign(timeline, { lead, kind, call });
+    await samples.take(packed.samples);
   },
 
   hue(name) {
@@ -240,8 +242,9 @@ const timeline = {
     const [low, high] = [timeline.search(lane, x - 2 * width), timeline.search(lane, x + 2 * width)];
     const near = timeline.deaths.find((d) => d.lane === lane && Math.abs(d.at - x) < 6 * width);
     if (near) return `${timeline.name(lane)} ${near.how}`;
-    const many = high - low > 1 ? `\n${high - low} ops here: zoom in to see each` : "";
-    return `${timeline.name(lane)} · ${timeline.seconds(x)}${many}`;
+    const lines = [`${timeline.name(lane)} · ${timeline.seconds(x)}`, samples.tell(lane, x)];
+    if (high - low > 1) lines.push(`${high - low} ops here: zoom in to see each`);
+    return lines.filter(Boolean).join("\n");
   },
 
   ofCall(call) {
