@@ -34,7 +34,7 @@ _OVERLAP_NS = 300_000_000  # ops that were not over when they were sent are sent
 _IDLE_S = 20.0
 # What answering may take of a core while somebody looks, and how often a browser may ask at most.
 _NEWS_SHARE, _NEWS_EVERY_S = 0.03, 2.0
-_EXPLAIN_SHARE, _EXPLAIN_EVERY_S = 0.015, 5.0
+_EXPLAIN_SHARE, _EXPLAIN_EVERY_S = 0.02, 5.0
 _NICENESS = 10  # the ranks come first
 # Nothing from elsewhere; bokeh makes functions out of text.
 _POLICY = (
@@ -70,35 +70,32 @@ class LivePage:
         self._observer = Observer(self._run)
         self._one_at_a_time, self._one_explains = threading.Lock(), threading.Lock()
         self._news_pace = Pace(_NEWS_SHARE, _NEWS_EVERY_S)
-        self._explain_pace = Pace(_EXPLAIN_SHARE, _EXPLAIN_EVERY_S)
+        self.explain_pace = Pace(_EXPLAIN_SHARE, _EXPLAIN_EVERY_S)
         self._version, self._parts, self._is_final = 0, {"outcome": "running"}, False
         self._run.refresh()
         check_recorded(self._run)
 
     def html(self) -> str:
-        began_s = time.thread_time()
         with self._one_at_a_time:
             self._run.refresh()
             script = files("rollcall.report").joinpath("assets", "live.js").read_text(encoding="utf-8")
-            text = page.render(gather(self._folder, self._zero_ns()), script)
-        self._explain_pace.add(time.thread_time() - began_s)
-        return text
+            return page.render(gather(self._folder, self._zero_ns()), script)
 
     def explained(self, seen: int) -> dict[str, Any]:
         """The verdict, the waits and the traffic, where there are newer ones than the version that was seen."""
         with self._one_explains:
             is_over = self._run.is_over
-            if not self._explain_pace.left_s or (is_over and not self._is_final):
+            if not self.explain_pace.left_s or (is_over and not self._is_final):
                 began_s = time.thread_time()
                 self._parts = page.parts(judge(self._folder))
                 self._version += 1
                 self._is_final = is_over
-                self._explain_pace.add(time.thread_time() - began_s)
+                self.explain_pace.add(time.thread_time() - began_s)
             return {
                 "version": self._version,
                 "parts": self._parts if self._version > seen else None,
                 "outcome": self._parts["outcome"],
-                "again": self._explain_pace.left_s,
+                "again": self.explain_pace.left_s,
             }
 
     def news(self, since_s: float) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """`rollcall report`: the files of a run → one page."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,20 @@ FILE = "report.html"
 def write(folder: Path, target: Path | None = None) -> Path:
     """Write the page of a run, into its folder or where it is asked for; returns where it is."""
     path = target or folder / FILE
+    with _told_where(path):
+        path.parent.stat()  # before seconds of work, not after them
     text = page.render(gather(folder))
-    try:
+    with _told_where(path):
         path.write_text(text, encoding="utf-8", errors="replace")
+    return path
+
+
+@contextlib.contextmanager
+def _told_where(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UsageError(f"cannot write {path} ({error.strerror}): choose another place with --out") from error
-    return path
 
 
 def gather(folder: Path, zero_ns: int | None = None) -> page.Content:

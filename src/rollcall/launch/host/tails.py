@@ -45,7 +45,8 @@ class RingTails:
                 wire.send(File(name, at, os.pread(fd, size, at)))
         finally:
             os.close(fd)
-        # Last: who reads it meanwhile takes nothing for there that is not. And no more names than have been sent.
+        # Last: who reads it meanwhile takes nothing for there that is not. And without what has not been sent.
+        layout.NUMBER.pack_into(header, layout.COUNTERS_AT, 0)
         layout.NUMBER.pack_into(header, layout.NAMES_END_AT, sent.names_end)
         wire.send(File(name, 0, bytes(header)))
 
