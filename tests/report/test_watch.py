@@ -5,6 +5,7 @@ import http.client
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -155,6 +156,8 @@ def _seen(shown: Looked) -> dict[str, Any]:
                 const { who, whom, seconds } = at.get_model_by_name('matrix').renderers[0].data_source.data;
                 return [...seconds].map((s, i) => [who[i], whom[i], s]); }"""
         ),
+        "duration": shown.ask("rollcall.timeline.duration"),
+        "lanes": shown.ask("rollcall.timeline.lanes"),
         "documents": shown.ask("Bokeh.documents.length"),
         "samples": shown.ask("rollcall.samples.byRank.get(1).map(each => each.place)"),
     }
@@ -168,7 +171,8 @@ def test_the_terminal_names_who_holds_up(story: Story) -> None:
     """In a terminal the rank that others wait for stands first."""
     rows = story.held.splitlines()
     first, second = rows[4].split(), rows[5].split()
-    assert (first[0], first[2]) == ("1", "computing")
+    assert (first[0], first[2:5]) == ("1", ["computing", "in", first[4]])
+    assert first[4] in ("script.py:8", "script.py:9")
     assert second[2:6] == ["waiting", "all_reduce", "at", "script.py:10"]
 
 
@@ -189,6 +193,8 @@ def test_one_look_in_a_pipe(story: Story) -> None:
 def test_the_page_streams(story: Story) -> None:
     """In the browser ops are added while they happen; a browser that slept gets what it missed."""
     assert "all_reduce at script.py:10" in story.page["now"]
+    assert [lane["alive"][-1][1] for lane in story.page["lanes"]] == [story.page["duration"]] * 3  # in an op or not
+    assert len({lane["host"] for lane in story.page["lanes"]}) == 1
     assert story.page_over["ops"] == story.page["ops"] + 20 * 3 + 1  # and rank 1's own all_reduce
     assert story.complaints == []
 
@@ -214,7 +220,8 @@ def test_the_page_says_that_the_run_is_over(story: Story) -> None:
 
 def test_the_page_knows_where_ranks_were(story: Story) -> None:
     """Where a rank was seen while it was in no op comes with the ops."""
-    assert any(place.startswith("script.py:9") for place in story.page_over["samples"])
+    assert any(place.startswith("script.py:") for place in story.page_over["samples"])
+    assert re.search(r"computing\s+in script.py:[89]", story.page["now"])
 
 
 def test_ranks_without_a_ring_here(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 import contextlib
 import json
 import os
+import resource
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,7 @@ class LiveRing:
     sites: dict[int, str] = field(default_factory=dict)
     reached: dict[tuple[str, bool], int] = field(default_factory=dict)  # by group, and whether point to point: its seq
     has_ended: bool = False
+    done_ns: int = 0  # when the last op that is known to be over was
 
     @classmethod
     def open(cls, path: Path) -> "LiveRing | None":
@@ -114,21 +117,30 @@ class LiveRing:
         begin = max(self.names_end, 0)
         added = rings.read_names(os.pread(self.fd, end - begin, layout.NAMES_AT + begin))
         for kind, number, value in added:
-            told: Any = rings.parse(value) if kind in ("group", "site") else None
             with contextlib.suppress(TypeError, KeyError, ValueError, IndexError):
                 if kind == "group":
-                    self.groups[number] = str(told["name"]), _members(told["ranks"])
+                    self.groups[number] = _group(value)
                 elif kind == "site":
-                    file, line, _ = told[0]
-                    self.sites[number] = f"{Path(file).name}:{line}"
+                    file, line, _ = rings.parse(value)[0]
+                    self.sites[number] = f"{os.path.basename(file)}:{line}"
         self.names += added
         self.names_end = end
 
 
-def _members(told: list[Any]) -> tuple[int, ...]:
-    """Ranks stand there one by one, or as [first, last]."""
-    spans = [(each, each) if isinstance(each, int) else (each[0], each[1]) for each in told]
-    return tuple(rank for first, last in spans for rank in range(first, last + 1))
+@lru_cache(maxsize=1024)
+def _group(value: bytes) -> tuple[str, tuple[int, ...]]:
+    """Its name and its members, who all have it in the same words: of ten thousand ranks, one list is enough."""
+    told = rings.parse(value)
+    # Ranks stand there one by one, or as [first, last].
+    spans = [(each, each) if isinstance(each, int) else (each[0], each[1]) for each in told["ranks"]]
+    return str(told["name"]), tuple(rank for first, last in spans for rank in range(first, last + 1))
+
+
+def _allow_files() -> None:
+    """A ring of each rank is open: the usual limit of 1024 would end there."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class LiveRun:
@@ -142,6 +154,7 @@ class LiveRun:
         self._known_clocks: list[Readings] = []
         self._marks: dict[Path, tuple[int, int, int]] = {}
         self._unopened = 0
+        _allow_files()
 
     def refresh(self) -> None:
         """Look for new attempts and ranks, where something has changed."""

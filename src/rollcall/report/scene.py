@@ -150,10 +150,12 @@ def _lanes(scene: Scene, ranks: list[int]) -> list[dict[str, Any]]:
         edges = np.searchsorted(act.bars.rank, [[rank, rank + 1] for rank in ranks])
         for rank, (low, high) in zip(ranks, edges, strict=True):
             found = act.view.run.ranks.get(rank)
-            if found is None or low == high:
+            if found is None:
+                continue
+            lanes[rank]["host"] = found.host
+            if low == high:
                 continue
             end = max(int(finish_ns[low:high].max()), found.ended_ns)
-            lanes[rank]["host"] = found.host
             lanes[rank]["alive"].append([_s(int(act.bars.entered_ns[low:high].min()), scene), _s(end, scene)])
     return list(lanes.values())
 

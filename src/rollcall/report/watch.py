@@ -112,7 +112,7 @@ def _cells(each: RankNow) -> list[str]:
         str(each.rank),
         each.host,
         each.state,
-        f"{each.op} at {each.site}" if each.site else each.op,
+        each.doing,
         _time(each.since_s) if is_here else "",
         list_of(list(each.waits_for)),
         str(each.holds_up or ""),

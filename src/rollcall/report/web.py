@@ -112,11 +112,17 @@ class LivePage:
         since_ns = zero_ns + int(since_s * 1e9) - _OVERLAP_NS
         view = View(self._run.window(since_ns, _MOST_OPS))
         act = scene.Act.of(self._run.attempt, view, 0 if self._run.is_over else self._run.moment_ns())
-        staged = scene.Scene([act], zero_ns, 0)
+        shown = scene.to_page(scene.Scene([act], zero_ns, 0), {})
+        from_s = max(since_ns - zero_ns, _beginning(act) - zero_ns) / 1e9
+        there = {each.rank for each in ranks if each.state != "ended"}
+        for lane in shown["told"]["lanes"]:
+            if lane["rank"] in there and not self._run.is_over:  # also who is in no op is there until now
+                begin_s = lane["alive"][0][0] if lane["alive"] else from_s
+                lane["alive"] = [[begin_s, shown["told"]["duration"]]]
         return {
             "attempt": self._run.attempt,
-            "scene": scene.to_page(staged, {}),
-            "from": max(since_ns - zero_ns, _beginning(act) - zero_ns) / 1e9,
+            "scene": shown,
+            "from": from_s,
             "ranks": [_told(each) for each in ranks[:_MOST_RANKS]],
             "over": self._run.facts.get("outcome", "killed") if self._run.is_over else None,
         }
@@ -137,7 +143,7 @@ def _told(each: RankNow) -> dict[str, Any]:
         "rank": each.rank,
         "host": each.host,
         "state": each.state,
-        "op": f"{each.op} at {each.site}" if each.site else each.op,
+        "op": each.doing,
         "seconds": round(each.since_s, 3),
         "waits_for": list(each.waits_for[:20]),
         "holds_up": each.holds_up,

@@ -2,7 +2,7 @@
 // A live page: what happened since the last time is asked for while somebody looks, and added to the timeline; more
 // rarely, what explain makes of it. The server says when to ask again: the longer an answer takes it, the later.
 const live = {
-  WINDOW_S: 20, MOST_OPS: 400000, MOST_FAILED: 5, follows: true, end: 0, attempt: -1, version: 0, failed: 0,
+  WINDOW_S: 20, MOST_OPS: 400000, MOST_FAILED: 5, follows: true, end: 0, attempt: -1, version: 0, failed: 0, html: {},
 
   begin() {
     live.end = timeline.duration;
@@ -85,12 +85,12 @@ const live = {
   async judge({ version, parts }) {
     live.version = version;
     for (const [id, html] of Object.entries(parts.sections)) {
+      if (live.html[id] === html) continue;
+      live.html[id] = html;
       const old = document.getElementById(id), fresh = document.createRange().createContextualFragment(html).firstChild;
-      if (old.dataset.html === html) continue;
       const isOpen = old.querySelector("details")?.open, sorted = old.querySelector("th[aria-sort]");
       const sizes = old.querySelector("#sizes-plot");
       if (sizes) fresh.querySelector("#sizes-plot")?.replaceWith(sizes);
-      fresh.dataset.html = html;
       old.replaceWith(fresh);
       if (isOpen && fresh.querySelector("details")) fresh.querySelector("details").open = true;
       tables.begin(fresh);
@@ -98,7 +98,7 @@ const live = {
     }
     await figures.putAll(parts.figures);
     const at = new Date().toLocaleTimeString("en-GB");
-    for (const name of ["verdict", "waits", "traffic"]) document.getElementById(name).dataset.at = `as of ${at}`;
+    for (const name of ["verdict", "waits", "traffic"]) document.querySelector(`#${name} > h2`).dataset.at = `as of ${at}`;
     live.judged = (live.judged ?? 0) + 1;
   },
   finish({ outcome }) {
