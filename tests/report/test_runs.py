@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from rollcall.errors import UsageError
+from rollcall.explain.show import find_run
 from rollcall.report.write import write as write_page
 from tests.launch.conftest import Runner
 from tests.report.conftest import Looked
@@ -138,3 +140,12 @@ def test_where_it_cannot_be_written(run: Runner) -> None:
     found = run("report", "--out", "no/such/folder/page.html")
     assert found.code == 2
     assert "cannot write no/such/folder/page.html" in found.err
+
+
+def test_a_run_that_is_not_there(tmp_path: Path) -> None:
+    """The newest runs are named; the link to the newest is none."""
+    for name in ("2026-01-01-a", "2026-01-02-b", "2026-01-03-c", "2026-01-04-d"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "latest").symlink_to("2026-01-04-d")
+    with pytest.raises(UsageError, match="the newest here are 2026-01-02-b, 2026-01-03-c, 2026-01-04-d$"):
+        find_run("nothing", tmp_path)

@@ -290,6 +290,21 @@ def test_a_port_in_use(run: Runner, tmp_path: Path) -> None:
         open_server(tmp_path, 0)
 
 
+def test_before_any_rank_has_begun(tmp_path: Path) -> None:
+    """The page waits for the first ring, asks again by itself, and is there when that is."""
+    facts = {"outcome": "running", "launcher_pid": os.getpid(), "host": os.uname().nodename}
+    (tmp_path / "run.json").write_text(json.dumps(facts))
+    with _served(tmp_path) as url:
+        token = urlsplit(url).query
+        waiting = _get(url, f"/?{token}")[1]
+        assert b"No rank has begun yet" in waiting
+        assert b'http-equiv="refresh"' in waiting
+        assert json.loads(_get(url, f"/news?{token}&since=0")[1])["ranks"] == []
+        assert json.loads(_get(url, f"/explained?{token}&seen=0")[1])["parts"] is None
+        write(tmp_path, [[Made("all_reduce", 1, 0, 5)]] * 2)
+        assert b'id="timeline-data"' in _get(url, f"/?{token}")[1]
+
+
 def test_the_command_serves(run: Runner) -> None:
     """`rollcall watch --web` prints its URL, answers there, and ends with Ctrl-C."""
     server = run.start("watch", "--web")

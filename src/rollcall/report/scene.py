@@ -170,7 +170,7 @@ def _deaths(scene: Scene, facts: dict[str, Any], lane_of: NDArray[np.int64]) -> 
     deaths = []
     attempts = facts.get("attempts") or []
     for act in scene.acts:
-        told = attempts[act.attempt] if act.attempt < len(attempts) else {}
+        told = attempts[act.attempt] if 0 <= act.attempt < len(attempts) else {}
         for name, code in told.get("exit_codes", {}).items():
             wall_ns = told.get("ended_ns", {}).get(name)
             rank = int(name)

@@ -42,6 +42,11 @@ _POLICY = (
     " img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
+_NOT_YET = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="1">'
+    "<title>rollcall</title></head><body><p>No rank has begun yet: this page waits for them.</p></body></html>"
+)
+
 
 class Pace:
     """How often something may be done that takes as long as it takes, at a share of a core."""
@@ -78,6 +83,8 @@ class LivePage:
     def html(self) -> str:
         with self._one_at_a_time:
             self._run.refresh()
+            if not self._run.rings:
+                return _NOT_YET
             script = files("rollcall.report").joinpath("assets", "live.js").read_text(encoding="utf-8")
             return page.render(gather(self._folder, self._zero_ns()), script)
 
@@ -85,7 +92,8 @@ class LivePage:
         """The verdict, the waits and the traffic, where there are newer ones than the version that was seen."""
         with self._one_explains:
             is_over = self._run.is_over
-            if not self.explain_pace.left_s or (is_over and not self._is_final):
+            is_due = not self.explain_pace.left_s or (is_over and not self._is_final)
+            if is_due and self._run.rings:
                 began_s = time.thread_time()
                 self._parts = page.parts(judge(self._folder))
                 self._version += 1
