@@ -72,7 +72,7 @@ for step in range(3):
     handle = dist.all_reduce(t, async_op=True)
     with rollcall.phase("load"):
         if rank == 1 and step == 0:
-            time.sleep(0.5)
+            time.sleep(0.2)
     if rank == 0:
         dist.send(torch.ones(4), dst=1, tag=7)
     if rank == 1:

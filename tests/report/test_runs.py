@@ -147,5 +147,5 @@ def test_a_run_that_is_not_there(tmp_path: Path) -> None:
     for name in ("2026-01-01-a", "2026-01-02-b", "2026-01-03-c", "2026-01-04-d"):
         (tmp_path / name).mkdir()
     (tmp_path / "latest").symlink_to("2026-01-04-d")
-    with pytest.raises(UsageError, match="the newest here are 2026-01-02-b, 2026-01-03-c, 2026-01-04-d$"):
+    with pytest.raises(UsageError, match=r"the newest here are 2026-01-02-b, 2026-01-03-c, 2026-01-04-d$"):
         find_run("nothing", tmp_path)
