@@ -257,7 +257,15 @@ def test_who_does_not_belong_gets_403(served: str) -> None:
     """Without the token, under another name, from another origin or by another method: 403, and nothing else."""
     token = urlsplit(served).query
     refused = (403, b"403\n")
-    for path in ("/", "/?token=", "/?token=wrong", "/news?token=wrong", "/nothing", f"/?{token}x"):
+    for path in (
+        "/",
+        "/?token=",
+        "/?token=wrong",
+        "/news?token=wrong",
+        "/explained?token=wrong",
+        "/nothing",
+        f"/?{token}x",
+    ):
         assert _get(served, path) == refused
     good = f"/news?{token}&since=0"
     assert _get(served, good)[0] == 200

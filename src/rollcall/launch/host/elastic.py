@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from torch.distributed.elastic.agent.server.api import (
@@ -244,16 +245,27 @@ class HostAgent(SimpleElasticAgent):
     def show_where_they_are(self, others: dict[str, str]) -> None:
         """To the launcher, while they run on; and which hosts are still to be reached from here."""
         self.ask_for_stacks()
-        with self._sending:
-            self._run.send_copies(self._wire, "rings")
+        self._unless_sent_back(lambda: self._run.send_copies(self._wire, "rings"))
         self._wire.send(Shown(routes.unreachable(others)))
 
     def show_what_is_new(self, attempt: int) -> None:
-        """To somebody who watches from where the rings are not seen."""
-        with contextlib.suppress(OSError):  # the launcher is gone; that is noticed where it is listened to
-            with self._sending:
-                self._tails.send(self._wire, attempt)
-            self._wire.send(Looked())
+        """To somebody who watches from where the rings are not seen. In a thread of its own: on a slow line it takes
+        its time, and whoever listens to the launcher must go on listening."""
+
+        def show() -> None:
+            with contextlib.suppress(OSError):  # the launcher is gone; that is noticed where it is listened to
+                self._unless_sent_back(lambda: self._tails.send(self._wire, attempt))
+                self._wire.send(Looked())
+
+        threading.Thread(target=show, name="tails", daemon=True).start()
+
+    def _unless_sent_back(self, send: Callable[[], None]) -> None:
+        """Parts of the rings: not while the whole is on its way, nor behind it."""
+        if self._sending.acquire(blocking=False):
+            try:
+                send()
+            finally:
+                self._sending.release()
 
     def _send_back(self) -> None:
         with self._sending:

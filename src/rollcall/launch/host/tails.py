@@ -11,6 +11,7 @@ from rollcall.launch.messages import File, Wire
 from rollcall.record import layout
 
 _MOST_BYTES = 256 << 10  # of all ranks of this host, in one answer: a second or so of a slow line
+_CHUNK_BYTES = 32 << 10  # between two of them others can have their say
 _LEAST_RECORDS = 64
 _LOOK_BACK = 64  # records that may have been open when they were sent
 
@@ -41,8 +42,9 @@ class RingTails:
             if len(header) < layout.HEADER_BYTES or not header.startswith(layout.MAGIC):
                 return  # so young that it has none
             name = str(path.relative_to(self._folder))
-            for at, size in _parts(header, sent, most_bytes):
-                wire.send(File(name, at, os.pread(fd, size, at)))
+            for begin, size in _parts(header, sent, most_bytes):
+                for at in range(begin, begin + size, _CHUNK_BYTES):
+                    wire.send(File(name, at, os.pread(fd, min(_CHUNK_BYTES, begin + size - at), at)))
         finally:
             os.close(fd)
         # Last: who reads it meanwhile takes nothing for there that is not. And without what has not been sent.

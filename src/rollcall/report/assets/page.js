@@ -157,6 +157,7 @@ async function begin() {
   await figures.putAll(given("figures-data"));
   tables.begin();
   logbook.begin(JSON.parse(new TextDecoder().decode(await columns.inflate(given("logs-data")))));
+  timeline.draw(); // the second time it is compiled, and the first zoom does not wait for that
   rollcall.isReady = true;
 }
 
