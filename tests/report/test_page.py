@@ -131,6 +131,20 @@ def test_zooming_changes_the_detail(shown: Looked) -> None:
     assert shown.ask("rollcall.timeline.models.bars.data.left.length") > 0
 
 
+def test_a_picture_comes_before_bokeh(shown: Looked) -> None:
+    """The timeline is painted before bokeh is read, in all three colours, and bokeh's takes its place."""
+    assert shown.ask("performance.getEntriesByType('mark').map(mark => mark.name)")[:2] == ["painted", "movable"]
+    assert shown.page.locator("#timeline-plot > canvas").count() == 0
+    colours = shown.ask(
+        """() => { const place = document.body.appendChild(document.createElement("div"));
+            const canvas = rollcall.timeline.preview(place), { width, height } = canvas;
+            const all = new Uint32Array(canvas.getContext("2d").getImageData(0, 0, width, height).data.buffer);
+            place.remove();
+            return new Set(all.filter((pixel) => pixel)).size; }"""
+    )
+    assert colours == 3
+
+
 def test_the_wheel_zooms(shown: Looked) -> None:
     """The mouse wheel over the timeline makes the shown time shorter."""
     shown.page.locator("#timeline").scroll_into_view_if_needed()

@@ -20,8 +20,7 @@ from rollcall.report.matrix import Waiting
 from rollcall.report.pack import deflate
 from rollcall.report.traffic import Line, Point
 
-_FIRST = ("columns.js", "lanes.js")  # before bokeh: the browser unpacks in other threads what we are to draw
-_SCRIPTS = ("theme.js", "timeline.js", "samples.js", "page.js")
+_SCRIPTS = ("columns.js", "lanes.js", "theme.js", "timeline.js", "samples.js", "page.js")
 _MOST_RANKS = 12
 _MOST_FINDINGS = 20
 
@@ -83,8 +82,8 @@ def render(content: Content, script: str = "") -> str:
             f"</head><body>{_header(content)}<main>{''.join(body)}</main><div id=tip role=tooltip></div>",
             "<footer>made by rollcall; this file needs nothing else</footer>",
             *(f'<script type="application/json" id="{name}">{_json(value)}</script>' for name, value in data.items()),
-            f"<script>{''.join(map(_asset, _FIRST))}</script>",
-            *(f"<script>{text}</script>" for text in _bokeh()),
+            # As text at first: reading it takes longer than all the rest, and a picture can be there before.
+            *(f'<script type="text/plain" class="bokeh">{text}</script>' for text in _bokeh()),
             f"<script>{''.join(map(_asset, _SCRIPTS))}{script}</script>",
             "</body></html>",
         ]

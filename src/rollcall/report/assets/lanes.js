@@ -1,5 +1,5 @@
-// Before bokeh is there: the names of lanes, which it asks for at its first paint, and the columns that are drawn, which
-// the browser unpacks while it reads bokeh.
+// First of all: the names of lanes, which bokeh asks for at its first paint, and the columns that are drawn, which the
+// browser unpacks in other threads.
 const given = (id) => JSON.parse(document.getElementById(id).textContent);
 
 const lanes = {

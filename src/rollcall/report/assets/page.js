@@ -145,13 +145,21 @@ window.rollcall = { timeline, samples, figures, logbook, details, columns, laneN
 
 const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
 
-// First what one sees first: the timeline. The rest when that is painted.
+// First what one sees first: a picture of the timeline. Then bokeh, with a timeline that can be moved; then the rest.
 async function begin() {
   theme.begin();
+  const place = document.getElementById("timeline-plot");
+  await timeline.take();
+  const preview = timeline.preview(place);
+  await painted();
+  performance.mark("painted"); // for those who measure
+  for (const text of document.querySelectorAll("script.bokeh")) document.body.append(make("script", text.textContent));
   await figures.put("timeline-plot", given("timeline-figure"));
   await timeline.begin();
   theme.apply(document.documentElement.classList.contains("dark"));
-  rollcall.isPainted = true;
+  preview?.remove();
+  place.style.cssText = "";
+  performance.mark("movable");
   await painted();
   await timeline.takeRest();
   await figures.putAll(given("figures-data"));
