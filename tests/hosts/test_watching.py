@@ -56,7 +56,8 @@ def test_ranks_without_a_shared_disk_are_seen(rollcall: Runner, hosts: Cluster, 
         def is_held() -> bool:
             """Before that, what the hosts have shown may be of different moments."""
             seen[:] = observer.look()
-            return [each.doing for each in seen if each.state == "waiting"] == ["all_reduce at script.py:8"]
+            states = [each.state for each in seen]
+            return states == ["computing", "waiting"] and seen[1].doing == "all_reduce at script.py:8"
 
         assert until(is_held, 30), seen
         late, waiting = seen
