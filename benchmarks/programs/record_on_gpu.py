@@ -21,7 +21,7 @@ import torch
 import turns
 
 PROGRAM = Path(__file__).with_name("train_steps.py")
-STEPS = {"digits": 100, "ten-million": 100, "gpt": 10}  # of a block
+STEPS = {"digits": 100, "ten-million": 100, "gpt": 5}  # of a block
 WAYS = {"1 nccl rank": ("nccl", 1), "2 gloo ranks": ("gloo", 2)}
 MOST_S = 120
 

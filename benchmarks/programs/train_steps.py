@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 FOLDER = Path(os.environ["ROLLCALL_BENCH"])
 WIDTHS = {"digits": (64, 256, 256, 10), "ten-million": (512, 2048, 2048, 2048, 512)}
-BATCH = {"digits": 64, "ten-million": 32, "gpt": 8}
+BATCH = {"digits": 64, "ten-million": 32, "gpt": 16}
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 

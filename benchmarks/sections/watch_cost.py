@@ -2,8 +2,12 @@
 
 import argparse
 import contextlib
+import json
 import shlex
+import threading
 import time
+import urllib.request
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import psutil
@@ -13,6 +17,7 @@ from jobs import Job, Jobs
 from results import Goal, Result, middle, progress, table
 
 MOST_LOSS, MOST_CPU = 0.01, 0.05
+WAYS = {"alone": "alone", "terminal": "watched", "web": "watched in a browser"}
 _SETTLE_S = 4.0
 
 
@@ -26,26 +31,32 @@ class Round:
 
 def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
     ranks, pace = options.watch_ranks, options.watch_pace
-    alone, watched = [], []
-    for _ in range(options.watch_rounds):  # in turn: what else this machine does hits both
-        for is_watched, rounds in ((False, alone), (True, watched)):
-            if (found := _run(jobs, options, is_watched)) is not None:
-                rounds.append(found)
-    without, with_it = middle([each.ops_per_s for each in alone]), middle([each.ops_per_s for each in watched])
-    cpu = middle([each.cpu for each in watched])
-    loss = 1 - with_it / without if with_it and without else None
+    rounds: dict[str, list[Round]] = {way: [] for way in WAYS}
+    for _ in range(options.watch_rounds):  # in turn: what else this machine does hits all
+        for way in WAYS:
+            if (found := _run(jobs, options, way)) is not None:
+                rounds[way].append(found)
     made = table(f"rollcall watch: {ranks} ranks × {pace} ops/s each", "", "ops/s of all ranks", "CPU of the watch")
-    made.add_row("alone", "–" if without is None else f"{without:,.0f}", "")
-    made.add_row("watched", "–" if with_it is None else f"{with_it:,.0f}", _percent(cpu))
-    goals = [
-        Goal("watch: what the job loses", "≤ 1 %", _percent(loss), None if loss is None else loss <= MOST_LOSS),
-        Goal("… of one core", "≤ 5 %", _percent(cpu), None if cpu is None else cpu <= MOST_CPU),
-    ]
-    figures = {"alone": [asdict(each) for each in alone], "watched": [asdict(each) for each in watched]}
-    return Result([made], goals, figures)
+    without = middle([each.ops_per_s for each in rounds["alone"]])
+    goals = []
+    for way, found in rounds.items():
+        ops_per_s, cpu = middle([each.ops_per_s for each in found]), middle([each.cpu for each in found])
+        made.add_row(WAYS[way], "–" if ops_per_s is None else f"{ops_per_s:,.0f}", _percent(cpu))
+        if way != "alone":
+            loss = 1 - ops_per_s / without if ops_per_s and without else None
+            goals += [
+                Goal(
+                    f"{WAYS[way]}: what the job loses",
+                    "≤ 1 %",
+                    _percent(loss),
+                    None if loss is None else loss <= MOST_LOSS,
+                ),
+                Goal("… of one core", "≤ 5 %", _percent(cpu), None if cpu is None else cpu <= MOST_CPU),
+            ]
+    return Result([made], goals, {way: [asdict(each) for each in found] for way, found in rounds.items()})
 
 
-def _run(jobs: Jobs, options: argparse.Namespace, is_watched: bool) -> Round | None:
+def _run(jobs: Jobs, options: argparse.Namespace, way: str) -> Round | None:
     ranks = options.watch_ranks
     words = [*ROLLCALL.command(ranks, "keep_talking.py"), str(options.watch_s), str(options.watch_pace)]
     with jobs.start(words) as job, contextlib.ExitStack() as stack:
@@ -53,11 +64,15 @@ def _run(jobs: Jobs, options: argparse.Namespace, is_watched: bool) -> Round | N
             progress(f"not all of {ranks} ranks came through:\n{job.last_words()}")
             return None
         cpu = None
-        if is_watched:
-            run = job.folder / "rollcall" / "runs" / "latest"
+        run = str(job.folder / "rollcall" / "runs" / "latest")
+        if way == "terminal":
             # A table that refreshes needs a terminal: script(1) has one.
-            watch = shlex.join([str(HERE / "rollcall"), "watch", str(run)])
+            watch = shlex.join([str(HERE / "rollcall"), "watch", run])
             viewer = stack.enter_context(jobs.start(["script", "-qfc", watch, "/dev/null"], TERM="xterm-256color"))
+        elif way == "web":
+            viewer = stack.enter_context(jobs.start([str(HERE / "rollcall"), "watch", run, "--web"]))
+            stack.enter_context(_looking_on(viewer))
+        if way != "alone":
             time.sleep(_SETTLE_S)  # its start does not count: it happens once
             (job.folder / "go").touch()
             cpu = _cpu_share(viewer, options.watch_s * 0.8)
@@ -66,8 +81,44 @@ def _run(jobs: Jobs, options: argparse.Namespace, is_watched: bool) -> Round | N
             progress(f"the job failed:\n{job.last_words()}")
             return None
         done = sum(job.numbers("done-*"))
-    progress(f"{'watched' if is_watched else 'alone'}: {done / options.watch_s:,.0f} ops/s {_percent(cpu)}")
+    progress(f"{WAYS[way]}: {done / options.watch_s:,.0f} ops/s {_percent(cpu)}")
     return Round(done / options.watch_s, cpu)
+
+
+@contextlib.contextmanager
+def _looking_on(viewer: Job) -> Iterator[None]:
+    """Ask what the page in a browser asks, as often as the server lets it; a browser itself would take a core."""
+    over = threading.Event()
+    asking = threading.Thread(target=_ask, args=(viewer, over))
+    asking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        asking.join()
+
+
+def _ask(viewer: Job, over: threading.Event) -> None:
+    said = viewer.folder / "output.txt"
+    while not (said.exists() and "token=" in said.read_text()):
+        if over.wait(0.1):
+            return
+    url = next(line for line in said.read_text().splitlines() if "token=" in line).strip()
+    token = url.partition("?")[2]
+    since_s, due_s = 0.0, {"news": 0.0, "explained": 0.0}
+    with contextlib.suppress(OSError):  # the run, and with it the watch, may be over by now
+        urllib.request.urlopen(url).read()
+        while not over.wait(0.05):
+            for name in due_s:
+                if time.monotonic() < due_s[name]:
+                    continue
+                about = f"since={since_s}" if name == "news" else "seen=0"
+                told = json.load(
+                    urllib.request.urlopen(url.replace("/?", f"/{name}?").replace(token, f"{token}&{about}"))
+                )
+                due_s[name] = time.monotonic() + told["again"]
+                if name == "news":
+                    since_s = told["scene"]["told"]["duration"]
 
 
 def _cpu_share(viewer: Job, during_s: float) -> float:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+WATCHED = "watched"  # in a run's folder: whoever watches the run touches it whenever it looks
+
 
 def runs_home(environ: Mapping[str, str]) -> Path:
     """$ROLLCALL_DIR, or .rollcall in this folder; the runs are below it."""

@@ -48,6 +48,53 @@ with rollcall.init() as world:
     dist.barrier()
 """
 
+# Its first attempt ends with a rank that is killed, its second with one that fails.
+RESTARTED = """\
+import os, rollcall, threading, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    dist.all_reduce(torch.ones(1))
+    if rank == 1:
+        os.kill(os.getpid(), 9)
+    dist.barrier()
+side = dist.new_group([0, 1, 2])
+
+def count(t):
+    for _ in range(5):
+        dist.all_reduce(t, group=side)
+
+other = threading.Thread(target=count, args=(torch.ones(2),))
+other.start()
+dist.barrier()
+for step in range(3):
+    t = torch.ones(1000)
+    handle = dist.all_reduce(t, async_op=True)
+    with rollcall.phase("load"):
+        if rank == 1 and step == 0:
+            time.sleep(0.2)
+    if rank == 0:
+        dist.send(torch.ones(4), dst=1, tag=7)
+    if rank == 1:
+        dist.recv(torch.ones(4), src=0, tag=7)
+    handle.wait()
+    dist.barrier()
+    dist.broadcast(t, src=2)
+other.join()
+if rank == 2:
+    raise ValueError("out of data")
+dist.barrier()
+"""
+
+
+@pytest.fixture(scope="session")
+def restarted(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    """One run of three ranks and two attempts."""
+    runner = Runner(tmp_path_factory.mktemp("restarted"))
+    runner.script(RESTARTED)
+    assert runner("run", "-n", 3, "--max-restarts", 1, "script.py").code == 1
+    return runner
+
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Runner:

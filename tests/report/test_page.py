@@ -1,5 +1,6 @@
 """The report, in a real browser."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ FIND = """([name, lane]) => { const t = rollcall.timeline;
 
 @pytest.fixture(scope="module")
 def opened(run: Runner, browser: Any) -> Iterator[Looked]:
-    page = Looked(browser, (run.latest() / "report.html").as_uri())
+    page = Looked(browser, (run.latest() / "report.html").as_uri(), color_scheme="dark")
     yield page
     page.page.close()
 
@@ -130,6 +131,20 @@ def test_zooming_changes_the_detail(shown: Looked) -> None:
     assert shown.ask("rollcall.timeline.models.bars.data.left.length") > 0
 
 
+def test_a_picture_comes_before_bokeh(shown: Looked) -> None:
+    """The timeline is painted before bokeh is read, in all three colours, and bokeh's takes its place."""
+    assert shown.ask("performance.getEntriesByType('mark').map(mark => mark.name)")[:2] == ["painted", "movable"]
+    assert shown.page.locator("#timeline-plot > canvas").count() == 0
+    colours = shown.ask(
+        """() => { const place = document.body.appendChild(document.createElement("div"));
+            const canvas = rollcall.timeline.preview(place), { width, height } = canvas;
+            const all = new Uint32Array(canvas.getContext("2d").getImageData(0, 0, width, height).data.buffer);
+            place.remove();
+            return new Set(all.filter((pixel) => pixel)).size; }"""
+    )
+    assert colours == 3
+
+
 def test_the_wheel_zooms(shown: Looked) -> None:
     """The mouse wheel over the timeline makes the shown time shorter."""
     shown.page.locator("#timeline").scroll_into_view_if_needed()
@@ -185,14 +200,18 @@ def test_the_table_sorts(shown: Looked) -> None:
     assert sum(shown.ask(values)) == shown.ask("rollcall.timeline.start.length")
 
 
-def test_dark_where_the_system_is_dark(run: Runner, look: Look) -> None:
-    """The page follows the system's colours, and the button changes them."""
-    dark = look(run.latest() / "report.html", color_scheme="dark")
+def test_dark_where_the_system_is_dark(shown: Looked) -> None:
+    """The page has the system's colours, follows when they change, and the button changes them, too."""
     background = "getComputedStyle(document.body).backgroundColor"
-    before = dark.ask(background)
-    dark.page.click("#theme")
-    assert dark.ask(background) != before
-    assert dark.complaints == []
+    dark = shown.ask(background)
+    assert sum(map(int, re.findall(r"\d+", dark)[:3])) < 3 * 64
+    shown.page.emulate_media(color_scheme="light")
+    shown.page.wait_for_function(f"{background} !== '{dark}'")
+    shown.page.click("#theme")
+    assert shown.ask(background) == dark
+    shown.page.emulate_media(color_scheme="dark")
+    shown.page.wait_for_function(f"{background} === '{dark}'")
+    assert shown.complaints == []
 
 
 def test_it_prints(run: Runner, shown: Looked, tmp_path: Path) -> None:
@@ -219,26 +238,13 @@ def test_facts_are_told(run: Runner, shown: Looked) -> None:
         assert expected in told
 
 
-RESTARTED = """\
-import os, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-dist.all_reduce(torch.ones(1))
-if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:
-    os.kill(os.getpid(), 9)
-dist.all_reduce(torch.ones(1))
-"""
-
-
-def test_deaths_and_restarts_are_marks(rollcall: Runner, look: Look) -> None:
+def test_deaths_and_restarts_are_marks(restarted: Runner, look: Look) -> None:
     """A rank that was killed has a cross on its lane, and the next attempt begins at a line."""
-    rollcall.script(RESTARTED)
-    found = rollcall("run", "-n", 2, "--max-restarts", 1, "script.py")
-    assert found.code == 0, found.err
-    assert rollcall("report", "--out", "page.html").code == 0
-    shown = look(rollcall.folder / "page.html")
+    assert restarted("report", "--out", "page.html").code == 0
+    shown = look(restarted.folder / "page.html")
     deaths: list[dict[str, Any]] = shown.ask("rollcall.timeline.deaths")
     assert [death["lane"] for death in deaths if "SIGKILL" in death["how"]] == [1]
     assert shown.ask("rollcall.timeline.attempts.map(a => a.number)") == [0, 1]
     assert len(shown.ask("[...rollcall.timeline.models.attempts.data.x]")) == 1
-    assert shown.ask("rollcall.timeline.lanes.map(lane => lane.alive.length)") == [2, 2]
+    assert shown.ask("rollcall.timeline.lanes.map(lane => lane.alive.length)") == [2, 2, 2]
     assert shown.complaints == []

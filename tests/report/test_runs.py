@@ -1,15 +1,20 @@
 """Runs of all sizes and sorts, also those that nobody wants to look at."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from rollcall.errors import UsageError
+from rollcall.explain.show import find_run
 from rollcall.report.write import write as write_page
 from tests.launch.conftest import Runner
 from tests.report.conftest import Looked
 from tests.report.rings import Made, write
 
 Look = Callable[..., Looked]
-MANY = 1500
+MANY = 700
 
 
 def test_lanes_of_many_ranks_are_drawn_together(tmp_path: Path, look: Look) -> None:
@@ -27,31 +32,86 @@ def test_lanes_of_many_ranks_are_drawn_together(tmp_path: Path, look: Look) -> N
     assert "64" not in shown.page.inner_text("#verdict")
 
 
-def test_phases_show_where_there_is_room(tmp_path: Path, look: Look) -> None:
-    """Phases are bands with their names above the lanes; where most are too short to be seen, none is shown."""
+HARM = "<img src=x onerror=harm=1>"
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[Looked]:
+    """One rank, on a host and by a command with names that would do harm; phases; seen somewhere between its ops."""
+    folder = tmp_path_factory.mktemp("alone") / f"run-{HARM.replace('/', '')}"
     ops = [
         each
         for n in range(2000)
         for each in (
-            Made("phase", n, n * 10, n * 10 + 9, phase=4 + n % 2),
-            Made("all_reduce", n, n * 10 + 5, n * 10 + 8, phase=4 + n % 2),
+            Made("phase", n, n * 100, n * 100 + 99, phase=4 + n % 2),
+            Made("all_reduce", n, n * 100 + 5, n * 100 + 8, phase=4 + n % 2),
+            Made("sample", 0, n * 100 + 30, n * 100 + 60),
         )
     ]
-    shown = look(write_page(write(tmp_path, [ops, ops])))
-    assert shown.ask("rollcall.timeline.phases.length") == 2000
-    assert shown.ask("rollcall.timeline.models.bands.data.left.length") == 0
-    shown.ask("() => rollcall.timeline.show(0.001, 0.021)")
-    shown.frame()
-    assert shown.ask("[...rollcall.timeline.models.heads.data.name]")[:2] == ["forward", "backward"]
-    assert shown.complaints == []
+    write(folder, [ops], host=HARM)
+    (folder / "run.json").write_text(
+        '{"outcome": "ok", "command": ["</script><script>harm=1</script>"], "attempts": []}'
+    )
+    shown = Looked(browser, write_page(folder, folder.parent / "page.html").as_uri())
+    yield shown
+    shown.page.close()
 
 
-def test_one_rank(tmp_path: Path, look: Look) -> None:
+def test_phases_show_where_there_is_room(alone: Looked) -> None:
+    """Phases are bands with their names above the lanes; where most are too short to be seen, none is shown."""
+    alone.ask("() => rollcall.timeline.show(0, rollcall.timeline.duration)")
+    alone.frame()
+    assert alone.ask("rollcall.timeline.phases.length") == 2000
+    assert alone.ask("rollcall.timeline.models.bands.data.left.length") == 0
+    alone.ask("() => rollcall.timeline.show(0.01, 0.21)")
+    alone.frame()
+    assert alone.ask("[...rollcall.timeline.models.heads.data.name]")[:2] == ["forward", "backward"]
+    assert alone.complaints == []
+
+
+def test_one_rank(alone: Looked) -> None:
     """A run of one rank has one lane, and nobody waits."""
-    shown = look(write_page(write(tmp_path, [[Made("all_reduce", 1, 0, 5), Made("barrier", 2, 8, 9)]])))
-    assert shown.ask("rollcall.timeline.lanes.length") == 1
-    assert shown.ask("[...rollcall.timeline.wait]") == [0, 0]
-    assert shown.complaints == []
+    assert alone.ask("rollcall.timeline.lanes.length") == 1
+    assert alone.ask("rollcall.timeline.wait.every((each) => each === 0)")
+
+
+def test_names_are_never_executed(alone: Looked) -> None:
+    """HTML in the name of a host, a function or a command is text."""
+    assert alone.ask("window.harm") is None
+    assert HARM in alone.ask("rollcall.timeline.lanes[0].host")
+    assert "</script><script>harm=1" in alone.page.inner_text("#facts")
+    assert alone.page.locator("img").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "told"),
+    [
+        (140, "was in train.py:7 in step<script>"),
+        (110, "was in train.py:7 in step<script>"),  # the sampler looks every 20 ms
+        (165, "was in train.py:7 in step<script>"),
+        (195, ""),
+        (102, ""),  # in an op
+    ],
+)
+def test_hover_between_ops_tells_where_it_was(alone: Looked, at_ms: float, told: str) -> None:
+    """Where a rank was seen while it was in no op is told between its ops, and nowhere else."""
+    assert alone.ask("at => rollcall.samples.tell(0, at)", at_ms / 1000) == told
+
+
+def test_hover_shows_it(alone: Looked) -> None:
+    """With the mouse between two ops, the tip has the rank, the time, and the line."""
+    alone.page.locator("#timeline").scroll_into_view_if_needed()
+    alone.ask("() => rollcall.timeline.show(0.1, 0.2)")
+    alone.frame()
+    x, y = alone.ask(
+        """() => { const t = rollcall.timeline, view = Bokeh.index.find_one(t.plot), box = t.box();
+            return [box.left + view.frame.x_scale.compute(0.145), box.top + view.frame.y_scale.compute(0)]; }"""
+    )
+    alone.page.mouse.move(x, y)
+    alone.page.locator("#tip").wait_for(state="visible")
+    first, second = alone.page.inner_text("#tip").splitlines()
+    assert first.startswith(f"rank 0 on {HARM} · 14")
+    assert second == "was in train.py:7 in step<script>"
 
 
 def test_ranks_that_did_nothing(tmp_path: Path, look: Look) -> None:
@@ -61,24 +121,10 @@ def test_ranks_that_did_nothing(tmp_path: Path, look: Look) -> None:
     assert shown.complaints == []
 
 
-def test_names_are_never_executed(tmp_path: Path, look: Look) -> None:
-    """HTML in the name of a host, a function or a command is text."""
-    harm = "<img src=x onerror=harm=1>"
-    folder = write(tmp_path / f"run-{harm.replace('/', '')}", [[Made("all_reduce", 1, 0, 5)]] * 2, host=harm)
-    (folder / "run.json").write_text(
-        '{"outcome": "ok", "command": ["</script><script>harm=1</script>"], "attempts": []}'
-    )
-    shown = look(write_page(folder, tmp_path / "page.html"))
-    assert shown.ask("window.harm") is None
-    assert harm in shown.ask("rollcall.timeline.lanes[0].host")
-    assert "</script><script>harm=1" in shown.page.inner_text("#facts")
-    assert shown.page.locator("img").count() == 0
-
-
 def test_without_rings(rollcall: Runner) -> None:
     """A run without recordings has no report, and one sentence says why; with --report the run's own outcome counts."""
     rollcall.script("print('here')")
-    found = rollcall("run", "-n", 2, "--no-record", "--report", "script.py")
+    found = rollcall("run", "-n", 1, "--no-record", "--report", "script.py")
     assert found.code == 0
     assert "no report: " in found.err
     assert "has no rings" in found.err
@@ -94,3 +140,12 @@ def test_where_it_cannot_be_written(run: Runner) -> None:
     found = run("report", "--out", "no/such/folder/page.html")
     assert found.code == 2
     assert "cannot write no/such/folder/page.html" in found.err
+
+
+def test_a_run_that_is_not_there(tmp_path: Path) -> None:
+    """The newest runs are named; the link to the newest is none."""
+    for name in ("2026-01-01-a", "2026-01-02-b", "2026-01-03-c", "2026-01-04-d"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "latest").symlink_to("2026-01-04-d")
+    with pytest.raises(UsageError, match=r"the newest here are 2026-01-02-b, 2026-01-03-c, 2026-01-04-d$"):
+        find_run("nothing", tmp_path)

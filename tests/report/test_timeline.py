@@ -152,3 +152,22 @@ def test_long_lines_are_shortened() -> None:
     shown = logs.clean(b"x" * (1 << 20))
     assert len(shown) < 500
     assert shown.endswith("(1,048,576 bytes)")
+
+
+@pytest.mark.parametrize("mix", [0x9E3779B97F4A7C15, 0])
+def test_kinds_are_what_ops_have_in_common(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mix: int) -> None:
+    """Ops that differ in anything but their time are of different kinds, also where the quick way mixes them up."""
+    monkeypatch.setattr(timeline, "_MIX", np.uint64(mix))
+    ops = [
+        Made("all_reduce", 1, 0, 5),
+        Made("all_reduce", 2, 10, 15),
+        Made("all_reduce", 3, 20, 25, size_bytes=8),
+        Made("all_gather", 4, 30, 35, size_bytes=8),
+        Made("all_gather", 5, 40, 45, size_bytes=8, phase=4),
+    ]
+    view, bars = _drawn(write(tmp_path, [ops]))
+    found = timeline.kinds(view, bars)
+    assert len(found.told) == 4
+    assert [found.told[number]["op"] for number in found.number] == [op.op for op in ops]
+    assert [found.told[number]["bytes"] for number in found.number] == [op.size_bytes for op in ops]
+    assert found.number[0] == found.number[1]

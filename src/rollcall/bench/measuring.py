@@ -1,6 +1,8 @@
 """The timed loop. It does nothing but call and look at the clock, so that it costs what a bare loop costs."""
 
-from collections.abc import Callable
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 
 import numpy as np
@@ -14,18 +16,36 @@ from rollcall.bench.ops import Trial, gather
 def times_s(trial: Trial, iterations: int, finish: Callable[[], object] | None) -> NDArray[np.float64]:
     """How long each of so many calls took. `finish` waits for what a GPU still has to do."""
     stamps = [0] * (iterations + 1)
-    call = trial.call
-    stamps[0] = perf_counter_ns()
+    with _no_collection():
+        _stamp(stamps, trial.call, finish)
+    return np.diff(np.array(stamps)) / 1e9 / trial.divide
+
+
+def _stamp(stamps: list[int], call: Callable[[], object], finish: Callable[[], object] | None) -> None:
+    now = perf_counter_ns  # a local name is found soonest
+    numbers = range(1, len(stamps))
+    stamps[0] = now()
     if finish is None:
-        for number in range(1, iterations + 1):
+        for number in numbers:
             call()
-            stamps[number] = perf_counter_ns()
+            stamps[number] = now()
     else:
-        for number in range(1, iterations + 1):
+        for number in numbers:
             call()
             finish()
-            stamps[number] = perf_counter_ns()
-    return np.diff(np.array(stamps)) / 1e9 / trial.divide
+            stamps[number] = now()
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """As timeit has it: with torch imported, looking through all objects takes as long as hundreds of small calls."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def finisher(device: torch.device) -> Callable[[], object] | None:

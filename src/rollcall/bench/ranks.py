@@ -167,11 +167,11 @@ class Bench:
     def _add_round(self, case: _Case) -> None:
         trial = self._prepare(case)
         trial.fill()
+        self._world.barrier()  # before the warm-up: who leaves it first would wait for the others in the first call
         for _ in range(self._warmup(case)):
             trial.call()
         if self._finish is not None:
             self._finish()
-        self._world.barrier()
         own = measuring.times_s(trial, case.per_round, self._finish)
         case.rounds.append(measuring.from_all_ranks(own, self._world.size, self._device))
 

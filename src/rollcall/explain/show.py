@@ -114,7 +114,7 @@ def find_run(name: str | None, home: Path) -> Path:
             return path.resolve()
     if name is None:
         raise UsageError("no run here yet: start one with `rollcall run -n 2 SCRIPT`, or name the folder of one")
-    known = sorted(path.name for path in home.glob("*") if path.is_dir())[-3:]
+    known = sorted(path.name for path in home.glob("*") if path.is_dir() and not path.is_symlink())[-3:]
     hint = f"; the newest here are {', '.join(known)}" if known else ""
     raise UsageError(f"there is no run {name}: `rollcall runs` lists those of this folder{hint}")
 

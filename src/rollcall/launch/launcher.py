@@ -18,6 +18,7 @@ from rollcall.launch.messages import (
     AttemptOver,
     Ended,
     File,
+    Looked,
     Message,
     Note,
     Order,
@@ -34,6 +35,7 @@ from rollcall.launch.plan import Plan
 from rollcall.launch.report import Report
 from rollcall.launch.runs import RankLogs, RunFolder, command_line
 from rollcall.launch.start import Agent, interrupts
+from rollcall.launch.watched import Watched
 from rollcall.launch.words import how_it_ended, shell_code
 
 _TICK_S = 0.02
@@ -76,6 +78,7 @@ class _Run:
         )
         self._report = Report()
         self._logs = LogFiles(self._say)
+        self._watched = Watched(folder.path)
         self._agent_code = 0
         self._still: dict[int, Still] = {}  # by node: how its ranks stand
         self._hang_told = False
@@ -116,6 +119,7 @@ class _Run:
             self._handle(*event)
         if self._lead is not None:
             self._lead.tick()
+            self._watched.tick(self._crew, self._lead.attempt)
         self._watch_for_hangs()
         if event is None or not self._crew.has_more:
             self._console.tick()
@@ -142,10 +146,13 @@ class _Run:
                 if self._looking is not None:
                     self._looking[0].discard(member.node)
                 self._folder.note_unreachable(self._lead.attempt if self._lead else 0, member.name, unreachable)
+            case Looked():
+                self._watched.note_answer(member.node)
             case Refused() if self._lead is None:
                 self._refused = message
             case Gone(exit_code):
                 self._agent_code = exit_code or 0
+                self._watched.note_answer(member.node)
         if self._lead is not None:
             self._lead.handle(member, message)
 

@@ -49,6 +49,13 @@ class Stacks(Message):
 
 
 @dataclasses.dataclass(frozen=True)
+class Look(Message):
+    """Somebody watches: send what is new in the rings of this attempt."""
+
+    attempt: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Ping(Message):
     """Are you there, and what do your clocks say? Whoever hears none for a while is cut off."""
 
@@ -156,6 +163,11 @@ class Shown(Message):
     """The ranks have written down where they are, and the launcher has their files."""
 
     unreachable: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Looked(Message):
+    """What is new in the rings has been sent."""
 
 
 @dataclasses.dataclass(frozen=True)

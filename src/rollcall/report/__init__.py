@@ -10,6 +10,7 @@ pack       columns of numbers → a short text that a page can hold
 figures    bokeh's part of the page
 page       all of it in one HTML file, which needs nothing else; assets/ has its style and script
 write      `rollcall report`
-live       the rings while they are written; watch shows them in a terminal, web in a browser
+live       the rings while they are written; now: what each rank does, usage: what it takes of the machine
+watch      that in a terminal; web: the page in a browser, while the run goes on
 slices     a run as stretches of time on tracks; perfetto: the same as a file for Perfetto and chrome://tracing
 """

@@ -140,7 +140,10 @@ def matrix(waiting: Waiting) -> figure:
     plot.xaxis.axis_label, plot.yaxis.axis_label = "for rank", "rank that waited"
     for axis in (plot.xaxis, plot.yaxis):
         axis.ticker = _whole_numbers()
-        axis.formatter = CustomJSTickFormatter(args={"names": names}, code="return names[tick] ?? ''")
+        # The first rank of a line is enough here; all of them stand in its tip.
+        axis.formatter = CustomJSTickFormatter(
+            args={"step": waiting.step, "count": count}, code="return tick < 0 || tick >= count ? '' : tick * step"
+        )
     plot.grid.visible = False
     return _plain(plot)
 

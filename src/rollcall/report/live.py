@@ -3,9 +3,11 @@
 import contextlib
 import json
 import os
+import resource
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ from numpy.typing import NDArray
 from rollcall.explain import rings
 from rollcall.explain.load import Rank, Run, clocks
 from rollcall.explain.table import Ops, Readings, Table
+from rollcall.home import WATCHED
 from rollcall.record import layout
 
 _LOOK_BACK = 64  # records that may still have been open when they were read last
+_GRAIN_NS = 2_000_000_000
 
 
 def _lookup(ops: Iterable[int]) -> NDArray[np.bool_]:
@@ -45,6 +49,7 @@ class LiveRing:
     sites: dict[int, str] = field(default_factory=dict)
     reached: dict[tuple[str, bool], int] = field(default_factory=dict)  # by group, and whether point to point: its seq
     has_ended: bool = False
+    done_ns: int = 0  # when the last op that is known to be over was
 
     @classmethod
     def open(cls, path: Path) -> "LiveRing | None":
@@ -108,22 +113,34 @@ class LiveRing:
                 self.reached[name, is_pair] = max(self.reached.get((name, is_pair), 0), newest)
 
     def _read_names(self, end: int) -> None:
-        ring = rings.read_names(os.pread(self.fd, end, layout.NAMES_AT))
-        for kind, number, value in ring[len(self.names) :]:
-            told = rings.parse(value)
+        """Those that have been added: names are only ever added to."""
+        begin = max(self.names_end, 0)
+        added = rings.read_names(os.pread(self.fd, end - begin, layout.NAMES_AT + begin))
+        for kind, number, value in added:
             with contextlib.suppress(TypeError, KeyError, ValueError, IndexError):
                 if kind == "group":
-                    self.groups[number] = str(told["name"]), _members(told["ranks"])
+                    self.groups[number] = _group(value)
                 elif kind == "site":
-                    file, line, _ = told[0]
-                    self.sites[number] = f"{Path(file).name}:{line}"
-        self.names, self.names_end = ring, end
+                    file, line, _ = rings.parse(value)[0]
+                    self.sites[number] = f"{os.path.basename(file)}:{line}"
+        self.names += added
+        self.names_end = end
 
 
-def _members(told: list[Any]) -> tuple[int, ...]:
-    """Ranks stand there one by one, or as [first, last]."""
-    spans = [(each, each) if isinstance(each, int) else (each[0], each[1]) for each in told]
-    return tuple(rank for first, last in spans for rank in range(first, last + 1))
+@lru_cache(maxsize=1024)
+def _group(value: bytes) -> tuple[str, tuple[int, ...]]:
+    """Its name and its members, who all have it in the same words: of ten thousand ranks, one list is enough."""
+    told = rings.parse(value)
+    # Ranks stand there one by one, or as [first, last].
+    spans = [(each, each) if isinstance(each, int) else (each[0], each[1]) for each in told["ranks"]]
+    return str(told["name"]), tuple(rank for first, last in spans for rank in range(first, last + 1))
+
+
+def _allow_files() -> None:
+    """A ring of each rank is open: the usual limit of 1024 would end there."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class LiveRun:
@@ -134,21 +151,49 @@ class LiveRun:
         self.attempt = -1
         self.rings: dict[int, LiveRing] = {}
         self.facts: dict[str, Any] = {}
+        self._known_clocks: list[Readings] = []
+        self._marks: dict[Path, tuple[int, int, int]] = {}
+        self._unopened = 0
+        _allow_files()
 
     def refresh(self) -> None:
-        """Look for new attempts and ranks."""
-        with contextlib.suppress(OSError, ValueError):
-            self.facts = dict(json.loads((self.folder / "run.json").read_text()))
-        attempts = list((self.folder / "rings").glob("attempt-*"))
-        numbers = sorted(int(path.name.partition("-")[2]) for path in attempts if path.name[8:].isdecimal())
-        if numbers and numbers[-1] != self.attempt:
-            self.close()
-            self.attempt = numbers[-1]
-        if self.attempt >= 0:
+        """Look for new attempts and ranks, where something has changed."""
+        if self._has_changed(self.folder / "run.json"):
+            with contextlib.suppress(OSError, ValueError):
+                self.facts = dict(json.loads((self.folder / "run.json").read_text()))
+                self._known_clocks = clocks(self.facts)
+        if self._has_changed(self.folder / "rings"):
+            attempts = list((self.folder / "rings").glob("attempt-*"))
+            numbers = sorted(int(path.name.partition("-")[2]) for path in attempts if path.name[8:].isdecimal())
+            if numbers and numbers[-1] != self.attempt:
+                self.close()
+                self.attempt = numbers[-1]
+        place = self.folder / "rings" / f"attempt-{self.attempt}"
+        if self._unopened or self._has_changed(place):
             known = {ring.path.name for ring in self.rings.values()}
-            for path in (self.folder / "rings" / f"attempt-{self.attempt}").glob("rank-*.ring"):
-                if path.name not in known and (ring := LiveRing.open(path)) is not None:
+            self._unopened = 0
+            for path in place.glob("rank-*.ring"):
+                if path.name in known:
+                    continue
+                if (ring := LiveRing.open(path)) is not None:
                     self.rings[ring.header.rank] = ring
+                else:
+                    self._unopened += 1  # a file without its header yet: that it gets one does not show in its folder
+
+    def attend(self) -> None:
+        """Let the launcher know that somebody looks: hosts without our disk show their rings as long as that is so."""
+        with contextlib.suppress(OSError):  # somebody else's run can be looked at, too
+            (self.folder / WATCHED).touch()
+
+    def _has_changed(self, path: Path) -> bool:
+        try:
+            stat = os.stat(path)
+        except OSError:
+            return False
+        mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        before, self._marks[path] = self._marks.get(path), mark
+        # A clock has its grain: what was written just before we looked may be followed by more with the same time.
+        return mark != before or time.time_ns() - stat.st_mtime_ns < _GRAIN_NS
 
     def close(self) -> None:
         for ring in self.rings.values():
@@ -156,12 +201,16 @@ class LiveRun:
         self.rings.clear()
 
     @property
+    def _is_launchers_host(self) -> bool:
+        return bool(self.facts.get("host") == os.uname().nodename)
+
+    @property
     def is_over(self) -> bool:
         """It says so itself, or its launcher is gone."""
         if self.facts.get("outcome", "running") != "running":
             return True
-        pid, host = self.facts.get("launcher_pid"), self.facts.get("host")
-        return bool(pid) and host == os.uname().nodename and not os.path.exists(f"/proc/{pid}")
+        pid = self.facts.get("launcher_pid")
+        return bool(pid) and self._is_launchers_host and not os.path.exists(f"/proc/{pid}")
 
     @property
     def told(self) -> dict[str, Any]:
@@ -176,15 +225,17 @@ class LiveRun:
 
     def clock(self, rank: int) -> Readings:
         """How far the clock of a rank's host was ahead of the launcher's, as far as anybody has compared them."""
-        known = clocks(self.facts)
-        return known[rank] if rank < len(known) else []
+        return self._known_clocks[rank] if rank < len(self._known_clocks) else []
 
     def offset_ns(self, rank: int) -> int:
         readings = self.clock(rank)
         return readings[-1][1] if readings else 0
 
     def now_ns(self, ring: LiveRing) -> int:
-        """This moment by the clock that a ring uses: its header has one moment by that and by the wall's."""
+        """This moment by the clock that a ring uses: as the launcher here has compared it; else its header has one
+        moment by that and by the wall's."""
+        if self._is_launchers_host and self.clock(ring.header.rank):
+            return time.monotonic_ns() + self.offset_ns(ring.header.rank)
         return time.time_ns() - (ring.header.wall_ns - ring.header.monotonic_ns)
 
     @property

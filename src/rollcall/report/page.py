@@ -20,9 +20,22 @@ from rollcall.report.matrix import Waiting
 from rollcall.report.pack import deflate
 from rollcall.report.traffic import Line, Point
 
-_SCRIPTS = ("columns.js", "theme.js", "timeline.js", "page.js")
+_SCRIPTS = ("columns.js", "lanes.js", "theme.js", "timeline.js", "samples.js", "page.js")
 _MOST_RANKS = 12
 _MOST_FINDINGS = 20
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What explain makes of the last attempt: of a run that goes on, it changes."""
+
+    outcome: str
+    findings: Sequence[Finding]
+    problems: Sequence[str]
+    facts: Sequence[tuple[str, str]]
+    waiting: Waiting
+    lines: Sequence[Line]
+    points: Sequence[Point]
 
 
 @dataclass(frozen=True)
@@ -30,37 +43,37 @@ class Content:
     """All that a page shows."""
 
     name: str
-    outcome: str
-    findings: Sequence[Finding]
-    problems: Sequence[str]
-    facts: Sequence[tuple[str, str]]
+    judged: Judged
     logs: Sequence[LogLine]
     logs_left_out: int
     wall_ns: int  # of the timeline's zero
     lanes: int
     seconds: float
     scene: dict[str, Any]
-    waiting: Waiting
-    lines: Sequence[Line]
-    points: Sequence[Point]
     # PNGs that the run has left in its folder, such as the lab's: name, content, what it says of itself
     pictures: Sequence[tuple[str, bytes, str]] = ()
 
 
 def render(content: Content, script: str = "") -> str:
     """The page. `script` is added to its own: a live page asks for more."""
-    bokeh, figures, divs = _figures(content)
+    judged = content.judged
     body = [
-        _verdict(content),
+        _verdict(judged),
         _pictures(content.pictures),
-        _timeline(content, divs["timeline"]),
-        _waits(divs),
-        _traffic(content.lines, divs.get("sizes")),
+        _timeline(),
+        _waits(),
+        _traffic(judged),
         _logs(content),
-        _facts(content.facts),
+        _facts(judged.facts),
     ]
     lanes = [{"rank": lane["rank"], "host": lane["host"]} for lane in content.scene["told"]["lanes"]]
-    data = {"lanes-data": lanes, "timeline-data": content.scene, "logs-data": _packed(content)}
+    data = {
+        "lanes-data": lanes,
+        "timeline-data": content.scene,
+        "timeline-figure": _timeline_figure(content),
+        "figures-data": figures_of(judged),
+        "logs-data": _packed(content),
+    }
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -70,36 +83,54 @@ def render(content: Content, script: str = "") -> str:
             f"</head><body>{_header(content)}<main>{''.join(body)}</main><div id=tip role=tooltip></div>",
             "<footer>made by rollcall; this file needs nothing else</footer>",
             *(f'<script type="application/json" id="{name}">{_json(value)}</script>' for name, value in data.items()),
-            *(f"<script>{text}</script>" for text in (_asset("lanes.js"), *bokeh)),
-            figures,
+            # As text at first: reading it takes longer than all the rest, and a picture can be there before.
+            *(f'<script type="text/plain" class="bokeh">{text}</script>' for text in _bokeh()),
             f"<script>{''.join(map(_asset, _SCRIPTS))}{script}</script>",
             "</body></html>",
         ]
     )
 
 
-def _figures(content: Content) -> tuple[list[str], str, dict[str, str]]:
-    """Bokeh's own script, that of the figures, and where each goes."""
-    from bokeh.embed import components
-    from bokeh.model import Model
-    from bokeh.models import CustomJS
+def parts(judged: Judged) -> dict[str, Any]:
+    """What changes on a page while its run goes on: sections as HTML, and figures."""
+    sections = {"verdict": _verdict(judged), "traffic": _traffic(judged), "facts": _facts(judged.facts)}
+    return {"outcome": judged.outcome, "sections": sections, "figures": figures_of(judged)}
+
+
+@cache
+def _bokeh() -> list[str]:
     from bokeh.resources import Resources
+
+    return list(Resources(mode="inline", components=["bokeh"]).js_raw)
+
+
+def _timeline_figure(content: Content) -> Any:
+    from bokeh.embed import json_item
+    from bokeh.models import CustomJS
 
     from rollcall.report import figures
 
     plot = figures.timeline(content.lanes, content.seconds, bool(content.scene["told"]["phases"]))
     for event, handler in (("mousemove", "onMove"), ("mouseleave", "onLeave"), ("tap", "onTap")):
         plot.js_on_event(event, CustomJS(code=f"rollcall.timeline.{handler}?.(cb_obj)"))
-    shown: dict[str, Model] = {
-        "timeline": plot,
-        "matrix": figures.matrix(content.waiting),
-        "shares": figures.shares(content.waiting),
-        "what_if": figures.what_if(content.waiting),
+    return json_item(plot)
+
+
+def figures_of(judged: Judged) -> dict[str, Any]:
+    """The others, by the place where each goes."""
+    from bokeh.embed import json_item
+
+    from rollcall.report import figures
+
+    waiting = judged.waiting
+    shown = {
+        "matrix-plot": figures.matrix(waiting),
+        "shares-plot": figures.shares(waiting),
+        "what-if-plot": figures.what_if(waiting),
     }
-    if content.points:
-        shown["sizes"] = figures.sizes(content.points)
-    script, divs = components(shown)
-    return Resources(mode="inline", components=["bokeh"]).js_raw, script, divs
+    if judged.points:
+        shown["sizes-plot"] = figures.sizes(judged.points)
+    return {place: json_item(figure) for place, figure in shown.items()}
 
 
 def _json(value: Any) -> str:
@@ -134,19 +165,20 @@ def _header(content: Content) -> str:
         "logs": "logs",
         "facts": "facts",
     }
+    outcome = content.judged.outcome
     nav = "".join(f'<a href="#{place}">{name}</a>' for place, name in links.items())
     return (
-        f'<header><h1>{escape(content.name)}</h1><span class="pill {escape(content.outcome)}">{escape(content.outcome)}'
+        f'<header><h1>{escape(content.name)}</h1><span class="pill {escape(outcome)}">{escape(outcome)}'
         f'</span><nav>{nav}</nav><button id="theme" title="light or dark">◐</button></header>'
     )
 
 
-def _verdict(content: Content) -> str:
-    first, rest = (content.findings[0], content.findings[1:_MOST_FINDINGS]) if content.findings else (None, [])
+def _verdict(judged: Judged) -> str:
+    first, rest = (judged.findings[0], judged.findings[1:_MOST_FINDINGS]) if judged.findings else (None, [])
     parts = [_finding(first)] if first else ['<p class="verdict">No finding: all calls of all ranks fit together.</p>']
     if rest:
         parts.append(f"<details><summary>{len(rest)} more</summary>{''.join(map(_finding, rest))}</details>")
-    parts += [f'<p class="problem">{escape(problem)}</p>' for problem in content.problems]
+    parts += [f'<p class="problem">{escape(problem)}</p>' for problem in judged.problems]
     return f'<section id="verdict"><h2>Verdict</h2>{"".join(parts)}</section>'
 
 
@@ -175,7 +207,7 @@ def _excerpt(found: Excerpt) -> str:
     return f'<figure class="excerpt"><figcaption>{escape(found.title)}</figcaption><pre>{lines}</pre></figure>'
 
 
-def _timeline(content: Content, div: str) -> str:
+def _timeline() -> str:
     colours = {"computing": "compute", "communicating": "communicate", "waiting": "wait"}
     legend = "".join(f'<span style="--c: var(--{name})">{words}</span>' for words, name in colours.items())
     buttons = {"zoom-in": "+", "zoom-out": "−", "zoom-all": "all"}
@@ -184,20 +216,21 @@ def _timeline(content: Content, div: str) -> str:
         f'<section id="timeline"><h2>Timeline</h2><div class="legend">{legend}<div class="zoom">{zoom}</div></div>'
         '<p class="hint">A lane for each rank. Wheel: zoom; drag: move; click an op: its call on all'
         " ranks, with an arrow to the last to come.</p>"
-        f'<div id="timeline-plot">{div}</div><div id="chosen"></div></section>'
+        '<div id="timeline-plot"></div><div id="chosen"></div></section>'
     )
 
 
-def _waits(divs: dict[str, str]) -> str:
+def _waits() -> str:
     return (
         '<section id="waits"><h2>Who waits for whom</h2><div class="two"><div>'
-        f'<p class="hint">Seconds that the rank on the left waited for the rank above.</p>{divs["matrix"]}</div>'
-        f'<div>{divs["shares"]}</div></div><h3>What if?</h3><p class="hint">How long the run had taken, had one'
-        f" rank come with the second last wherever it came last.</p>{divs['what_if']}</section>"
+        '<p class="hint">Seconds that the rank on the left waited for the rank above.</p>'
+        '<div id="matrix-plot"></div></div><div id="shares-plot"></div></div><h3>What if?</h3>'
+        '<p class="hint">How long the run had taken, had one rank come with the second last wherever it came last.</p>'
+        '<div id="what-if-plot"></div></section>'
     )
 
 
-def _traffic(lines: Iterable[Line], sizes: str | None) -> str:
+def _traffic(judged: Judged) -> str:
     heads = (
         ("op", 1),
         ("site", 1),
@@ -214,9 +247,9 @@ def _traffic(lines: Iterable[Line], sizes: str | None) -> str:
         f'<td class="text">{escape(line.group)}</td>{_cell(line.count, f"{line.count:,}")}'
         f"{_cell(line.size_bytes, in_bytes(line.size_bytes))}{_cell(line.wait_s, in_seconds(line.wait_s))}"
         f"{_cell(line.busy_s, in_seconds(line.busy_s))}{_cell(line.mean_s, in_seconds(line.mean_s))}</tr>"
-        for line in lines
+        for line in judged.lines
     )
-    plot = f"<h3>Size against bandwidth</h3>{sizes}" if sizes else ""
+    plot = '<h3>Size against bandwidth</h3><div id="sizes-plot"></div>' if judged.points else ""
     return (
         '<section id="traffic"><h2>Communication</h2><p class="hint">By op and line of the program, of all ranks'
         ' together. Click a heading to sort.</p><div class="scroll"><table class="sortable" id="by-site">'

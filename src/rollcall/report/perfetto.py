@@ -6,6 +6,7 @@ Chrome's trace event format, since both read it: a host is a process, a thread o
 import contextlib
 import gzip
 import json
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -53,12 +54,15 @@ def events(view: View) -> Iterator[Event]:
     """All events: those of a track in order of time, an outer slice before what lies in it."""
     draw = _Draw(view)
     yield from draw.hosts()
-    arrows = 0
+    # Arrows come last: one belongs to the slice that is open when it is read, and it begins with a slice of another
+    # lane. As numbers, since there may be a million.
+    arrows = array("q")
     for lane in lanes(view):
         yield from draw.lane(lane)
         for arrow in lane.arrows:
-            arrows += 1
-            yield from draw.arrow(arrow, arrows)
+            arrows.extend(draw.ends_of(arrow))
+    for number, at in enumerate(range(0, len(arrows), 5), 1):
+        yield from draw.arrow(number, *arrows[at : at + 5])
 
 
 class _Draw:
@@ -91,10 +95,14 @@ class _Draw:
         if (words := _death(lane.rank)) is not None:
             yield self._instant(lane, words)
 
-    def arrow(self, arrow: Arrow, number: int) -> Iterator[Event]:
-        alike = {"cat": "last", "name": "came last", "id": number, "ts": self._us(arrow.last.entered_ns)}
-        yield {"ph": "s", **alike, **self._place_of(arrow.last)}
-        yield {"ph": "f", "bp": "e", **alike, **self._place_of(arrow.waiting)}
+    def ends_of(self, arrow: Arrow) -> tuple[int, ...]:
+        """When, from which track, to which."""
+        return arrow.last.entered_ns, *self._place_of(arrow.last).values(), *self._place_of(arrow.waiting).values()
+
+    def arrow(self, number: int, at_ns: int, pid: int, tid: int, to_pid: int, to_tid: int) -> Iterator[Event]:
+        alike = {"cat": "last", "name": "came last", "id": number, "ts": self._us(at_ns)}
+        yield {"ph": "s", **alike, "pid": pid, "tid": tid}
+        yield {"ph": "f", "bp": "e", **alike, "pid": to_pid, "tid": to_tid}
 
     def _place_of(self, op: Op) -> dict[str, int]:
         return self._place(op.rank, op.thread + _SAMPLES if op.thread else 0)

@@ -98,11 +98,29 @@ def to_page(scene: Scene, facts: dict[str, Any]) -> dict[str, Any]:
             "deaths": _deaths(scene, facts, lane_of),
             "duration": scene.seconds,
         },
+        "samples": _samples(scene),
     }
 
 
 _COLUMNS = ("start", "lead", "wait", "busy", "kind", "call")
 _STEPS = ("start", "call")
+
+
+def _samples(scene: Scene) -> dict[str, Any]:
+    """Columns, too: a rank that computes a lot is seen fifty times a second."""
+    found = [timeline.seen(act.view) for act in scene.acts]
+    places: list[str] = []
+    parts: dict[str, list[NDArray[np.int64]]] = {name: [] for name in ("rank", "start", "length", "place")}
+    for each in found:
+        parts["rank"].append(each.rank.astype(np.int64))
+        parts["start"].append((each.begin_ns - scene.zero_ns) // 1000)
+        parts["length"].append(each.length_ns // 1000)
+        parts["place"].append(each.place + len(places))
+        places += each.places
+    whole = {name: np.concatenate(each) for name, each in parts.items()}
+    kept = np.flatnonzero(whole["start"] >= 0)  # the time of a page begins with its first op
+    packed = {name: pack(column[kept], differences=name in ("rank", "start")) for name, column in whole.items()}
+    return {"columns": packed, "places": places}
 
 
 def _by_time(bars: Bars) -> NDArray[np.int64]:
@@ -132,10 +150,12 @@ def _lanes(scene: Scene, ranks: list[int]) -> list[dict[str, Any]]:
         edges = np.searchsorted(act.bars.rank, [[rank, rank + 1] for rank in ranks])
         for rank, (low, high) in zip(ranks, edges, strict=True):
             found = act.view.run.ranks.get(rank)
-            if found is None or low == high:
+            if found is None:
+                continue
+            lanes[rank]["host"] = found.host
+            if low == high:
                 continue
             end = max(int(finish_ns[low:high].max()), found.ended_ns)
-            lanes[rank]["host"] = found.host
             lanes[rank]["alive"].append([_s(int(act.bars.entered_ns[low:high].min()), scene), _s(end, scene)])
     return list(lanes.values())
 
@@ -150,7 +170,7 @@ def _deaths(scene: Scene, facts: dict[str, Any], lane_of: NDArray[np.int64]) -> 
     deaths = []
     attempts = facts.get("attempts") or []
     for act in scene.acts:
-        told = attempts[act.attempt] if act.attempt < len(attempts) else {}
+        told = attempts[act.attempt] if 0 <= act.attempt < len(attempts) else {}
         for name, code in told.get("exit_codes", {}).items():
             wall_ns = told.get("ended_ns", {}).get(name)
             rank = int(name)

@@ -18,7 +18,9 @@ from rollcall.record import layout
 _NEVER = np.iinfo(np.int64).max
 _ROOT_GIVES = ("broadcast", "scatter")  # the others wait for the root, and the root for nobody
 _MOST_BANDS = 20_000
+_MOST_SAMPLES = 300_000
 _MOST_TEXT = 160
+_MIX = np.uint64(0x9E3779B97F4A7C15)  # odd, and its bits are all over the place
 
 
 @dataclass(frozen=True)
@@ -148,16 +150,28 @@ def kinds(view: View, bars: Bars) -> Kinds:
     table = view.table
     if not len(bars.row):
         return Kinds(np.zeros(0, dtype=np.int64))
-    number = np.zeros(len(bars.row), dtype=np.int64)
-    flags = table.flags & (layout.ASYNC | layout.FAILED | layout.BUCKET)
     names = ("op", "group", "site", "signature", "reduce", "peer", "tag", "phase", "thread", "size_bytes")
-    for column in (*(getattr(table, name) for name in names), flags):
-        values = column[bars.row]
-        if values.min() != values.max():
-            _, part = np.unique(values, return_inverse=True)
-            _, number = np.unique(number * (int(part.max()) + 1) + part, return_inverse=True)
-    _, first = np.unique(number, return_index=True)
+    flags = table.flags & (layout.ASYNC | layout.FAILED | layout.BUCKET)
+    taken = [column[bars.row] for column in (*(getattr(table, name) for name in names), flags)]
+    differing = [column for column in taken if column.min() != column.max()]
+    first, number = _classes(differing, len(bars.row))
     return Kinds(number, [_tell(view, int(bars.row[place])) for place in first])
+
+
+def _classes(columns: list[NDArray[Any]], length: int) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """Rows that are alike in all columns: the first row of each class, and of each row its class."""
+    mixed = np.zeros(length, dtype=np.uint64)
+    for column in columns:  # one number for all of a row: sorting once is much of the time of a page
+        mixed = (mixed + column.astype(np.int64).view(np.uint64)) * _MIX
+        mixed ^= mixed >> np.uint64(29)
+    _, first, number = np.unique(mixed, return_index=True, return_inverse=True)
+    if all((column == column[first[number]]).all() for column in columns):
+        return first, number
+    number = np.zeros(length, dtype=np.int64)  # two rows that differ have the same number after all
+    for column in columns:
+        _, part = np.unique(column, return_inverse=True)
+        _, first, number = np.unique(number * (int(part.max()) + 1) + part, return_index=True, return_inverse=True)
+    return first, number
 
 
 def _tell(view: View, row: int) -> dict[str, Any]:
@@ -206,6 +220,34 @@ def bands(view: View, bars: Bars) -> list[Band]:
     rows = np.flatnonzero(table.is_one_of("phase", "ddp_forward"))
     mine = rows[table.rank[rows] == table.rank[rows[0]]][:_MOST_BANDS] if len(rows) else rows
     return [Band(op.phase[:_MOST_TEXT], op.entered_ns, op.completed_ns or bars.end_ns) for op in map(table.get, mine)]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Where ranks were while they were in no op, rank by rank, each from when to when. Times in nanoseconds."""
+
+    rank: NDArray[np.int32]
+    begin_ns: NDArray[np.int64]
+    length_ns: NDArray[np.int64]
+    place: NDArray[np.int64]  # one of
+    places: list[str]
+
+
+def seen(view: View) -> Seen:
+    """The samples of main threads; of very many, the longest."""
+    table = view.table
+    rows = np.flatnonzero(table.is_one_of("sample") & (table.thread == 0))
+    length_ns = np.maximum(table.completed_ns[rows] - table.entered_ns[rows], 0)
+    if len(rows) > _MOST_SAMPLES:
+        longest = np.sort(np.argpartition(-length_ns, _MOST_SAMPLES)[:_MOST_SAMPLES])
+        rows, length_ns = rows[longest], length_ns[longest]
+    begin_ns = table.entered_ns[rows]
+    if not view.run.is_one_clock and len(rows):
+        begin_ns = begin_ns - _own_beginnings(view)[rows]
+    order = np.lexsort((begin_ns, table.rank[rows]))
+    sites, place = np.unique(table.site[rows[order]], return_inverse=True)
+    places = [site_in_words(table.names.sites[site]) for site in sites.tolist()]
+    return Seen(table.rank[rows[order]], begin_ns[order], length_ns[order], place, places)
 
 
 def site_in_words(site: Site | None) -> str:

@@ -21,6 +21,8 @@ _ROOM_LINES = 5  # around the table
 _COLUMNS = ("rank", "host", "state", "op", "for", "waits for", "holds up", "ops/s", "MB/s", "CPU", "memory")
 _LEFT = ("host", "state", "op", "waits for")
 _MOST_CELL = 48
+_GAP = "  "
+_UNSEEN_S = 3.0  # for hosts without our disk to show their ranks
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a terminal would obey it
 
 
@@ -33,9 +35,7 @@ def watch(folder: Path, every_s: float, once: bool) -> None:
     console = Console(highlight=False)
     if once or not console.is_terminal:
         console = console if console.is_terminal else Console(highlight=False, width=160)
-        observer.look()
-        time.sleep(min(every_s, 0.5))  # speeds need two looks
-        console.print(_page(run, observer.look(), 10_000))
+        console.print(_page(run, _look_once(observer, every_s), 10_000))
         return
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while not run.is_over:
@@ -45,6 +45,17 @@ def watch(folder: Path, every_s: float, once: bool) -> None:
     console.print(
         f"the run is over: [bold]{escape(str(run.facts.get('outcome', 'killed')))}[/]; `rollcall report` shows it all"
     )
+
+
+def _look_once(observer: Observer, every_s: float) -> list[RankNow]:
+    """Speeds need two looks, and hosts elsewhere some time to answer."""
+    observer.look()
+    until_s = time.monotonic() + _UNSEEN_S
+    while True:
+        time.sleep(min(every_s, 0.5))
+        ranks = observer.look()
+        if time.monotonic() > until_s or not any(each.state == "unseen" for each in ranks):
+            return ranks
 
 
 def check_recorded(run: LiveRun) -> None:
@@ -64,17 +75,21 @@ def _page(run: LiveRun, ranks: list[RankNow], lines: int) -> RenderableType:
 
 
 def _table(ranks: list[RankNow]) -> Text:
-    """Laid out by hand: rich takes ten times as long for a table, and this is done every second."""
+    """Laid out by hand, a stretch a line: this is done every second, and rich takes its time for each stretch."""
     rows = [list(_COLUMNS), *map(_cells, ranks)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    alarm_at = sum(width + len(_GAP) for width in widths[: _COLUMNS.index("holds up")])
+    alarm_end = alarm_at + widths[_COLUMNS.index("holds up")]
     text = Text(no_wrap=True, overflow="ellipsis")
     for number, row in enumerate(rows):
-        style = _COLOURS[ranks[number - 1].state] if number else "bold"
-        for name, cell, width in zip(_COLUMNS, row, widths, strict=True):
-            is_alarm = number > 0 and name == "holds up"
-            text.append(cell.ljust(width) if name in _LEFT else cell.rjust(width), "bold red" if is_alarm else style)
-            text.append("  ")
-        text.append("\n")
+        cells = [
+            cell.ljust(width) if name in _LEFT else cell.rjust(width)
+            for name, cell, width in zip(_COLUMNS, row, widths, strict=True)
+        ]
+        begin = len(text)
+        text.append(_GAP.join(cells) + "\n", _COLOURS[ranks[number - 1].state] if number else "bold")
+        if number and ranks[number - 1].holds_up:
+            text.stylize("bold red", begin + alarm_at, begin + alarm_end)
     text.right_crop(1)
     return text
 
@@ -97,7 +112,7 @@ def _cells(each: RankNow) -> list[str]:
         str(each.rank),
         each.host,
         each.state,
-        f"{each.op} at {each.site}" if each.site else each.op,
+        each.doing,
         _time(each.since_s) if is_here else "",
         list_of(list(each.waits_for)),
         str(each.holds_up or ""),

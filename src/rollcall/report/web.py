@@ -6,9 +6,11 @@ that sleeps asks for nothing, and when it wakes it gets what there is.
 
 import hmac
 import json
+import os
 import secrets
 import sys
 import threading
+import time
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -22,7 +24,7 @@ from rollcall.report import page, scene
 from rollcall.report.live import LiveRun
 from rollcall.report.now import Observer, RankNow
 from rollcall.report.watch import check_recorded
-from rollcall.report.write import gather
+from rollcall.report.write import gather, judge
 
 LOOPBACK = "127.0.0.1"
 _NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -30,11 +32,38 @@ _MOST_OPS = 40_000  # in one answer
 _MOST_RANKS = 200
 _OVERLAP_NS = 300_000_000  # ops that were not over when they were sent are sent again
 _IDLE_S = 20.0
+# What answering may take of a core while somebody looks, and how often a browser may ask at most.
+_NEWS_SHARE, _NEWS_EVERY_S = 0.025, 2.0
+_EXPLAIN_SHARE, _EXPLAIN_EVERY_S = 0.015, 5.0
+_NICENESS = 10  # the ranks come first
 # Nothing from elsewhere; bokeh makes functions out of text.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; connect-src 'self';"
     " img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+
+_NOT_YET = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="1">'
+    "<title>rollcall</title></head><body><p>No rank has begun yet: this page waits for them.</p></body></html>"
+)
+
+
+class Pace:
+    """How often something may be done that takes as long as it takes, at a share of a core."""
+
+    def __init__(self, share: float, least_s: float) -> None:
+        self._share, self._least_s = share, least_s
+        self._due_s = 0.0
+
+    @property
+    def left_s(self) -> float:
+        """Until it may be done again."""
+        return max(self._due_s - time.monotonic(), 0.0)
+
+    def add(self, cpu_s: float) -> None:
+        """It was done, and has taken so much; whoever else did it at the same time has to wait for this one, too."""
+        now_s = time.monotonic()
+        self._due_s = max(now_s + self._least_s, max(now_s, self._due_s) + cpu_s / self._share)
 
 
 class LivePage:
@@ -44,32 +73,67 @@ class LivePage:
         self._folder = folder
         self._run = LiveRun(folder)
         self._observer = Observer(self._run)
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time, self._one_explains = threading.Lock(), threading.Lock()
+        self._news_pace = Pace(_NEWS_SHARE, _NEWS_EVERY_S)
+        self.explain_pace = Pace(_EXPLAIN_SHARE, _EXPLAIN_EVERY_S)
+        self._version, self._parts, self._is_final = 0, {"outcome": "running"}, False
         self._run.refresh()
         check_recorded(self._run)
 
     def html(self) -> str:
         with self._one_at_a_time:
             self._run.refresh()
+            if not self._run.rings:
+                return _NOT_YET
             script = files("rollcall.report").joinpath("assets", "live.js").read_text(encoding="utf-8")
             return page.render(gather(self._folder, self._zero_ns()), script)
+
+    def explained(self, seen: int) -> dict[str, Any]:
+        """The verdict, the waits and the traffic, where there are newer ones than the version that was seen."""
+        with self._one_explains:
+            is_over = self._run.is_over
+            is_due = not self.explain_pace.left_s or (is_over and not self._is_final)
+            if is_due and self._run.rings:
+                began_s = time.thread_time()
+                self._parts = page.parts(judge(self._folder))
+                self._version += 1
+                self._is_final = is_over
+                self.explain_pace.add(time.thread_time() - began_s)
+            return {
+                "version": self._version,
+                "parts": self._parts if self._version > seen else None,
+                "outcome": self._parts["outcome"],
+                "again": self.explain_pace.left_s,
+            }
 
     def news(self, since_s: float) -> dict[str, Any]:
         """Ops from `since` on, as far as one answer has room; and what each rank does now."""
         with self._one_at_a_time:
-            ranks = self._observer.look()
-            zero_ns = self._zero_ns()
-            since_ns = zero_ns + int(since_s * 1e9) - _OVERLAP_NS
-            view = View(self._run.window(since_ns, _MOST_OPS))
-            act = scene.Act.of(self._run.attempt, view, 0 if self._run.is_over else self._run.moment_ns())
-            staged = scene.Scene([act], zero_ns, 0)
-            return {
-                "attempt": self._run.attempt,
-                "scene": scene.to_page(staged, {}),
-                "from": max(since_ns - zero_ns, _beginning(act) - zero_ns) / 1e9,
-                "ranks": [_told(each) for each in ranks[:_MOST_RANKS]],
-                "over": self._run.facts.get("outcome", "killed") if self._run.is_over else None,
-            }
+            began_s = time.thread_time()
+            told = self._news(since_s)
+            self._news_pace.add(time.thread_time() - began_s)
+            return {**told, "again": self._news_pace.left_s}
+
+    def _news(self, since_s: float) -> dict[str, Any]:
+        ranks = self._observer.look()
+        zero_ns = self._zero_ns()
+        since_ns = zero_ns + int(since_s * 1e9) - _OVERLAP_NS
+        view = View(self._run.window(since_ns, _MOST_OPS))
+        act = scene.Act.of(self._run.attempt, view, 0 if self._run.is_over else self._run.moment_ns())
+        shown = scene.to_page(scene.Scene([act], zero_ns, 0), {})
+        from_s = max(since_ns - zero_ns, _beginning(act) - zero_ns) / 1e9
+        there = {each.rank for each in ranks if each.state != "ended"}
+        for lane in shown["told"]["lanes"]:
+            if lane["rank"] in there and not self._run.is_over:  # also who is in no op is there until now
+                begin_s = lane["alive"][0][0] if lane["alive"] else from_s
+                lane["alive"] = [[begin_s, shown["told"]["duration"]]]
+        return {
+            "attempt": self._run.attempt,
+            "scene": shown,
+            "from": from_s,
+            "ranks": [_told(each) for each in ranks[:_MOST_RANKS]],
+            "over": self._run.facts.get("outcome", "killed") if self._run.is_over else None,
+        }
 
     def _zero_ns(self) -> int:
         """The moment at which the first ring was opened, by the recording's clock: it stays as the rings go on."""
@@ -87,7 +151,7 @@ def _told(each: RankNow) -> dict[str, Any]:
         "rank": each.rank,
         "host": each.host,
         "state": each.state,
-        "op": f"{each.op} at {each.site}" if each.site else each.op,
+        "op": each.doing,
         "seconds": round(each.since_s, 3),
         "waits_for": list(each.waits_for[:20]),
         "holds_up": each.holds_up,
@@ -105,9 +169,14 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "rollcall", ""
 
-    def __init__(self, shown: LivePage, token: str, *args: Any) -> None:
-        self._shown, self._token = shown, token
+    def __init__(self, token: str, *args: Any) -> None:
+        self._token = token
         super().__init__(*args)
+
+    @property
+    def _shown(self) -> LivePage:
+        assert isinstance(self.server, Server)
+        return self.server.shown
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
@@ -119,6 +188,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif url.path == "/news":
             told = self._shown.news(_number(query.get("since", ["0"])[0]))
             self._answer(200, "application/json", json.dumps(told, allow_nan=False).encode())
+        elif url.path == "/explained":
+            why = self._shown.explained(int(_number(query.get("seen", ["0"])[0])))
+            self._answer(200, "application/json", json.dumps(why, allow_nan=False).encode())
         else:
             self._answer(404, "text/plain", b"404\n")
 
@@ -164,6 +236,7 @@ def _number(text: str) -> float:
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
+    shown: LivePage
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away in the middle is nothing to tell; anything else is."""
@@ -175,19 +248,24 @@ class Server(ThreadingHTTPServer):
 def open_server(folder: Path, port: int) -> tuple[Server, str]:
     """The server, and the URL that opens it."""
     token = secrets.token_urlsafe(24)
-    shown = LivePage(folder)
     try:
-        server = Server((LOOPBACK, port), partial(_Handler, shown, token))
+        server = Server((LOOPBACK, port), partial(_Handler, token))
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(
             f"port {port} cannot be used ({why}): use another, or leave --port out for a free one"
         ) from error
+    try:
+        server.shown = LivePage(folder)
+    except UsageError:
+        server.server_close()
+        raise
     return server, f"http://{LOOPBACK}:{server.server_address[1]}/?token={token}"
 
 
 def serve(folder: Path, port: int) -> None:
     """Until Ctrl-C."""
+    os.nice(_NICENESS)
     server, url = open_server(folder, port)
     number = server.server_address[1]
     print(url, flush=True)

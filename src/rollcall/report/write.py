@@ -1,12 +1,15 @@
 """`rollcall report`: the files of a run → one page."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from rollcall.errors import UsageError
 from rollcall.explain.load import load
 from rollcall.explain.verdict import explained
 from rollcall.explain.view import View
-from rollcall.report import facts, logs, matrix, page, scene, traffic
+from rollcall.report import facts, logs, matrix, page, scene, timeline, traffic
 
 FILE = "report.html"
 
@@ -14,12 +17,20 @@ FILE = "report.html"
 def write(folder: Path, target: Path | None = None) -> Path:
     """Write the page of a run, into its folder or where it is asked for; returns where it is."""
     path = target or folder / FILE
+    with _told_where(path):
+        path.parent.stat()  # before seconds of work, not after them
     text = page.render(gather(folder))
-    try:
+    with _told_where(path):
         path.write_text(text, encoding="utf-8", errors="replace")
+    return path
+
+
+@contextlib.contextmanager
+def _told_where(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UsageError(f"cannot write {path} ({error.strerror}): choose another place with --out") from error
-    return path
 
 
 def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
@@ -28,29 +39,40 @@ def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
     numbers = attempts_of(folder)
     acts = [scene.Act.of(number, View(load(folder, number))) for number in numbers[:-1]]
     run = load(folder)  # where there are no rings, this says so
-    view = View(run)
-    last = scene.Act.of(run.attempt, view)
+    last = scene.Act.of(run.attempt, View(run))
     staged = scene.stage([*acts, last], folder, told, zero_ns)
-    explanation = explained(view)
-    begin_ns = int(last.bars.entered_ns.min()) if len(last.bars.row) else 0
     lines, left_out = logs.read(folder)
     packed = scene.to_page(staged, told)
     return page.Content(
         name=run.name,
-        outcome=explanation.outcome,
-        findings=explanation.findings,
-        problems=run.problems,
-        facts=facts.tell(told, explanation),
+        judged=_judged(last.view, last.bars, told),
         logs=lines,
         logs_left_out=left_out,
         wall_ns=staged.wall_ns,
         lanes=max(len(packed["told"]["lanes"]), 1),
         seconds=staged.seconds,
         scene=packed,
-        waiting=matrix.count(view, last.bars, begin_ns),
-        lines=traffic.by_site(view, last.bars),
-        points=traffic.by_size(view, last.bars),
         pictures=[(path.stem, path.read_bytes(), _words(path)) for path in sorted(folder.glob("pictures/*.png"))],
+    )
+
+
+def judge(folder: Path) -> page.Judged:
+    """The last attempt alone, without its timeline."""
+    view = View(load(folder))
+    return _judged(view, timeline.draw(view), facts.read(folder))
+
+
+def _judged(view: View, bars: timeline.Bars, told: dict[str, Any]) -> page.Judged:
+    explanation = explained(view)
+    begin_ns = int(bars.entered_ns.min()) if len(bars.row) else 0
+    return page.Judged(
+        outcome=explanation.outcome,
+        findings=explanation.findings,
+        problems=view.run.problems,
+        facts=facts.tell(told, explanation),
+        waiting=matrix.count(view, bars, begin_ns),
+        lines=traffic.by_site(view, bars),
+        points=traffic.by_size(view, bars),
     )
 
 

@@ -6,7 +6,7 @@ agent       imports torch once (preload, safety, names), forks the server
 ear         the agent hears the launcher, and notices when there is nothing left to hear
 forkserver  a child per rank
 elastic     torch's agent on our ranks; output carries what they say, stalls notices those that were stopped,
-            hangs when none gets any further
+            hangs when none gets any further, tails shows their rings to who watches from elsewhere
 rendezvous  agents started by hand agree among each other on each attempt …
 guided      … those that a launcher leads are told
 rank        a child becomes `python script.py` (title, frames)

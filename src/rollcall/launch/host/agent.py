@@ -22,7 +22,7 @@ from rollcall.launch.host import ahead, names, preload, rank, supervise, title
 from rollcall.launch.host.ear import Ear
 from rollcall.launch.host.forkserver import ForkServers
 from rollcall.launch.host.safety import folder_of, why_not_to_fork
-from rollcall.launch.messages import Message, Note, Order, Ready, Refused, Stacks, Stop, Wire, take_stdio
+from rollcall.launch.messages import Look, Message, Note, Order, Ready, Refused, Stacks, Stop, Wire, take_stdio
 from rollcall.launch.plan import Plan
 
 if TYPE_CHECKING:
@@ -153,6 +153,8 @@ def _heed(agent: "HostAgent", message: Message) -> None:
         agent.stop(message.signal, message.now)
     elif isinstance(message, Stacks):
         agent.show_where_they_are(message.others)
+    elif isinstance(message, Look):
+        agent.show_what_is_new(message.attempt)
 
 
 def _hush(package: str) -> None:

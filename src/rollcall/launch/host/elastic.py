@@ -8,7 +8,9 @@ import contextlib
 import os
 import signal
 import socket
+import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from torch.distributed.elastic.agent.server.api import (
@@ -31,7 +33,8 @@ from rollcall.launch.host.forkserver import ForkServers
 from rollcall.launch.host.hangs import HangWatch
 from rollcall.launch.host.output import STDERR, STDOUT, OutputPump
 from rollcall.launch.host.stalls import Stalls
-from rollcall.launch.messages import AttemptOver, Ended, Note, Shown, Started, Wire
+from rollcall.launch.host.tails import RingTails
+from rollcall.launch.messages import AttemptOver, Ended, Looked, Note, Shown, Started, Wire
 from rollcall.launch.plan import Plan
 from rollcall.launch.report import SETTLE_S
 from rollcall.launch.runs import RankLogs, RunHere
@@ -77,6 +80,8 @@ class HostAgent(SimpleElasticAgent):
         self._stop_with: signal.Signals | None = None
         self._stalls = Stalls()
         self._hangs = HangWatch(run.folder, plan.hang_after_s)
+        self._tails = RingTails(run.folder)
+        self._sending = threading.Lock()  # of the rings: a part of before must not come after the whole
         super().__init__(
             WorkerSpec(
                 role=plan.role,
@@ -99,7 +104,7 @@ class HostAgent(SimpleElasticAgent):
             return 128 + stopped.sigval
         finally:
             self._output.close()
-            self._run.send_back(self._wire)
+            self._send_back()
             self._meeting.leave()
 
     def stop(self, number: int, now: bool) -> None:
@@ -240,8 +245,31 @@ class HostAgent(SimpleElasticAgent):
     def show_where_they_are(self, others: dict[str, str]) -> None:
         """To the launcher, while they run on; and which hosts are still to be reached from here."""
         self.ask_for_stacks()
-        self._run.send_copies(self._wire, "rings")
+        self._unless_sent_back(lambda: self._run.send_copies(self._wire, "rings"))
         self._wire.send(Shown(routes.unreachable(others)))
+
+    def show_what_is_new(self, attempt: int) -> None:
+        """To somebody who watches from where the rings are not seen. In a thread of its own: on a slow line it takes
+        its time, and whoever listens to the launcher must go on listening."""
+
+        def show() -> None:
+            with contextlib.suppress(OSError):  # the launcher is gone; that is noticed where it is listened to
+                self._unless_sent_back(lambda: self._tails.send(self._wire, attempt))
+                self._wire.send(Looked())
+
+        threading.Thread(target=show, name="tails", daemon=True).start()
+
+    def _unless_sent_back(self, send: Callable[[], None]) -> None:
+        """Parts of the rings: not while the whole is on its way, nor behind it."""
+        if self._sending.acquire(blocking=False):
+            try:
+                send()
+            finally:
+                self._sending.release()
+
+    def _send_back(self) -> None:
+        with self._sending:
+            self._run.send_back(self._wire)
 
     def _hear_the_others(self) -> None:
         """A fresh interpreter takes its time to end: who failed first need not be gone first."""
@@ -257,7 +285,7 @@ class HostAgent(SimpleElasticAgent):
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         self._shutdown()
-        self._run.send_back(self._wire)
+        self._send_back()
         self._wire.send(AttemptOver(self._meeting.attempt))
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:

@@ -1,6 +1,9 @@
-// The names of lanes, which bokeh asks for at its first paint: before there is anything on them.
+// First of all: the names of lanes, which bokeh asks for at its first paint, and the columns that are drawn, which the
+// browser unpacks in other threads.
+const given = (id) => JSON.parse(document.getElementById(id).textContent);
+
 const lanes = {
-  list: JSON.parse(document.getElementById("lanes-data").textContent),
+  list: given("lanes-data"),
   // The host stands with the first of its ranks that has a label.
   name(ticks, index) {
     const lane = lanes.list[ticks[index]];
@@ -10,3 +13,6 @@ const lanes = {
   },
 };
 window.rollcall = { laneName: lanes.name };
+
+const packed = given("timeline-data");
+const drawn = ["start", "wait", "busy"].map((name) => columns.read(packed.columns[name], 1e6));

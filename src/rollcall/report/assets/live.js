@@ -1,7 +1,8 @@
 
-// A live page: what happened since the last time is asked for while somebody looks, and added to the timeline.
+// A live page: what happened since the last time is asked for while somebody looks, and added to the timeline; more
+// rarely, what explain makes of it. The server says when to ask again: the longer an answer takes it, the later.
 const live = {
-  EVERY_MS: 2000, WINDOW_S: 20, MOST_OPS: 400000, follows: true, end: 0, attempt: -1,
+  WINDOW_S: 20, MOST_OPS: 400000, MOST_FAILED: 5, follows: true, end: 0, attempt: -1, version: 0, failed: 0, html: {},
 
   begin() {
     live.end = timeline.duration;
@@ -10,9 +11,11 @@ const live = {
     document.querySelector("#timeline .zoom").prepend(button);
     live.mark(button);
     live.table();
-    for (const name of ["#waits", "#traffic"]) document.querySelector(name).querySelector(".hint").append(" As it was when this page was opened.");
-    addEventListener("visibilitychange", live.ask);
+    live.note = make("p", "", { id: "live-note", class: "hint" });
+    document.querySelector("main").prepend(live.note);
+    addEventListener("visibilitychange", () => (live.ask(), live.askWhy()));
     live.ask();
+    live.askWhy();
   },
   mark(button) { button.style.borderColor = live.follows ? "var(--chosen)" : ""; },
 
@@ -31,21 +34,83 @@ const live = {
     document.getElementById("timeline").before(section);
   },
 
+  async get(path, query) {
+    const token = new URLSearchParams(location.search).get("token");
+    const answer = await fetch(`/${path}?${new URLSearchParams({ token, ...query })}`);
+    if (!answer.ok) throw new Error(answer.status);
+    return answer.json();
+  },
+
   // One question at a time, and none while nobody looks: a browser that sleeps is not behind when it wakes.
   async ask() {
     clearTimeout(live.timer);
     if (document.hidden || live.isAsking || live.isOver) return;
     live.isAsking = true;
+    let again = 2;
     try {
-      const token = new URLSearchParams(location.search).get("token");
-      const answer = await fetch(`/news?token=${encodeURIComponent(token)}&since=${live.end}`);
-      if (answer.ok) await live.take(await answer.json());
-      live.failed = answer.ok ? 0 : (live.failed ?? 0) + 1;
+      const news = await live.get("news", { since: live.end });
+      again = news.again;
+      await live.take(news);
+      if (live.failed) live.tell("");
+      live.failed = 0;
     } catch {
-      live.failed = (live.failed ?? 0) + 1; // the server is gone, or the tunnel: try again, ever more rarely
+      live.failed += 1; // the server is gone, or the tunnel: try again, ever more rarely
+      live.tell("rollcall watch does not answer any more: what is here stays as it was.");
+      again = 2 ** Math.min(live.failed, live.MOST_FAILED);
     }
     live.isAsking = false;
-    live.timer = setTimeout(live.ask, live.EVERY_MS * 2 ** Math.min(live.failed ?? 0, 5));
+    if (live.isOver) await live.askWhy();
+    else live.timer = setTimeout(live.ask, again * 1000);
+  },
+  tell(text) { live.note.textContent = text; },
+
+  async askWhy() {
+    clearTimeout(live.whyTimer);
+    if (document.hidden || live.isAskingWhy || live.isDone) return;
+    live.isAskingWhy = true;
+    const isLast = live.isOver;
+    let again = 5;
+    try {
+      const why = await live.get("explained", { seen: live.version });
+      again = why.again;
+      if (why.parts) await live.judge(why);
+      if (isLast) live.finish(why);
+    } catch {
+      again = 30;
+    }
+    live.isAskingWhy = false;
+    if (!live.isDone) live.whyTimer = setTimeout(live.askWhy, (live.isOver ? 0.1 : again) * 1000);
+  },
+  // Sections as the server has written them, escaped as all of the page is; what somebody has opened or sorted stays so.
+  async judge({ version, parts }) {
+    live.version = version;
+    for (const [id, html] of Object.entries(parts.sections)) {
+      if (live.html[id] === html) continue;
+      live.html[id] = html;
+      const old = document.getElementById(id), fresh = document.createRange().createContextualFragment(html).firstChild;
+      const isOpen = old.querySelector("details")?.open, sorted = old.querySelector("th[aria-sort]");
+      const sizes = old.querySelector("#sizes-plot");
+      if (sizes) fresh.querySelector("#sizes-plot")?.replaceWith(sizes);
+      old.replaceWith(fresh);
+      if (isOpen && fresh.querySelector("details")) fresh.querySelector("details").open = true;
+      tables.begin(fresh);
+      if (sorted) tables.resort(fresh, sorted);
+    }
+    await figures.putAll(parts.figures);
+    const at = new Date().toLocaleTimeString("en-GB");
+    for (const name of ["verdict", "waits", "traffic"]) document.querySelector(`#${name} > h2`).dataset.at = `as of ${at}`;
+    live.judged = (live.judged ?? 0) + 1;
+  },
+  finish({ outcome }) {
+    live.isDone = true;
+    live.pill(outcome);
+    live.tell(`The run is over: ${outcome}. What is here does not change any more.`);
+    document.title = `${outcome}: ${document.title}`;
+  },
+  pill(outcome) {
+    const pill = document.querySelector(".pill");
+    pill.textContent = outcome;
+    pill.className = `pill ${outcome}`;
   },
 
   async take(news) {
@@ -62,12 +127,7 @@ const live = {
       else timeline.draw();
     }
     live.takes = (live.takes ?? 0) + 1;
-    if (news.over !== null) {
-      live.isOver = true;
-      const pill = document.querySelector(".pill");
-      pill.textContent = news.over;
-      pill.className = `pill ${news.over}`;
-    }
+    if (news.over !== null) live.isOver = true;
   },
 
   show(ranks) {
@@ -115,6 +175,7 @@ const live = {
     timeline.first = Int32Array.from(first);
     lanes.list = timeline.lanes = all.map(({ lane }) => lane);
     timeline.phases = [...timeline.phases.filter((phase) => phase.begin < from), ...fresh.told.phases.filter((phase) => phase.begin >= from)];
+    await samples.take(fresh.samples);
     timeline.choose(-1);
     timeline.marks();
   },

@@ -94,8 +94,8 @@ const logbook = {
 };
 
 const tables = {
-  begin() {
-    for (const table of document.querySelectorAll("table.sortable"))
+  begin(within = document) {
+    for (const table of within.querySelectorAll("table.sortable"))
       table.querySelectorAll("th").forEach((th, column) => th.addEventListener("click", () => tables.sort(table, th, column)));
   },
   sort(table, th, column) {
@@ -107,21 +107,66 @@ const tables = {
     const rows = [...table.tBodies[0].rows].sort((a, b) => (down ? -1 : 1) * compare(value(a), value(b)));
     table.tBodies[0].append(...rows);
   },
+  // As another of the same columns is sorted.
+  resort(within, sorted) {
+    const th = within.querySelectorAll("th")[sorted.cellIndex];
+    if (sorted.getAttribute("aria-sort") === "ascending") th.setAttribute("aria-sort", "descending");
+    tables.sort(th.closest("table"), th, sorted.cellIndex);
+  },
 };
 
-window.rollcall = { timeline, logbook, details, columns, laneName: lanes.name };
+const figures = {
+  shown: new Map(),
+  // In the place of what was there before: nobody sees an empty place meanwhile.
+  async put(place, item) {
+    const target = document.getElementById(place);
+    if (!target) return;
+    const fresh = make("div");
+    target.append(fresh);
+    const before = figures.shown.get(place);
+    if (before) fresh.style.display = "none";
+    const views = await Bokeh.embed.embed_item(item, fresh);
+    const doc = Bokeh.documents.at(-1);
+    if (before) {
+      before.views.clear();
+      before.div.remove();
+      Bokeh.documents.splice(Bokeh.documents.indexOf(before.doc), 1);
+      fresh.style.display = "";
+    }
+    figures.shown.set(place, { views, doc, div: fresh });
+  },
+  async putAll(items) {
+    for (const [place, item] of Object.entries(items)) await figures.put(place, item);
+    theme.apply(document.documentElement.classList.contains("dark"));
+  },
+};
 
-const given = (id) => JSON.parse(document.getElementById(id).textContent);
+window.rollcall = { timeline, samples, figures, logbook, details, columns, laneName: lanes.name };
 
+const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+
+// First what one sees first: a picture of the timeline. Then bokeh, with a timeline that can be moved; then the rest.
 async function begin() {
   theme.begin();
-  tables.begin();
-  const lines = new TextDecoder().decode(await columns.inflate(given("logs-data")));
-  logbook.begin(JSON.parse(lines));
-  if (document.getElementById("timeline-data")) await timeline.begin(given("timeline-data"));
+  const place = document.getElementById("timeline-plot");
+  await timeline.take();
+  const preview = timeline.preview(place);
+  await painted();
+  performance.mark("painted"); // for those who measure
+  for (const text of document.querySelectorAll("script.bokeh")) document.body.append(make("script", text.textContent));
+  await figures.put("timeline-plot", given("timeline-figure"));
+  await timeline.begin();
   theme.apply(document.documentElement.classList.contains("dark"));
+  preview?.remove();
+  place.style.cssText = "";
+  performance.mark("movable");
+  await painted();
+  await timeline.takeRest();
+  await figures.putAll(given("figures-data"));
+  tables.begin();
+  logbook.begin(JSON.parse(new TextDecoder().decode(await columns.inflate(given("logs-data")))));
+  timeline.draw(); // the second time it is compiled, and the first zoom does not wait for that
   rollcall.isReady = true;
 }
 
-const whenBokehIsThere = () => (window.Bokeh?.documents?.length || !document.getElementById("timeline-data") ? begin() : setTimeout(whenBokehIsThere, 10));
-whenBokehIsThere();
+begin();

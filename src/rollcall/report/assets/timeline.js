@@ -6,31 +6,45 @@ const timeline = {
   PHASES: ["#009e73", "#cc79a7", "#56b4e9", "#f0e442", "#d55e00", "#999999"], MOST_PHASES: 300,
   models: {}, chosenOp: -1,
 
-  async begin(data) {
+  async begin() {
     const doc = Bokeh.documents.find((d) => d.get_model_by_name("timeline"));
     timeline.plot = doc.get_model_by_name("timeline");
     for (const name of ["bands", "heads", "image", "bars", "chosen", "arrow", "attempts", "moment", "deaths", "hosts"])
       timeline.models[name] = doc.get_model_by_name(name);
     timeline.NDArray = timeline.models.image.data.image[0].constructor;
-    await timeline.take(data);
+    timeline.marks();
     // At once, so that bokeh paints only once: its own paint comes with the next frame.
     timeline.plot.x_range.change.connect(timeline.draw);
     timeline.plot.y_range.change.connect(timeline.draw);
     timeline.plot.properties.inner_width?.change.connect(timeline.later);
     timeline.listen();
     timeline.draw();
-    (window.requestIdleCallback ?? setTimeout)(timeline.draw); // now it is compiled, and the first zoom does not wait
   },
 
-  async take(data) {
-    const [start, lead, wait, busy, kind, call] = await Promise.all(
-      ["start", "lead", "wait", "busy", "kind", "call"].map((name) => columns.read(data.columns[name])),
-    );
-    for (let i = 0; i < start.length; i++) (start[i] /= 1e6), (lead[i] /= 1e6), (wait[i] /= 1e6), (busy[i] /= 1e6);
-    Object.assign(timeline, { start, lead, wait, busy, kind, call, ...data.told });
+  async take() {
+    const [start, wait, busy] = await Promise.all(drawn);
+    Object.assign(timeline, { start, wait, busy, ...packed.told });
     lanes.list = timeline.lanes;
-    timeline.first = Int32Array.from(data.told.first);
-    timeline.marks();
+    timeline.first = Int32Array.from(packed.told.first);
+  },
+  // All of it as one picture, where bokeh will draw it: what one sees first needs nothing of bokeh.
+  preview(place) {
+    const lanes = timeline.lanes.length, LEFT = 72, RIGHT = 30;
+    if (!lanes) return;
+    const wide = Math.max(200, place.clientWidth - LEFT - RIGHT), high = Math.min(Math.max(lanes * 26, 130), 620);
+    const view = { from: 0, to: timeline.duration, wide, high, top: 0, bottom: lanes - 1 };
+    const drawn = timeline.pixels(view, (size) => new Uint32Array(size));
+    const canvas = make("canvas", undefined, { width: drawn.wide, height: drawn.high, style: `position:absolute; left:${LEFT}px; width:${wide}px; height:${high}px` });
+    canvas.getContext("2d").putImageData(new ImageData(new Uint8ClampedArray(drawn.pixels.buffer), drawn.wide, drawn.high), 0, 0);
+    place.style.cssText = `position: relative; min-height: ${high + 60}px`;
+    place.append(canvas);
+    return canvas;
+  },
+  // What is only told of an op that somebody points at; nothing is drawn from it.
+  async takeRest() {
+    const [lead, kind, call] = await Promise.all([["lead", 1e6], ["kind", 1], ["call", 1]].map(([name, unit]) => columns.read(packed.columns[name], unit)));
+    Object.assign(timeline, { lead, kind, call });
+    await samples.take(packed.samples);
   },
 
   hue(name) {
@@ -131,13 +145,21 @@ const timeline = {
   },
 
   drawImage(view) {
+    const { pixels, groups, perRow } = timeline.pixels(view, (size, shape) => new timeline.NDArray(size, shape));
+    if (timeline.models.bars.data.left.length)
+      timeline.models.bars.data = { left: [], right: [], top: [], bottom: [], colour: [] };
+    timeline.models.image.data = {
+      image: [pixels], x: [view.from], y: [view.top - 0.5], dw: [view.to - view.from], dh: [groups * perRow],
+    };
+  },
+  pixels(view, array) {
     const lanes = view.bottom - view.top + 1;
     const perRow = Math.max(1, Math.ceil(lanes / Math.min(timeline.IMAGE_ROWS, view.high)));
     const groups = Math.ceil(lanes / perRow);
     const tall = Math.max(1, Math.min(16, Math.floor(view.high / groups)));
     const gap = tall >= 8 ? 2 : tall >= 4 ? 1 : 0;
     const wide = Math.min(view.wide, 1600), high = groups * tall;
-    const pixels = new timeline.NDArray(wide * high, [high, wide]);
+    const pixels = array(wide * high, [high, wide]);
     const wait = new Float32Array(wide), busy = new Float32Array(wide), alive = new Float32Array(wide);
     for (let group = 0; group < groups; group++) {
       wait.fill(0); busy.fill(0); alive.fill(0);
@@ -145,11 +167,7 @@ const timeline = {
       for (let each = lane; each <= last; each++) timeline.sum(each, view, wide, wait, busy, alive);
       timeline.paint(pixels, group * tall, tall, gap, wide, wait, busy, alive, last - lane + 1);
     }
-    if (timeline.models.bars.data.left.length)
-      timeline.models.bars.data = { left: [], right: [], top: [], bottom: [], colour: [] };
-    timeline.models.image.data = {
-      image: [pixels], x: [view.from], y: [view.top - 0.5], dw: [view.to - view.from], dh: [groups * perRow],
-    };
+    return { pixels, groups, perRow, wide, high };
   },
 
   // How much of each column's time a lane spent how, as shares of one.
@@ -240,8 +258,9 @@ const timeline = {
     const [low, high] = [timeline.search(lane, x - 2 * width), timeline.search(lane, x + 2 * width)];
     const near = timeline.deaths.find((d) => d.lane === lane && Math.abs(d.at - x) < 6 * width);
     if (near) return `${timeline.name(lane)} ${near.how}`;
-    const many = high - low > 1 ? `\n${high - low} ops here: zoom in to see each` : "";
-    return `${timeline.name(lane)} · ${timeline.seconds(x)}${many}`;
+    const lines = [`${timeline.name(lane)} · ${timeline.seconds(x)}`, samples.tell(lane, x)];
+    if (high - low > 1) lines.push(`${high - low} ops here: zoom in to see each`);
+    return lines.filter(Boolean).join("\n");
   },
 
   ofCall(call) {
@@ -291,7 +310,7 @@ const timeline = {
     timeline.onMove = ({ x, y, sx, sy }) => {
       const { lane, op } = timeline.at(x, y);
       if (lane < 0) { tip.style.display = "none"; return; }
-      tip.textContent = op >= 0 && (timeline.isExact || timeline.isWide(op)) ? timeline.tell(lane, op) : timeline.tellMoment(lane, x);
+      tip.textContent = op >= 0 && timeline.kind && (timeline.isExact || timeline.isWide(op)) ? timeline.tell(lane, op) : timeline.tellMoment(lane, x);
       tip.style.display = "block";
       const box = timeline.box();
       const left = box.left + sx + 16, top = box.top + sy + 16;
@@ -299,7 +318,7 @@ const timeline = {
       tip.style.top = `${top + tip.offsetHeight > innerHeight ? top - tip.offsetHeight - 32 : top}px`;
     };
     timeline.onLeave = () => (tip.style.display = "none");
-    timeline.onTap = ({ x, y }) => (timeline.onLeave(), timeline.choose(timeline.at(x, y).op));
+    timeline.onTap = ({ x, y }) => (timeline.onLeave(), timeline.call && timeline.choose(timeline.at(x, y).op));
     document.getElementById("zoom-in").addEventListener("click", () => timeline.zoom(0.5));
     document.getElementById("zoom-out").addEventListener("click", () => timeline.zoom(2));
     document.getElementById("zoom-all").addEventListener("click", () => timeline.show(0, timeline.duration));

@@ -1,0 +1,75 @@
+"""What is new in the rings of this host, for somebody who watches the run where its folder is not shared.
+
+A ring arrives with holes where a rank was too fast; all of it comes when the attempt is over.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollcall.launch.messages import File, Wire
+from rollcall.record import layout
+
+_MOST_BYTES = 256 << 10  # of all ranks of this host, in one answer: a second or so of a slow line
+_CHUNK_BYTES = 32 << 10  # between two of them others can have their say
+_LEAST_RECORDS = 64
+_LOOK_BACK = 64  # records that may have been open when they were sent
+
+
+@dataclass
+class _Sent:
+    """How far one ring is known to the launcher."""
+
+    count: int = 0
+    names_end: int = 0
+
+
+class RingTails:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._sent: dict[Path, _Sent] = {}
+
+    def send(self, wire: Wire, attempt: int) -> None:
+        paths = sorted((self._folder / "rings" / f"attempt-{attempt}").glob("rank-*.ring"))
+        for path in paths:
+            self._send_one(wire, path, _MOST_BYTES // len(paths))
+
+    def _send_one(self, wire: Wire, path: Path, most_bytes: int) -> None:
+        sent = self._sent.setdefault(path, _Sent())
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            header = bytearray(os.pread(fd, layout.HEADER_BYTES, 0))
+            if len(header) < layout.HEADER_BYTES or not header.startswith(layout.MAGIC):
+                return  # so young that it has none
+            name = str(path.relative_to(self._folder))
+            for begin, size in _parts(header, sent, most_bytes):
+                for at in range(begin, begin + size, _CHUNK_BYTES):
+                    wire.send(File(name, at, os.pread(fd, min(_CHUNK_BYTES, begin + size - at), at)))
+        finally:
+            os.close(fd)
+        # Last: who reads it meanwhile takes nothing for there that is not. And without what has not been sent.
+        layout.NUMBER.pack_into(header, layout.COUNTERS_AT, 0)
+        layout.NUMBER.pack_into(header, layout.NAMES_END_AT, sent.names_end)
+        wire.send(File(name, 0, bytes(header)))
+
+
+def _parts(header: bytearray, sent: _Sent, most_bytes: int) -> list[tuple[int, int]]:
+    """Which stretches of a ring are to be sent, and note that they were."""
+    names_bytes, capacity = layout.HEADER.unpack_from(header)[7:9]
+    (count,) = layout.NUMBER.unpack_from(header, layout.COUNT_AT)
+    (names_end,) = layout.NUMBER.unpack_from(header, layout.NAMES_END_AT)
+    parts = []
+    if names_end > sent.names_end:
+        size = min(names_end - sent.names_end, max(most_bytes, _LEAST_RECORDS * layout.RECORD.size))
+        parts.append((layout.NAMES_AT + sent.names_end, size))
+        sent.names_end += size
+    room = max(most_bytes // layout.RECORD.size, _LEAST_RECORDS)
+    wanted = min(count - sent.count + _LOOK_BACK, room, count, capacity)
+    sent.count = count
+    first = (count - wanted) % capacity
+    until_end = min(wanted, capacity - first)
+    base = layout.NAMES_AT + names_bytes
+    for place, records in ((first, until_end), (0, wanted - until_end)):
+        if records:
+            parts.append((base + place * layout.RECORD.size, records * layout.RECORD.size))
+    return parts
