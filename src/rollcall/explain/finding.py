@@ -1,6 +1,6 @@
 """A finding: something that was noticed, with its evidence. And the words in which all of them are told."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,11 @@ def ranks(numbers: Iterable[int]) -> str:
     few = ", ".join(map(str, all_of_them[:_FEW]))
     more = f" and {len(all_of_them) - _FEW} more" if len(all_of_them) > _FEW else ""
     return f"rank{'s' * (len(all_of_them) > 1)} {few}{more}"
+
+
+def wait_in(ops: Sequence[Op]) -> str:
+    """`ranks 0, 2 wait in all_reduce at train.py:12`."""
+    return f"{ranks(op.rank for op in ops)} wait{'s' * (len(ops) == 1)} in {where(ops[0])}"
 
 
 def each(values: dict[int, Any]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rollcall.explain.calls import Call
-from rollcall.explain.finding import Finding, of_call, ranks, sites, where
+from rollcall.explain.finding import Finding, of_call, ranks, sites, wait_in, where
 from rollcall.explain.table import Op, Site
 from rollcall.explain.view import View
 from rollcall.record.sites import waits_for_data
@@ -37,7 +37,7 @@ def missing(view: View) -> Iterator[Finding]:
 
 def _explain(view: View, call: Call, absent: list[int]) -> Finding:
     waiting = [call.ops[rank] for rank in call.blocked]
-    told = f"{ranks(op.rank for op in waiting)} wait in {where(waiting[0])}"
+    told = wait_in(waiting)
     elsewhere = [view.blocked[rank] for rank in absent if rank in view.blocked]
     if elsewhere:
         return _elsewhere(view, call, absent, waiting, elsewhere, told)

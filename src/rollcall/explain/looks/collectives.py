@@ -13,14 +13,14 @@ from rollcall.explain.looks.order import permutation
 from rollcall.explain.table import Op
 from rollcall.explain.view import View
 
-# What must be alike on all ranks, the most telling first: kind, verb, value.
+# What must be alike on all ranks, the most telling first: kind, its name, value.
 _ALIKE: tuple[tuple[str, str, Callable[[Op], Any]], ...] = (
-    ("mismatched-splits", "have lists of objects of", lambda op: op.signature.get("objects", 0)),
-    ("mismatched-reduce-op", "reduce with", lambda op: op.reduce),
-    ("mismatched-root", "have as root", lambda op: op.peer),
-    ("mismatched-dtype", "have the dtype", lambda op: tuple(op.signature.get("dtypes", ()))),
-    ("mismatched-shape", "have the shape", lambda op: str(op.signature.get("shapes", ()))),
-    ("mismatched-splits", "have the splits", lambda op: str(op.signature.get("splits", ()))),
+    ("mismatched-splits", "number of objects", lambda op: op.signature.get("objects", 0)),
+    ("mismatched-reduce-op", "reduce op", lambda op: op.reduce),
+    ("mismatched-root", "root", lambda op: op.peer),
+    ("mismatched-dtype", "dtype", lambda op: tuple(op.signature.get("dtypes", ()))),
+    ("mismatched-shape", "shape", lambda op: str(op.signature.get("shapes", ()))),
+    ("mismatched-splits", "splits", lambda op: str(op.signature.get("splits", ()))),
 )
 
 
@@ -43,13 +43,14 @@ def _mismatch(view: View, call: Call) -> Finding | None:
         message = f"call {call.seq} of group {call.group.name} is not the same on all ranks ({told})"
         return of_call(_kind_of_difference(call, odd), call, odd, message, _some(call, odd), seen=names)
     op = next(iter(call.ops.values()))
-    for kind, verb, read in _ALIKE:
+    for kind, noun, read in _ALIKE:
         values = {rank: read(op) for rank, op in call.ops.items()}
         if len(set(values.values())) > 1 and _must_agree(kind, call):
             odd = _misfits(call) if op.op == "all_to_all" else _odd_ones(view, call, values, read)
             if any(_is_swapped(mine, theirs) for mine, theirs in _opposite(call, odd)):
                 kind = "order-swap"
-            message = f"in {where(op)} the ranks {verb} different things ({each(values)})"
+            what = {"new_group": "members", "ddp": "parameters"}.get(op.op, noun)
+            message = f"in {where(op)} the ranks differ in their {what} ({each(values)})"
             kind = {"new_group": "group-incomplete", "ddp": "ddp-model-mismatch"}.get(op.op, kind)
             return of_call(kind, call, odd, message, [call.ops[rank] for rank in odd], values=values)
     return None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rollcall.explain import source
 from rollcall.explain.calls import Call
-from rollcall.explain.finding import Finding, of_call, ranks, where
+from rollcall.explain.finding import Finding, of_call, ranks, wait_in
 from rollcall.explain.load import Rank
 from rollcall.explain.table import Op, Site
 from rollcall.explain.view import View
@@ -149,7 +149,7 @@ def _explain_exit(view: View, call: Call, gone: list[int], waiting: list[Op]) ->
     exits = tuple(rank.exit_site for rank in found if rank.exit_site is not None)
     made_it = (view.table.rank == gone[0]) & (view.table.site == view.table.site[waiting[0].row])
     kind = "rank-exited-early" if exits or made_it.any() else "missing-rank"
-    message = f"{ranks(gone)} ended while {ranks(op.rank for op in waiting)} wait in {where(waiting[0])}"
+    message = f"{ranks(gone)} ended while {wait_in(waiting)}"
     finding = of_call(kind, call, gone, message, waiting)
     ways_out = source.ways_out(found[0].last.site, waiting[0].site) if found[0].last else ()
     return replace(finding, sites=(*exits, *finding.sites, *ways_out))
