@@ -37,7 +37,7 @@ SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1
 JobRequeue=1
 MinJobAge=86400
-KillWait=2
+KillWait=10
 SlurmdTimeout=20
 ReturnToService=2
 NodeName=h[1-{n_hosts}] NodeAddr={addresses} CPUs=8 RealMemory=4000
