@@ -1,5 +1,6 @@
 """The way to torch, shorter: a thread loads its libraries, which takes a fifth of a second, while Python imports what
-needs none of them. Only where two cores are free does that save time; nowhere does it cost any.
+needs none of them, and reads the code of what does. Only where two cores are free does that save time; nowhere does it
+cost any.
 """
 
 import _thread
@@ -9,6 +10,8 @@ import importlib
 import importlib.util
 import os
 from pathlib import Path
+
+from rollcall.launch.host import codes
 
 # While one thread loads a library, no other can: modules that are libraries themselves come first.
 _LIBRARIES = (
@@ -21,19 +24,29 @@ _MODULES = (
     "rollcall.launch.host.agent", "torchgen.model", "importlib.metadata", "unittest.mock", "multiprocessing.pool",
     "urllib.request", "pickletools", "tarfile", "concurrent.futures.thread", "platform",
 )  # fmt: skip
-_loading: list[_thread.LockType] = []  # locked until it is done
+# Folders of torch all of whose modules, or nearly, are imported with it; the biggest first.
+_FOLDERS = (
+    "", "nn/modules", "_higher_order_ops", "optim", "fx", "autograd", "_subclasses", "distributions", "nn", "jit",
+    "cuda", "_refs", "_decomp", "_library", "nn/parallel", "nn/utils", "fx/passes", "distributed", "utils", "_prims",
+    "package",
+)  # fmt: skip
 _chosen: list[bool] = []
 
 
 def begin() -> None:
-    """Returns when all has been imported that does not need torch's libraries. They may take a little longer."""
+    """Returns when torch's libraries are there, and what could be done meanwhile has been."""
     # Nothing of what is imported is garbage.
     gc.disable()
     choose_threads()
     _import(_LIBRARIES)
     _import(("rollcall.launch.host.supervise",))
-    _start_loading()
+    torch = _find_torch()
+    if torch is None:
+        return  # whoever imports it will say so
+    lock = _start_loading(torch / "lib")
     _import(_MODULES)
+    codes.read(torch, _FOLDERS, lock.locked)
+    lock.acquire()  # what forks must have no thread but its own
 
 
 def choose_threads() -> bool:
@@ -46,9 +59,8 @@ def choose_threads() -> bool:
 
 
 def import_torch() -> None:
-    while _loading:
-        _loading.pop().acquire()  # what forks must have no thread but its own
-    import torch.distributed  # noqa: F401
+    with codes.used():
+        import torch.distributed  # noqa: F401
 
 
 def _import(names: tuple[str, ...]) -> None:
@@ -59,17 +71,21 @@ def _import(names: tuple[str, ...]) -> None:
             continue
 
 
-def _start_loading() -> None:
+def _find_torch() -> Path | None:
     found = importlib.util.find_spec("torch")
-    for folder in found.submodule_search_locations or () if found is not None else ():
-        # Not ctypes.CDLL, which holds on to the interpreter meanwhile.
-        dlopen = ctypes.CDLL(None).dlopen
-        dlopen.argtypes, dlopen.restype = (ctypes.c_char_p, ctypes.c_int), ctypes.c_void_p
-        lock = _thread.allocate_lock()
-        lock.acquire()
-        _loading.append(lock)
-        # Not a threading.Thread: those are counted, and the program's first would be its second.
-        _thread.start_new_thread(_load, (dlopen, Path(folder, "lib"), lock))
+    return None if found is None or found.origin is None else Path(found.origin).parent
+
+
+def _start_loading(folder: Path) -> _thread.LockType:
+    """Returns a lock that is released when it is done."""
+    # Not ctypes.CDLL, which holds on to the interpreter meanwhile.
+    dlopen = ctypes.CDLL(None).dlopen
+    dlopen.argtypes, dlopen.restype = (ctypes.c_char_p, ctypes.c_int), ctypes.c_void_p
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    # Not a threading.Thread: those are counted, and the program's first would be its second.
+    _thread.start_new_thread(_load, (dlopen, folder, lock))
+    return lock
 
 
 def _load(dlopen: "ctypes._NamedFuncPointer", folder: Path, lock: _thread.LockType) -> None:
