@@ -61,45 +61,42 @@ class Recorder:
             return NOBODY
         try:
             with self._lock:
-                return self._enter(op, group, seen)
+                number, ranks, seqs = self._groups.get(group) or self._group(group)
+                sort = _SORT.get(op, 0)
+                seqs[sort] = seq = seqs[sort] + 1
+                tensors, peer, tag, reduce, splits, flags = seen
+                if peer >= 0 and peer < len(ranks):
+                    peer = ranks[peer]
+                if len(tensors) == 1:  # as most ops have it
+                    first: Any = tensors[0]
+                    size_bytes = first.nbytes
+                    key: Any = (first.shape, first.dtype, splits, inside.objects)
+                else:
+                    first = tensors[0] if tensors else None
+                    size_bytes = sum(tensor.nbytes for tensor in tensors)
+                    key = (tuple((tensor.shape, tensor.dtype) for tensor in tensors), None, splits, inside.objects)
+                is_watched = first is not None and (flags & layout.ASYNC or first.is_cuda)
+                mark = self._ring.add(
+                    op,
+                    flags,
+                    number,
+                    seq,
+                    self._phase_site if flags & layout.BUCKET else self._site(),  # of the backward that it is a part of
+                    self._signatures.get(key) or self._signature(key, seen),
+                    peer,
+                    tag,
+                    self._thread(),
+                    self._phase,
+                    reduce,
+                    _version(first) if is_watched else 0,
+                    size_bytes,
+                )
+                if is_watched:
+                    self._seen[mark] = (flags, first)
+                return mark
         except Exception as error:
             self._give_up(error)
             return NOBODY
-
-    def _enter(self, op: int, group: Any, seen: Seen) -> int:
-        number, ranks, seqs = self._groups.get(group) or self._group(group)
-        sort = _SORT.get(op, 0)
-        seqs[sort] = seq = seqs[sort] + 1
-        tensors, peer, tag, reduce, splits, flags = seen
-        if peer >= 0 and peer < len(ranks):
-            peer = ranks[peer]
-        if len(tensors) == 1:  # as most ops have it
-            first: Any = tensors[0]
-            size_bytes = first.nbytes
-            key: Any = (first.shape, first.dtype, splits, inside.objects)
-        else:
-            first = tensors[0] if tensors else None
-            size_bytes = sum(tensor.nbytes for tensor in tensors)
-            key = (tuple((tensor.shape, tensor.dtype) for tensor in tensors), None, splits, inside.objects)
-        is_watched = first is not None and (flags & layout.ASYNC or first.is_cuda)
-        mark = self._ring.add(
-            op,
-            flags,
-            number,
-            seq,
-            self._phase_site if flags & layout.BUCKET else self._site(),  # of the backward that it is a part of
-            self._signatures.get(key) or self._signature(key, seen),
-            peer,
-            tag,
-            self._thread(),
-            self._phase,
-            reduce,
-            _version(first) if is_watched else 0,
-            size_bytes,
-        )
-        if is_watched:
-            self._seen[mark] = (flags, first)
-        return mark
 
     def issued(self, mark: int) -> None:
         if mark != NOBODY and self._is_on:
@@ -228,10 +225,13 @@ class Recorder:
 
     def _site(self) -> int:
         places = sites.chain(sys._getframe(2))
-        if not sites.is_users(places) and threading.get_ident() != self._main:
-            # Autograd's own thread, on a GPU: what it does was asked for by the main one.
-            places = sites.chain(sys._current_frames().get(self._main)) or places
-        return self._sites.get(places) or self._number(places)
+        return self._sites.get(places) or self._number(self._asked_for(places))
+
+    def _asked_for(self, places: sites.Places) -> sites.Places:
+        if sites.is_users(places) or threading.get_ident() == self._main:
+            return places
+        # Autograd's own thread, on a GPU: what it does was asked for by the main one.
+        return sites.chain(sys._current_frames().get(self._main)) or places
 
     def _number(self, places: sites.Places) -> int:
         """A site's number: the same for all instructions of a line."""
