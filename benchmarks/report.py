@@ -8,7 +8,7 @@ Measures what one sees, against what was promised:
 
 Only in quiet do these figures say something. A quick look at whether everything works:
 
-    --ranks 16 --ops 1000 --watch-ranks 4 --watch-s 4 --watch-rounds 1 --loop-rounds 1
+    --ranks 16 --ops 1000 --watch-ranks 4 --watch-s 24 --loop-rounds 1
 """
 
 import argparse
@@ -36,9 +36,8 @@ def read_options() -> argparse.Namespace:
     add("--zooms", type=count, default=24, help="page: steps of zooming (24)")
     add("--watch-ranks", type=count, default=64, help="watch: ranks of the job (64)")
     add("--watch-pace", type=count, default=200, help="watch: ops a second of each (200)")
-    add("--watch-s", type=count, default=20, help="watch: seconds of each run of the job (20)")
-    add("--watch-rounds", type=count, default=3, help="watch: runs with and without (3)")
-    add("--loop-rounds", type=count, default=21, help="loop: rounds of both loops (21)")
+    add("--watch-s", type=count, default=100, help="watch: seconds of each run of the job (100)")
+    add("--loop-rounds", type=count, default=41, help="loop: rounds of both loops (41)")
     add("--timeout-s", type=float, default=300.0, help="the longest that any command may take (300)")
     return options.parse_args()
 

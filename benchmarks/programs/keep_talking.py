@@ -1,11 +1,13 @@
-"""keep_talking.py SECONDS PACE: when told to go, every rank speaks to its neighbour so often a second, and counts.
+"""keep_talking.py SECONDS PACE: when told to go, every rank speaks to its neighbour so often a second, and notes when.
 
 Ranks go in pairs: on two cores, 64 ranks have no time for collectives of all of them.
 """
 
+import json
 import os
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -27,6 +29,7 @@ def main(seconds: float, pace: float) -> None:
         dist.barrier()
         began_s = time.monotonic()
         count = 0
+        in_second: Counter[int] = Counter()  # of the machine's clock, which is the same for all
         # Who stopped by itself would leave its neighbour waiting: the all_reduce says whether both go on.
         while mine is not None and box[0] > 0.0:
             ahead_s = count / pace - (time.monotonic() - began_s)
@@ -35,7 +38,8 @@ def main(seconds: float, pace: float) -> None:
             box[0] = 1.0 if time.monotonic() - began_s < seconds else 0.0
             dist.all_reduce(box, op=dist.ReduceOp.MIN, group=mine)
             count += 1
-        (FOLDER / f"done-{world.rank}").write_text(str(count))
+            in_second[int(time.monotonic())] += 1
+        (FOLDER / f"done-{world.rank}").write_text(json.dumps(in_second))
         dist.barrier()
 
 

@@ -2,87 +2,121 @@
 
 import argparse
 import contextlib
+import itertools
 import json
+import math
 import shlex
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from statistics import median, quantiles
 
 import psutil
 
 from contenders import HERE, ROLLCALL
 from jobs import Job, Jobs
-from results import Goal, Result, middle, progress, table
+from results import Goal, Result, progress, table
 
 MOST_LOSS, MOST_CPU = 0.01, 0.05
-WAYS = {"alone": "alone", "terminal": "watched", "web": "watched in a browser"}
+WAYS = {"terminal": "watched", "web": "watched in a browser"}
 _SETTLE_S = 4.0
+_WINDOW_S = 4
 
 
 @dataclass(frozen=True)
-class Round:
-    """One run of the job: ops a second of all ranks; with a watch, its share of a core."""
+class Found:
+    """Of one run of the job, window by window: ops a second of all ranks, while nobody looks and while somebody does."""
 
-    ops_per_s: float
-    cpu: float | None = None
+    alone: list[float]
+    watched: list[float]
+    cpu: float  # share of a core that the watch takes while it looks
+
+    @property
+    def losses(self) -> list[float]:
+        """Of each window in which somebody looks, beside those before and after it."""
+        pairs = zip(self.watched, itertools.pairwise(self.alone), strict=False)
+        return [1 - 2 * watched / (before + after) for watched, (before, after) in pairs]
 
 
 def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
     ranks, pace = options.watch_ranks, options.watch_pace
-    rounds: dict[str, list[Round]] = {way: [] for way in WAYS}
-    for _ in range(options.watch_rounds):  # in turn: what else this machine does hits all
-        for way in WAYS:
-            if (found := _run(jobs, options, way)) is not None:
-                rounds[way].append(found)
-    made = table(f"rollcall watch: {ranks} ranks × {pace} ops/s each", "", "ops/s of all ranks", "CPU of the watch")
-    without = middle([each.ops_per_s for each in rounds["alone"]])
-    goals = []
-    for way, found in rounds.items():
-        ops_per_s, cpu = middle([each.ops_per_s for each in found]), middle([each.cpu for each in found])
-        made.add_row(WAYS[way], "–" if ops_per_s is None else f"{ops_per_s:,.0f}", _percent(cpu))
-        if way != "alone":
-            loss = 1 - ops_per_s / without if ops_per_s and without else None
-            goals += [
-                Goal(
-                    f"{WAYS[way]}: what the job loses",
-                    "≤ 1 %",
-                    _percent(loss),
-                    None if loss is None else loss <= MOST_LOSS,
-                ),
-                Goal("… of one core", "≤ 5 %", _percent(cpu), None if cpu is None else cpu <= MOST_CPU),
-            ]
-    return Result([made], goals, {way: [asdict(each) for each in found] for way, found in rounds.items()})
+    made = table(
+        f"rollcall watch: {ranks} ranks × {pace} ops/s each, ops/s of all ranks in windows of {_WINDOW_S} s",
+        *("", "nobody looks", "somebody does", "less", "a quarter below", "a quarter above", "CPU of the watch"),
+    )
+    goals, figures = [], {}
+    for way, name in WAYS.items():
+        found = _run(jobs, options, way)
+        if found is None or len(found.losses) < 2:
+            goals.append(Goal(f"{name}: what the job loses", "≤ 1 %", "failed", None))
+            continue
+        low, loss, high = quantiles(found.losses, n=4)
+        rates = [f"{median(each):,.0f}" for each in (found.alone, found.watched)]
+        made.add_row(name, *rates, *map(_percent, (loss, low, high, found.cpu)))
+        doubt = (high - low) / math.sqrt(len(found.losses))
+        is_known = doubt <= MOST_LOSS or loss > MOST_LOSS + doubt
+        met = loss <= MOST_LOSS if is_known else None
+        goals += [
+            Goal(f"{name}: what the job loses", "≤ 1 %", f"{_percent(loss)} ± {_percent(doubt)}", met),
+            Goal("… of one core", "≤ 5 %", _percent(found.cpu), found.cpu <= MOST_CPU),
+        ]
+        figures[way] = asdict(found)
+    return Result([made], goals, figures)
 
 
-def _run(jobs: Jobs, options: argparse.Namespace, way: str) -> Round | None:
+def _run(jobs: Jobs, options: argparse.Namespace, way: str) -> Found | None:
     ranks = options.watch_ranks
     words = [*ROLLCALL.command(ranks, "keep_talking.py"), str(options.watch_s), str(options.watch_pace)]
     with jobs.start(words) as job, contextlib.ExitStack() as stack:
         if not job.wait_for_files([f"ready-{rank}" for rank in range(ranks)], options.timeout_s):
             progress(f"not all of {ranks} ranks came through:\n{job.last_words()}")
             return None
-        cpu = None
         run = str(job.folder / "rollcall" / "runs" / "latest")
+        (job.folder / "go").touch()
         if way == "terminal":
             # A table that refreshes needs a terminal: script(1) has one.
             watch = shlex.join([str(HERE / "rollcall"), "watch", run])
             viewer = stack.enter_context(jobs.start(["script", "-qfc", watch, "/dev/null"], TERM="xterm-256color"))
-        elif way == "web":
+        else:
             viewer = stack.enter_context(jobs.start([str(HERE / "rollcall"), "watch", run, "--web"]))
             stack.enter_context(_looking_on(viewer))
-        if way != "alone":
-            time.sleep(_SETTLE_S)  # its start does not count: it happens once
-            (job.folder / "go").touch()
-            cpu = _cpu_share(viewer, options.watch_s * 0.8)
-        (job.folder / "go").touch()
+        time.sleep(_SETTLE_S)  # its start does not count: it happens once
+        windows, cpu = _look_now_and_then(viewer, options.watch_s - 2 * _SETTLE_S)
         if job.wait(options.timeout_s) != 0:
             progress(f"the job failed:\n{job.last_words()}")
             return None
-        done = sum(job.numbers("done-*"))
-    progress(f"{WAYS[way]}: {done / options.watch_s:,.0f} ops/s {_percent(cpu)}")
-    return Round(done / options.watch_s, cpu)
+        told = [json.loads(path.read_text()) for path in job.folder.glob("done-*")]
+    in_second: Counter[int] = sum((Counter({int(k): v for k, v in each.items()}) for each in told), Counter())
+    # Whole seconds that lie in a window.
+    rates = [sum(in_second[second] for second in range(begin, end)) / (end - begin) for begin, end in windows]
+    progress(f"{WAYS[way]}: {len(rates)} windows, {_percent(cpu)} of a core")
+    return Found(rates[::2], rates[1::2], cpu)
+
+
+def _look_now_and_then(viewer: Job, during_s: float) -> tuple[list[tuple[int, int]], float]:
+    """Stop the watch and let it go on, window by window: the seconds of each, and its share of a core while it looks.
+
+    The first and the last window are without it.
+    """
+    windows: list[tuple[int, int]] = []
+    cpu_s = 0.0
+    for number in range(int(during_s) // (_WINDOW_S + 1) // 2 * 2 - 1):
+        looks = number % 2 == 1
+        for process in viewer.processes():
+            with contextlib.suppress(psutil.Error):
+                process.resume() if looks else process.suspend()
+        before_s = _cpu_s(viewer)
+        begin = math.ceil(time.monotonic())
+        time.sleep(begin + _WINDOW_S - time.monotonic())
+        windows.append((begin, begin + _WINDOW_S))
+        cpu_s += _cpu_s(viewer) - before_s if looks else 0.0
+    for process in viewer.processes():
+        with contextlib.suppress(psutil.Error):
+            process.resume()
+    return windows, cpu_s / max(len(windows[1::2]) * _WINDOW_S, 1)
 
 
 @contextlib.contextmanager
@@ -121,12 +155,6 @@ def _ask(viewer: Job, over: threading.Event) -> None:
                     since_s = told["scene"]["told"]["duration"]
 
 
-def _cpu_share(viewer: Job, during_s: float) -> float:
-    before, began_s = _cpu_s(viewer), time.monotonic()
-    time.sleep(during_s)
-    return (_cpu_s(viewer) - before) / (time.monotonic() - began_s)
-
-
 def _cpu_s(viewer: Job) -> float:
     total = 0.0
     for process in viewer.processes():
@@ -136,5 +164,5 @@ def _cpu_s(viewer: Job) -> float:
     return total
 
 
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
