@@ -28,7 +28,7 @@ _WINDOW_S = 4
 
 @dataclass(frozen=True)
 class Found:
-    """Of one run of the job, window by window: ops a second of all ranks, while nobody looks and while somebody does."""
+    """Of one run, window by window: ops a second of all ranks, while nobody looks and while somebody does."""
 
     alone: list[float]
     watched: list[float]
