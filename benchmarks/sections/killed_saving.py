@@ -69,6 +69,9 @@ def _kill(server: CallServer, folder: Path, chance: random.Random) -> Kill:
     begun = int((folder / "begun").read_text())
     answers = server.call(bound(partial(load, folder=folder), ()), RANKS, timeout_s=TIMEOUT_S, capture=True)
     loaded = {answer.value for answer in answers}
+    if len(loaded) > 1 or loaded == {None}:
+        left = sorted(path.name for path in (folder / "snapshots").iterdir())
+        progress(f"killed {victims} after {after_s * 1e3:.0f} ms, begun {begun}, on the disk {left}: {answers}")
     return Kill(after_s * 1e3, victims, begun, loaded.pop() if len(loaded) == 1 else None)
 
 
