@@ -235,8 +235,10 @@ class Recorder:
 
     def _number(self, places: sites.Places) -> int:
         """A site's number: the same for all instructions of a line."""
-        told = sites.describe(places)
-        number = self._sites[places] = self._ring.name("site", tuple(told), told)
+        number = self._sites.get(places)
+        if number is None:
+            told = sites.describe(places)
+            number = self._sites[places] = self._ring.name("site", tuple(told), told)
         return number
 
     def _signature(self, key: Any, seen: Seen) -> int:

@@ -119,7 +119,8 @@ class _Reducer:
             Variable._execution_engine.queue_callback(after)
 
         def after() -> None:
-            Told.listener.completed(*cls._marks)
+            if cls._marks:
+                Told.listener.completed(*cls._marks)
             cls._marks.clear()
 
         try:
