@@ -5,6 +5,7 @@ from pathlib import Path
 from tests.cluster.sshd import Cluster
 from tests.faults.places import Run, ssh
 from tests.launch.conftest import Runner, until
+from tests.said import said
 
 # Attempt 0 goes on until somebody ends it; the later ones end by themselves.
 PATIENT = """\
@@ -30,7 +31,7 @@ def test_the_remaining_hosts_go_on(hosts: Cluster, tmp_path: Path) -> None:
     hosts["h2"].cut()
     assert run.result(20) == 0, run.err
     assert "h2 was not heard of for 10 s" in run.err
-    assert "0-1 │ attempt 1 of 2 hosts 1" in run.out
+    assert said(run.out)["attempt 1 of 2 hosts 1"] == [0, 1]
     assert place.left(8) == []
 
 
@@ -60,7 +61,7 @@ def test_a_killed_agent_costs_a_restart_where_all_hosts_are_needed(hosts: Cluste
     run = place.start("--max-restarts", 1, program=PATIENT)
     run.agent_of(3).kill()
     assert run.result(20) == 0, run.err
-    assert "0-3 │ attempt 1 of 4 hosts 2" in run.out
+    assert said(run.out)["attempt 1 of 4 hosts 2"] == [0, 1, 2, 3]
 
 
 def test_a_host_that_comes_back_joins_the_next_attempt(rollcall: Runner, hosts: Cluster, tmp_path: Path) -> None:
@@ -86,5 +87,5 @@ def test_a_host_that_comes_back_joins_the_next_attempt(rollcall: Runner, hosts: 
     ready.touch()
     assert run.result(20) == 0, run.err
     assert "h2 is back, and joins the next attempt" in run.err
-    assert "0-3 │ attempt 2 of 4 hosts 2" in run.out
+    assert said(run.out)["attempt 2 of 4 hosts 2"] == [0, 1, 2, 3]
     assert [len(attempt["pids"]) for attempt in run.facts["attempts"]] == [4, 2, 4]

@@ -14,6 +14,7 @@ from rollcall.launch.hosts import Host
 from rollcall.launch.ways import pbs
 from tests.cluster.sshd import Cluster
 from tests.launch.conftest import Result, Runner
+from tests.said import said
 
 from .conftest import SUM, lines_of
 
@@ -51,7 +52,7 @@ def test_one_host_needs_no_ssh(rollcall: Runner, hosts: Cluster) -> None:
     """`qsub -I -l select=1`: this host is the job, and as many ranks start as there are lines."""
     rollcall.script("import os; print(os.environ['WORLD_SIZE'])")
     ran = run_in_job(rollcall, hosts, ["h1", "h1", "h1"], "run", "script.py", ROLLCALL_SSH="false")
-    assert ran.out == "0-2 │ 3\n", ran.err
+    assert said(ran.out) == {"3": [0, 1, 2]}, ran.err
 
 
 def test_pbsdsh_starts_agents_where_ssh_does_not(rollcall: Runner, hosts: Cluster) -> None:

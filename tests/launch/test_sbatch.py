@@ -20,6 +20,7 @@ from rollcall.launch.ways.sbatch_state import FORGOTTEN, State, ending, read, re
 from tests.cluster.slurm import Slurm
 from tests.cluster.sshd import Cluster
 from tests.launch.conftest import until
+from tests.said import said
 
 JOB = Job(
     name="train",
@@ -354,9 +355,8 @@ def test_a_job_runs_on_all_its_nodes(cluster_job: Job, capsys: pytest.CaptureFix
     """Two nodes with two ranks each meet in an all_reduce; number, log, nodes and end are said; the code is 0."""
     told = Told()
     assert run(written(dataclasses.replace(cluster_job, nodes=2, slots=2), ALL_REDUCE), told) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "0-3 │ sum 6.0 of 4" in lines
-    assert {"0-1 │ on h1", "2-3 │ on h2"} <= set(lines)
+    lines = said(capsys.readouterr().out)
+    assert lines == {"sum 6.0 of 4": [0, 1, 2, 3], "on h1": [0, 1], "on h2": [2, 3]}
     number = told.number
     assert told == [
         f"job {number} is submitted: 2 nodes with 2 ranks each; its log is logs/slurm-{number}.out",
@@ -372,7 +372,7 @@ def test_tasks_that_were_asked_for_become_ranks(cluster_job: Job, capsys: pytest
     args = ("--ntasks-per-node=3", "--output=mine-%j.log")
     told = Told()
     assert run(dataclasses.replace(cluster_job, slots=None, words=words, sbatch_args=args), told) == 0
-    assert "0-2 │ 3\n" in capsys.readouterr().out
+    assert said(capsys.readouterr().out) == {"3": [0, 1, 2]}
     assert f"job {told.number} has its log in mine-{told.number}.log" in told
 
 

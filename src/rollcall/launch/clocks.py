@@ -4,6 +4,8 @@ import time
 from dataclasses import dataclass, field
 
 _WINDOW_NS = 10_000_000_000
+_FINE_NS = 500_000
+_FIRST_ANSWERS = 16
 _MOST_READINGS = 128
 
 
@@ -13,6 +15,7 @@ class Clock:
 
     offset_ns: int = 0  # of the wall clock, for what people read
     error_ns: int | None = None
+    answers: int = 0
     # Of the monotonic clock, for what is recorded: (when by ours, offset, error), the best of each stretch of time.
     # Several of them, since clocks drift.
     readings: list[tuple[int, int, int]] = field(default_factory=list)
@@ -21,6 +24,7 @@ class Clock:
         """An answer has come: to a ping sent at this time of our monotonic clock."""
         now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
         error_ns = (now_ns - sent_ns) // 2
+        self.answers += 1
         if self.error_ns is None or error_ns < self.error_ns:
             self.offset_ns, self.error_ns = its_wall_ns - (wall_ns - error_ns), error_ns
         at_ns = now_ns - error_ns
@@ -31,3 +35,8 @@ class Clock:
             self.readings[-1] = reading
         if len(self.readings) > _MOST_READINGS:  # of a long run, every other will do
             del self.readings[1:-1:2]
+
+    @property
+    def is_coarse(self) -> bool:
+        """Nothing precise is known yet, and asking again at once may help: a busy host answers late only sometimes."""
+        return self.answers < _FIRST_ANSWERS and self.error_ns is not None and self.error_ns > _FINE_NS

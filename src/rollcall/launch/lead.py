@@ -119,6 +119,8 @@ class Lead:
                 member.send(Ping(time.monotonic_ns()))
             case Pong(sent_ns, wall_ns, monotonic_ns):
                 member.clock.note(sent_ns, wall_ns, monotonic_ns)
+                if member.clock.is_coarse:
+                    member.send(Ping(time.monotonic_ns()))
             case Opened() if member is self._master:
                 self._opened = message
             case Tried():

@@ -1,0 +1,28 @@
+"""Clocks of hosts, compared by pings."""
+
+import time
+
+from rollcall.explain.load import clocks
+from rollcall.launch.clocks import Clock
+
+S = 1_000_000_000
+
+
+def test_a_ping_that_was_answered_late_does_not_bend_the_clock() -> None:
+    """Between two precise readings a coarse one tells nothing; where nothing better is near, it is kept."""
+    precise, late, far = [0, 7_000, 100], [10 * S, S // 2, S], [90_000 * S, 9_000, S // 2]
+    facts = {"hosts": {"alpha": {"slots": 2, "clock_readings": [precise, late, [20 * S, 7_100, 100], far]}}}
+    assert clocks(facts) == [[(0, 7_000, 100), (20 * S, 7_100, 100), (90_000 * S, 9_000, S // 2)]] * 2
+
+
+def test_a_coarse_clock_is_asked_for_again() -> None:
+    """Until an answer comes quickly, or enough were late."""
+    clock = Clock()
+    clock.note(time.monotonic_ns() - S, time.time_ns(), time.monotonic_ns())
+    assert clock.is_coarse
+    clock.note(time.monotonic_ns(), time.time_ns(), time.monotonic_ns())
+    assert not clock.is_coarse
+    late = Clock()
+    for _ in range(100):
+        late.note(time.monotonic_ns() - S, time.time_ns(), time.monotonic_ns())
+    assert not late.is_coarse
