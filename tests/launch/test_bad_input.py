@@ -1,10 +1,11 @@
 """Each wrong word gets one sentence on stderr with what to do, exit code 2, and starts nothing."""
 
+import signal
 import socket
 
 import pytest
 
-from .conftest import Runner
+from .conftest import Runner, until
 
 WRONG = {
     "a missing script": (["-n", "2", "missing.py"], ["no script missing.py", "check the path"]),
@@ -98,19 +99,11 @@ def test_a_master_that_never_comes(folder: Runner, free_port: int) -> None:
 
 def test_two_hosts_with_one_number(folder: Runner, free_port: int) -> None:
     """The second agent that says it is node 1 is refused."""
-    common = [
-        "run",
-        "--nnodes",
-        3,
-        "--master-addr",
-        "127.0.0.1",
-        "--master-port",
-        free_port,
-        "--rdzv-conf",
-        "timeout=8",
-    ]
-    first = folder.start(*common, "--node-rank", 0, "ok.py")
-    twins = [folder.start(*common, "--node-rank", 1, "ok.py") for _ in range(2)]
-    errors = [twin.communicate(timeout=60)[1] for twin in twins]
-    first.communicate(timeout=60)
+    common = ["run", "--nnodes", 3, "--master-addr", "127.0.0.1", "--master-port", free_port]
+    started = [folder.start(*common, "--node-rank", number, "ok.py") for number in (0, 1, 1)]
+    assert until(lambda: any(process.poll() is not None for process in started))
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+    _, *errors = [process.communicate(timeout=30)[1] for process in started]
     assert sum("two agents say they are node 1" in error for error in errors) == 1, errors

@@ -68,10 +68,10 @@ def _op(op: int, read: Reader) -> Callable[[Any], Any]:
                 raise
             finally:
                 inside.op = False
-            listener.issued(mark)
             if work is None:
                 listener.completed(mark)
             elif seen.flags & ASYNC:
+                listener.issued(mark)
                 _keep(work, mark)
             else:  # torch waits for it at once
                 _works[id(work)] = (work, mark, False)
@@ -103,6 +103,7 @@ def _wait(original: Any) -> Any:
         try:
             result = original(work, *args, **kwargs)
         except BaseException:
+            Told.listener.issued(mark)
             Told.listener.failed(mark)
             raise
         Told.listener.completed(mark)
