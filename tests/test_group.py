@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
+from torch import nn
 
 import rollcall
 from rollcall.attendance import Card, choose_backend, expect_from, pick_gpu, take_seats
@@ -435,6 +437,19 @@ class TestLeaving:
             assert first.process.poll() is None
         assert end.code == 1
         assert "ZeroDivisionError" in end.err
+
+    @pytest.mark.ranks(2, timeout=20)
+    def test_a_model_may_outlive_its_world(self) -> None:
+        """A DDP module that goes after its group, while an op is under way, does not hang."""
+        import torch._dynamo  # noqa: F401  (what DDP's constructor imports otherwise keeps the group for ever)
+
+        with rollcall.init() as world:
+            model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+            time.sleep(1 if world.is_first else 0)
+            tensor = torch.ones(1000)
+            dist.all_reduce(tensor, async_op=True)  # nobody waits for it
+        del tensor
+        del model
 
     def test_no_close_is_closed_at_the_end(self, tmp_path: Path) -> None:
         """A program that forgets to close leaves no file and no warning behind."""

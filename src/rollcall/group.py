@@ -65,6 +65,7 @@ def init(
     """
     speak_plainly()
     _check_call(timeout_s)
+    _let_go()
     begun = time.monotonic()
     place = env.find_place(
         os.environ,
@@ -302,8 +303,10 @@ class Exit:
             self._let_the_others_connect()
         if failed and "nccl" in self._backend:
             group.abort()  # a flush would wait for ranks that are gone
+        groups = [weakref.ref(each) for each in self._list_groups()]
         del group  # the last reference goes here, in this thread: gloo's destructor waits for pending ops
         dist.destroy_process_group()
+        _keep_for_now([each for each in (ref() for ref in groups) if each is not None])
 
     def _let_the_others_connect(self) -> None:
         """Gloo connects everyone to everyone, and who is done early must not hang up on those who are not."""
@@ -326,3 +329,22 @@ def _keep_for_ever(groups: list[Any]) -> None:
     """
     for group in groups:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+
+
+_kept: list[Any] = []
+
+
+def _keep_for_now(groups: list[Any]) -> None:
+    """Groups that a model or a mesh still has. A DDP module that dies with the last reference would run the destructor
+    while it holds the GIL, and wait for a thread of gloo that needs the GIL to let its last tensor go: for ever.
+
+    When the next world begins, those threads have long been idle.
+    """
+    _keep_for_ever(groups)  # also at the interpreter's end
+    _kept.extend(groups)
+
+
+def _let_go() -> None:
+    while _kept:
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(_kept[-1]))
+        _kept.pop()
