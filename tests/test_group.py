@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -441,7 +440,7 @@ class TestLeaving:
     @pytest.mark.ranks(2, timeout=20)
     def test_a_model_may_outlive_its_world(self) -> None:
         """A DDP module that goes after its group, while an op is under way, does not hang."""
-        import torch._dynamo  # noqa: F401  (what DDP's constructor imports otherwise keeps the group for ever)
+        import torch._dynamo
 
         with rollcall.init() as world:
             model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
