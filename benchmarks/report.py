@@ -8,7 +8,7 @@ Measures what one sees, against what was promised:
 
 Only in quiet do these figures say something. A quick look at whether everything works:
 
-    --ranks 16 --ops 1000 --watch-ranks 4 --watch-s 24 --loop-rounds 1
+    --ranks 16 --ops 1000 --watch-ranks 4 --watch-s 24 --watch-cpu-s 10 --loop-rounds 1
 """
 
 import argparse
@@ -36,7 +36,8 @@ def read_options() -> argparse.Namespace:
     add("--zooms", type=count, default=24, help="page: steps of zooming (24)")
     add("--watch-ranks", type=count, default=64, help="watch: ranks of the job (64)")
     add("--watch-pace", type=count, default=200, help="watch: ops a second of each (200)")
-    add("--watch-s", type=count, default=100, help="watch: seconds of each run of the job (100)")
+    add("--watch-s", type=count, default=100, help="watch: seconds for what each job loses (100)")
+    add("--watch-cpu-s", type=count, default=60, help="watch: seconds for what the watch takes (60)")
     add("--loop-rounds", type=count, default=41, help="loop: rounds of both loops (41)")
     add("--timeout-s", type=float, default=300.0, help="the longest that any command may take (300)")
     return options.parse_args()

@@ -32,7 +32,7 @@ class Found:
 
     alone: list[float]
     watched: list[float]
-    cpu: float  # share of a core that the watch takes while it looks
+    cpu: float  # share of a core that the watch takes
 
     @property
     def losses(self) -> list[float]:
@@ -69,7 +69,8 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
 
 def _run(jobs: Jobs, options: argparse.Namespace, way: str) -> Found | None:
     ranks = options.watch_ranks
-    words = [*ROLLCALL.command(ranks, "keep_talking.py"), str(options.watch_s), str(options.watch_pace)]
+    seconds = options.watch_cpu_s + options.watch_s
+    words = [*ROLLCALL.command(ranks, "keep_talking.py"), str(seconds), str(options.watch_pace)]
     with jobs.start(words) as job, contextlib.ExitStack() as stack:
         if not job.wait_for_files([f"ready-{rank}" for rank in range(ranks)], options.timeout_s):
             progress(f"not all of {ranks} ranks came through:\n{job.last_words()}")
@@ -84,7 +85,11 @@ def _run(jobs: Jobs, options: argparse.Namespace, way: str) -> Found | None:
             viewer = stack.enter_context(jobs.start([str(HERE / "rollcall"), "watch", run, "--web"]))
             stack.enter_context(_looking_on(viewer))
         time.sleep(_SETTLE_S)  # its start does not count: it happens once
-        windows, cpu = _look_now_and_then(viewer, options.watch_s - 2 * _SETTLE_S)
+        # Not in the windows: a watch that was stopped has to catch up.
+        before_s = _cpu_s(viewer)
+        time.sleep(options.watch_cpu_s)
+        cpu = (_cpu_s(viewer) - before_s) / options.watch_cpu_s
+        windows = _look_now_and_then(viewer, options.watch_s - 2 * _SETTLE_S)
         if job.wait(options.timeout_s) != 0:
             progress(f"the job failed:\n{job.last_words()}")
             return None
@@ -96,27 +101,21 @@ def _run(jobs: Jobs, options: argparse.Namespace, way: str) -> Found | None:
     return Found(rates[::2], rates[1::2], cpu)
 
 
-def _look_now_and_then(viewer: Job, during_s: float) -> tuple[list[tuple[int, int]], float]:
-    """Stop the watch and let it go on, window by window: the seconds of each, and its share of a core while it looks.
-
-    The first and the last window are without it.
-    """
+def _look_now_and_then(viewer: Job, during_s: float) -> list[tuple[int, int]]:
+    """Stop the watch and let it go on, window by window: the seconds of each. The first and the last are without it."""
     windows: list[tuple[int, int]] = []
-    cpu_s = 0.0
     for number in range(int(during_s) // (_WINDOW_S + 1) // 2 * 2 - 1):
         looks = number % 2 == 1
         for process in viewer.processes():
             with contextlib.suppress(psutil.Error):
                 process.resume() if looks else process.suspend()
-        before_s = _cpu_s(viewer)
         begin = math.ceil(time.monotonic())
         time.sleep(begin + _WINDOW_S - time.monotonic())
         windows.append((begin, begin + _WINDOW_S))
-        cpu_s += _cpu_s(viewer) - before_s if looks else 0.0
     for process in viewer.processes():
         with contextlib.suppress(psutil.Error):
             process.resume()
-    return windows, cpu_s / max(len(windows[1::2]) * _WINDOW_S, 1)
+    return windows
 
 
 @contextlib.contextmanager

@@ -33,8 +33,8 @@ _MOST_RANKS = 200
 _OVERLAP_NS = 300_000_000  # ops that were not over when they were sent are sent again
 _IDLE_S = 20.0
 # What answering may take of a core while somebody looks, and how often a browser may ask at most.
-_NEWS_SHARE, _NEWS_EVERY_S = 0.025, 2.0
-_EXPLAIN_SHARE, _EXPLAIN_EVERY_S = 0.015, 5.0
+_NEWS_SHARE, _NEWS_EVERY_S = 0.02, 2.0
+_EXPLAIN_SHARE, _EXPLAIN_EVERY_S = 0.01, 5.0
 _NICENESS = 10  # the ranks come first
 # Nothing from elsewhere; bokeh makes functions out of text.
 _POLICY = (
