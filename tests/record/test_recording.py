@@ -98,6 +98,19 @@ def test_a_group_is_known_by_its_members(runner: Runner) -> None:
     assert found == [((0, 2), 1), ((0, 2), 2)]
 
 
+def test_a_group_that_only_its_members_make_is_of_nobody_else(runner: Runner) -> None:
+    """With use_local_synchronization each rank may make another group: nobody is blamed for it."""
+    ops = ops_of(
+        runner,
+        "mine = dist.new_group([2 * (rank // 2), 2 * (rank // 2) + 1], use_local_synchronization=True)\n"
+        "dist.all_reduce(t, group=mine)\n",
+        ranks=4,
+    )
+    made = {rank: [op.group.ranks for op in mine if op.op == "new_group"] for rank, mine in ops.items()}
+    assert made == {0: [(0, 1)], 1: [(0, 1)], 2: [(2, 3)], 3: [(2, 3)]}
+    assert json.loads(runner("explain", "--json").out)["findings"] == []
+
+
 def test_results_are_the_same_with_and_without(runner: Runner) -> None:
     """Bit for bit."""
     body = "torch.manual_seed(rank)\nx = torch.randn(100)\n"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rollcall.errors import UsageError
 from rollcall.explain.load import load
+from rollcall.explain.rings import read
 from rollcall.explain.verdict import explain, to_json
 from rollcall.record import layout
 from rollcall.record.ring import Ring
@@ -44,6 +45,15 @@ def test_the_oldest_are_overwritten(tmp_path: Path) -> None:
     (rank,) = load(tmp_path).ranks.values()
     assert [op.seq for op in rank.ops] == list(range(31, 51))
     assert rank.dropped == 30
+
+
+def test_the_newest_can_be_read_alone(tmp_path: Path) -> None:
+    """Also where they lie around the end of the ring."""
+    path = make(tmp_path, 50)
+    assert [read(path, newest).records["seq"].tolist() for newest in (3, 15, 100)] == [
+        list(range(first, 51)) for first in (48, 36, 31)
+    ]
+    assert read(path, 3).header.count == 50
 
 
 @pytest.mark.parametrize(

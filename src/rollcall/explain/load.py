@@ -90,8 +90,8 @@ class Folded:
     blocked_ns: int
 
 
-def load(folder: Path, attempt: int | None = None) -> Run:
-    """The newest attempt of a run, or the one that is asked for."""
+def load(folder: Path, attempt: int | None = None, newest: int | None = None) -> Run:
+    """The newest attempt of a run, or the one that is asked for; all of it, or about so many of the newest records."""
     facts = _facts(folder)
     attempts = facts.get("attempts", [])
     found = {int(path.name.removeprefix("attempt-")): path for path in sorted((folder / "rings").glob("attempt-*"))}
@@ -105,7 +105,7 @@ def load(folder: Path, attempt: int | None = None) -> Run:
         raise UsageError(f"{folder.name} has no attempt {number}: it has {', '.join(map(str, sorted(found)))}")
     told = attempts[number] if number < len(attempts) else {}
     known = clocks(facts)
-    files = _read(sorted(found[number].glob("rank-*.ring"), key=_number), known)
+    files = _read(sorted(found[number].glob("rank-*.ring"), key=_number), known, newest)
     ranks = {rank: _rank(files, rank, told) for rank in sorted(files.table.spans)}
     world_size = int(told.get("world_size") or max(files.world_size, len(ranks)))
     if missing := sorted(set(range(world_size)) - set(ranks)):
@@ -212,11 +212,13 @@ class _Files:
     world_size: int = 0
 
 
-def _read(paths: list[Path], clocks: list[Readings]) -> _Files:
-    files = _Files(Table(sum(map(rings.count, paths))))
+def _read(paths: list[Path], clocks: list[Readings], newest: int | None) -> _Files:
+    counts = list(map(rings.count, paths))
+    each = None if newest is None else max(newest // max(len(paths), 1), _LEAST_OF_EACH)
+    files = _Files(Table(sum(counts if each is None else (min(count, each) for count in counts))))
     for path in paths:
         try:
-            ring = rings.read(path)
+            ring = rings.read(path, each)
         except ValueError as error:
             files.problems.append(f"{path.name}: {error}")
             continue
@@ -234,6 +236,7 @@ def _read(paths: list[Path], clocks: list[Readings]) -> _Files:
 
 
 _MOST_RANKS = 1 << 20  # a larger world is damage
+_LEAST_OF_EACH = 100
 
 
 def _folded(ring: rings.Ring) -> list[Folded]:

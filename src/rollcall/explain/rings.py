@@ -2,9 +2,10 @@
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,20 +79,30 @@ class Ring:
     counters: list[tuple[int, int, int, int, int]]  # group, op, count, bytes, nanoseconds
 
 
-def read(path: Path) -> Ring:
+def read(path: Path, newest: int | None = None) -> Ring:
+    """All that is there, or as many of the newest records as are asked for."""
     try:
         with open(path, "rb") as file:
             data = file.read(layout.HEADER_BYTES)
             header = read_header(data)
             counters = file.read(layout.COUNTERS_BYTES)
             names = file.read(header.names_end)
-            file.seek(layout.NAMES_AT + header.names_bytes)
-            raw = file.read(header.kept * layout.RECORD.size)
+            raw = b"".join(_read_stretches(file, header, newest))
     except OSError as error:
         raise ValueError(f"it cannot be read ({error.strerror})") from error
     except OverflowError as error:
         raise ValueError("its header does not fit together") from error
     return Ring(header, _records(header, raw), read_names(names), _counters(header, counters))
+
+
+def _read_stretches(file: BinaryIO, header: Header, newest: int | None) -> Iterator[bytes]:
+    """One, or two where the newest records lie around the end of the ring."""
+    wanted = header.kept if newest is None else min(header.kept, newest)
+    first = (header.count - wanted) % header.capacity if wanted < header.kept else 0
+    until_end = min(wanted, header.capacity - first)
+    for place, records in ((first, until_end), (0, wanted - until_end)):
+        file.seek(layout.NAMES_AT + header.names_bytes + place * layout.RECORD.size)
+        yield file.read(records * layout.RECORD.size)
 
 
 def count(path: Path) -> int:

@@ -203,6 +203,8 @@ class Recorder:
     def _group(self, group: Any) -> _Group:
         if group is STRANGE:
             ranks, name = [], layout.STRANGE_GROUP
+        elif isinstance(group, tuple):  # new_group, where only the members call it
+            ranks, name = list(group), "new group"
         elif group is None:  # init_process_group, new_group: of all ranks
             ranks, name = list(range(self._world_size)), "world"
         else:

@@ -35,7 +35,7 @@ def tell(facts: dict[str, Any], explanation: Explanation) -> list[tuple[str, str
         ("attempts", str(len(attempts)) if len(attempts) > 1 else ""),
         (
             "ops",
-            f"{len(run.table):,}" + (f", and {dropped:,} older ones that the rings no longer have" if dropped else ""),
+            f"{len(run.table):,}" + (f", and {dropped:,} older ones that are not looked at" if dropped else ""),
         ),
         ("hosts", _few(names)),
         ("versions", ", ".join(f"{name} {number}" for name, number in versions.items())),

@@ -29,6 +29,7 @@ from rollcall.report.write import gather, judge
 LOOPBACK = "127.0.0.1"
 _NAMES = ("127.0.0.1", "localhost", "[::1]")
 _MOST_OPS = 40_000  # in one answer
+_MOST_EXPLAINED = 200_000  # while the run goes on; when it is over, all are
 _MOST_RANKS = 200
 _OVERLAP_NS = 300_000_000  # ops that were not over when they were sent are sent again
 _IDLE_S = 20.0
@@ -95,7 +96,7 @@ class LivePage:
             is_due = not self.explain_pace.left_s or (is_over and not self._is_final)
             if is_due and self._run.rings:
                 began_s = time.thread_time()
-                self._parts = page.parts(judge(self._folder))
+                self._parts = page.parts(judge(self._folder, None if is_over else _MOST_EXPLAINED))
                 self._version += 1
                 self._is_final = is_over
                 self.explain_pace.add(time.thread_time() - began_s)

@@ -56,9 +56,9 @@ def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
     )
 
 
-def judge(folder: Path) -> page.Judged:
-    """The last attempt alone, without its timeline."""
-    view = View(load(folder))
+def judge(folder: Path, newest: int | None) -> page.Judged:
+    """The last attempt alone, without its timeline: all of it, or about so many of its newest records."""
+    view = View(load(folder, newest=newest))
     return _judged(view, timeline.draw(view), facts.read(folder))
 
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from rollcall.record.hooks.arguments import METHODS, Reader
-from rollcall.record.hooks.listener import STRANGE, Seen, Told
+from rollcall.record.hooks.listener import STRANGE, WORLD, Seen, Told
 from rollcall.record.hooks.replacing import during, replace
 from rollcall.record.layout import ASYNC, OP
 
@@ -143,6 +143,9 @@ def _counting(place: int) -> Callable[[Any], Any]:
     return make
 
 
+_LOCAL_AT = 4  # which argument of new_group says that only its members call it
+
+
 def _whole(op: str) -> Callable[[Any], Any]:
     """A function of torch.distributed that all ranks call, from its beginning to its end."""
 
@@ -150,7 +153,9 @@ def _whole(op: str) -> Callable[[Any], Any]:
         def recorded(*args: Any, **kwargs: Any) -> Any:
             ranks = args[0] if args else kwargs.get("ranks")
             splits = (tuple(ranks),) if op == "new_group" and ranks is not None else ()
-            with during(op, Seen(splits=splits, flags=0)):
+            is_local = (len(args) > _LOCAL_AT and args[_LOCAL_AT]) or kwargs.get("use_local_synchronization", False)
+            group = tuple(sorted(splits[0])) if splits and is_local else WORLD
+            with during(op, Seen(splits=splits, flags=0), group):
                 return original(*args, **kwargs)
 
         return recorded

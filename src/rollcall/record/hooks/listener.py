@@ -8,7 +8,7 @@ from rollcall.record.layout import ASYNC, OP
 
 PHASE = OP["phase"]
 NOBODY = -1  # the mark of an op that nobody listens to
-WORLD = None  # in place of a group: all ranks
+WORLD = None  # in place of a group: all ranks; a tuple: those ranks, who have none yet
 STRANGE = object()  # in place of a group that this rank is not in
 
 
