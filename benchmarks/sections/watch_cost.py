@@ -23,6 +23,7 @@ from results import Goal, Result, progress, table
 MOST_LOSS, MOST_CPU = 0.01, 0.05
 WAYS = {"terminal": "watched", "web": "watched in a browser"}
 _SETTLE_S = 4.0
+_OPENING_S = 30.0
 _WINDOW_S = 4
 
 
@@ -89,7 +90,7 @@ def _run(jobs: Jobs, options: argparse.Namespace, way: str) -> Found | None:
         before_s = _cpu_s(viewer)
         time.sleep(options.watch_cpu_s)
         cpu = (_cpu_s(viewer) - before_s) / options.watch_cpu_s
-        windows = _look_now_and_then(viewer, options.watch_s - 2 * _SETTLE_S)
+        windows = _look_now_and_then(viewer, options.watch_s - 3 * _SETTLE_S)
         if job.wait(options.timeout_s) != 0:
             progress(f"the job failed:\n{job.last_words()}")
             return None
@@ -120,18 +121,22 @@ def _look_now_and_then(viewer: Job, during_s: float) -> list[tuple[int, int]]:
 
 @contextlib.contextmanager
 def _looking_on(viewer: Job) -> Iterator[None]:
-    """Ask what the page in a browser asks, as often as the server lets it; a browser itself would take a core."""
-    over = threading.Event()
-    asking = threading.Thread(target=_ask, args=(viewer, over))
+    """Ask what the page in a browser asks, as often as the server lets it; a browser itself would take a core.
+
+    Begins with the page itself, which is made once.
+    """
+    over, opened = threading.Event(), threading.Event()
+    asking = threading.Thread(target=_ask, args=(viewer, over, opened))
     asking.start()
     try:
+        opened.wait(_OPENING_S)
         yield
     finally:
         over.set()
         asking.join()
 
 
-def _ask(viewer: Job, over: threading.Event) -> None:
+def _ask(viewer: Job, over: threading.Event, opened: threading.Event) -> None:
     said = viewer.folder / "output.txt"
     while not (said.exists() and "token=" in said.read_text()):
         if over.wait(0.1):
@@ -141,6 +146,7 @@ def _ask(viewer: Job, over: threading.Event) -> None:
     since_s, due_s = 0.0, {"news": 0.0, "explained": 0.0}
     with contextlib.suppress(OSError):  # the run, and with it the watch, may be over by now
         urllib.request.urlopen(url).read()
+        opened.set()
         while not over.wait(0.05):
             for name in due_s:
                 if time.monotonic() < due_s[name]:
