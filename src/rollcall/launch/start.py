@@ -4,10 +4,13 @@
 never does, reads the command line, makes the plan, and imports what it needs to follow the run.
 """
 
+import contextlib
+import importlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -40,6 +43,9 @@ class Agent:
 
 # Options with which the ranks run on other hosts than this one, real or virtual.
 _ELSEWHERE = {"--hosts", "--hostfile", "--virtual-hosts", "--slurm", "--kubernetes", "--dry-run"}
+# What reads the command line, and what follows a run.
+_OURS = ("rollcall.cli", "pydantic.type_adapter", "rollcall.launch.launcher", "rollcall.launch.host.family")
+_GENTLE = 10
 _begun: list[Agent] = []
 # Signals that would have ended us: noted from the first moment on, and heeded by the launcher.
 interrupts: list[int] = []
@@ -55,6 +61,20 @@ def begin(elsewhere: bool = False) -> None:
     supervise.become_subreaper()
     if not elsewhere:
         _begun.append(_start())
+
+
+def import_gently() -> None:
+    """What this process needs, in a thread that gives way: the agent is the one that everybody waits for."""
+
+    def work() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _GENTLE)  # on Linux, of this thread alone
+        for name in _OURS:
+            with contextlib.suppress(ImportError):  # whoever needs it will say so
+                importlib.import_module(name)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
 
 
 def is_elsewhere(argv: list[str], environ: Mapping[str, str]) -> bool:

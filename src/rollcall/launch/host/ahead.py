@@ -4,11 +4,15 @@ cost any.
 """
 
 import _thread
+import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import importlib.util
+import inspect
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from rollcall.launch.host import codes
@@ -59,8 +63,20 @@ def choose_threads() -> bool:
 
 
 def import_torch() -> None:
-    with codes.used():
+    with codes.used(), _no_context():
         import torch.distributed  # noqa: F401
+
+
+@contextlib.contextmanager
+def _no_context() -> Iterator[None]:
+    """torch notes the file and line of each op that it registers. The text of that line, which inspect looks for
+    besides, takes a millisecond, and nobody reads it."""
+    original = inspect.getframeinfo
+    inspect.getframeinfo = functools.partial(original, context=0)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        inspect.getframeinfo = original
 
 
 def _import(names: tuple[str, ...]) -> None:
