@@ -93,6 +93,9 @@ class Job:
         self.ended_ns = time.time_ns()
         return self._process.wait()
 
+    def runs(self) -> bool:
+        return self.wait(0) is None
+
     def wait_for_files(self, names: Sequence[str], timeout_s: float) -> dict[str, str]:
         """What the ranks wrote into files of these names; empty if the command or the time ends before."""
         paths = [self.folder / name for name in names]

@@ -11,7 +11,7 @@ Measures, in one run on this machine and always in turn with and without, what r
 Only the ratios can be compared between machines, and only if nothing else runs. All of it takes about ten minutes on
 two cores. A part of it: --only op. A quick look at whether everything works:
 
-    --ops 2000 --op-repeats 2 --step-blocks 4 --step-repeats 1 --hang-repeats 1
+    --op-blocks 10 --op-repeats 2 --step-blocks 4 --step-repeats 1 --hang-repeats 1
 
 On a machine with a GPU that has torch and nothing else:
 
@@ -39,8 +39,8 @@ def main() -> int:
 def read_options() -> argparse.Namespace:
     options = parser(__doc__, SECTIONS)
     add = options.add_argument
-    add("--ops", type=count, default=40_000, help="op: all_reduces of one process (40000)")
-    add("--op-repeats", type=count, default=9, help="op: processes of each way, in turn (9)")
+    add("--op-blocks", type=count, default=300, help="op: blocks of 200 all_reduces of each process (300)")
+    add("--op-repeats", type=count, default=9, help="op: processes of each way (9)")
     add("--step-blocks", type=count, default=60, help="step: blocks of steps in each run, in turn (60)")
     add("--step-repeats", type=count, default=5, help="step, gpu: runs of each way (5)")
     add("--hang-repeats", type=count, default=3, help="hang: runs (3)")

@@ -39,7 +39,8 @@ def main() -> int:
     }
     options = parser(__doc__, sections)
     add = options.add_argument
-    add("--rounds", type=count, default=9, help="throughput and gpu: epochs of each library, in turn (9)")
+    add("--rounds", type=count, default=5, help="throughput and gpu: epochs of each library, in turn (5)")
+    add("--starts", type=count, default=5, help="throughput: how often all are started for so many epochs (5)")
     add(
         "--workloads",
         nargs="+",

@@ -1,9 +1,8 @@
-"""back_to_back.py OPS [--record]: a world of one rank reduces a small tensor again and again.
+"""back_to_back.py BLOCKS PORT [--record]: a world of one rank reduces a small tensor again and again.
 
-The nanoseconds of an op, block by block, go into $ROLLCALL_BENCH/figures.json.
+A block of ops whenever it is its turn (turns.py): it tells how many nanoseconds one took.
 """
 
-import json
 import os
 import sys
 import time
@@ -11,13 +10,14 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import turns
 
 BLOCK = 200
 WARM_UP = 1000
 # gloo works in a thread of its own: where the scheduler puts it makes more of a difference than what is measured here.
 os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
-ops, record = int(sys.argv[1]), "--record" in sys.argv
+blocks, port, record = int(sys.argv[1]), int(sys.argv[2]), "--record" in sys.argv
 folder = Path(os.environ["ROLLCALL_BENCH"])
 os.environ.update(RANK="0", WORLD_SIZE="1")
 if record:
@@ -33,11 +33,12 @@ def reduce(count: int) -> None:
         dist.all_reduce(tensor)
 
 
-reduce(WARM_UP)
-blocks_ns = []
-for _ in range(ops // BLOCK):
+def block() -> float:
     started_ns = time.perf_counter_ns()
     reduce(BLOCK)
-    blocks_ns.append((time.perf_counter_ns() - started_ns) / BLOCK)
-(folder / "figures.json").write_text(json.dumps({"blocks_ns": blocks_ns, "ops": WARM_UP + len(blocks_ns) * BLOCK}))
+    return (time.perf_counter_ns() - started_ns) / BLOCK
+
+
+reduce(WARM_UP)
+turns.play(port, blocks, block)
 dist.destroy_process_group()

@@ -5,10 +5,12 @@ what runs minutes apart cannot be compared to five.
 """
 
 import socket
+import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
 HOST = "127.0.0.1"
+_LOOK_S = 0.5
 
 
 class Player:
@@ -16,8 +18,10 @@ class Player:
 
     def __init__(self, patience_s: float) -> None:
         self._listening = socket.create_server((HOST, 0))
-        self._listening.settimeout(patience_s)
+        self._listening.settimeout(_LOOK_S)
+        self._patience_s = patience_s
         self._lines: socket.SocketIO | None = None
+        self.is_there: Callable[[], bool] = lambda: True  # whether the program runs
         self.is_out = False
 
     def __enter__(self) -> Self:
@@ -44,15 +48,23 @@ class Player:
 
     def _play(self) -> float:
         if self._lines is None:
-            connection, _ = self._listening.accept()
-            with connection:
-                connection.settimeout(self._listening.gettimeout())
+            with self._accept() as connection:
+                connection.settimeout(self._patience_s)
                 self._lines = connection.makefile("rwb", buffering=0)
         self._lines.write(b"go\n")
         answer = self._lines.readline()
         if not answer:
             raise ConnectionError("the program has ended")
         return float(answer)
+
+    def _accept(self) -> socket.socket:
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return self._listening.accept()[0]
+            except TimeoutError:
+                if time.monotonic() > deadline or not self.is_there():
+                    raise
 
 
 def take_turns(players: Sequence[Player], blocks: int) -> list[list[float | None]]:

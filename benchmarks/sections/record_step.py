@@ -70,6 +70,8 @@ def _take_turns(jobs: Jobs, model: str, options: argparse.Namespace, found: Foun
             stack.enter_context(_start(jobs, model, watcher, player.port, options.step_blocks))
             for watcher, player in zip(WATCHERS, players, strict=True)
         ]
+        for player, job in zip(players, running, strict=True):
+            player.is_there = job.runs
         rounds = turns.take_turns(players, options.step_blocks)
         for watcher, job in zip(WATCHERS, running, strict=True):
             _note_end(job, watcher, options.timeout_s, found)

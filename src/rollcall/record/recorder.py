@@ -18,10 +18,12 @@ from rollcall.record.hooks.listener import NOBODY, PHASE, STRANGE, Seen
 from rollcall.record.ring import Ring
 from rollcall.record.sampler import Sampler
 
+# Looked up once: they are used for every op.
+_getframe, _get_ident, chain = sys._getframe, threading.get_ident, sites.chain
 _MOST_TEXT = 500
 # Ops are counted by their sort: collectives, sends and receives, events.
 _SORTS = 3
-_SORT = {**dict.fromkeys(layout.POINT_TO_POINT, 1), **dict.fromkeys(layout.EVENTS, 2)}
+_SORT = [1 if op in layout.POINT_TO_POINT else 2 if op in layout.EVENTS else 0 for op in range(len(layout.OPS))]
 
 _Group = tuple[int, list[int], list[int]]  # its number, its ranks, how many ops it has had by sort
 
@@ -62,7 +64,7 @@ class Recorder:
         try:
             with self._lock:
                 number, ranks, seqs = self._groups.get(group) or self._group(group)
-                sort = _SORT.get(op, 0)
+                sort = _SORT[op]
                 seqs[sort] = seq = seqs[sort] + 1
                 tensors, peer, tag, reduce, splits, flags = seen
                 if peer >= 0 and peer < len(ranks):
@@ -81,11 +83,14 @@ class Recorder:
                     flags,
                     number,
                     seq,
-                    self._phase_site if flags & layout.BUCKET else self._site(),  # of the backward that it is a part of
+                    # Of a bucket, that of the backward that it is a part of.
+                    self._phase_site
+                    if flags & layout.BUCKET
+                    else self._sites.get(places := chain(_getframe(1))) or self._new_site(places),
                     self._signatures.get(key) or self._signature(key, seen),
                     peer,
                     tag,
-                    self._thread(),
+                    0 if _get_ident() == self._main else self._thread(),
                     self._phase,
                     reduce,
                     _version(first) if is_watched else 0,
@@ -111,6 +116,11 @@ class Recorder:
     def completed(self, mark: int, *others: int) -> None:
         """All at the same moment."""
         if mark != NOBODY and self._is_on:
+            if not (
+                others or self._seen or self._waited_for
+            ):  # nothing but ops that are not async, as most programs have it
+                self._ring.completed(mark)
+                return
             self._waited_for.discard(mark)
             seen = self._seen.pop(mark, None) if self._seen else None
             if seen is not None and seen[1].is_cuda:
@@ -226,14 +236,14 @@ class Recorder:
         return bool(self._waited_for) or self._ring.is_in_op()
 
     def _site(self) -> int:
-        places = sites.chain(sys._getframe(2))
-        return self._sites.get(places) or self._number(self._asked_for(places))
+        places = chain(_getframe(2))
+        return self._sites.get(places) or self._new_site(places)
 
-    def _asked_for(self, places: sites.Places) -> sites.Places:
-        if sites.is_users(places) or threading.get_ident() == self._main:
-            return places
-        # Autograd's own thread, on a GPU: what it does was asked for by the main one.
-        return sites.chain(sys._current_frames().get(self._main)) or places
+    def _new_site(self, places: sites.Places) -> int:
+        if not sites.is_users(places) and _get_ident() != self._main:
+            # Autograd's own thread, on a GPU: what it does was asked for by the main one.
+            places = chain(sys._current_frames().get(self._main)) or places
+        return self._number(places)
 
     def _number(self, places: sites.Places) -> int:
         """A site's number: the same for all instructions of a line."""
@@ -257,7 +267,7 @@ class Recorder:
         )
 
     def _thread(self) -> int:
-        ident = threading.get_ident()
+        ident = _get_ident()
         if ident == self._main:
             return 0
         return self._threads.setdefault(ident, len(self._threads) + 1)

@@ -55,15 +55,23 @@ _QUEUES = re.compile(r"/queue\.py$|/multiprocessing/(queues|connection|pool)\.py
 def chain(frame: FrameType | None) -> Places:
     """The user's frames from this one outwards, innermost first: how the program came to the op. Done for every op."""
     found: list[int] = []
-    last = frame
-    while frame is not None and len(found) < _MOST_NUMBERS:
+    inner = frame
+    while frame is not None:
         code = frame.f_code
         if (_seen.get(id(code)) or _look_at(code))[1]:
             found += (id(code), frame.f_lasti)
-        last, frame = frame, frame.f_back
-    if not found and last is not None:
-        found += (id(last.f_code), last.f_lasti)
-    return tuple(found)
+            if len(found) == _MOST_NUMBERS:
+                break
+        frame = frame.f_back
+    return tuple(found) if found else _outermost(inner)
+
+
+def _outermost(frame: FrameType | None) -> Places:
+    if frame is None:
+        return ()
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return (id(frame.f_code), frame.f_lasti)
 
 
 def raised(traceback: TracebackType | None) -> Places:

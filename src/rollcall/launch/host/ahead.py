@@ -72,7 +72,7 @@ def _no_context() -> Iterator[None]:
     """torch notes the file and line of each op that it registers. The text of that line, which inspect looks for
     besides, takes a millisecond, and nobody reads it."""
     original = inspect.getframeinfo
-    inspect.getframeinfo = functools.partial(original, context=0)  # type: ignore[assignment]
+    inspect.getframeinfo = functools.partial(original, context=0)
     try:
         yield
     finally:

@@ -34,7 +34,8 @@ def _reduce_op(opts: Any) -> int:
 
 
 _reduce_kinds: dict[int, int] = {}  # its name takes long to ask for
-_new = tuple.__new__  # as Seen(…) does, without looking its arguments up
+# Looked up once; the second does as Seen(…) does, without looking its arguments up.
+_AllreduceOptions, _new = dist.AllreduceOptions, tuple.__new__
 
 
 def _flags(opts: Any) -> int:
@@ -43,7 +44,7 @@ def _flags(opts: Any) -> int:
 
 def _all_reduce(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
     """The op that most programs make most often: read without looking around."""
-    if len(args) == 2 and isinstance(args[1], dist.AllreduceOptions):
+    if len(args) == 2 and isinstance(args[1], _AllreduceOptions):
         opts: Any = args[1]
         kind = _reduce_kinds.get(opts.reduceOp.op.value) or _reduce_op(opts)
         return _new(Seen, (tuple(args[0]), -1, 0, kind, (), ASYNC if opts.asyncOp else 0))
