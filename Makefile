@@ -65,7 +65,7 @@ bench-train: $(VENV)/.dev $(PEERS_VENV)/.setup
 $(PEERS_VENV)/.setup: benchmarks/constraints-peers.txt constraints.txt
 	-$(PYTHON) -m venv $(PEERS_VENV) && \
 	$(PEERS_PIP) torch numpy && \
-	$(PEERS_PIP) accelerate lightning torchrunx && \
+	$(PEERS_PIP) accelerate lightning torchrunx --editable . && \
 	touch $@
 
 # The tests with hosts and faults, again and again: what is flaky shows.
