@@ -63,7 +63,7 @@ def images() -> TensorDataset:
 
 
 def texts() -> TensorDataset:
-    tokens = torch.randint(0, 512, (64, 65), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(0, 512, (128, 65), generator=torch.Generator().manual_seed(0))
     return TensorDataset(tokens[:, :-1], tokens[:, 1:])
 
 
