@@ -1,4 +1,4 @@
-"""back_to_back.py BLOCKS PORT [--record]: a world of one rank reduces a small tensor again and again.
+"""back_to_back.py BLOCKS OPS PORT [--record]: a world of one rank reduces a small tensor again and again.
 
 A block of ops whenever it is its turn (turns.py): it tells how many nanoseconds one took.
 """
@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 import turns
 
-BLOCK = 200
 WARM_UP = 1000
 # gloo works in a thread of its own: where the scheduler puts it makes more of a difference than what is measured here.
 os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
-blocks, port, record = int(sys.argv[1]), int(sys.argv[2]), "--record" in sys.argv
+blocks, ops, port = map(int, sys.argv[1:4])
+record = "--record" in sys.argv
 folder = Path(os.environ["ROLLCALL_BENCH"])
 os.environ.update(RANK="0", WORLD_SIZE="1")
 if record:
@@ -35,8 +35,8 @@ def reduce(count: int) -> None:
 
 def block() -> float:
     started_ns = time.perf_counter_ns()
-    reduce(BLOCK)
-    return (time.perf_counter_ns() - started_ns) / BLOCK
+    reduce(ops)
+    return (time.perf_counter_ns() - started_ns) / ops
 
 
 reduce(WARM_UP)

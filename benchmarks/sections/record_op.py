@@ -13,6 +13,7 @@ from results import Goal, Result, how_it_failed, middle, progress, table
 from rollcall.record import layout
 
 MOST_US = 10.0
+BLOCK = 200  # ops
 PATIENCE_S = 30.0  # for a program to begin, or to run a block
 WAYS = ("not recorded", "recorded")
 
@@ -54,8 +55,8 @@ def _run(jobs: Jobs, options: argparse.Namespace) -> tuple[float, float, float] 
                 progress(f"back_to_back.py {how_it_failed(code)}:\n{job.last_words()}")
                 return None
         records = [sum(map(_records, job.folder.glob("rings/*/*.ring"))) for job in running]
-    if records[0] or not records[1]:
-        progress(f"{records[0]} and {records[1]} ops were recorded: no figure")
+    if records[0] or records[1] < options.op_blocks * BLOCK:
+        progress(f"{records[0]} and {records[1]} of {options.op_blocks * BLOCK} ops were recorded: no figure")
         return None
     pairs = [(bare, recorded) for bare, recorded in rounds if bare is not None and recorded is not None]
     bare_us, recorded_us = (median(each) / 1000 for each in zip(*pairs, strict=True))
@@ -65,7 +66,7 @@ def _run(jobs: Jobs, options: argparse.Namespace) -> tuple[float, float, float] 
 
 
 def _start(jobs: Jobs, blocks: int, port: int, is_recorded: bool) -> Job:
-    words = [sys.executable, str(PROGRAMS / "back_to_back.py"), str(blocks), str(port)]
+    words = [sys.executable, str(PROGRAMS / "back_to_back.py"), str(blocks), str(BLOCK), str(port)]
     return jobs.start([*words, *(["--record"] if is_recorded else [])], OMP_NUM_THREADS="1")
 
 
