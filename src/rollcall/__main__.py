@@ -12,7 +12,6 @@ def main() -> None:
         if sys.argv[1:2] in (["run"], ["train"]):
             # Before anything else is imported: the agent has a long way to go.
             start.begin(elsewhere=start.is_elsewhere(sys.argv, os.environ))
-            start.import_gently()
         from rollcall.cli import command
 
         command()

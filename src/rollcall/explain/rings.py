@@ -87,7 +87,7 @@ def read(path: Path, newest: int | None = None) -> Ring:
             header = read_header(data)
             counters = file.read(layout.COUNTERS_BYTES)
             names = file.read(header.names_end)
-            raw = b"".join(_read_stretches(file, header, newest))
+            raw = b"".join(_read_stretches(file, header, header.kept if newest is None else newest))
     except OSError as error:
         raise ValueError(f"it cannot be read ({error.strerror})") from error
     except OverflowError as error:
@@ -95,14 +95,10 @@ def read(path: Path, newest: int | None = None) -> Ring:
     return Ring(header, _records(header, raw), read_names(names), _counters(header, counters))
 
 
-def _read_stretches(file: BinaryIO, header: Header, newest: int | None) -> Iterator[bytes]:
-    """One, or two where the newest records lie around the end of the ring."""
-    wanted = header.kept if newest is None else min(header.kept, newest)
-    first = (header.count - wanted) % header.capacity if wanted < header.kept else 0
-    until_end = min(wanted, header.capacity - first)
-    for place, records in ((first, until_end), (0, wanted - until_end)):
-        file.seek(layout.NAMES_AT + header.names_bytes + place * layout.RECORD.size)
-        yield file.read(records * layout.RECORD.size)
+def _read_stretches(file: BinaryIO, header: Header, newest: int) -> Iterator[bytes]:
+    for at, size_bytes in layout.stretches(header.count, newest, header.capacity, header.names_bytes):
+        file.seek(at)
+        yield file.read(size_bytes)
 
 
 def count(path: Path) -> int:

@@ -61,9 +61,10 @@ def begin(elsewhere: bool = False) -> None:
     supervise.become_subreaper()
     if not elsewhere:
         _begun.append(_start())
+        _import_gently()
 
 
-def import_gently() -> None:
+def _import_gently() -> None:
     """What this process needs, in a thread that gives way: the agent is the one that everybody waits for."""
 
     def work() -> None:

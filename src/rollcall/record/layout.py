@@ -7,7 +7,7 @@ records    of a fixed size, the oldest overwritten first
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 MAGIC = b"ROLLCALL"
 VERSION = 2
@@ -93,6 +93,17 @@ REDUCE_OPS = ("", "SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", 
 
 STRANGE_GROUP = "not a member"
 ASYNC, FAILED, WAITED, BUCKET, INPUT = 1, 2, 4, 8, 16  # flags; BUCKET: by DDP's reducer; INPUT: waits for its data
+
+
+def stretches(count: int, newest: int, capacity: int, names_bytes: int) -> Iterator[tuple[int, int]]:
+    """Where the newest of so many records are in the file, and how many bytes: two places where they lie around the end
+    of the ring."""
+    wanted = min(count, newest, capacity)
+    first = (count - wanted) % capacity
+    until_end = min(wanted, capacity - first)
+    for place, records in ((first, until_end), (0, wanted - until_end)):
+        if records:
+            yield NAMES_AT + names_bytes + place * RECORD.size, records * RECORD.size
 
 
 def blocks(record: Sequence[int]) -> bool:

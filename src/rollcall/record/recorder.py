@@ -19,7 +19,7 @@ from rollcall.record.ring import Ring
 from rollcall.record.sampler import Sampler
 
 # Looked up once: they are used for every op.
-_getframe, _get_ident, chain = sys._getframe, threading.get_ident, sites.chain
+_getframe, _get_ident, _chain = sys._getframe, threading.get_ident, sites.chain
 _MOST_TEXT = 500
 # Ops are counted by their sort: collectives, sends and receives, events.
 _SORTS = 3
@@ -86,7 +86,7 @@ class Recorder:
                     # Of a bucket, that of the backward that it is a part of.
                     self._phase_site
                     if flags & layout.BUCKET
-                    else self._sites.get(places := chain(_getframe(1))) or self._new_site(places),
+                    else self._sites.get(places := _chain(_getframe(1))) or self._new_site(places),
                     self._signatures.get(key) or self._signature(key, seen),
                     peer,
                     tag,
@@ -116,9 +116,8 @@ class Recorder:
     def completed(self, mark: int, *others: int) -> None:
         """All at the same moment."""
         if mark != NOBODY and self._is_on:
-            if not (
-                others or self._seen or self._waited_for
-            ):  # nothing but ops that are not async, as most programs have it
+            # Nothing but ops that are not async, as most programs have it.
+            if not (others or self._seen or self._waited_for):
                 self._ring.completed(mark)
                 return
             self._waited_for.discard(mark)
@@ -236,13 +235,13 @@ class Recorder:
         return bool(self._waited_for) or self._ring.is_in_op()
 
     def _site(self) -> int:
-        places = chain(_getframe(2))
+        places = _chain(_getframe(2))
         return self._sites.get(places) or self._new_site(places)
 
     def _new_site(self, places: sites.Places) -> int:
         if not sites.is_users(places) and _get_ident() != self._main:
             # Autograd's own thread, on a GPU: what it does was asked for by the main one.
-            places = chain(sys._current_frames().get(self._main)) or places
+            places = _chain(sys._current_frames().get(self._main)) or places
         return self._number(places)
 
     def _number(self, places: sites.Places) -> int:

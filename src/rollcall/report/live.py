@@ -79,13 +79,9 @@ class LiveRing:
 
     def tail(self, count: int, most: int) -> NDArray[np.void]:
         """The newest records, oldest first."""
-        wanted = min(count, most, self.header.capacity)
-        size, first = layout.RECORD.size, (count - wanted) % self.header.capacity
-        until_end = min(wanted, self.header.capacity - first)
-        base = layout.NAMES_AT + self.header.names_bytes
-        raw = os.pread(self.fd, until_end * size, base + first * size)
-        if wanted > until_end:
-            raw += os.pread(self.fd, (wanted - until_end) * size, base)
+        places = layout.stretches(count, most, self.header.capacity, self.header.names_bytes)
+        raw = b"".join(os.pread(self.fd, length, at) for at, length in places)
+        size = layout.RECORD.size
         records = np.frombuffer(raw[: len(raw) // size * size], dtype=rings.DTYPE)
         # A rank goes on writing while we read.
         good = (records["number"] > max(count - self.header.capacity, 0)) & (records["op"] < len(layout.OPS))

@@ -64,12 +64,6 @@ def _parts(header: bytearray, sent: _Sent, most_bytes: int) -> list[tuple[int, i
         parts.append((layout.NAMES_AT + sent.names_end, size))
         sent.names_end += size
     room = max(most_bytes // layout.RECORD.size, _LEAST_RECORDS)
-    wanted = min(count - sent.count + _LOOK_BACK, room, count, capacity)
+    parts += layout.stretches(count, min(count - sent.count + _LOOK_BACK, room), capacity, names_bytes)
     sent.count = count
-    first = (count - wanted) % capacity
-    until_end = min(wanted, capacity - first)
-    base = layout.NAMES_AT + names_bytes
-    for place, records in ((first, until_end), (0, wanted - until_end)):
-        if records:
-            parts.append((base + place * layout.RECORD.size, records * layout.RECORD.size))
     return parts

@@ -103,7 +103,8 @@ def _wait(original: Any) -> Any:
         try:
             result = original(work, *args, **kwargs)
         except BaseException:
-            Told.listener.issued(mark)
+            if not is_async:
+                Told.listener.issued(mark)
             Told.listener.failed(mark)
             raise
         Told.listener.completed(mark)
