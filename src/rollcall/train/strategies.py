@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rollcall.train.agree import compare, gather, refuse_together
+from rollcall.train.memory import keep_freed
 from rollcall.world import World
 
 Strategy = Literal["ddp", "fsdp", "none"]
@@ -31,12 +32,17 @@ def wrap(
     backend = "" if not compile else compile if isinstance(compile, str) else _INDUCTOR
     refuse_together(world, _what_is_wrong(model, strategy) or _why_not_compiled(backend, world.device))
     _compare(model, world)
+    if world.device.type == "cpu":
+        keep_freed()
     model = model.to(world.device)
     if strategy == "fsdp":
         return _shard(model, world, backend, options)
     if backend:
         _compile(model, backend)
-    return DistributedDataParallel(model, **options) if strategy == "ddp" else model
+    if strategy == "none":
+        return model
+    # Gradients are parts of the buckets that are averaged: nobody copies them there and back.
+    return DistributedDataParallel(model, **{"gradient_as_bucket_view": True, **options})
 
 
 def bare(model: nn.Module) -> nn.Module:
