@@ -4,8 +4,8 @@ The names below are loaded on first use: `import rollcall` alone does not import
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # not from typing: our agent comes by here, and is in a hurry
 if TYPE_CHECKING:
     from rollcall.errors import RankError, RollcallError, UsageError, WorldError
     from rollcall.functions import spawn
@@ -74,7 +74,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'rollcall' has no attribute {name!r}")
     value = getattr(import_module(f"rollcall.{_HOMES[name]}"), name)

@@ -1,8 +1,9 @@
 """`rollcall`, and `python -m rollcall`."""
 
 import os
-import signal
 import sys
+
+_INTERRUPTED = 130  # 128 and the number of SIGINT
 
 
 def main() -> None:
@@ -16,7 +17,7 @@ def main() -> None:
 
         command()
     except KeyboardInterrupt:  # a command other than run, which heeds signals in its own way
-        sys.exit(128 + signal.SIGINT)
+        sys.exit(_INTERRUPTED)
     finally:
         start.abandon()
 

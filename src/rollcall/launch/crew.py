@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import IO
 
+from rollcall.launch.child import Child
 from rollcall.launch.clocks import Clock
 from rollcall.launch.host.keeper import AGENT_SPEAKS, GREETING
 from rollcall.launch.hosts import Host
@@ -36,7 +37,7 @@ class Line:
 
     reader: IO[bytes]
     writer: IO[bytes]
-    process: "subprocess.Popen[bytes] | None" = None
+    process: "subprocess.Popen[bytes] | Child | None" = None
     greets: bool = True  # says how far it has come before it speaks in frames
     errors: tuple[str, ...] = ()  # what was said of it before there was a line
     hang_up: Callable[[], None] | None = None  # for a connection

@@ -10,6 +10,7 @@ from rollcall.errors import RollcallError, say
 from rollcall.launch import reach
 from rollcall.launch.console import Console, visibility
 from rollcall.launch.crew import Crew, Gone, Line, Member
+from rollcall.launch.host.names import impatient_env
 from rollcall.launch.host.output import STDOUT
 from rollcall.launch.hosts import Host
 from rollcall.launch.lead import Lead
@@ -47,11 +48,9 @@ _STOP_S = 15.0  # beyond the grace: then hosts that do not answer are left to th
 def follow(plan: Plan, agent: Agent) -> int:
     """Follow a run on this machine to its end; the exit code is that of the first rank to fail."""
     plan, folder = RunFolder.begin(plan, command_line())
-    assert agent.process.stdin is not None
-    assert agent.process.stdout is not None
     crew = Crew([Host("this host", plan.slots)], lambda members, connected: None, say)
-    crew.adopt(Line(agent.process.stdout, agent.process.stdin, agent.process, greets=False))
-    crew.send_all(Order(plan.to_dict(), str(folder.path), agent.stdin_fd))
+    crew.adopt(Line(os.fdopen(agent.reader_fd, "rb"), os.fdopen(agent.writer_fd, "wb"), agent.process, greets=False))
+    crew.send_all(Order(plan.to_dict(), str(folder.path), agent.stdin_fd, impatient_env()))
     return _Run(plan, folder, crew).to_the_end()
 
 

@@ -31,6 +31,7 @@ class Order(Message):
     plan: dict[str, Any]
     folder: str
     stdin_fd: int
+    env: dict[str, str] = dataclasses.field(default_factory=dict)  # to be added to the environment of all there
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,6 +208,11 @@ class Probed(Message):
     """The GPUs that torch sees."""
 
     gpus: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded(Message):
+    """Torch's libraries are there; the rest of its import needs one core, and the launcher may have the other."""
 
 
 @dataclasses.dataclass(frozen=True)

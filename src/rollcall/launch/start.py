@@ -4,21 +4,16 @@
 never does, reads the command line, makes the plan, and imports what it needs to follow the run.
 """
 
-import contextlib
-import importlib
 import os
-import signal
-import subprocess
 import sys
-import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from rollcall.launch.host import supervise, title
-from rollcall.launch.host.names import impatient_env
+from rollcall.launch.host import title
 
+TYPE_CHECKING = False  # this file imports next to nothing, not even typing, before the agent is on its way
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rollcall.launch.child import Child
     from rollcall.launch.plan import Plan
 
 # Without this folder on its path: nothing that lies here may take the place of a module it imports.
@@ -28,16 +23,24 @@ _AGENT = (
 )
 
 
-@dataclass(frozen=True)
 class Agent:
-    """The agent's process, and the number under which it has our standard input, to pass it on to the ranks."""
+    """The agent's process, our ends of its pipes, and the number under which it has our standard input, to pass it on
+    to the ranks."""
 
-    process: "subprocess.Popen[bytes]"
-    stdin_fd: int
+    def __init__(self, pid: int, writer_fd: int, reader_fd: int, stdin_fd: int) -> None:
+        self._pid, self.writer_fd, self.reader_fd, self.stdin_fd = pid, writer_fd, reader_fd, stdin_fd
+        self._process: Child | None = None
+
+    @property
+    def process(self) -> "Child":
+        from rollcall.launch.child import Child
+
+        self._process = self._process or Child(self._pid)
+        return self._process
 
     def end(self) -> None:
-        with self.process:
-            self.process.kill()
+        self.process.kill()
+        self.process.wait()
         os.close(self.stdin_fd)
 
 
@@ -46,6 +49,8 @@ _ELSEWHERE = {"--hosts", "--hostfile", "--virtual-hosts", "--slurm", "--kubernet
 # What reads the command line, and what follows a run.
 _OURS = ("rollcall.cli", "pydantic.type_adapter", "rollcall.launch.launcher", "rollcall.launch.host.family")
 _GENTLE = 10
+_FEW_CORES = 2
+_PATIENCE_S = 0.5
 _begun: list[Agent] = []
 # Signals that would have ended us: noted from the first moment on, and heeded by the launcher.
 interrupts: list[int] = []
@@ -53,19 +58,40 @@ interrupts: list[int] = []
 
 def begin(elsewhere: bool = False) -> None:
     """Start an agent that the next run will take; or none, if the run will be elsewhere."""
+    if not elsewhere:
+        _begun.append(_start())
+    from rollcall.launch.host import supervise
+
+    _note_interrupts()
+    supervise.become_subreaper()
+    if not elsewhere:
+        _give_way(_begun[-1])
+        _import_gently()
+
+
+def _note_interrupts() -> None:
+    import signal
+
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             continue  # nohup, or a shell that started us in the background
         # Not KeyboardInterrupt: raised in the middle of an import it may be lost.
         signal.signal(number, lambda number, _frame: interrupts.append(number))
-    supervise.become_subreaper()
-    if not elsewhere:
-        _begun.append(_start())
-        _import_gently()
+
+
+def _give_way(agent: Agent) -> None:
+    """Until the agent says that it needs one core only, if there are but two."""
+    if len(os.sched_getaffinity(0)) <= _FEW_CORES:
+        import select
+
+        select.select([agent.reader_fd], [], [], _PATIENCE_S)
 
 
 def _import_gently() -> None:
     """What this process needs, in a thread that gives way: the agent is the one that everybody waits for."""
+    import contextlib
+    import importlib
+    import threading
 
     def work() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _GENTLE)  # on Linux, of this thread alone
@@ -78,7 +104,7 @@ def _import_gently() -> None:
     thread.join()
 
 
-def is_elsewhere(argv: list[str], environ: Mapping[str, str]) -> bool:
+def is_elsewhere(argv: list[str], environ: "Mapping[str, str]") -> bool:
     """Whether this run will most likely need no agent of this process: a guess, before the command line is read."""
     words = {word.partition("=")[0].replace("_", "-") for word in argv}
     return bool(words & _ELSEWHERE) or any(name in environ for name in ("SLURM_JOB_ID", "PBS_NODEFILE"))
@@ -121,21 +147,39 @@ def _lead(plan: "Plan") -> int:
 
 def _start() -> Agent:
     stdin_fd = _copy_of_stdin()
+    inherited = [fd for fd in _open_fds() if fd > 2 and os.get_inheritable(fd)]
+    its_in, writer_fd = os.pipe()
+    reader_fd, its_out = os.pipe()
+    os.set_inheritable(stdin_fd, True)
     # Unbuffered, as torchrun starts its ranks: they inherit it.
     words = [sys.executable, "-u", "-c", _AGENT]
-    process = subprocess.Popen(
+    # Not subprocess: to import it takes longer than to start a process.
+    pid = os.posix_spawn(
+        sys.executable,
         [*words, *title.padding(words, [sys.executable, "-u", *sys.argv])],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        pass_fds=(stdin_fd,),
-        env={**os.environ, **impatient_env()},
-        start_new_session=True,  # the terminal's Ctrl-C comes to us alone, and we pass it on
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, its_in, 0),
+            (os.POSIX_SPAWN_DUP2, its_out, 1),
+            *((os.POSIX_SPAWN_CLOSE, fd) for fd in inherited),
+        ],
+        setsid=True,  # the terminal's Ctrl-C comes to us alone, and we pass it on
     )
-    return Agent(process, stdin_fd)
+    os.set_inheritable(stdin_fd, False)
+    for fd in (its_in, its_out):
+        os.close(fd)
+    return Agent(pid, writer_fd, reader_fd, stdin_fd)
 
 
 def _copy_of_stdin() -> int:
     try:
         return os.dup(0)
     except OSError:  # we were started with it closed
-        return os.open(os.devnull, os.O_RDONLY)
+        os.open(os.devnull, os.O_RDONLY)  # which takes its place
+        return os.dup(0)
+
+
+def _open_fds() -> list[int]:
+    """Without the one that was opened to see them."""
+    fds = [int(name) for name in os.listdir("/proc/self/fd")]
+    return [fd for fd in fds if os.path.exists(f"/proc/self/fd/{fd}")]

@@ -1,7 +1,7 @@
 """What runs on a host. The files, in the order in which a run passes through them:
 
 keeper      on a host among several: answers the roll call (presence, routes), forks the agent, stays beside it
-ahead       the way to torch, shorter (codes)
+ahead       the way to torch, shorter (codes, quick)
 agent       imports torch once (preload, safety, names), forks the server
 ear         the agent hears the launcher, and notices when there is nothing left to hear
 forkserver  a child per rank

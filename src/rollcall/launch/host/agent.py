@@ -22,7 +22,7 @@ from rollcall.launch.host import ahead, names, preload, rank, supervise, title
 from rollcall.launch.host.ear import Ear
 from rollcall.launch.host.forkserver import ForkServers
 from rollcall.launch.host.safety import folder_of, why_not_to_fork
-from rollcall.launch.messages import Look, Message, Note, Order, Ready, Refused, Stacks, Stop, Wire, take_stdio
+from rollcall.launch.messages import Loaded, Look, Message, Note, Order, Ready, Refused, Stacks, Stop, Wire, take_stdio
 from rollcall.launch.plan import Plan
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def main() -> NoReturn:
     supervise.become_subreaper()
     supervise.leave_ending_to_the_launcher()
     wire = Wire.on(*take_stdio())
+    wire.send(Loaded())
     chose_threads = ahead.choose_threads()
     ahead.import_torch()  # whatever we are to run, it needs torch
     order = wire.receive()
@@ -66,6 +67,7 @@ def follow(link: socket.socket, wire_in: int, wire_out: int, keeper: int) -> NoR
 
 
 def _obey(wire: Wire, order: Order, chose_threads: bool, then: Then, private: tuple[int, ...] = ()) -> NoReturn:
+    os.environ.update(order.env)
     plan = Plan.from_dict(order.plan)
     if chose_threads and plan.slots == 1:
         del os.environ["OMP_NUM_THREADS"]  # a rank alone may have all cores

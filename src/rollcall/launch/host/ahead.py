@@ -1,38 +1,36 @@
 """The way to torch, shorter: a thread loads its libraries, which takes a fifth of a second, while Python imports what
 needs none of them, and reads the code of what does. Only where two cores are free does that save time; nowhere does it
 cost any.
+
+Everybody waits for that thread. So this file imports next to nothing, not even typing, before it has begun.
 """
 
 import _thread
-import contextlib
 import ctypes
-import functools
 import gc
-import importlib
-import importlib.util
-import inspect
 import os
-from collections.abc import Iterator
-from pathlib import Path
-
-from rollcall.launch.host import codes
+from importlib import import_module
+from importlib.machinery import PathFinder
 
 # While one thread loads a library, no other can: modules that are libraries themselves come first.
 _LIBRARIES = (
     "_socket", "_struct", "_json", "_opcode", "_posixsubprocess", "_typing", "array", "fcntl", "math", "select",
     "_blake2", "_hashlib", "_bisect", "_bz2", "_csv", "_datetime", "_lzma", "_random", "_sha512", "binascii", "zlib",
-    "_asyncio", "_contextvars", "_heapq", "_ssl", "_pickle", "grp", "_queue", "_multiprocessing",
+    "_contextvars", "_heapq", "_ssl", "_pickle", "grp", "_queue", "_multiprocessing", "mmap",
 )  # fmt: skip
 # What torch imports of others, and the agent's own.
 _MODULES = (
-    "rollcall.launch.host.agent", "torchgen.model", "importlib.metadata", "unittest.mock", "multiprocessing.pool",
-    "urllib.request", "pickletools", "tarfile", "concurrent.futures.thread", "platform",
+    "rollcall.launch.host.agent", "rollcall.launch.host.quick", "torchgen.model", "importlib.metadata", "unittest",
+    "ssl", "multiprocessing.pool", "urllib.request", "pickletools", "tarfile", "concurrent.futures.thread", "platform",
 )  # fmt: skip
-# Folders of torch all of whose modules, or nearly, are imported with it; the biggest first.
+# Folders of torch and numpy all of whose modules, or nearly, are imported with them; the biggest first.
 _FOLDERS = (
-    "", "nn/modules", "_higher_order_ops", "optim", "fx", "autograd", "_subclasses", "distributions", "nn", "jit",
-    "cuda", "_refs", "_decomp", "_library", "nn/parallel", "nn/utils", "fx/passes", "distributed", "utils", "_prims",
-    "package",
+    "torch", "torch/nn/modules", "torch/_higher_order_ops", "torch/optim", "torch/fx", "torch/autograd",
+    "torch/_subclasses", "torch/distributions", "torch/nn", "torch/jit", "torch/cuda", "torch/_refs", "torch/_decomp",
+    "torch/_library", "torch/nn/parallel", "torch/nn/utils", "torch/fx/passes", "torch/distributed", "torch/utils",
+    "torch/_prims", "torch/package", "numpy/_core", "numpy/lib", "numpy", "torch/ao/quantization", "numpy/_typing",
+    "torch/ao/nn/quantized/modules", "torch/utils/data", "torch/distributed/rpc", "torch/masked/maskedtensor",
+    "torch/utils/data/datapipes/iter", "torch/_native", "torch/xpu", "torch/quantization", "torch/utils/data/_utils",
 )  # fmt: skip
 _chosen: list[bool] = []
 
@@ -43,13 +41,14 @@ def begin() -> None:
     gc.disable()
     choose_threads()
     _import(_LIBRARIES)
-    _import(("rollcall.launch.host.supervise",))
     torch = _find_torch()
     if torch is None:
         return  # whoever imports it will say so
-    lock = _start_loading(torch / "lib")
+    lock = _start_loading(os.path.join(torch, "lib"))
     _import(_MODULES)
-    codes.read(torch, _FOLDERS, lock.locked)
+    from rollcall.launch.host import codes
+
+    codes.read(os.path.dirname(torch), _FOLDERS, lock.locked)
     lock.acquire()  # what forks must have no thread but its own
 
 
@@ -63,36 +62,26 @@ def choose_threads() -> bool:
 
 
 def import_torch() -> None:
-    with codes.used(), _no_context():
+    from rollcall.launch.host import codes, quick
+
+    with codes.used(), quick.inspecting(), quick.making_dataclasses():
         import torch.distributed  # noqa: F401
-
-
-@contextlib.contextmanager
-def _no_context() -> Iterator[None]:
-    """torch notes the file and line of each op that it registers. The text of that line, which inspect looks for
-    besides, takes a millisecond, and nobody reads it."""
-    original = inspect.getframeinfo
-    inspect.getframeinfo = functools.partial(original, context=0)
-    try:
-        yield
-    finally:
-        inspect.getframeinfo = original
 
 
 def _import(names: tuple[str, ...]) -> None:
     for name in names:
         try:
-            importlib.import_module(name)
+            import_module(name)
         except ImportError:  # another Python's, another torch's: whoever needs it will say so
             continue
 
 
-def _find_torch() -> Path | None:
-    found = importlib.util.find_spec("torch")
-    return None if found is None or found.origin is None else Path(found.origin).parent
+def _find_torch() -> str | None:
+    found = PathFinder.find_spec("torch")
+    return None if found is None or found.origin is None else os.path.dirname(found.origin)
 
 
-def _start_loading(folder: Path) -> _thread.LockType:
+def _start_loading(folder: str) -> _thread.LockType:
     """Returns a lock that is released when it is done."""
     # Not ctypes.CDLL, which holds on to the interpreter meanwhile.
     dlopen = ctypes.CDLL(None).dlopen
@@ -104,8 +93,8 @@ def _start_loading(folder: Path) -> _thread.LockType:
     return lock
 
 
-def _load(dlopen: "ctypes._NamedFuncPointer", folder: Path, lock: _thread.LockType) -> None:
+def _load(dlopen: "ctypes._NamedFuncPointer", folder: str, lock: _thread.LockType) -> None:
     """In torch's own order and way. Where one is missing, torch will load what it has itself."""
-    dlopen(bytes(folder / "libtorch_global_deps.so"), os.RTLD_NOW | os.RTLD_GLOBAL)
-    dlopen(bytes(folder / "libtorch.so"), os.RTLD_NOW)
+    dlopen(os.fsencode(os.path.join(folder, "libtorch_global_deps.so")), os.RTLD_NOW | os.RTLD_GLOBAL)
+    dlopen(os.fsencode(os.path.join(folder, "libtorch.so")), os.RTLD_NOW)
     lock.release()

@@ -1,24 +1,30 @@
 """Modules' code, read from the disk before they are imported: there are 700 of torch, and a tenth of a second."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator
 from importlib.machinery import SourceFileLoader
-from pathlib import Path
 from types import CodeType
 
 _codes: dict[str, CodeType | None] = {}  # by their files
 _get_code = SourceFileLoader.get_code
 
 
-def read(package: Path, folders: Iterable[str], has_time: Callable[[], bool]) -> None:
-    """The code of a package's modules in these of its folders, as their import would read it, while there is time."""
+def read(root: str, folders: Iterable[str], has_time: Callable[[], bool]) -> None:
+    """The code of the modules in these folders of packages, as their import would read it, while there is time."""
     for folder in folders:
-        for path in sorted((package / folder).glob("*.py")):
-            if not has_time():
-                return
-            name = ".".join((package.name, *path.relative_to(package).with_suffix("").parts)).removesuffix(".__init__")
-            with contextlib.suppress(SyntaxError, ImportError, OSError):  # whoever imports it will say so
-                _codes[str(path)] = SourceFileLoader(name, str(path)).get_code(name)
+        with contextlib.suppress(OSError):  # another torch has no such folder
+            for file in os.listdir(os.path.join(root, folder)):
+                if not has_time():
+                    return
+                if file.endswith(".py"):
+                    name = f"{folder}/{file}".removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+                    _read(name, os.path.join(root, folder, file))
+
+
+def _read(name: str, path: str) -> None:
+    with contextlib.suppress(SyntaxError, ImportError, OSError):  # whoever imports it will say so
+        _codes[path] = SourceFileLoader(name, path).get_code(name)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import time
 import traceback
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -166,8 +167,11 @@ class ForkServers:
 
 def serve(control: socket.socket, become: Become) -> NoReturn:
     """The server's life. Leaves by _exit: this is a fork of somebody else's interpreter."""
-    # Keep the collector of every child from touching, and so copying, the pages that exist now.
+    # Keep the collector of every child from touching, and so copying, the pages that exist now; nor shall each child
+    # empty the interpreter's free lists, which a collection does even where there is nothing to collect.
     gc.freeze()
+    gc.collect()
+    _leave_ops_to_the_kernel()
     try:
         _Server(control, become).run()
     except (EOFError, OSError):  # who holds the handle is gone, and nobody is left to answer to
@@ -175,6 +179,13 @@ def serve(control: socket.socket, become: Become) -> NoReturn:
 
         family.end_all(0)
     os._exit(0)
+
+
+def _leave_ops_to_the_kernel() -> None:
+    """torch takes its ops down one by one when a process ends, in pages that each child would copy for it: 30 ms."""
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        if finalizer.peek()[1].__module__ == "torch.library":
+            finalizer.atexit = False
 
 
 class _Server:

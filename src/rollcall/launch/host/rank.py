@@ -6,6 +6,7 @@ docs/fidelity.md lists the few differences that remain; a test compares all the 
 """
 
 import atexit
+import contextlib
 import gc
 import importlib.machinery
 import io
@@ -23,6 +24,7 @@ from rollcall.launch.host import supervise, title
 from rollcall.launch.host.frames import users_part
 from rollcall.launch.plan import Program
 
+_LATER = "10"  # as nice has it: a rank is a session, and those share the machine among each other
 _EXIT_FLUSH_FAILED = 120  # what CPython exits with when stdout could not be flushed
 
 
@@ -163,6 +165,12 @@ def _report(error: BaseException) -> int:
     return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
 
 
+def _give_way() -> None:
+    """The program is over, and 10 ms of taking the process down are left: other ranks may have better things to do."""
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:  # not every kernel has them
+        file.write(_LATER)
+
+
 def _finish(code: int, main: ModuleType) -> NoReturn:
     """Shut down in the interpreter's order: threads, atexit, the program's globals, the streams.
 
@@ -170,6 +178,7 @@ def _finish(code: int, main: ModuleType) -> NoReturn:
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
+    _give_way()
     if threading.active_count() == 1:  # a daemon thread may still need the globals
         main.__dict__.clear()
         gc.collect()

@@ -6,6 +6,7 @@ when the other one is killed, and the kernel ends fork server and ranks together
 """
 
 import ctypes
+import functools
 import os
 import signal
 from typing import Any
@@ -14,12 +15,16 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _FOR_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _before: dict[signal.Signals, Any] = {}
-_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def become_subreaper() -> None:
     """Adopt every orphan among our descendants."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def leave_ending_to_the_launcher() -> None:
@@ -39,6 +44,6 @@ def hear_signals_again() -> None:
 
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent ends, however it ends."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it ended before we asked
         os._exit(128 + signal.SIGKILL)
