@@ -11,11 +11,11 @@ SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsy
 
 setup: $(VENV)/.setup
 
-$(VENV)/.setup: pyproject.toml constraints.txt
+# The recorder's part in C++ is compiled meanwhile. Without a compiler Python does its work.
+$(VENV)/.setup: pyproject.toml constraints.txt src/rollcall/record/native/pen.cpp
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch numpy
-	$(PIP) --editable '.[demo]'
-	touch $@
+	PYTHONPATH=src $(BIN)/python -m rollcall.record.native & $(PIP) --editable '.[demo]' && { wait; touch $@; }
 
 $(VENV)/.dev: $(VENV)/.setup
 	$(PIP) --editable '.[dev]'

@@ -84,6 +84,8 @@ class Job:
 
     def wait(self, timeout_s: float) -> int | None:
         """The exit code of the command, or None if it takes longer. Not polled: that would take of its time."""
+        if self._process.returncode is not None:
+            return self._process.returncode
         fd = os.pidfd_open(self._process.pid)
         try:
             if not select.select([fd], [], [], max(0.0, timeout_s))[0]:

@@ -41,7 +41,7 @@ def read_options() -> argparse.Namespace:
     add = options.add_argument
     add("--op-blocks", type=count, default=300, help="op: blocks of 200 all_reduces of each process (300)")
     add("--op-repeats", type=count, default=9, help="op: processes of each way (9)")
-    add("--step-blocks", type=count, default=60, help="step: blocks of steps in each run, in turn (60)")
+    add("--step-blocks", type=count, default=200, help="step: blocks of steps in each run, in turn (200)")
     add("--step-repeats", type=count, default=5, help="step, gpu: runs of each way (5)")
     add("--hang-repeats", type=count, default=3, help="hang: runs (3)")
     add("--timeout-s", type=float, default=300.0, help="the longest that any command may take (300)")

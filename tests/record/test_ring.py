@@ -24,7 +24,7 @@ def make(folder: Path, ops: int, size_bytes: int = SMALL) -> Path:
     group = ring.name("group", "g", {"name": "0", "ranks": [0]})
     site = ring.name("site", "s", [["a.py", 3, "f"]])
     for number in range(ops):
-        at = ring.add(layout.OP["all_reduce"], group=group, seq=number + 1, site=site, size_bytes=number)
+        at = ring.add(layout.OP["all_reduce"], group=group, site=site, size_bytes=number)
         ring.completed(at)
     return path
 
@@ -63,6 +63,10 @@ def test_the_newest_can_be_read_alone(tmp_path: Path) -> None:
         (lambda data: b"\x7fELF" + data[4:], "it is not a ring of rollcall"),
         (lambda data: data[:8] + struct.pack("<I", 99) + data[12:], "its format is version 99"),
         (lambda data: b"", "it is cut off within its header"),
+        (
+            lambda data: data[:16] + struct.pack("<i", 1 << 30) + data[20:],
+            "its header does not fit together",
+        ),  # its rank
     ],
 )
 def test_what_is_no_ring_is_named(tmp_path: Path, damage: object, sentence: str) -> None:

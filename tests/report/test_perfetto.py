@@ -193,7 +193,7 @@ def write_ring(folder: Path, rank: int, host: str, at_ns: int) -> None:
     path = folder / "rings" / "attempt-0" / f"rank-{rank}.ring"
     ring = Ring(path, rank=rank, world_size=2, attempt=0, host=host)
     group = ring.name("group", "0", {"name": "0", "ranks": [[0, 1]]})
-    at = ring.add(layout.OP["barrier"], group=group, seq=1)
+    at = ring.add(layout.OP["barrier"], group=group)
     ring.completed(at)
     with open(path, "r+b") as file:
         for offset, ns in ((8, at_ns), (layout.COMPLETED_AT, at_ns + 5_000_000)):

@@ -15,6 +15,7 @@ from rollcall.record import layout
 _NUMPY = {"Q": "u8", "I": "u4", "H": "u2", "i": "i4"}
 DTYPE = np.dtype([(name, f"<{_NUMPY[code]}") for name, code in layout.FIELDS.items()])
 assert DTYPE.itemsize == layout.RECORD.size
+_MOST_RANKS = 1 << 22  # a damaged header may name any number
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def read_header(data: bytes) -> Header:
     (names_end,) = layout.NUMBER.unpack_from(data, layout.NAMES_END_AT)
     (counters,) = layout.NUMBER.unpack_from(data, layout.COUNTERS_AT)
     is_sound = 0 < capacity < 2**40 and names_bytes <= 2**32 and names_end <= names_bytes
-    if not is_sound or rank < 0 or counters > layout.MOST_COUNTERS:
+    if not is_sound or not 0 <= rank < world_size <= _MOST_RANKS or counters > layout.MOST_COUNTERS:
         raise ValueError("its header does not fit together")
     return Header(
         rank,

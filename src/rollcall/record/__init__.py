@@ -7,6 +7,7 @@ hooks/    the only folder that touches torch's internals
 device    when ops on a GPU were over
 stacks    where all threads are, on request
 sampler   where the main thread is, when it is in no op for long
+native/   what is done for every op, in C++, where that has been compiled
 recorder  one per process: opens the ring, turns what hooks see into records
 elsewhere recording where another launcher started the rank
 phases    names that the program gives to its parts

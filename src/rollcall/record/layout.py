@@ -89,6 +89,9 @@ OPS = (
 OP = {name: number for number, name in enumerate(OPS)}
 POINT_TO_POINT = (OP["send"], OP["recv"])
 EVENTS = tuple(OP[name] for name in ("exception", "exit", "ddp_forward", "phase", "sample", "signal"))
+# Ops of a group are counted by their sort: collectives, sends and receives, events.
+SORTS = bytes(1 if op in POINT_TO_POINT else 2 if op in EVENTS else 0 for op in range(len(OPS)))
+MOST_SORTS = 3
 REDUCE_OPS = ("", "SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 STRANGE_GROUP = "not a member"

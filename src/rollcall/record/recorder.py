@@ -15,17 +15,14 @@ from rollcall.record import hooks, layout, sites, stacks
 from rollcall.record.device import DeviceClock
 from rollcall.record.hooks.groups import inside, members
 from rollcall.record.hooks.listener import NOBODY, PHASE, STRANGE, Seen
+from rollcall.record.native import pen
 from rollcall.record.ring import Ring
 from rollcall.record.sampler import Sampler
 
 # Looked up once: they are used for every op.
 _getframe, _get_ident, _chain = sys._getframe, threading.get_ident, sites.chain
 _MOST_TEXT = 500
-# Ops are counted by their sort: collectives, sends and receives, events.
-_SORTS = 3
-_SORT = [1 if op in layout.POINT_TO_POINT else 2 if op in layout.EVENTS else 0 for op in range(len(layout.OPS))]
-
-_Group = tuple[int, list[int], list[int]]  # its number, its ranks, how many ops it has had by sort
+_Group = tuple[int, list[int]]  # its number, its ranks
 
 
 class Recorder:
@@ -33,27 +30,27 @@ class Recorder:
 
     def __init__(self, ring: Ring, world_size: int) -> None:
         self._ring, self._world_size = ring, world_size
+        self._add, self._completed = ring.add, ring.completed  # looked up once, since they are used for every op
         self._device = DeviceClock(ring)
         self._sampler: Sampler | None = None
         self._lock = threading.RLock()  # a signal's handler may communicate, too
         self._groups: dict[Any, _Group] = {}
-        self._seqs: dict[int, list[int]] = {}  # by the number of a group, and by sort: how many ops it has had
         self._sites: dict[sites.Places, int] = {}
         self._signatures = ring.numbers("signature")
         self._seen: dict[int, tuple[int, Any]] = {}  # by mark: its flags, and the tensor whose version counts
         self._waited_for: set[int] = set()  # async ops that somebody sits in wait() for
         self._threads: dict[int, int] = {}
         self._main = threading.main_thread().ident or 0
-        self._phase = self._phase_site = 0
+        self._phase_site = 0
         self._phases: dict[int, int] = {}  # by mark: the phase around it
         self._is_on = True
 
     def begin(self) -> None:
         hooks.put_up()
         hooks.listen(self)
-        os.register_at_fork(after_in_child=self._forget)  # a DataLoader's worker is not its rank
+        os.register_at_fork(after_in_child=self.turn_off)  # a DataLoader's worker is not its rank
 
-    def _forget(self) -> None:
+    def turn_off(self) -> None:
         self._is_on = False
 
     # What the hooks tell.
@@ -63,9 +60,7 @@ class Recorder:
             return NOBODY
         try:
             with self._lock:
-                number, ranks, seqs = self._groups.get(group) or self._group(group)
-                sort = _SORT[op]
-                seqs[sort] = seq = seqs[sort] + 1
+                number, ranks = self._groups.get(group) or self._group(group)
                 tensors, peer, tag, reduce, splits, flags = seen
                 if peer >= 0 and peer < len(ranks):
                     peer = ranks[peer]
@@ -78,20 +73,16 @@ class Recorder:
                     size_bytes = sum(tensor.nbytes for tensor in tensors)
                     key = (tuple((tensor.shape, tensor.dtype) for tensor in tensors), None, splits, inside.objects)
                 is_watched = first is not None and (flags & layout.ASYNC or first.is_cuda)
-                mark = self._ring.add(
+                mark = self._add(
                     op,
                     flags,
                     number,
-                    seq,
                     # Of a bucket, that of the backward that it is a part of.
-                    self._phase_site
-                    if flags & layout.BUCKET
-                    else self._sites.get(places := _chain(_getframe(1))) or self._new_site(places),
+                    self._phase_site if flags & layout.BUCKET else self._site(),
                     self._signatures.get(key) or self._signature(key, seen),
                     peer,
                     tag,
                     0 if _get_ident() == self._main else self._thread(),
-                    self._phase,
                     reduce,
                     _version(first) if is_watched else 0,
                     size_bytes,
@@ -100,7 +91,7 @@ class Recorder:
                     self._seen[mark] = (flags, first)
                 return mark
         except Exception as error:
-            self._give_up(error)
+            self.give_up(error)
             return NOBODY
 
     def issued(self, mark: int) -> None:
@@ -118,7 +109,7 @@ class Recorder:
         if mark != NOBODY and self._is_on:
             # Nothing but ops that are not async, as most programs have it.
             if not (others or self._seen or self._waited_for):
-                self._ring.completed(mark)
+                self._completed(mark)
                 return
             self._waited_for.discard(mark)
             seen = self._seen.pop(mark, None) if self._seen else None
@@ -151,15 +142,15 @@ class Recorder:
                 number = self._ring.name("phase", name, name)
                 site = self._site()
                 mark = self._ring.add(op, site=site, phase=number, thread=self._thread(), size_bytes=expected)
-                self._phases[mark], self._phase, self._phase_site = self._phase, number, site
+                self._phases[mark], self._ring.phase, self._phase_site = self._ring.phase, number, site
                 return mark
         except Exception as error:
-            self._give_up(error)
+            self.give_up(error)
             return NOBODY
 
     def end_phase(self, mark: int) -> None:
         if mark != NOBODY and self._is_on:
-            self._phase = self._phases.pop(mark, 0)
+            self._ring.phase = self._phases.pop(mark, 0)
             self._ring.completed(mark)
 
     def sends_signal(self, process: int, number: int) -> None:
@@ -181,7 +172,7 @@ class Recorder:
             try:
                 self._note_end(code, error)
             except Exception as failed:
-                self._give_up(failed)
+                self.give_up(failed)
 
     def _note_end(self, code: int, error: BaseException | None) -> None:
         if self._sampler is not None:
@@ -195,7 +186,7 @@ class Recorder:
             told = {"error": type(error).__name__, "text": str(error)[:_MOST_TEXT]}
             kind = self._ring.name("signature", repr(type(error)), told)
             self._ring.add(layout.OP["exception"], site=self._site_of(error), signature=kind)
-        self._is_on = False  # what follows is ours: the end of the process
+        self.turn_off()  # what follows is ours: the end of the process
 
     def _site_of(self, error: BaseException) -> int:
         """Where it was raised, as the user sees it."""
@@ -204,9 +195,9 @@ class Recorder:
 
     # Names.
 
-    def _give_up(self, error: Exception) -> None:
+    def give_up(self, error: Exception) -> None:
         """It never is the program's fault, nor its end."""
-        self._is_on = False
+        self.turn_off()
         say(f"recording stops here ({type(error).__name__}: {error}); the program goes on")
 
     def _group(self, group: Any) -> _Group:
@@ -220,7 +211,7 @@ class Recorder:
             ranks, name = members(group), str(group.group_name)
             self._sample()
         number = self._ring.name("group", (name, tuple(ranks)), {"name": name, "ranks": _spans(ranks)})
-        self._groups[group] = found = number, ranks, self._seqs.setdefault(number, [0] * _SORTS)
+        self._groups[group] = found = number, ranks
         return found
 
     def _sample(self) -> None:
@@ -301,15 +292,18 @@ _recorder: Recorder | None = None
 def begin(folder: Path, rank: int, world_size: int, attempt: int) -> Recorder:
     """Record this rank, in the folder of its run."""
     global _recorder
-    ring = Ring(
-        folder / "rings" / f"attempt-{attempt}" / f"rank-{rank}.ring",
-        rank=rank,
-        world_size=world_size,
-        attempt=attempt,
-        host=socket.gethostname(),
-    )
+    path = folder / "rings" / f"attempt-{attempt}" / f"rank-{rank}.ring"
+    host = socket.gethostname()
+    if pen is None:
+        ring = Ring(path, rank=rank, world_size=world_size, attempt=attempt, host=host)
+        _recorder = Recorder(ring, world_size)
+    else:
+        from rollcall.record.native.recorder import SwiftRecorder
+        from rollcall.record.native.ring import SwiftRing
+
+        swift = SwiftRing(path, rank=rank, world_size=world_size, attempt=attempt, host=host)
+        _recorder = SwiftRecorder(swift, world_size)
     stacks.answer(folder / "rings" / f"attempt-{attempt}" / f"rank-{rank}.stacks")
-    _recorder = Recorder(ring, world_size)
     _recorder.begin()
     return _recorder
 

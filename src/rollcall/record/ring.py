@@ -16,7 +16,7 @@ _FLAGS = struct.Struct("<H")
 _CHUNK_BYTES = 64 << 10
 _RECORD_BYTES = layout.RECORD.size
 # Looked up once: they are used for every op.
-_pack, _pack_number = layout.RECORD.pack_into, layout.NUMBER.pack_into
+_pack, _pack_number, _SORTS = layout.RECORD.pack_into, layout.NUMBER.pack_into, layout.SORTS
 _COUNT_AT, _ISSUED_AT, _COMPLETED_AT = layout.COUNT_AT, layout.ISSUED_AT, layout.COMPLETED_AT
 _VERSION = struct.Struct("<I")
 
@@ -58,6 +58,9 @@ class Ring:
         self._names = 0
         self._names_end = 0
         self._counters: dict[tuple[int, int], list[int]] = {}  # by group and op: its place, count, bytes, nanoseconds
+        # By group, and by sort: how many ops it has had.
+        self._seqs: defaultdict[int, list[int]] = defaultdict(lambda: [0] * layout.MOST_SORTS)
+        self.phase = 0  # that ops are in now
 
     def _reserve(self, region: int, end: int) -> None:
         """Have room on the disk before it is written to: on a full one, a write to the map would kill the process.
@@ -98,18 +101,17 @@ class Ring:
         op: int,
         flags: int = 0,
         group: int = 0,
-        seq: int = 0,
         site: int = 0,
         signature: int = 0,
         peer: int = -1,
         tag: int = 0,
         thread: int = 0,
-        phase: int = 0,
         reduce: int = 0,
         version: int = 0,
         size_bytes: int = 0,
+        phase: int = 0,
     ) -> int:
-        """Write a record; returns where it is."""
+        """Write a record; returns where it is. A group's op gets its number in it, and the phase of now."""
         at = self._first + (self._count % self._capacity) * _RECORD_BYTES
         if at + _RECORD_BYTES > self._records_end:
             self._reserve(self._first, at + _RECORD_BYTES)
@@ -117,6 +119,11 @@ class Ring:
         self._count = count = self._count + 1
         if count > self._capacity:
             self._fold(at)
+        seq = 0
+        if group:
+            phase = self.phase
+            seqs = self._seqs[group]
+            seqs[_SORTS[op]] = seq = seqs[_SORTS[op]] + 1
         _pack(
             self._map, at, count, monotonic_ns(), 0, 0, 0, op, flags, group, seq, site, signature, peer, tag, thread,
             phase, reduce, 0, version, version, size_bytes,
@@ -131,7 +138,8 @@ class Ring:
 
     def newest(self) -> tuple[int, int]:
         """The number of the newest record, and where it is."""
-        return self._count, self._first + ((self._count - 1) % self._capacity) * _RECORD_BYTES
+        count = self.count
+        return count, self._first + ((count - 1) % self._capacity) * _RECORD_BYTES
 
     def idle_ns(self) -> int:
         """How long ago the newest record was last written to."""
@@ -140,7 +148,7 @@ class Ring:
 
     def is_in_op(self) -> bool:
         """Whether the newest record is of an op that blocks its rank."""
-        return self._count > 0 and layout.blocks(layout.RECORD.unpack_from(self._map, self.newest()[1]))
+        return self.count > 0 and layout.blocks(layout.RECORD.unpack_from(self._map, self.newest()[1]))
 
     def _fold(self, at: int) -> None:
         """Sum up the op that is about to be overwritten."""

@@ -24,7 +24,7 @@ _seen: dict[int, tuple[CodeType, bool]] = {}
 Places = tuple[int, ...]
 
 
-def _look_at(code: CodeType) -> tuple[CodeType, bool]:
+def look_at(code: CodeType) -> tuple[CodeType, bool]:
     found = _seen[id(code)] = (code, is_users_file(code.co_filename))
     return found
 
@@ -58,7 +58,7 @@ def chain(frame: FrameType | None) -> Places:
     inner = frame
     while frame is not None:
         code = frame.f_code
-        if (_seen.get(id(code)) or _look_at(code))[1]:
+        if (_seen.get(id(code)) or look_at(code))[1]:
             found += (id(code), frame.f_lasti)
             if len(found) == _MOST_NUMBERS:
                 break
@@ -80,7 +80,7 @@ def raised(traceback: TracebackType | None) -> Places:
     while traceback is not None:
         frames.append((traceback.tb_frame.f_code, traceback.tb_lasti))
         traceback = traceback.tb_next
-    users = [place for place in frames if _look_at(place[0])[1]] or frames
+    users = [place for place in frames if look_at(place[0])[1]] or frames
     return tuple(number for code, at in reversed(users) for number in (id(code), at))
 
 

@@ -14,9 +14,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from rollcall.record.hooks.arguments import REDUCE
 from rollcall.record.hooks.groups import inside
-from rollcall.record.hooks.listener import Seen, Told
+from rollcall.record.hooks.listener import NOBODY, Seen, Told
 from rollcall.record.hooks.replacing import during, replace
 from rollcall.record.layout import ASYNC, BUCKET, OP
+from rollcall.record.native import pen
 
 _KEYS = ("AutogradCPU", "AutogradCUDA")
 _BUCKET = ASYNC | BUCKET
@@ -31,12 +32,36 @@ def _wrapped(original: Any) -> Any:
     """A module becomes a DDP module: all ranks must have the same parameters in the same order."""
 
     def init(ddp: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-        _Reducer.watch()
+        _watch()
         parameters = tuple((n, tuple(p.shape), str(p.dtype)) for n, p in module.named_parameters() if p.requires_grad)
         with during("ddp", Seen(splits=parameters, flags=0)):
             original(ddp, module, *args, **kwargs)
 
     return init
+
+
+def _watch() -> None:
+    """From the first DDP module on: its reducer, and the parts of a step."""
+    if pen is None:
+        _Reducer.watch()
+    else:
+        pen.watch_reducer()
+    if not _marks:
+        _marks.append({})
+        replace(torch.autograd, "backward", _backward)
+        register_optimizer_step_pre_hook(_step_begins)
+        register_optimizer_step_post_hook(_step_ends)
+
+
+_marks: list[dict[int, int]] = []  # by the id of an optimizer, that of its step
+
+
+def _step_begins(optimizer: Any, *_: Any) -> None:
+    _marks[0][id(optimizer)] = Told.listener.begin_phase("step")
+
+
+def _step_ends(optimizer: Any, *_: Any) -> None:
+    Told.listener.end_phase(_marks[0].pop(id(optimizer), NOBODY))
 
 
 def _forward(original: Any) -> Any:
@@ -79,12 +104,6 @@ class _Reducer:
         cls._library = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
         for key in _KEYS:
             cls._library.impl("allreduce_", cls._all_reduce, key, with_keyset=True)  # type: ignore[no-untyped-call]
-        replace(torch.autograd, "backward", _backward)
-        marks: dict[int, int] = {}
-        register_optimizer_step_pre_hook(
-            lambda optimizer, *_: marks.__setitem__(id(optimizer), Told.listener.begin_phase("step"))
-        )
-        register_optimizer_step_post_hook(lambda optimizer, *_: Told.listener.end_phase(marks.pop(id(optimizer), -1)))
 
     @classmethod
     def _all_reduce(cls, keys: Any, tensors: Any, group: Any, reduce: Any, *rest: Any) -> Any:
@@ -135,9 +154,12 @@ def _backward(original: Any) -> Any:
         try:
             return original(*args, **kwargs)
         except BaseException:
-            _Reducer.fail()
+            _fail_buckets()
             raise
         finally:
             Told.listener.end_phase(mark)
 
     return backward
+
+
+_fail_buckets = _Reducer.fail if pen is None else pen.fail_buckets

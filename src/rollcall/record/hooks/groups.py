@@ -13,6 +13,7 @@ from rollcall.record.hooks.arguments import METHODS, Reader
 from rollcall.record.hooks.listener import STRANGE, WORLD, Seen, Told
 from rollcall.record.hooks.replacing import during, replace
 from rollcall.record.layout import ASYNC, OP
+from rollcall.record.native import pen
 
 
 class _Inside(threading.local):
@@ -23,6 +24,13 @@ class _Inside(threading.local):
 
 
 inside = _Inside()
+
+
+def _note_inside(is_in: bool) -> None:
+    inside.op = is_in
+
+
+_mark_inside: Callable[[bool], None] = _note_inside if pen is None else pen.inside
 # By id: works that nobody has waited for yet, their marks, and whether the program waits for them when it likes.
 _works: dict[int, tuple[Any, int, bool]] = {}
 _UNKNOWN = (None, -1, False)
@@ -60,14 +68,14 @@ def _op(op: int, read: Reader) -> Callable[[Any], Any]:
             except Exception:  # arguments that nobody has foreseen: torch will judge them, not we
                 seen = _UNREADABLE
             mark = listener.enter(op, group, seen)
-            inside.op = True
+            _mark_inside(True)
             try:
                 work = original(group, *args, **kwargs)
             except BaseException:
                 listener.failed(mark)
                 raise
             finally:
-                inside.op = False
+                _mark_inside(False)
             if work is None:
                 listener.completed(mark)
             elif seen.flags & ASYNC:

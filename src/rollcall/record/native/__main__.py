@@ -1,0 +1,5 @@
+import sys
+
+from rollcall.record.native.build import main
+
+sys.exit(main())

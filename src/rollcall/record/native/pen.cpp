@@ -1,0 +1,601 @@
+// The recorder's hand in C++: what it does for every op, every phase and every bucket of DDP, without Python's help.
+//
+// Python keeps what happens once (files, names, sites) and is asked for a number when something is seen for the first
+// time. record/pen.py says the same in Python, for machines without a compiler; record/layout.py is the format.
+//
+// Two rules keep it from waiting for itself: the mutex is held for a few stores only, and nobody asks for the
+// interpreter (or lets go of it) while holding it.
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/library.h>
+
+namespace {
+
+constexpr uint16_t kAsync = 1, kFailed = 2, kWaited = 4, kBucket = 8;
+constexpr uint64_t kChunkBytes = 64 << 10;
+constexpr size_t kMostFrames = 8;
+constexpr int64_t kNobody = -1;
+
+struct Record {
+  uint64_t number, entered_ns, issued_ns, completed_ns, waited_ns;
+  uint16_t op, flags;
+  uint32_t group, seq, site, signature;
+  int32_t peer, tag;
+  uint32_t thread, phase;
+  uint16_t reduce, pad;
+  uint32_t version_issued, version_waited;
+  uint64_t size_bytes;
+};
+static_assert(sizeof(Record) == 96, "as layout.py has it");
+
+struct Counter {
+  uint32_t group;
+  uint16_t op, nothing;
+  uint64_t count, bytes, blocked_ns;
+};
+static_assert(sizeof(Counter) == 32, "as layout.py has it");
+
+using Places = std::vector<uintptr_t>;
+
+struct PlacesHash {
+  size_t operator()(const Places& places) const {
+    size_t hash = 1469598103934665603u;
+    for (uintptr_t each : places) hash = (hash ^ each) * 1099511628211u;
+    return hash;
+  }
+};
+
+struct Pending {  // a bucket on its way
+  uint64_t mark;
+  uint16_t flags;
+  at::Tensor tensor;
+};
+
+struct Pen {
+  // Where the ring is; written to under the mutex.
+  std::mutex mutex;
+  char* map = nullptr;
+  int fd = -1;
+  uint64_t first = 0, capacity = 0, reserved_end = 0, count_at = 0, counters_at = 0, counters_count_at = 0, most_counters = 0;
+  uint64_t count = 0;
+  uint32_t phase = 0, phase_site = 0;
+  std::vector<uint8_t> sorts;
+  std::vector<std::array<uint32_t, 3>> seqs;  // by the number of a group, and by sort: how many ops it has had
+  std::map<std::pair<uint32_t, uint16_t>, uint64_t> counters;
+  std::unordered_map<uint64_t, uint32_t> phases;  // by mark: the phase around it
+  std::vector<Pending> pending;
+  bool is_waiting = false;
+  int failed_errno = 0;
+  uint16_t phase_op = 0, all_reduce = 0, sum = 0;
+  bool is_on = false;
+  // What Python has said by now; used with the interpreter held, but for the buckets.
+  PyObject* recorder = nullptr;
+  pthread_t main_thread{};
+  std::unordered_map<PyObject*, bool> is_users;
+  std::unordered_map<Places, uint32_t, PlacesHash> sites;
+  std::unordered_map<PyObject*, uint32_t> names;
+  std::unordered_map<pthread_t, uint32_t> threads;
+  std::map<std::tuple<std::string, int64_t, int, size_t>, std::pair<uint32_t, uint32_t>> buckets;
+};
+
+Pen* const pen = new Pen;  // never destroyed: threads may outlive everything else
+thread_local bool is_inside = false;  // an op that Python asked for, and has recorded
+
+uint64_t now_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return uint64_t(now.tv_sec) * 1000000000u + now.tv_nsec;
+}
+
+Record* at(uint64_t mark) { return reinterpret_cast<Record*>(pen->map + mark); }
+
+// Have room on the disk before it is written to: on a full one, a write to the map would kill the process.
+bool reserve(uint64_t end) {
+  static const std::vector<char> zeros(kChunkBytes);
+  while (end > pen->reserved_end) {
+    ssize_t written = pwrite(pen->fd, zeros.data(), zeros.size(), pen->reserved_end);
+    if (written < ssize_t(zeros.size())) {
+      pen->failed_errno = written < 0 ? errno : ENOSPC;
+      pen->is_on = false;
+      return false;
+    }
+    pen->reserved_end += zeros.size();
+  }
+  return true;
+}
+
+// Sum up the op that is about to be overwritten.
+void fold(const Record& old) {
+  if (pen->sorts[old.op] == 2) return;
+  auto key = std::make_pair(old.group, old.op);
+  auto found = pen->counters.find(key);
+  if (found == pen->counters.end()) {
+    uint64_t place = pen->counters.size();
+    if (place == pen->most_counters) return;
+    found = pen->counters.emplace(key, place).first;
+    uint64_t count = place + 1;
+    memcpy(pen->map + pen->counters_count_at, &count, sizeof count);
+  }
+  auto* counter = reinterpret_cast<Counter*>(pen->map + pen->counters_at) + found->second;
+  uint64_t since_ns = old.flags & kAsync ? old.waited_ns : old.entered_ns;
+  *counter = {
+      old.group, old.op, 0, counter->count + 1, counter->bytes + old.size_bytes,
+      counter->blocked_ns + (old.completed_ns && since_ns ? old.completed_ns - since_ns : 0)};
+}
+
+// Under the mutex. Returns the mark: where the record is.
+int64_t write(Record record) {
+  uint64_t mark = pen->first + (pen->count % pen->capacity) * sizeof(Record);
+  if (!reserve(mark + sizeof(Record))) return kNobody;
+  if (record.group) {
+    if (record.group >= pen->seqs.size()) pen->seqs.resize(record.group + 1);
+    record.seq = ++pen->seqs[record.group][pen->sorts[record.op]];
+    record.phase = pen->phase;
+  }
+  if (++pen->count > pen->capacity) fold(*at(mark));
+  record.number = pen->count;
+  record.entered_ns = now_ns();
+  record.version_waited = record.version_issued;
+  memcpy(at(mark), &record, sizeof record);
+  // Only now does it count: whoever reads meanwhile sees whole records.
+  __atomic_store_n(reinterpret_cast<uint64_t*>(pen->map + pen->count_at), pen->count, __ATOMIC_RELEASE);
+  return mark;
+}
+
+// Asking Python; all of these need the interpreter.
+
+// A number, or -1 with an exception.
+int64_t ask(const char* method, PyObject* argument) {
+  PyObject* told = argument ? PyObject_CallMethod(pen->recorder, method, "(O)", argument)
+                            : PyObject_CallMethod(pen->recorder, method, nullptr);
+  if (!told) return -1;
+  int64_t number = PyLong_AsLongLong(told);
+  Py_DECREF(told);
+  return number;
+}
+
+// The recorder must never be the end of the program.
+void give_up() {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  PyObject* done = PyObject_CallMethod(pen->recorder, "give_up", "(O)", value ? value : Py_None);
+  if (!done) PyErr_Clear();
+  Py_XDECREF(done);
+  Py_XDECREF(type);
+  Py_XDECREF(value);
+  Py_XDECREF(traceback);
+}
+
+int64_t thread_number() {
+  pthread_t self = pthread_self();
+  if (pthread_equal(self, pen->main_thread)) return 0;
+  auto found = pen->threads.find(self);
+  if (found != pen->threads.end()) return found->second;
+  int64_t number = ask("name_thread", nullptr);
+  if (number >= 0) pen->threads[self] = number;
+  return number;
+}
+
+// The user's frames from here outwards, innermost first; without any, the outermost frame.
+int64_t site_number() {
+  Places places;
+  places.reserve(2 * kMostFrames);
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  uintptr_t outermost[2] = {0, 0};
+  while (frame && places.size() < 2 * kMostFrames) {
+    auto* code = reinterpret_cast<PyObject*>(PyFrame_GetCode(frame));
+    auto known = pen->is_users.find(code);
+    if (known == pen->is_users.end()) {
+      int64_t is_users = ask("look_at", code);
+      if (is_users < 0) {
+        Py_DECREF(code);
+        Py_DECREF(frame);
+        return -1;
+      }
+      Py_INCREF(code);  // as long as it is here, its address is its own
+      known = pen->is_users.emplace(code, is_users != 0).first;
+    }
+    outermost[0] = reinterpret_cast<uintptr_t>(code);
+    outermost[1] = PyFrame_GetLasti(frame);
+    if (known->second) places.insert(places.end(), outermost, outermost + 2);
+    Py_DECREF(code);
+    PyFrameObject* back = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = back;
+  }
+  Py_XDECREF(frame);
+  bool has_users = !places.empty();
+  if (!has_users && outermost[0]) places.assign(outermost, outermost + 2);
+  auto found = pen->sites.find(places);
+  if (found != pen->sites.end()) return found->second;
+  PyObject* tuple = PyTuple_New(places.size());
+  if (!tuple) return -1;
+  for (size_t i = 0; i < places.size(); ++i) PyTuple_SET_ITEM(tuple, i, PyLong_FromUnsignedLongLong(places[i]));
+  int64_t number = ask("name_site", tuple);
+  Py_DECREF(tuple);
+  // A thread without a line of the user's is said to be where the main one is, which changes.
+  bool is_its_own = pthread_equal(pthread_self(), pen->main_thread) || has_users;
+  if (number >= 0 && is_its_own) pen->sites[places] = number;
+  return number;
+}
+
+int64_t phase_number(PyObject* name) {
+  auto found = pen->names.find(name);
+  if (found != pen->names.end()) return found->second;
+  int64_t number = ask("name_phase", name);
+  if (number >= 0) {
+    Py_INCREF(name);
+    pen->names[name] = number;
+  }
+  return number;
+}
+
+// DDP's buckets.
+
+uint32_t version(const at::Tensor& tensor) {
+  if (tensor.is_inference()) return 0;
+  if (tensor.is_view() && tensor._base().numel() > tensor.numel()) return 0;
+  return tensor._version();
+}
+
+struct Gil {
+  PyGILState_STATE state = PyGILState_Ensure();
+  ~Gil() { PyGILState_Release(state); }
+};
+
+// The numbers of its group and signature; asks Python once.
+bool name_bucket(const at::Tensor& tensor, const std::string& group, size_t index, std::pair<uint32_t, uint32_t>& numbers) {
+  auto key = std::make_tuple(group, tensor.numel(), int(tensor.scalar_type()), index);
+  {
+    std::lock_guard<std::mutex> lock(pen->mutex);
+    auto found = pen->buckets.find(key);
+    if (found != pen->buckets.end()) {
+      numbers = found->second;
+      return true;
+    }
+  }
+  Gil gil;
+  PyObject* told = nullptr;
+  PyObject* wrapped = THPVariable_Wrap(tensor);
+  if (wrapped) told = PyObject_CallMethod(pen->recorder, "name_bucket", "Ons", wrapped, Py_ssize_t(index), group.c_str());
+  Py_XDECREF(wrapped);
+  bool is_named = told && PyArg_ParseTuple(told, "II", &numbers.first, &numbers.second);
+  Py_XDECREF(told);
+  if (!is_named) {
+    give_up();
+    return false;
+  }
+  std::lock_guard<std::mutex> lock(pen->mutex);
+  pen->buckets[key] = numbers;
+  return true;
+}
+
+void buckets_are_over() {
+  std::vector<uint64_t> on_device;
+  {
+    std::lock_guard<std::mutex> lock(pen->mutex);
+    uint64_t over_ns = now_ns();
+    for (auto& each : pen->pending) {
+      if (each.tensor.is_cpu()) at(each.mark)->completed_ns = over_ns;
+      else on_device.push_back(each.mark);
+    }
+    pen->pending.clear();
+    pen->is_waiting = false;
+  }
+  if (on_device.empty()) return;
+  Gil gil;  // the host is past them; the GPU may not be
+  PyObject* marks = PyTuple_New(on_device.size());
+  for (size_t i = 0; marks && i < on_device.size(); ++i)
+    PyTuple_SET_ITEM(marks, i, PyLong_FromUnsignedLongLong(on_device[i]));
+  PyObject* done = marks ? PyObject_CallMethod(pen->recorder, "note_on_device", "(O)", marks) : nullptr;
+  if (!done) give_up();
+  Py_XDECREF(done);
+  Py_XDECREF(marks);
+}
+
+// Callbacks run at the end of backward, in their order. This one comes before the reducer's own, which waits for all
+// buckets; the one that it adds comes after it.
+void buckets_are_waited_for() {
+  {
+    std::lock_guard<std::mutex> lock(pen->mutex);
+    uint64_t waited_ns = now_ns();
+    for (auto& each : pen->pending) {
+      Record* record = at(each.mark);
+      record->waited_ns = waited_ns;
+      record->flags = each.flags | kWaited;
+      record->version_waited = version(each.tensor);
+    }
+    pen->is_waiting = !pen->pending.empty();
+  }
+  torch::autograd::Engine::get_default_engine().queue_callback(buckets_are_over);
+}
+
+int64_t enter_bucket(const at::Tensor& tensor, const std::string& group) {
+  size_t index;
+  {
+    std::lock_guard<std::mutex> lock(pen->mutex);
+    index = pen->pending.size();
+  }
+  std::pair<uint32_t, uint32_t> numbers;
+  if (!name_bucket(tensor, group, index, numbers)) return kNobody;
+  int64_t thread = 0;
+  if (!pthread_equal(pthread_self(), pen->main_thread)) {
+    Gil gil;
+    thread = thread_number();
+    if (thread < 0) {
+      give_up();
+      return kNobody;
+    }
+  }
+  Record record{};
+  record.op = pen->all_reduce;
+  record.flags = kAsync | kBucket;
+  record.group = numbers.first;
+  record.signature = numbers.second;
+  record.peer = -1;
+  record.thread = thread;
+  record.reduce = pen->sum;
+  record.version_issued = version(tensor);
+  record.size_bytes = tensor.nbytes();
+  std::lock_guard<std::mutex> lock(pen->mutex);
+  record.site = pen->phase_site;  // that of the backward that it is a part of
+  return write(record);
+}
+
+void all_reduce(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  auto below = keys & c10::after_autograd_keyset;
+  if (is_inside || !pen->is_on) {
+    op.redispatchBoxed(below, stack);
+    return;
+  }
+  size_t arguments = op.schema().arguments().size();
+  at::Tensor tensor = torch::jit::peek(*stack, 0, arguments).toTensorList().get(0);
+  auto group = torch::jit::peek(*stack, 1, arguments).toCustomClass<c10d::ProcessGroup>();
+  int64_t mark = enter_bucket(tensor, group->getGroupName());
+  op.redispatchBoxed(below, stack);
+  if (mark == kNobody) return;
+  bool is_first;
+  {
+    std::lock_guard<std::mutex> lock(pen->mutex);
+    at(mark)->issued_ns = now_ns();
+    is_first = pen->pending.empty();
+    pen->pending.push_back({uint64_t(mark), kAsync | kBucket, tensor});
+  }
+  if (!is_first) return;
+  try {
+    torch::autograd::Engine::get_default_engine().queue_callback(buckets_are_waited_for);
+  } catch (const std::exception&) {  // not in a backward: nobody tells us when it ends
+    std::lock_guard<std::mutex> lock(pen->mutex);
+    pen->pending.clear();
+  }
+}
+
+// What Python calls.
+
+PyObject* raise_errno() {
+  errno = pen->failed_errno;
+  pen->failed_errno = 0;
+  return PyErr_SetFromErrno(PyExc_OSError);
+}
+
+PyObject* py_begin(PyObject*, PyObject* args) {
+  PyObject *recorder, *map, *sorts;
+  unsigned long long first, capacity, count_at, counters_at, counters_count_at, most_counters, record_bytes;
+  int fd, phase_op, all_reduce_op, sum;
+  if (!PyArg_ParseTuple(args, "OOiKKKKKKKO!iii", &recorder, &map, &fd, &first, &capacity, &record_bytes, &count_at, &counters_at,
+                        &counters_count_at, &most_counters, &PyBytes_Type, &sorts, &phase_op, &all_reduce_op, &sum))
+    return nullptr;
+  if (record_bytes != sizeof(Record)) return PyErr_Format(PyExc_ValueError, "records of %llu bytes", record_bytes);
+  Py_buffer view;  // never released: what it shows is written to until the process ends
+  if (PyObject_GetBuffer(map, &view, PyBUF_WRITABLE)) return nullptr;
+  std::lock_guard<std::mutex> lock(pen->mutex);
+  Py_INCREF(recorder);
+  pen->recorder = recorder;
+  pen->map = static_cast<char*>(view.buf);
+  pen->fd = fd;
+  pen->first = pen->reserved_end = first;
+  pen->capacity = capacity;
+  pen->count_at = count_at;
+  pen->counters_at = counters_at;
+  pen->counters_count_at = counters_count_at;
+  pen->most_counters = most_counters;
+  auto* bytes = reinterpret_cast<const uint8_t*>(PyBytes_AS_STRING(sorts));
+  pen->sorts.assign(bytes, bytes + PyBytes_GET_SIZE(sorts));
+  pen->phase_op = phase_op;
+  pen->all_reduce = all_reduce_op;
+  pen->sum = sum;
+  pen->main_thread = pthread_self();
+  pen->count = pen->phase = pen->phase_site = pen->failed_errno = 0;
+  pen->seqs.clear();
+  pen->counters.clear();
+  pen->phases.clear();
+  pen->pending.clear();
+  pen->is_waiting = false;
+  pen->sites.clear();  // another ring has other numbers
+  pen->names.clear();
+  pen->threads.clear();
+  pen->buckets.clear();
+  pen->is_on = true;
+  Py_RETURN_NONE;
+}
+
+PyObject* py_stop(PyObject*, PyObject*) {
+  pen->is_on = false;
+  Py_RETURN_NONE;
+}
+
+// See every all_reduce that passes the autograd key, from now on.
+PyObject* py_watch_reducer(PyObject*, PyObject*) {
+  static std::vector<torch::Library>* libraries = nullptr;
+  try {
+    if (!libraries) {
+      libraries = new std::vector<torch::Library>;
+      for (auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
+        libraries->emplace_back(torch::Library::IMPL, "c10d", key, __FILE__, __LINE__);
+        libraries->back().impl("allreduce_", torch::CppFunction::makeFromBoxedFunction<&all_reduce>());
+      }
+    }
+  } catch (const std::exception& error) {
+    return PyErr_Format(PyExc_RuntimeError, "%s", error.what());
+  }
+  std::lock_guard<std::mutex> lock(pen->mutex);
+  pen->buckets.clear();  // a group of the same name may be another one by now
+  Py_RETURN_NONE;
+}
+
+PyObject* py_inside(PyObject*, PyObject* is) {
+  is_inside = is == Py_True;
+  Py_RETURN_NONE;
+}
+
+// op, flags, group, site, signature, peer, tag, thread, reduce, version, size_bytes
+PyObject* py_add(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  constexpr Py_ssize_t kFields = 11;
+  if (count != kFields) return PyErr_Format(PyExc_TypeError, "add takes %zd numbers", kFields);
+  long long field[kFields];
+  for (Py_ssize_t i = 0; i < kFields; ++i) {
+    field[i] = PyLong_AsLongLong(args[i]);
+    if (field[i] == -1 && PyErr_Occurred()) return nullptr;
+  }
+  Record record{};
+  record.op = field[0];
+  record.flags = field[1];
+  record.group = field[2];
+  record.site = field[3];
+  record.signature = field[4];
+  record.peer = field[5];
+  record.tag = field[6];
+  record.thread = field[7];
+  record.reduce = field[8];
+  record.version_issued = field[9];
+  record.size_bytes = field[10];
+  int64_t mark;
+  {
+    std::lock_guard<std::mutex> lock(pen->mutex);
+    mark = write(record);
+  }
+  if (mark == kNobody) return raise_errno();
+  return PyLong_FromLongLong(mark);
+}
+
+PyObject* py_site(PyObject*, PyObject*) {
+  int64_t number = site_number();
+  return number < 0 ? nullptr : PyLong_FromLongLong(number);
+}
+
+PyObject* py_completed(PyObject*, PyObject* mark) {
+  uint64_t place = PyLong_AsUnsignedLongLong(mark);
+  if (place == uint64_t(-1) && PyErr_Occurred()) return nullptr;
+  at(place)->completed_ns = now_ns();
+  Py_RETURN_NONE;
+}
+
+// name, and if it is no plain phase: op, expected
+PyObject* py_begin_phase(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (!pen->is_on) return PyLong_FromLong(kNobody);
+  if (count != 1 && count != 3) return PyErr_Format(PyExc_TypeError, "begin_phase takes a name, an op and a number");
+  int64_t op = count == 1 ? pen->phase_op : PyLong_AsLongLong(args[1]);
+  int64_t expected = count == 1 ? 0 : PyLong_AsLongLong(args[2]);
+  if ((op == -1 || expected == -1) && PyErr_Occurred()) return nullptr;
+  int64_t phase = phase_number(args[0]), site = phase < 0 ? -1 : site_number(), thread = site < 0 ? -1 : thread_number();
+  if (thread < 0) {
+    give_up();
+    return PyLong_FromLong(kNobody);
+  }
+  Record record{};
+  record.op = op;
+  record.site = site;
+  record.peer = -1;
+  record.thread = thread;
+  record.phase = phase;
+  record.size_bytes = expected;
+  int64_t mark;
+  {
+    std::lock_guard<std::mutex> lock(pen->mutex);
+    mark = write(record);
+    if (mark != kNobody) {
+      pen->phases[mark] = pen->phase;
+      pen->phase = phase;
+      pen->phase_site = site;
+    }
+  }
+  if (mark == kNobody) {
+    raise_errno();
+    give_up();
+  }
+  return PyLong_FromLongLong(mark);
+}
+
+PyObject* py_end_phase(PyObject*, PyObject* mark) {
+  int64_t place = PyLong_AsLongLong(mark);
+  if (place < 0) {
+    if (PyErr_Occurred()) return nullptr;
+    Py_RETURN_NONE;
+  }
+  std::lock_guard<std::mutex> lock(pen->mutex);
+  if (pen->is_on) {
+    auto found = pen->phases.find(place);
+    if (found != pen->phases.end()) {
+      pen->phase = found->second;
+      pen->phases.erase(found);
+    }
+    at(place)->completed_ns = now_ns();
+  }
+  Py_RETURN_NONE;
+}
+
+// The backward that they were a part of has failed.
+PyObject* py_fail_buckets(PyObject*, PyObject*) {
+  std::lock_guard<std::mutex> lock(pen->mutex);
+  for (auto& each : pen->pending) at(each.mark)->flags = each.flags | kFailed;
+  pen->pending.clear();
+  pen->is_waiting = false;
+  Py_RETURN_NONE;
+}
+
+PyObject* py_is_waiting(PyObject*, PyObject*) { return PyBool_FromLong(pen->is_waiting); }
+
+PyObject* py_count(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(pen->count); }
+
+#define FAST(name) reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(name))
+PyMethodDef methods[] = {
+    {"begin", py_begin, METH_VARARGS, "Write to this ring."},
+    {"stop", py_stop, METH_NOARGS, "Write no more."},
+    {"watch_reducer", py_watch_reducer, METH_NOARGS, "See the buckets of DDP."},
+    {"inside", py_inside, METH_O, "Whether this thread is in an op that Python has recorded."},
+    {"add", FAST(py_add), METH_FASTCALL, "Write a record; returns where it is."},
+    {"site", py_site, METH_NOARGS, "The number of the site that this is called from."},
+    {"completed", py_completed, METH_O, "An op is over."},
+    {"begin_phase", FAST(py_begin_phase), METH_FASTCALL, "A part of the program begins; returns its mark."},
+    {"end_phase", py_end_phase, METH_O, "It is over."},
+    {"fail_buckets", py_fail_buckets, METH_NOARGS, "The backward has failed."},
+    {"is_waiting", py_is_waiting, METH_NOARGS, "Whether a backward waits for its buckets."},
+    {"count", py_count, METH_NOARGS, "How many records have been written."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "pen", "The recorder's hand in C++.", -1, methods};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit_pen() { return PyModule_Create(&module); }

@@ -1,0 +1,142 @@
+"""The recorder's hand in C++ writes what the one in Python would have written."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollcall.explain.rings import read
+from rollcall.record import layout
+from rollcall.record.native import build, pen
+from tests.launch.conftest import Runner
+
+PROGRAM = """\
+import threading
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+layers = [torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10)]
+model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.02)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train():
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(8, 64)).square().mean().backward()
+        optimizer.step()
+
+
+def average(tensor):
+    dist.all_reduce(tensor)
+    return tensor / dist.get_world_size()
+
+
+train()
+for _ in range(2):
+    average(torch.ones(3))
+work = dist.all_reduce(torch.ones(2), async_op=True)
+work.wait()
+other = dist.new_group([0, 1])
+dist.broadcast(torch.ones(5), src=1, group=other)
+(dist.send if dist.get_rank() == 0 else dist.recv)(torch.ones(2), 1 - dist.get_rank())
+thread = threading.Thread(target=average, args=(torch.ones(4),))
+thread.start()
+thread.join()
+try:
+    model(torch.ones(8, 64)).square().mean().register_hook(lambda grad: 1 / 0)
+    dist.all_reduce(torch.ones(1))
+finally:
+    dist.barrier()
+"""
+MOMENTS = ("entered_ns", "issued_ns", "completed_ns", "waited_ns")
+is_built = pytest.mark.skipif(pen is None, reason="needs `python -m rollcall.record.native`, which compiles it")
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    return Runner(tmp_path)
+
+
+def _recorded(runner: Runner, is_native: bool) -> list[tuple[np.ndarray, list[object]]]:
+    """Of each rank, the records without samples, which come when they come; and the names."""
+    runner.env["ROLLCALL_NATIVE"] = str(int(is_native))
+    ran = runner("run", "-n", 2, "script.py")
+    assert ran.code == 0, ran.err
+    rings = [read(path) for path in sorted(runner.latest().glob("rings/attempt-0/*.ring"))]
+    return [(ring.records[ring.records["op"] != layout.OP["sample"]], list(ring.names)) for ring in rings]
+
+
+@is_built
+def test_it_writes_what_python_writes(runner: Runner) -> None:
+    """Every field of every record of a DDP training with all sorts of ops; of moments, whether they were noted."""
+    runner.script(PROGRAM)
+    ours, pythons = _recorded(runner, True), _recorded(runner, False)
+    assert len(ours) == len(pythons) == 2
+    for (swift, swift_names), (plain, plain_names) in zip(ours, pythons, strict=True):
+        assert {kind for kind, *_ in swift_names} >= {"group", "site", "signature", "phase"}
+        for field in plain.dtype.names or ():
+            if field in MOMENTS:
+                assert ((swift[field] > 0) == (plain[field] > 0)).all(), field
+            elif field == "number":  # samples are counted, too
+                assert (np.diff(swift[field].astype(np.int64)) > 0).all()
+            else:
+                assert _named(swift, swift_names, field) == _named(plain, plain_names, field), field
+
+
+def _named(records: np.ndarray, names: list[object], field: str) -> list[object]:
+    """Names in place of their numbers, which depend on what was seen first."""
+    by_number = {number: value for _, number, value in names}  # type: ignore[misc]
+    is_name = field in ("group", "site", "signature", "phase")
+    return [by_number.get(value, value) if is_name else value for value in records[field].tolist()]
+
+
+WRAP = """\
+import sys
+from pathlib import Path
+from rollcall.record import layout
+from rollcall.record.native import pen
+from rollcall.record.native.ring import SwiftRing
+from rollcall.record.ring import Ring
+
+made = SwiftRing if sys.argv[2] == "swift" else Ring
+small = layout.RECORDS_AT + 20 * layout.RECORD.size
+ring = made(Path(sys.argv[1]), rank=0, world_size=1, attempt=0, host="here", size_bytes=small)
+if made is SwiftRing:
+    ring.attach(ring)
+ops = [layout.OP[name] for name in ("all_reduce", "send", "phase")]
+for number in range(50):
+    at = ring.add(ops[number % 3], group=1 + number % 2, size_bytes=number)
+    assert ring.newest() == (number + 1, at)
+"""
+
+
+@is_built
+def test_it_wraps_as_python_does(tmp_path: Path) -> None:
+    """The newest records are there, and what was overwritten is in the counters."""
+    read_back = []
+    for way in ("swift", "plain"):
+        path = tmp_path / f"{way}.ring"
+        subprocess.run([sys.executable, "-c", WRAP, str(path), way], check=True, timeout=60)
+        ring = read(path)
+        records = ring.records.copy()
+        records["entered_ns"] = 0
+        read_back.append((ring.header.count, records.tolist(), ring.counters))
+    assert read_back[0] == read_back[1]
+    assert read_back[0][0] == 50
+
+
+def test_it_is_not_built_without_a_compiler(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence, and recording goes on in Python."""
+    monkeypatch.setattr(build, "target", lambda: Path("/nowhere/pen.so"))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert build.main() == 1
+    assert capsys.readouterr().err == (
+        "rollcall: there is no C++ compiler: install g++, or go on without, and Python records\n"
+    )
