@@ -1,6 +1,6 @@
 """Starting ranks. The files, in the order in which a run passes through them:
 
-start       starts an agent on this machine, before anything else
+start       starts an agent on this machine, before anything else (child: its process)
 options     the command line → a plan (hosting: which hosts); elsewhere: → a job for a scheduler
 plan        what runs where; hosts lists them, devices counts slots
 launcher    shows what the ranks say (console, report), passes signals on; runs keeps the folder; watched: who looks on

@@ -3,6 +3,7 @@
 It never changes the program: if it fails, it turns itself off with one line, and the op goes on.
 """
 
+import importlib
 import os
 import socket
 import sys
@@ -287,6 +288,13 @@ def _spans(ranks: list[int]) -> list[int | list[int]]:
 
 
 _recorder: Recorder | None = None
+
+
+def prepare() -> None:
+    """What is done once for all ranks, before they are forked."""
+    hooks.put_up()
+    if pen is not None:
+        importlib.import_module("rollcall.record.native.recorder")
 
 
 def begin(folder: Path, rank: int, world_size: int, attempt: int) -> Recorder:

@@ -171,8 +171,7 @@ def _import_once(plan: Plan) -> None:
     for name in preload.of_torch(plan):
         importlib.import_module(name)
     if plan.record:
-        importlib.import_module("rollcall.record.recorder")
-        importlib.import_module("rollcall.record.hooks").put_up()  # once for all ranks
+        importlib.import_module("rollcall.record.recorder").prepare()
     first = str(folder_of(plan.program, plan.cwd))
     sys.path.insert(0, first)  # the user's modules are found where the program would find them
     for name in plan.preload:

@@ -17,12 +17,10 @@ from rollcall.record.native import build
 
 
 def _load() -> Any:
-    """The module, or None."""
+    """The module, or None. torch is there by then, whose libraries are the pen's, too."""
     path = build.target()
     if os.environ.get("ROLLCALL_NATIVE") == "0" or not path.exists():
         return None
-    import torch  # noqa: F401  (its libraries are the pen's)
-
     spec = importlib.util.spec_from_file_location("rollcall.record.native.pen", path)
     if spec is None or spec.loader is None:
         return None

@@ -1,13 +1,11 @@
 """Compiling pen.cpp, which takes half a minute, for this torch and this Python."""
 
 import hashlib
-import importlib.metadata
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
-import sysconfig
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from rollcall.errors import RollcallError
@@ -19,7 +17,9 @@ _LIBRARIES = ("c10", "torch_cpu", "torch_python")
 
 def target() -> Path:
     """Where it is, or would be: another torch, Python or source has another name."""
-    fits = f"{importlib.metadata.version('torch')} {sysconfig.get_config_var('SOABI')}".encode()
+    import torch
+
+    fits = f"{torch.__version__} {EXTENSION_SUFFIXES[0]}".encode()
     return _HERE / f"pen-{hashlib.sha256(fits + _SOURCE.read_bytes()).hexdigest()[:16]}.so"
 
 
@@ -44,16 +44,17 @@ def build() -> Path:
 
 
 def _words(out: Path) -> list[str]:
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:
-        raise RollcallError("torch is not installed: pen.cpp is compiled against it")
-    torch = Path(found.origin).parent
-    include = torch / "include"
+    import sysconfig
+
+    import torch
+
+    home = Path(torch.__file__).parent
+    include = home / "include"
     return [
         *("-O2", "-fPIC", "-shared", "-std=c++20", "-fvisibility=hidden"),
         *(f"-I{folder}" for folder in (include, include / "torch/csrc/api/include", sysconfig.get_path("include"))),
         str(_SOURCE),
-        *("-o", str(out), f"-L{torch / 'lib'}", *(f"-l{name}" for name in _LIBRARIES)),
+        *("-o", str(out), f"-L{home / 'lib'}", *(f"-l{name}" for name in _LIBRARIES)),
     ]
 
 

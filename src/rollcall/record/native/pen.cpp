@@ -4,7 +4,7 @@
 // time. record/pen.py says the same in Python, for machines without a compiler; record/layout.py is the format.
 //
 // Two rules keep it from waiting for itself: the mutex is held for a few stores only, and nobody asks for the
-// interpreter (or lets go of it) while holding it.
+// interpreter (or lets go of it) while holding it. To let go of a tensor may be to ask for it.
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -92,7 +92,7 @@ struct Pen {
   pthread_t main_thread{};
   std::unordered_map<PyObject*, bool> is_users;
   std::unordered_map<Places, uint32_t, PlacesHash> sites;
-  std::unordered_map<PyObject*, uint32_t> names;
+  std::unordered_map<std::string, uint32_t> phase_numbers;
   std::unordered_map<pthread_t, uint32_t> threads;
   std::map<std::tuple<std::string, int64_t, int, size_t>, std::pair<uint32_t, uint32_t>> buckets;
 };
@@ -240,13 +240,14 @@ int64_t site_number() {
 }
 
 int64_t phase_number(PyObject* name) {
-  auto found = pen->names.find(name);
-  if (found != pen->names.end()) return found->second;
+  Py_ssize_t length;
+  const char* text = PyUnicode_AsUTF8AndSize(name, &length);
+  if (!text) return -1;
+  std::string key(text, length);
+  auto found = pen->phase_numbers.find(key);
+  if (found != pen->phase_numbers.end()) return found->second;
   int64_t number = ask("name_phase", name);
-  if (number >= 0) {
-    Py_INCREF(name);
-    pen->names[name] = number;
-  }
+  if (number >= 0) pen->phase_numbers[key] = number;
   return number;
 }
 
@@ -290,17 +291,21 @@ bool name_bucket(const at::Tensor& tensor, const std::string& group, size_t inde
   return true;
 }
 
+// What was on its way, and is no more.
+std::vector<Pending> take_pending() {
+  std::vector<Pending> taken;
+  std::lock_guard<std::mutex> lock(pen->mutex);
+  taken.swap(pen->pending);
+  pen->is_waiting = false;
+  return taken;
+}
+
 void buckets_are_over() {
   std::vector<uint64_t> on_device;
-  {
-    std::lock_guard<std::mutex> lock(pen->mutex);
-    uint64_t over_ns = now_ns();
-    for (auto& each : pen->pending) {
-      if (each.tensor.is_cpu()) at(each.mark)->completed_ns = over_ns;
-      else on_device.push_back(each.mark);
-    }
-    pen->pending.clear();
-    pen->is_waiting = false;
+  uint64_t over_ns = now_ns();
+  for (auto& each : take_pending()) {
+    if (each.tensor.is_cpu()) at(each.mark)->completed_ns = over_ns;
+    else on_device.push_back(each.mark);
   }
   if (on_device.empty()) return;
   Gil gil;  // the host is past them; the GPU may not be
@@ -385,8 +390,7 @@ void all_reduce(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
   try {
     torch::autograd::Engine::get_default_engine().queue_callback(buckets_are_waited_for);
   } catch (const std::exception&) {  // not in a backward: nobody tells us when it ends
-    std::lock_guard<std::mutex> lock(pen->mutex);
-    pen->pending.clear();
+    take_pending();
   }
 }
 
@@ -408,6 +412,7 @@ PyObject* py_begin(PyObject*, PyObject* args) {
   if (record_bytes != sizeof(Record)) return PyErr_Format(PyExc_ValueError, "records of %llu bytes", record_bytes);
   Py_buffer view;  // never released: what it shows is written to until the process ends
   if (PyObject_GetBuffer(map, &view, PyBUF_WRITABLE)) return nullptr;
+  take_pending();
   std::lock_guard<std::mutex> lock(pen->mutex);
   Py_INCREF(recorder);
   pen->recorder = recorder;
@@ -429,10 +434,8 @@ PyObject* py_begin(PyObject*, PyObject* args) {
   pen->seqs.clear();
   pen->counters.clear();
   pen->phases.clear();
-  pen->pending.clear();
-  pen->is_waiting = false;
   pen->sites.clear();  // another ring has other numbers
-  pen->names.clear();
+  pen->phase_numbers.clear();
   pen->threads.clear();
   pen->buckets.clear();
   pen->is_on = true;
@@ -566,10 +569,7 @@ PyObject* py_end_phase(PyObject*, PyObject* mark) {
 
 // The backward that they were a part of has failed.
 PyObject* py_fail_buckets(PyObject*, PyObject*) {
-  std::lock_guard<std::mutex> lock(pen->mutex);
-  for (auto& each : pen->pending) at(each.mark)->flags = each.flags | kFailed;
-  pen->pending.clear();
-  pen->is_waiting = false;
+  for (auto& each : take_pending()) at(each.mark)->flags = each.flags | kFailed;
   Py_RETURN_NONE;
 }
 
