@@ -49,7 +49,7 @@ def follow(plan: Plan, agent: Agent) -> int:
     """Follow a run on this machine to its end; the exit code is that of the first rank to fail."""
     plan, folder = RunFolder.begin(plan, command_line())
     crew = Crew([Host("this host", plan.slots)], lambda members, connected: None, say)
-    crew.adopt(Line(os.fdopen(agent.reader_fd, "rb"), os.fdopen(agent.writer_fd, "wb"), agent.process, greets=False))
+    crew.adopt(Line(agent.reader, agent.writer, agent.process, greets=False))
     crew.send_all(Order(plan.to_dict(), str(folder.path), agent.stdin_fd, impatient_env()))
     return _Run(plan, folder, crew).to_the_end()
 

@@ -28,7 +28,8 @@ class Agent:
     to the ranks."""
 
     def __init__(self, pid: int, writer_fd: int, reader_fd: int, stdin_fd: int) -> None:
-        self._pid, self.writer_fd, self.reader_fd, self.stdin_fd = pid, writer_fd, reader_fd, stdin_fd
+        self.writer, self.reader = os.fdopen(writer_fd, "wb"), os.fdopen(reader_fd, "rb")
+        self._pid, self.stdin_fd = pid, stdin_fd
         self._process: Child | None = None
 
     @property
@@ -39,8 +40,13 @@ class Agent:
         return self._process
 
     def end(self) -> None:
+        import contextlib
+
         self.process.kill()
         self.process.wait()
+        self.reader.close()
+        with contextlib.suppress(OSError):  # it had no time to read all
+            self.writer.close()
         os.close(self.stdin_fd)
 
 
@@ -84,7 +90,7 @@ def _give_way(agent: Agent) -> None:
     if len(os.sched_getaffinity(0)) <= _FEW_CORES:
         import select
 
-        select.select([agent.reader_fd], [], [], _PATIENCE_S)
+        select.select([agent.reader], [], [], _PATIENCE_S)
 
 
 def _import_gently() -> None:

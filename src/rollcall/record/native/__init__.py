@@ -1,4 +1,4 @@
-"""The recorder's hand in C++: a tenth of the time for each phase and each bucket of DDP, half of it for other ops.
+"""The recorder's hand in C++: a tenth of the time for each phase of a DDP step, two thirds of it for an op.
 
 It is built once per environment, by `python -m rollcall.record.native`, since it must fit torch to the byte. Where that
 has not been done, or there was no compiler, Python does the same. ROLLCALL_NATIVE=0 has it so, too.

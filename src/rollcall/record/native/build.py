@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -44,8 +45,6 @@ def build() -> Path:
 
 
 def _words(out: Path) -> list[str]:
-    import sysconfig
-
     import torch
 
     home = Path(torch.__file__).parent
