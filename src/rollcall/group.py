@@ -25,6 +25,7 @@ from rollcall.attendance import FAREWELL_S, Verdict, call_roll, fill_card, say_g
 from rollcall.env import Place
 from rollcall.errors import UsageError, WorldError, say, speak_plainly
 from rollcall.logs import console_logger
+from rollcall.partings import settle
 from rollcall.stores import Meeting, Spot, meet_alone, meet_in_file, meet_over_tcp
 from rollcall.waiting import run_within
 from rollcall.world import RankInfo, World, get_hostname, get_process_id
@@ -305,6 +306,7 @@ class Exit:
             group.abort()  # a flush would wait for ranks that are gone
         groups = [weakref.ref(each) for each in self._list_groups()]
         del group  # the last reference goes here, in this thread: gloo's destructor waits for pending ops
+        settle()
         dist.destroy_process_group()
         _keep_for_now([each for each in (ref() for ref in groups) if each is not None])
 

@@ -8,6 +8,8 @@ import os
 import socket
 import sys
 import threading
+import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,8 @@ from rollcall.record.sampler import Sampler
 # Looked up once: they are used for every op.
 _getframe, _get_ident, _chain = sys._getframe, threading.get_ident, sites.chain
 _MOST_TEXT = 500
-_Group = tuple[int, list[int]]  # its number, its ranks
+# Its number, its ranks, and how we hear of its end: a group that is destroyed must go, with its threads.
+_Group = tuple[int, list[int], weakref.ref[Any] | None]
 
 
 class Recorder:
@@ -35,7 +38,7 @@ class Recorder:
         self._device = DeviceClock(ring)
         self._sampler: Sampler | None = None
         self._lock = threading.RLock()  # a signal's handler may communicate, too
-        self._groups: dict[Any, _Group] = {}
+        self._groups: dict[int, _Group] = {}  # by id
         self._sites: dict[sites.Places, int] = {}
         self._signatures = ring.numbers("signature")
         self._seen: dict[int, tuple[int, Any]] = {}  # by mark: its flags, and the tensor whose version counts
@@ -61,7 +64,7 @@ class Recorder:
             return NOBODY
         try:
             with self._lock:
-                number, ranks = self._groups.get(group) or self._group(group)
+                number, ranks, _ = self._groups.get(id(group)) or self._group(group)
                 tensors, peer, tag, reduce, splits, flags = seen
                 if peer >= 0 and peer < len(ranks):
                     peer = ranks[peer]
@@ -203,17 +206,20 @@ class Recorder:
 
     def _group(self, group: Any) -> _Group:
         if group is STRANGE:
-            ranks, name = [], layout.STRANGE_GROUP
-        elif isinstance(group, tuple):  # new_group, where only the members call it
-            ranks, name = list(group), "new group"
-        elif group is None:  # init_process_group, new_group: of all ranks
-            ranks, name = list(range(self._world_size)), "world"
-        else:
-            ranks, name = members(group), str(group.group_name)
-            self._sample()
-        number = self._ring.name("group", (name, tuple(ranks)), {"name": name, "ranks": _spans(ranks)})
-        self._groups[group] = found = number, ranks
+            return self._named(layout.STRANGE_GROUP, []), [], None
+        if isinstance(group, tuple):  # new_group, where only the members call it
+            return self._named("new group", group), list(group), None
+        if group is None:  # init_process_group, new_group: of all ranks
+            ranks = list(range(self._world_size))
+            return self._named("world", ranks), ranks, None
+        self._sample()
+        ranks, key = members(group), id(group)
+        end = weakref.ref(group, lambda _: self._groups.pop(key, None))
+        self._groups[key] = found = self._named(str(group.group_name), ranks), ranks, end
         return found
+
+    def _named(self, group: str, ranks: Sequence[int]) -> int:
+        return self._ring.name("group", (group, tuple(ranks)), {"name": group, "ranks": _spans(ranks)})
 
     def _sample(self) -> None:
         """Not before there is a group: until then, a program that forks may still be one without threads."""
@@ -276,7 +282,7 @@ def _version(tensor: Any) -> int:
         return 0
 
 
-def _spans(ranks: list[int]) -> list[int | list[int]]:
+def _spans(ranks: Sequence[int]) -> list[int | list[int]]:
     """Ranks that follow each other as [first, last]: a name must not grow with the world."""
     spans: list[list[int]] = []
     for rank in ranks:

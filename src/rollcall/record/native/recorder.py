@@ -47,7 +47,7 @@ class SwiftRecorder(Recorder):
         """The numbers of its group and its signature."""
         with self._lock:
             found: Any = distributed_c10d._resolve_process_group(GroupName(group))
-            number, _ = self._groups.get(found) or self._group(found)
+            number, *_ = self._groups.get(id(found)) or self._group(found)
             seen = Seen((tensor,), splits=("bucket", index), flags=layout.ASYNC | layout.BUCKET)
             return number, self._signature((tensor.shape, tensor.dtype, seen.splits, 0), seen)
 

@@ -1,0 +1,59 @@
+"""Programs that leave a group as soon as their last step is over."""
+
+import pytest
+
+from tests.said import said
+
+from .conftest import Runner
+
+# The model goes after its group, as it does where `main` ends with destroy_process_group.
+ENDS_AT_ONCE = """\
+import os, torch, torch.distributed as dist
+from torch import nn
+
+def train(store):
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])
+    )
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(64, 64)).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+for number in range(15):
+    train(os.path.abspath(f"store-{number}"))
+"""
+
+
+@pytest.mark.parametrize("options", [["--no-record"], []], ids=["bare", "recorded"])
+def test_a_program_ends_right_after_its_last_step(rollcall: Runner, options: list[str]) -> None:
+    """Fifteen times in each rank; torch alone hangs in the first few."""
+    rollcall.script(ENDS_AT_ONCE)
+    ran = rollcall("run", "-n", 2, *options, "--timeout", 60, "script.py")
+    assert (ran.code, ran.err) == (0, "")
+
+
+DESTROYS_GROUPS = """\
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+
+def use_a_group():
+    group = dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(1), group=group)
+    dist.destroy_process_group(group)
+
+use_a_group()
+before = len(os.listdir("/proc/self/task"))
+for _ in range(3):
+    use_a_group()
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+def test_a_group_that_is_destroyed_goes_with_its_threads(rollcall: Runner) -> None:
+    """Recording it does not keep it."""
+    rollcall.script(DESTROYS_GROUPS)
+    assert said(rollcall("run", "-n", 2, "script.py").out) == {"0": [0, 1]}
