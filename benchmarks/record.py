@@ -11,7 +11,7 @@ Measures, in one run on this machine and always in turn with and without, what r
 Only the ratios can be compared between machines, and only if nothing else runs. All of it takes about ten minutes on
 two cores. A part of it: --only op. A quick look at whether everything works:
 
-    --op-blocks 10 --op-repeats 2 --step-blocks 4 --step-repeats 1 --hang-repeats 1
+    --op-blocks 10 --op-repeats 2 --step-blocks 4 --step-pairs 5 --step-repeats 1 --hang-repeats 1
 
 On a machine with a GPU that has torch and nothing else:
 
@@ -41,7 +41,8 @@ def read_options() -> argparse.Namespace:
     add = options.add_argument
     add("--op-blocks", type=count, default=300, help="op: blocks of 200 all_reduces of each process (300)")
     add("--op-repeats", type=count, default=9, help="op: processes of each way (9)")
-    add("--step-blocks", type=count, default=200, help="step: blocks of steps in each run, in turn (200)")
+    add("--step-blocks", type=count, default=100, help="step: blocks of steps in each run, in turn (100)")
+    add("--step-pairs", type=count, default=600, help="step: pairs of blocks in one process, with and without (600)")
     add("--step-repeats", type=count, default=5, help="step, gpu: runs of each way (5)")
     add("--hang-repeats", type=count, default=3, help="hang: runs (3)")
     add("--timeout-s", type=float, default=300.0, help="the longest that any command may take (300)")

@@ -31,6 +31,15 @@ def train():
         optimizer.step()
 
 
+def evaluate(deep):
+    if deep:
+        evaluate(deep - 1)
+    elif dist.get_rank():
+        model(torch.ones(8, 64))
+    else:
+        model(torch.ones(8, 64)); model(torch.ones(4, 64))
+
+
 def average(tensor):
     dist.all_reduce(tensor)
     return tensor / dist.get_world_size()
@@ -39,12 +48,16 @@ def average(tensor):
 train()
 for _ in range(2):
     average(torch.ones(3))
+with torch.no_grad():
+    for deep in (0, 0, 1, 12, 1, 0):  # phases that begin where the last one did, and elsewhere
+        evaluate(deep)
+    evaluate(0)
 work = dist.all_reduce(torch.ones(2), async_op=True)
 work.wait()
 other = dist.new_group([0, 1])
 dist.broadcast(torch.ones(5), src=1, group=other)
 (dist.send if dist.get_rank() == 0 else dist.recv)(torch.ones(2), 1 - dist.get_rank())
-thread = threading.Thread(target=average, args=(torch.ones(4),))
+thread = threading.Thread(target=lambda: (average(torch.ones(4)), torch.no_grad()(evaluate)(0)))
 thread.start()
 thread.join()
 try:

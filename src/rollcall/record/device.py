@@ -28,6 +28,10 @@ class DeviceClock:
             event.record()
             self._pending.append((marks, event))
 
+    @property
+    def is_used(self) -> bool:
+        return self._base is not None or bool(self._pending)
+
     def settle(self) -> None:
         """Write down what is over by now. Called from the sampler's thread, and once at the end."""
         while self._pending and self._pending[0][1].query():

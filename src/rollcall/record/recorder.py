@@ -224,9 +224,7 @@ class Recorder:
     def _sample(self) -> None:
         """Not before there is a group: until then, a program that forks may still be one without threads."""
         if self._sampler is None:
-            self._sampler = Sampler(
-                self._ring, self._lock, self._main, self._number, self._is_in_op, self._device.settle
-            )
+            self._sampler = Sampler(self._ring, self._lock, self._main, self._number, self._is_in_op, self._device)
             self._sampler.start()
 
     def _is_in_op(self) -> bool:

@@ -1,5 +1,6 @@
 """Writing a ring. What is in the map when a process dies, by whatever signal, is in the file."""
 
+import _thread
 import errno
 import json
 import mmap
@@ -61,6 +62,8 @@ class Ring:
         # By group, and by sort: how many ops it has had.
         self._seqs: defaultdict[int, list[int]] = defaultdict(lambda: [0] * layout.MOST_SORTS)
         self.phase = 0  # that ops are in now
+        self._nap = _thread.allocate_lock()
+        self._nap.acquire()
 
     def _reserve(self, region: int, end: int) -> None:
         """Have room on the disk before it is written to: on a full one, a write to the map would kill the process.
@@ -145,6 +148,13 @@ class Ring:
         """How long ago the newest record was last written to."""
         _, entered_ns, _, completed_ns, *_ = layout.RECORD.unpack_from(self._map, self.newest()[1])
         return monotonic_ns() - int(max(entered_ns, completed_ns))
+
+    def rest(self, seconds: float, idle_ns: int, is_brief: bool) -> None:
+        """Until it may be time to see where the rank is, or somebody wakes us. Python looks each time, brief or not."""
+        self._nap.acquire(timeout=seconds)
+
+    def wake(self) -> None:
+        self._nap.release()
 
     def is_in_op(self) -> bool:
         """Whether the newest record is of an op that blocks its rank."""

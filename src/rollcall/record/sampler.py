@@ -11,6 +11,7 @@ from threading import RLock
 from types import FrameType
 
 from rollcall.record import layout, sites
+from rollcall.record.device import DeviceClock
 from rollcall.record.ring import Ring
 
 _EVERY_S = 0.02
@@ -28,16 +29,15 @@ class Sampler:
         main: int,
         number: Callable[[sites.Places], int],
         is_in_op: Callable[[], bool],
-        settle: Callable[[], None],
+        device: DeviceClock,
     ) -> None:
         self._ring, self._lock, self._main = ring, lock, main
-        self._number, self._is_in_op, self._settle = number, is_in_op, settle
+        self._number, self._is_in_op, self._device = number, is_in_op, device
         self._is_on = True
-        self._rest, self._end = _thread.allocate_lock(), _thread.allocate_lock()
+        self._end = _thread.allocate_lock()
         self._sample: tuple[int, tuple[int, int]] = (0, (0, 0))  # the newest sample, and what it is of
 
     def start(self) -> None:
-        self._rest.acquire()
         self._end.acquire()
         # Not a threading.Thread: the program may count those.
         _thread.start_new_thread(self._look_on, ())
@@ -47,14 +47,14 @@ class Sampler:
         """Returns when the thread looks no more."""
         if self._is_on:
             self._is_on = False
-            self._rest.release()
+            self._ring.wake()
             self._end.acquire(timeout=_END_S)
 
     def _look_on(self) -> None:
         try:
             while self._is_on:
-                self._rest.acquire(timeout=_EVERY_S)
-                self._settle()
+                self._ring.rest(_EVERY_S, _IDLE_NS, is_brief=self._device.is_used)
+                self._device.settle()
                 self._look()
         except Exception:  # its disk is full: nobody needs samples then
             self._is_on = False

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
 _OURS = str(Path(__file__).parents[1]) + "/"
+_FLOOR = f"{_OURS}launch/host/rank.py"  # runs the user's program: what lies under it is not theirs
 _LESSONS = (f"{_OURS}demo/", f"{_OURS}lab/")  # programs like a user's, that come with us
 _PYTHON = tuple(
     {path.rstrip("/") + "/" for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")) if path}
@@ -27,6 +28,11 @@ Places = tuple[int, ...]
 def look_at(code: CodeType) -> tuple[CodeType, bool]:
     found = _seen[id(code)] = (code, is_users_file(code.co_filename))
     return found
+
+
+def kind(code: CodeType) -> int:
+    """As the pen has it: 1 is the user's, 2 the floor that their program stands on, 0 all else."""
+    return 2 if code.co_filename == _FLOOR else int(look_at(code)[1])
 
 
 def is_users_file(name: str) -> bool:

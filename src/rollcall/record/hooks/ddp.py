@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from rollcall.record.hooks.arguments import REDUCE
 from rollcall.record.hooks.groups import inside
-from rollcall.record.hooks.listener import NOBODY, Seen, Told
+from rollcall.record.hooks.listener import NOBODY, PHASE, Seen, Told
 from rollcall.record.hooks.replacing import during, replace
 from rollcall.record.layout import ASYNC, BUCKET, OP
 from rollcall.record.native import pen
@@ -49,28 +49,28 @@ def _watch() -> None:
     if not _marks:
         _marks.append({})
         replace(torch.autograd, "backward", _backward)
-        register_optimizer_step_pre_hook(_step_begins)
-        register_optimizer_step_post_hook(_step_ends)
+        register_optimizer_step_pre_hook(_step_begins if pen is None else pen.step_begins)
+        register_optimizer_step_post_hook(_step_ends if pen is None else pen.step_ends)
 
 
 _marks: list[dict[int, int]] = []  # by the id of an optimizer, that of its step
 
 
 def _step_begins(optimizer: Any, *_: Any) -> None:
-    _marks[0][id(optimizer)] = Told.listener.begin_phase("step")
+    _marks[0][id(optimizer)] = _begin_phase("step")
 
 
 def _step_ends(optimizer: Any, *_: Any) -> None:
-    Told.listener.end_phase(_marks[0].pop(id(optimizer), NOBODY))
+    _end_phase(_marks[0].pop(id(optimizer), NOBODY))
 
 
 def _forward(original: Any) -> Any:
     def forward(ddp: Any, *args: Any, **kwargs: Any) -> Any:
-        mark = Told.listener.begin_phase("forward", _FORWARD, _expected(ddp))
+        mark = _begin_phase("forward", _FORWARD, _expected(ddp))
         try:
             return original(ddp, *args, **kwargs)
         finally:
-            Told.listener.end_phase(mark)
+            _end_phase(mark)
 
     return forward
 
@@ -82,13 +82,16 @@ def _expected(ddp: Any) -> int:
     """How many gradients the reducer will average after this forward: 0 where it will not, or where others do it."""
     if not (ddp.require_backward_grad_sync and torch.is_grad_enabled()) or ddp._comm_hooks:
         return 0
-    elements = _elements.get(ddp)
-    if elements is None:
-        elements = _elements[ddp] = sum(p.numel() for p in ddp._module_parameters if p.requires_grad)
-    return elements
+    return (_elements.get(id(ddp)) or _count(ddp))[0]
 
 
-_elements: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+def _count(ddp: Any) -> tuple[int, Any]:
+    key, elements = id(ddp), sum(p.numel() for p in ddp._module_parameters if p.requires_grad)
+    _elements[key] = found = (elements, weakref.ref(ddp, lambda _: _elements.pop(key, None)))
+    return found
+
+
+_elements: dict[int, tuple[int, Any]] = {}  # by id, as long as the module lives: a WeakKeyDictionary takes longer
 
 
 class _Reducer:
@@ -150,16 +153,27 @@ class _Reducer:
 
 def _backward(original: Any) -> Any:
     def backward(*args: Any, **kwargs: Any) -> Any:
-        mark = Told.listener.begin_phase("backward")
+        mark = _begin_phase("backward")
         try:
             return original(*args, **kwargs)
         except BaseException:
             _fail_buckets()
             raise
         finally:
-            Told.listener.end_phase(mark)
+            _end_phase(mark)
 
     return backward
 
 
+def _begin(name: str, op: int = PHASE, expected: int = 0) -> int:
+    return Told.listener.begin_phase(name, op, expected)
+
+
+def _end(mark: int) -> None:
+    Told.listener.end_phase(mark)
+
+
+# The pen needs no listener: it knows by itself whether it is to write, and every look-up counts where caches are cold.
+_begin_phase = _begin if pen is None else pen.begin_phase
+_end_phase = _end if pen is None else pen.end_phase
 _fail_buckets = _Reducer.fail if pen is None else pen.fail_buckets

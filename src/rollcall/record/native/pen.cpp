@@ -13,8 +13,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -34,6 +37,8 @@ constexpr uint16_t kAsync = 1, kFailed = 2, kWaited = 4, kBucket = 8;
 constexpr uint64_t kChunkBytes = 64 << 10;
 constexpr size_t kMostFrames = 8;
 constexpr int64_t kNobody = -1;
+constexpr uint8_t kEvent = 2;  // the sort of what is no op: layout.py
+constexpr int kUsers = 1, kFloor = 2;  // kinds of code: sites.py
 
 struct Record {
   uint64_t number, entered_ns, issued_ns, completed_ns, waited_ns;
@@ -64,6 +69,11 @@ struct PlacesHash {
   }
 };
 
+struct Trail {  // all frames from where a phase began outwards, the user's or not, and what site that is
+  Places frames;
+  uint32_t site = 0;
+};
+
 struct Pending {  // a bucket on its way
   uint64_t mark;
   uint16_t flags;
@@ -90,11 +100,17 @@ struct Pen {
   // What Python has said by now; used with the interpreter held, but for the buckets.
   PyObject* recorder = nullptr;
   pthread_t main_thread{};
-  std::unordered_map<PyObject*, bool> is_users;
+  std::unordered_map<PyObject*, uint8_t> kinds;  // of codes
   std::unordered_map<Places, uint32_t, PlacesHash> sites;
+  std::unordered_map<uint32_t, Trail> trails;  // by phase: the newest
+  std::unordered_map<PyObject*, int64_t> steps;  // by optimizer: the mark of its step
   std::unordered_map<std::string, uint32_t> phase_numbers;
   std::unordered_map<pthread_t, uint32_t> threads;
   std::map<std::tuple<std::string, int64_t, int, size_t>, std::pair<uint32_t, uint32_t>> buckets;
+  // The sampler's.
+  std::mutex nap_mutex;
+  std::condition_variable woken;
+  bool is_woken = false;
 };
 
 Pen* const pen = new Pen;  // never destroyed: threads may outlive everything else
@@ -125,7 +141,7 @@ bool reserve(uint64_t end) {
 
 // Sum up the op that is about to be overwritten.
 void fold(const Record& old) {
-  if (pen->sorts[old.op] == 2) return;
+  if (pen->sorts[old.op] == kEvent) return;
   auto key = std::make_pair(old.group, old.op);
   auto found = pen->counters.find(key);
   if (found == pen->counters.end()) {
@@ -196,36 +212,53 @@ int64_t thread_number() {
   return number;
 }
 
-// The user's frames from here outwards, innermost first; without any, the outermost frame.
-int64_t site_number() {
-  Places places;
-  places.reserve(2 * kMostFrames);
+// Frames from here outwards, as long as `visit(code, instruction)` says so.
+template <typename Visit>
+void walk(Visit visit) {
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
-  uintptr_t outermost[2] = {0, 0};
-  while (frame && places.size() < 2 * kMostFrames) {
-    auto* code = reinterpret_cast<PyObject*>(PyFrame_GetCode(frame));
-    auto known = pen->is_users.find(code);
-    if (known == pen->is_users.end()) {
-      int64_t is_users = ask("look_at", code);
-      if (is_users < 0) {
-        Py_DECREF(code);
-        Py_DECREF(frame);
-        return -1;
-      }
-      Py_INCREF(code);  // as long as it is here, its address is its own
-      known = pen->is_users.emplace(code, is_users != 0).first;
-    }
-    outermost[0] = reinterpret_cast<uintptr_t>(code);
-    outermost[1] = PyFrame_GetLasti(frame);
-    if (known->second) places.insert(places.end(), outermost, outermost + 2);
+  bool goes_on = true;
+  while (frame && goes_on) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    goes_on = visit(reinterpret_cast<PyObject*>(code), uintptr_t(PyFrame_GetLasti(frame)));
     Py_DECREF(code);
     PyFrameObject* back = PyFrame_GetBack(frame);
     Py_DECREF(frame);
     frame = back;
   }
   Py_XDECREF(frame);
+}
+
+// What kind of code it is, as sites.py has it; -1 with an exception. Asks once.
+int kind_of(PyObject* code) {
+  auto known = pen->kinds.find(code);
+  if (known != pen->kinds.end()) return known->second;
+  int64_t kind = ask("look_at", code);
+  if (kind < 0) return -1;
+  Py_INCREF(code);  // as long as it is here, its address is its own
+  return pen->kinds[code] = kind;
+}
+
+// The user's frames from here outwards, innermost first; without any, the outermost frame. The whole way goes into the
+// trail, if there is one.
+int64_t site_number(Trail* trail = nullptr) {
+  Places places;
+  places.reserve(2 * kMostFrames);
+  uintptr_t here[2] = {0, 0};
+  bool has_failed = false;
+  if (trail) trail->frames.clear();
+  walk([&](PyObject* code, uintptr_t instruction) {
+    int kind = kind_of(code);
+    has_failed = kind < 0;
+    here[0] = reinterpret_cast<uintptr_t>(code);
+    here[1] = instruction;
+    if (trail) trail->frames.insert(trail->frames.end(), here, here + 2);
+    if (kind == kUsers) places.insert(places.end(), here, here + 2);
+    bool is_floor = kind == kFloor && !places.empty();
+    return !has_failed && !is_floor && places.size() < 2 * kMostFrames;
+  });
+  if (has_failed) return -1;
   bool has_users = !places.empty();
-  if (!has_users && outermost[0]) places.assign(outermost, outermost + 2);
+  if (!has_users && here[0]) places.assign(here, here + 2);
   auto found = pen->sites.find(places);
   if (found != pen->sites.end()) return found->second;
   PyObject* tuple = PyTuple_New(places.size());
@@ -237,6 +270,23 @@ int64_t site_number() {
   bool is_its_own = pthread_equal(pthread_self(), pen->main_thread) || has_users;
   if (number >= 0 && is_its_own) pen->sites[places] = number;
   return number;
+}
+
+// The site of a phase that begins. It mostly begins where it did before: to see that takes half as long.
+int64_t phase_site_number(uint32_t phase) {
+  if (!pthread_equal(pthread_self(), pen->main_thread)) return site_number();
+  Trail& trail = pen->trails[phase];
+  size_t seen = 0, size = trail.frames.size();
+  walk([&](PyObject* code, uintptr_t instruction) {
+    bool is_same = seen < size && trail.frames[seen] == reinterpret_cast<uintptr_t>(code) && trail.frames[seen + 1] == instruction;
+    seen = is_same ? seen + 2 : size + 1;
+    return is_same && seen < size;
+  });
+  if (size && seen == size) return trail.site;
+  int64_t site = site_number(&trail);
+  if (site < 0) trail.frames.clear();
+  else trail.site = site;
+  return site;
 }
 
 int64_t phase_number(PyObject* name) {
@@ -435,6 +485,8 @@ PyObject* py_begin(PyObject*, PyObject* args) {
   pen->counters.clear();
   pen->phases.clear();
   pen->sites.clear();  // another ring has other numbers
+  pen->trails.clear();
+  pen->steps.clear();
   pen->phase_numbers.clear();
   pen->threads.clear();
   pen->buckets.clear();
@@ -513,17 +565,12 @@ PyObject* py_completed(PyObject*, PyObject* mark) {
   Py_RETURN_NONE;
 }
 
-// name, and if it is no plain phase: op, expected
-PyObject* py_begin_phase(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (!pen->is_on) return PyLong_FromLong(kNobody);
-  if (count != 1 && count != 3) return PyErr_Format(PyExc_TypeError, "begin_phase takes a name, an op and a number");
-  int64_t op = count == 1 ? pen->phase_op : PyLong_AsLongLong(args[1]);
-  int64_t expected = count == 1 ? 0 : PyLong_AsLongLong(args[2]);
-  if ((op == -1 || expected == -1) && PyErr_Occurred()) return nullptr;
-  int64_t phase = phase_number(args[0]), site = phase < 0 ? -1 : site_number(), thread = site < 0 ? -1 : thread_number();
+int64_t begin_phase(PyObject* name, int64_t op, int64_t expected) {
+  if (!pen->is_on) return kNobody;
+  int64_t phase = phase_number(name), site = phase < 0 ? -1 : phase_site_number(phase), thread = site < 0 ? -1 : thread_number();
   if (thread < 0) {
     give_up();
-    return PyLong_FromLong(kNobody);
+    return kNobody;
   }
   Record record{};
   record.op = op;
@@ -546,23 +593,48 @@ PyObject* py_begin_phase(PyObject*, PyObject* const* args, Py_ssize_t count) {
     raise_errno();
     give_up();
   }
-  return PyLong_FromLongLong(mark);
+  return mark;
+}
+
+void end_phase(int64_t mark) {
+  if (mark == kNobody || !pen->is_on) return;
+  std::lock_guard<std::mutex> lock(pen->mutex);
+  auto found = pen->phases.find(mark);
+  if (found != pen->phases.end()) {
+    pen->phase = found->second;
+    pen->phases.erase(found);
+  }
+  at(mark)->completed_ns = now_ns();
+}
+
+// name, and if it is no plain phase: op, expected
+PyObject* py_begin_phase(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 1 && count != 3) return PyErr_Format(PyExc_TypeError, "begin_phase takes a name, an op and a number");
+  int64_t op = count == 1 ? pen->phase_op : PyLong_AsLongLong(args[1]);
+  int64_t expected = count == 1 ? 0 : PyLong_AsLongLong(args[2]);
+  if ((op == -1 || expected == -1) && PyErr_Occurred()) return nullptr;
+  return PyLong_FromLongLong(begin_phase(args[0], op, expected));
 }
 
 PyObject* py_end_phase(PyObject*, PyObject* mark) {
   int64_t place = PyLong_AsLongLong(mark);
-  if (place < 0) {
-    if (PyErr_Occurred()) return nullptr;
-    Py_RETURN_NONE;
-  }
-  std::lock_guard<std::mutex> lock(pen->mutex);
-  if (pen->is_on) {
-    auto found = pen->phases.find(place);
-    if (found != pen->phases.end()) {
-      pen->phase = found->second;
-      pen->phases.erase(found);
-    }
-    at(place)->completed_ns = now_ns();
+  if (place == -1 && PyErr_Occurred()) return nullptr;
+  end_phase(place);
+  Py_RETURN_NONE;
+}
+
+// An optimizer's step: these are its hooks themselves, and get it first.
+PyObject* py_step_begins(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  static PyObject* const name = PyUnicode_InternFromString("step");
+  if (count) pen->steps[args[0]] = begin_phase(name, pen->phase_op, 0);
+  Py_RETURN_NONE;
+}
+
+PyObject* py_step_ends(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  auto found = count ? pen->steps.find(args[0]) : pen->steps.end();
+  if (found != pen->steps.end()) {
+    end_phase(found->second);
+    pen->steps.erase(found);
   }
   Py_RETURN_NONE;
 }
@@ -577,6 +649,40 @@ PyObject* py_is_waiting(PyObject*, PyObject*) { return PyBool_FromLong(pen->is_w
 
 PyObject* py_count(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(pen->count); }
 
+// Whether the rank is worth a look. Without the mutex: a rank that forks meanwhile would have it locked for ever.
+bool is_idle(uint64_t idle_ns) {
+  uint64_t count = __atomic_load_n(reinterpret_cast<uint64_t*>(pen->map + pen->count_at), __ATOMIC_ACQUIRE);
+  if (!count || pen->is_waiting) return false;
+  const Record& newest = *at(pen->first + ((count - 1) % pen->capacity) * sizeof(Record));
+  bool is_in = !(newest.flags & kAsync) || newest.waited_ns;
+  bool blocks = pen->sorts[newest.op] != kEvent && !newest.completed_ns && !(newest.flags & kFailed) && is_in;
+  return !blocks && now_ns() - std::max(newest.entered_ns, newest.completed_ns) >= idle_ns;
+}
+
+// The sampler's rest, without the interpreter: a beat after the other, until the newest record has been idle for long
+// enough to ask where the rank is, or somebody wakes it, or so many beats have passed.
+PyObject* py_rest(PyObject*, PyObject* args) {
+  unsigned long long beat_ns, idle_ns, beats;
+  if (!PyArg_ParseTuple(args, "KKK", &beat_ns, &idle_ns, &beats)) return nullptr;
+  Py_BEGIN_ALLOW_THREADS;
+  std::unique_lock<std::mutex> lock(pen->nap_mutex);
+  for (uint64_t beat = 0; beat < beats && !pen->is_woken; ++beat) {
+    pen->woken.wait_for(lock, std::chrono::nanoseconds(beat_ns));
+    if (is_idle(idle_ns)) break;
+  }
+  pen->is_woken = false;
+  lock.unlock();
+  Py_END_ALLOW_THREADS;
+  Py_RETURN_NONE;
+}
+
+PyObject* py_wake(PyObject*, PyObject*) {
+  std::lock_guard<std::mutex> lock(pen->nap_mutex);
+  pen->is_woken = true;
+  pen->woken.notify_all();
+  Py_RETURN_NONE;
+}
+
 #define FAST(name) reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(name))
 PyMethodDef methods[] = {
     {"begin", py_begin, METH_VARARGS, "Write to this ring."},
@@ -588,6 +694,10 @@ PyMethodDef methods[] = {
     {"completed", py_completed, METH_O, "An op is over."},
     {"begin_phase", FAST(py_begin_phase), METH_FASTCALL, "A part of the program begins; returns its mark."},
     {"end_phase", py_end_phase, METH_O, "It is over."},
+    {"step_begins", FAST(py_step_begins), METH_FASTCALL, "A hook: an optimizer begins its step."},
+    {"step_ends", FAST(py_step_ends), METH_FASTCALL, "A hook: it is over."},
+    {"rest", py_rest, METH_VARARGS, "The sampler's rest, until there is something to look at."},
+    {"wake", py_wake, METH_NOARGS, "Ends it."},
     {"fail_buckets", py_fail_buckets, METH_NOARGS, "The backward has failed."},
     {"is_waiting", py_is_waiting, METH_NOARGS, "Whether a backward waits for its buckets."},
     {"count", py_count, METH_NOARGS, "How many records have been written."},

@@ -31,8 +31,8 @@ class SwiftRecorder(Recorder):
 
     # What the pen asks, once for each.
 
-    def look_at(self, code: CodeType) -> bool:
-        return sites.look_at(code)[1]
+    def look_at(self, code: CodeType) -> int:
+        return sites.kind(code)
 
     def name_site(self, places: sites.Places) -> int:
         return self._new_site(places)

@@ -4,6 +4,8 @@ from rollcall.record import layout
 from rollcall.record.native import pen
 from rollcall.record.ring import Ring
 
+_MOST_BEATS = 25  # of a rest: what came up meanwhile, like the first op on a GPU, waits no longer
+
 
 class SwiftRing(Ring):
     """Files, names and what happens once are Python's, as before."""
@@ -50,6 +52,13 @@ class SwiftRing(Ring):
     def count(self) -> int:
         count: int = pen.count()
         return count
+
+    def rest(self, seconds: float, idle_ns: int, is_brief: bool) -> None:
+        """Without the interpreter, whose lock each look would take from the program."""
+        pen.rest(int(seconds * 1e9), idle_ns, 1 if is_brief else _MOST_BEATS)
+
+    def wake(self) -> None:
+        pen.wake()
 
     def is_in_op(self) -> bool:
         """A backward may wait for its buckets, which are not its newest record."""
