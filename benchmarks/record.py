@@ -3,15 +3,16 @@
 Measures, in one run on this machine and always in turn with and without, what recording costs:
 
     op         an all_reduce on one gloo rank, back to back
-    step       a DDP training step on two ranks, of a small and of a big model, beside torch.profiler and
-               TORCH_DISTRIBUTED_DEBUG=DETAIL; and whether the results are the same to the last bit
+    step       a DDP training step on two ranks, of a small and of a big model, in one process that records and does
+               not in turn; beside it torch.profiler and TORCH_DISTRIBUTED_DEBUG=DETAIL; and whether the results are
+               the same to the last bit
     hang       how soon after the freeze the verdict is printed
     gpu        a training step on a GPU, where there is one: one nccl rank, and gloo ranks that share it
 
-Only the ratios can be compared between machines, and only if nothing else runs. All of it takes about ten minutes on
+Only the ratios can be compared between machines, and only if nothing else runs. All of it takes about 25 minutes on
 two cores. A part of it: --only op. A quick look at whether everything works:
 
-    --op-blocks 10 --op-repeats 2 --step-blocks 4 --step-pairs 5 --step-repeats 1 --hang-repeats 1
+    --op-blocks 10 --op-repeats 2 --step-blocks 4 --step-starts 2 --step-pairs 5 --step-repeats 1 --hang-repeats 1
 
 On a machine with a GPU that has torch and nothing else:
 
@@ -42,7 +43,8 @@ def read_options() -> argparse.Namespace:
     add("--op-blocks", type=count, default=300, help="op: blocks of 200 all_reduces of each process (300)")
     add("--op-repeats", type=count, default=9, help="op: processes of each way (9)")
     add("--step-blocks", type=count, default=100, help="step: blocks of steps in each run, in turn (100)")
-    add("--step-pairs", type=count, default=600, help="step: pairs of blocks in one process, with and without (600)")
+    add("--step-starts", type=count, default=12, help="step: processes that record in turn with not recording (12)")
+    add("--step-pairs", type=count, default=300, help="step: pairs of blocks of each of them (300)")
     add("--step-repeats", type=count, default=5, help="step, gpu: runs of each way (5)")
     add("--hang-repeats", type=count, default=3, help="hang: runs (3)")
     add("--timeout-s", type=float, default=300.0, help="the longest that any command may take (300)")

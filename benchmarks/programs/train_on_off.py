@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ import train_steps
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer
 
-from rollcall.record import recorder
+from rollcall.record import recorder, sampler
 from rollcall.record.native import pen
 
+SETTLE_S = 0.005
 FOLDER = Path(os.environ["ROLLCALL_BENCH"])
 
 
@@ -34,6 +36,7 @@ class Switch:
         self._recorder: Any = recorder.current()
         self._wrapped = [(owner, name, getattr(owner, name)) for owner, name in _WRAPPED]
         self._hooks = [(hooks, dict(hooks)) for hooks in _STEP_HOOKS]
+        sampler._MOST_LOOKS = 0.0  # as in a program that has run for a while, and has none left from its beginning
         assert all(hooks for _, hooks in self._hooks), "train a step first: hooks come with the first DDP module"
 
     def turn(self, is_on: bool) -> None:
@@ -63,6 +66,7 @@ def main(options: argparse.Namespace) -> None:
     for _ in range(options.pairs):
         for way in chance.sample(("on", "off"), 2):
             switch.turn(way == "on")
+            time.sleep(SETTLE_S)  # a thread has just begun or ended
             told[way].append(block())
     switch.turn(True)
     if dist.get_rank() == 0:
