@@ -1,14 +1,15 @@
 """train_on_off.py MODEL --pairs N --steps N
 
 Trains with DDP under `rollcall run`, and puts the recording up and takes it down again from block to block: what a step
-takes with it and without goes into $ROLLCALL_BENCH/on-off.json. Two processes differ by several percent for as long as
-they live, whatever they do; one process does not differ from itself.
+takes with it and without, by blocks and each, goes into $ROLLCALL_BENCH/on-off.json. Two processes differ by several
+percent for as long as they live, whatever they do; one process does not differ from itself.
 
 Taken down is all that a step meets: the hooks of forward, backward and the optimizer, and the sampler's thread. The
 kernel in C++ that sees DDP's buckets stays, and passes on what it gets.
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -59,15 +60,18 @@ _STEP_HOOKS = (optimizer._global_optimizer_pre_hooks, optimizer._global_optimize
 
 def main(options: argparse.Namespace) -> None:
     dist.init_process_group("gloo")
-    _, block = train_steps.prepare(options, torch.device("cpu"), [])
+    ends_ns: list[float] = []
+    _, block = train_steps.prepare(options, torch.device("cpu"), [], ends_ns)
     block()  # not measured
     switch, chance = Switch(), random.Random(0)  # all ranks have the same order
-    told: dict[str, list[float]] = {"on": [], "off": []}
+    told: dict[str, list[float]] = {"on": [], "off": [], "each on": [], "each off": []}
     for _ in range(options.pairs):
         for way in chance.sample(("on", "off"), 2):
             switch.turn(way == "on")
             time.sleep(SETTLE_S)  # a thread has just begun or ended
+            ends_ns.clear()
             told[way].append(block())
+            told[f"each {way}"] += [end - begin for begin, end in itertools.pairwise(ends_ns)]
     switch.turn(True)
     if dist.get_rank() == 0:
         (FOLDER / "on-off.json").write_text(json.dumps(told))
