@@ -3,7 +3,8 @@
 Programs of their own tell the big differences, and that results are the same. They do not tell one percent: two starts
 of one program differ by several, for good. So the goal is measured in one process, recording on and off in turn. Even
 so blocks say a percent more or less from start to start, since on two cores one and the same step takes 1.5 or 5 ms, as
-the threads of gloo get their turn. What is added to each step is seen best where they got it at once: in the fastest.
+the threads of gloo get their turn: only many starts make the doubt small. The goal is that of blocks, which is what a
+training loses. What is added to the fastest steps, where nothing was in the way, is shown beside it.
 """
 
 import argparse
@@ -192,8 +193,8 @@ def _table(model: str, found: Found) -> Table:
 
 
 def _longer(found: Found) -> tuple[float, float] | None:
-    """By how much, over all starts, and how far that may be off. Of blocks of a single step there is no single step."""
-    starts = [each.added if each.each_on_us else each.longer for each in found.switched]
+    """By how much, over all starts, and how far that may be off."""
+    starts = [each.longer for each in found.switched]
     return (mean(starts), stdev(starts) / math.sqrt(len(starts))) if len(starts) > 1 else None
 
 
