@@ -50,7 +50,7 @@ STEPS = {
 # For all alike: big blocks of memory are kept. Else a step has 7,000 to 9,000 page faults, as luck will have it, and
 # takes five percent more or less.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 31)}
-# Of a block in one process: the sampler looks fifty times a second, so a block must not be shorter than that.
+# Of a block in one process: long enough for the sampler to have its turn, which it has ten times a second.
 SWITCHED_STEPS = {"digits": 20, "ten-million": 1}
 _FAST = 6  # twentieths of all steps: up to the 30th of a hundred
 Round = dict[str, float]
@@ -81,8 +81,8 @@ class Switched:
 
     @property
     def added_us(self) -> float:
-        """To a step, by the mean of the faster tenths of all: where nothing else was in the way."""
-        on, off = (quantiles(us or [0, 0], n=20) for us in (self.each_on_us, self.each_off_us))
+        """To a step, by the twentieths of the faster third of all: where nothing else was in the way."""
+        on, off = (quantiles(us, n=20) for us in (self.each_on_us, self.each_off_us))
         return mean(on[at] - off[at] for at in range(_FAST))
 
     @property

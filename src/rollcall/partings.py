@@ -22,9 +22,9 @@ def put_up() -> None:
     import torch.distributed as dist
 
     modules: tuple[Any, ...] = (dist, dist.distributed_c10d)
-    if not hasattr(dist.destroy_process_group, "settles"):
-        for module in modules:
-            module.destroy_process_group = _settling(dist.distributed_c10d.destroy_process_group)
+    settling = _settling(dist.distributed_c10d.destroy_process_group)
+    for module in modules:
+        module.destroy_process_group = settling
 
 
 def _settling(original: Any) -> Any:
@@ -33,7 +33,6 @@ def _settling(original: Any) -> Any:
         settle()
         return original(*args, **kwargs)
 
-    destroy_process_group.settles = True  # type: ignore[attr-defined]
     return destroy_process_group
 
 

@@ -69,9 +69,8 @@ class Sampler:
             self._end.release()
 
     def _rest(self) -> None:
-        is_used = (
-            self._device.is_used
-        )  # then it is settled after each rest, whether there is something to look at or not
+        # A device that is used is settled after each rest, whether there is something to look at or not.
+        is_used = self._device.is_used
         began = monotonic()
         self._ring.rest(_SELDOM_S if is_used or self._looks < 1 else _EVERY_S, _IDLE_NS, is_brief=is_used)
         self._looks = min(_MOST_LOOKS, self._looks + (monotonic() - began) * _LOOKS_PER_S)
