@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.sshd import Cluster
-from tests.launch.conftest import Runner, until
+from tests.launch.conftest import Runner
 from tests.said import listen, said
 
 from .conftest import SUM, lines_of
@@ -252,12 +252,13 @@ def test_ctrl_c_twice_ends_ranks_that_do_not_want_to(rollcall: Runner) -> None:
     rollcall.script(
         "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(60)\n"
     )
-    process = rollcall.start("run", "--hosts", "h1:1,h2:1", "script.py")
+    process = rollcall.start("run", "--hosts", "h1:1,h2:1", "--grace", "60", "script.py")
     listen(process, "deaf", [0, 1])
     process.send_signal(signal.SIGINT)
-    until(lambda: False, 0.3)
+    assert process.stderr is not None
+    assert "Ctrl-C again: end them now" in process.stderr.readline()  # two signals that come as one are one
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=8)
+    process.communicate(timeout=30)
     assert process.returncode == 130
 
 

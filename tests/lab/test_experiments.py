@@ -102,10 +102,12 @@ def test_collectives_do_what_they_say(tmp_path: Path) -> None:
 
 
 def test_a_group_is_a_scope(tmp_path: Path) -> None:
-    """A broadcast stays in its group, a stranger keeps its tensor, and groups made out of order hang."""
+    """A broadcast stays in its group, a stranger keeps its tensor, and groups made out of order come to no good end."""
     results, verdict = run("groups", tmp_path)
     assert [seen["after"] for seen in results["two groups"]["values"]] == [100, 101, 100, 101]
-    assert verdict.numbers["ended"]["another order"] == "hung"
+    # Two ranks come to the store as one and the same member: gloo hangs, or resets a connection, as it happens.
+    assert verdict.numbers["ended"]["another order"] in ("hung", "failed")
+    assert verdict.numbers["explain"]["another order"] in ("group-incomplete", "order-swap")
     assert verdict.numbers["explain"]["a stranger calls"] == "non-member-call"
     assert verdict.numbers["explain"]["members only"] == "group-incomplete"
 

@@ -123,6 +123,17 @@ def test_a_second_ctrl_c_ends_the_ranks_now(rollcall: Runner) -> None:
     assert process.returncode == 128 + signal.SIGINT
 
 
+def test_two_quick_ctrl_c_start_no_other_attempt(rollcall: Runner) -> None:
+    """Ranks that the second one killed before the agent had looked at the first have not failed."""
+    process = patient(rollcall, False, "--grace", "60", "--max-restarts", "3")
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert "interrupted" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert (err, process.returncode) == ("", 128 + signal.SIGINT)
+
+
 def test_ctrl_c_before_the_ranks_are_there(rollcall: Runner) -> None:
     """While the agent still imports torch, SIGINT ends the run as well."""
     rollcall.script("import time; time.sleep(60)")

@@ -116,6 +116,10 @@ class HostAgent(SimpleElasticAgent):
             # No rank runs: the main thread may be waiting for other hosts, and need not finish that.
             os._exit(128 + number)
 
+    def _initialize_workers(self, worker_group: WorkerGroup) -> None:
+        self._heed_stop()  # asked while an attempt was failing: no other one follows
+        super()._initialize_workers(worker_group)
+
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
         self._remaining_restarts = self._meeting.restarts_left(self._plan.max_restarts)
         self._failed = {}
@@ -194,10 +198,8 @@ class HostAgent(SimpleElasticAgent):
         return {}
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        if self._stop_with is not None:
-            self.ask_for_stacks()
-            raise SignalException("asked to stop", self._stop_with)
         self._note_ends(_LOOK_S if self._rank_of else 0)
+        self._heed_stop()  # after the look: ranks that ended just now may have ended of it, and have not failed
         self._end_the_stalled()
         if self._plan.record and (still := self._hangs.look(self._meeting.attempt)):
             self._wire.send(still)
@@ -209,12 +211,18 @@ class HostAgent(SimpleElasticAgent):
             return RunResult(WorkerState.SUCCEEDED, return_values={w.global_rank: None for w in worker_group.workers})
         return RunResult(WorkerState.HEALTHY)
 
+    def _heed_stop(self) -> None:
+        if self._stop_with is not None:
+            self.ask_for_stacks()
+            raise SignalException("asked to stop", self._stop_with)
+
     def _note_ends(self, timeout_s: float, asked: bool = False) -> None:
         """Learn which ranks ended, and pass on what they said before."""
         try:
             ends = self._servers.ends(timeout_s)
         except EOFError as error:
             raise RankError("the fork server was killed, and its ranks with it: start the run again") from error
+        asked = asked or self._stop_with is not None
         for end in ends:
             worker = self._rank_of.pop(end.pid)
             self._output.drain(worker.global_rank)
