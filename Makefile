@@ -11,11 +11,11 @@ SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsy
 
 setup: $(VENV)/.setup
 
-# The recorder's part in C++ is compiled meanwhile. Without a compiler Python does its work.
-$(VENV)/.setup: pyproject.toml constraints.txt src/rollcall/record/native/pen.cpp
+# What is C++ is compiled meanwhile. It goes without a compiler, only slower.
+$(VENV)/.setup: pyproject.toml constraints.txt $(wildcard src/rollcall/*/*.cpp src/rollcall/*/*/*.cpp)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch numpy
-	PYTHONPATH=src $(BIN)/python -m rollcall.record.native & $(PIP) --editable '.[demo]' && { wait; touch $@; }
+	PYTHONPATH=src $(BIN)/python -m rollcall.native & $(PIP) --editable '.[demo]' && { wait; touch $@; }
 
 $(VENV)/.dev: $(VENV)/.setup
 	$(PIP) --editable '.[dev]'

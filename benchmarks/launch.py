@@ -7,18 +7,19 @@ fabric run and torch.multiprocessing.spawn:
     memory     PSS of 64 ranks that have done their first all_reduce
     pytest     a test on 4 ranks of the warm server
     recovery   SIGKILL of one of 4 ranks, and the restart
+    steady     ops of gloo and a DDP step, with as many ranks as cores, and twice as many
     help       `rollcall --help`
 
 Only the ratios can be compared between machines, and only if nothing else runs. All of it takes about a quarter of
 an hour on two cores. A part of it: --only memory. A quick look at whether everything works:
 
-    --ranks 2 --repeats 1 --memory-ranks 4 --test-rounds 1 --tries 2 --torchrun-tries 1
+    --ranks 2 --repeats 1 --memory-ranks 4 --test-rounds 1 --tries 2 --torchrun-tries 1 --steady-repeats 1
 """
 
 import argparse
 import sys
 
-from sections import first_all_reduce, help, memory, recovery, warm_test
+from sections import first_all_reduce, help, memory, recovery, steady, warm_test
 from session import Section, count, hold, parser
 
 SECTIONS: dict[str, Section] = {
@@ -26,6 +27,7 @@ SECTIONS: dict[str, Section] = {
     "memory": memory.measure,
     "pytest": warm_test.measure,
     "recovery": recovery.measure,
+    "steady": steady.measure,
     "help": help.measure,
 }
 
@@ -45,6 +47,7 @@ def read_options() -> argparse.Namespace:
     add("--test-rounds", type=count, default=2, help="pytest: sessions of each, in turn (2)")
     add("--tries", type=count, default=20, help="recovery: runs of rollcall (20)")
     add("--torchrun-tries", type=count, default=6, help="recovery: runs of torchrun, each way (6)")
+    add("--steady-repeats", type=count, default=3, help="steady: runs of each, in turn (3)")
     add("--try-timeout-s", type=float, default=60.0, help="recovery: the longest that one run may take (60)")
     add("--timeout-s", type=float, default=300.0, help="the longest that any other command may take (300)")
     return options.parse_args()

@@ -24,8 +24,9 @@ from rollcall import env
 from rollcall.attendance import FAREWELL_S, Verdict, call_roll, fill_card, say_goodbye
 from rollcall.env import Place
 from rollcall.errors import UsageError, WorldError, say, speak_plainly
+from rollcall.gloo import yielding
+from rollcall.gloo.partings import settle
 from rollcall.logs import console_logger
-from rollcall.partings import settle
 from rollcall.stores import Meeting, Spot, meet_alone, meet_in_file, meet_over_tcp
 from rollcall.waiting import run_within
 from rollcall.world import RankInfo, World, get_hostname, get_process_id
@@ -230,6 +231,7 @@ def _call_torch(place: Place, meeting: Meeting, backend: str, device: torch.devi
         if dist.get_rank() != place.rank:
             raise RuntimeError(f"MPI calls rank {place.rank} {dist.get_rank()}")
         return
+    yielding.put_up()
     store = dist.PrefixStore("group", meeting.store)
     store.set_timeout(timedelta(seconds=timeout_s))
     dist.init_process_group(

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from rollcall import partings
+from rollcall.gloo import partings, yielding
 from rollcall.launch.host import supervise
 
 # What a child of the server turns into. It gets the request and its extra file descriptors.
@@ -171,6 +171,7 @@ def serve(control: socket.socket, become: Become) -> NoReturn:
     """The server's life. Leaves by _exit: this is a fork of somebody else's interpreter."""
     if "torch.distributed" in sys.modules:
         partings.put_up()
+        yielding.put_up()
     # Keep the collector of every child from touching, and so copying, the pages that exist now; nor shall each child
     # empty the interpreter's free lists, which a collection does even where there is nothing to collect.
     gc.freeze()

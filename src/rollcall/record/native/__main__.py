@@ -1,5 +1,0 @@
-import sys
-
-from rollcall.record.native.build import main
-
-sys.exit(main())

@@ -1,0 +1,48 @@
+"""Ranks that share a core: gloo's listener lets the thread go first that it waits for."""
+
+import pytest
+
+from rollcall.gloo import yielding
+from tests.said import said
+
+from .conftest import Runner
+
+is_built = pytest.mark.skipif(not yielding.put_up(), reason="needs `python -m rollcall.native`, which compiles it")
+
+# On one core the thread that holds a connection's lock is never running while the listener does.
+REDUCES = """\
+import os, torch, torch.distributed as dist
+from rollcall.gloo import yielding
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+dist.init_process_group("gloo")
+total = torch.ones(1000)
+for _ in range(500):
+    dist.all_reduce(total)
+    total /= dist.get_world_size()
+print("sum", total.sum().item())
+print("gave way", yielding.count() > 0)
+"""
+
+
+@is_built
+def test_the_listener_gives_way(rollcall: Runner) -> None:
+    """In ranks whose program knows nothing of it; and what they compute is the same."""
+    rollcall.script(REDUCES)
+    ran = rollcall("run", "-n", 2, "--no-record", "script.py")
+    assert said(ran.out) == {"sum 1000.0": [0, 1], "gave way True": [0, 1]}
+
+
+@is_built
+def test_it_does_under_other_launchers(rollcall: Runner) -> None:
+    """`rollcall.init` sees to it, whoever started the rank."""
+    rollcall.script(REDUCES.replace('dist.init_process_group("gloo")', "import rollcall; world = rollcall.init()"))
+    ran = rollcall("run", "-n", 2, "--no-record", "--start", "fresh", "script.py")
+    assert said(ran.out) == {"sum 1000.0": [0, 1], "gave way True": [0, 1]}
+
+
+def test_it_can_be_left_out(rollcall: Runner) -> None:
+    """With ROLLCALL_NATIVE=0 gloo does as it always did."""
+    rollcall.env["ROLLCALL_NATIVE"] = "0"
+    rollcall.script(REDUCES)
+    ran = rollcall("run", "-n", 2, "--no-record", "script.py")
+    assert said(ran.out) == {"sum 1000.0": [0, 1], "gave way False": [0, 1]}
