@@ -28,7 +28,7 @@ def target(source: Path) -> Path:
     """Where it is, or would be: another torch, Python or source has another name."""
     import torch
 
-    fits = f"{torch.__version__} {EXTENSION_SUFFIXES[0]}".encode()
+    fits = f"{torch.__version__} {EXTENSION_SUFFIXES[0]} {sys.version}".encode()
     return source.with_name(f"{source.stem}-{hashlib.sha256(fits + source.read_bytes()).hexdigest()[:16]}.so")
 
 

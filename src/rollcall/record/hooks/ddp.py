@@ -45,7 +45,7 @@ def _watch() -> None:
     if pen is None:
         _Reducer.watch()
     else:
-        pen.watch_reducer()
+        pen.watch_reducer(_count)
     if not _marks:
         _marks.append({})
         replace(torch.autograd, "backward", _backward)
@@ -66,7 +66,7 @@ def _step_ends(optimizer: Any, *_: Any) -> None:
 
 def _forward(original: Any) -> Any:
     def forward(ddp: Any, *args: Any, **kwargs: Any) -> Any:
-        mark = _begin_phase("forward", _FORWARD, _expected(ddp))
+        mark = _forward_begins(ddp)
         try:
             return original(ddp, *args, **kwargs)
         finally:
@@ -75,23 +75,27 @@ def _forward(original: Any) -> Any:
     return forward
 
 
-_FORWARD = OP["ddp_forward"]
+def _begin_forward(ddp: Any) -> int:
+    return _begin("forward", OP["ddp_forward"], _expected(ddp))
 
 
 def _expected(ddp: Any) -> int:
     """How many gradients the reducer will average after this forward: 0 where it will not, or where others do it."""
     if not (ddp.require_backward_grad_sync and torch.is_grad_enabled()) or ddp._comm_hooks:
         return 0
-    return (_elements.get(id(ddp)) or _count(ddp))[0]
+    counted = _gradients.get(ddp)
+    if counted is None:
+        counted = _gradients[ddp] = _count(ddp)
+    return counted
 
 
-def _count(ddp: Any) -> tuple[int, Any]:
-    key, elements = id(ddp), sum(p.numel() for p in ddp._module_parameters if p.requires_grad)
-    _elements[key] = found = (elements, weakref.ref(ddp, lambda _: _elements.pop(key, None)))
-    return found
+def _count(ddp: Any) -> int:
+    if pen is not None:  # it knows the module by its address
+        weakref.finalize(ddp, pen.forget, id(ddp)).atexit = False
+    return sum(p.numel() for p in ddp._module_parameters if p.requires_grad)
 
 
-_elements: dict[int, tuple[int, Any]] = {}  # by id, as long as the module lives: a WeakKeyDictionary takes longer
+_gradients: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class _Reducer:
@@ -174,6 +178,7 @@ def _end(mark: int) -> None:
 
 
 # The pen needs no listener: it knows by itself whether it is to write, and every look-up counts where caches are cold.
+_forward_begins = _begin_forward if pen is None else pen.forward_begins
 _begin_phase = _begin if pen is None else pen.begin_phase
 _end_phase = _end if pen is None else pen.end_phase
 _fail_buckets = _Reducer.fail if pen is None else pen.fail_buckets

@@ -1,7 +1,7 @@
 // The recorder's hand in C++: what it does for every op, every phase and every bucket of DDP, without Python's help.
 //
 // Python keeps what happens once (files, names, sites) and is asked for a number when something is seen for the first
-// time. record/pen.py says the same in Python, for machines without a compiler; record/layout.py is the format.
+// time. ring.py and recorder.py say the same in Python, for machines without a compiler; layout.py is the format.
 //
 // Two rules keep it from waiting for itself: the mutex is held for a few stores only, and nobody asks for the
 // interpreter (or lets go of it) while holding it. To let go of a tensor may be to ask for it.
@@ -9,7 +9,16 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+// Up to here we know what a frame is for the interpreter: to look at it makes no object of it.
+#define KNOWS_FRAMES (PY_VERSION_HEX < 0x030E0000)
+#if KNOWS_FRAMES
+#define Py_BUILD_CORE 1
+#include <internal/pycore_frame.h>
+#undef Py_BUILD_CORE
+#endif
+
 #include <pthread.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,10 +31,10 @@
 #include <map>
 #include <mutex>
 #include <string>
-#include <tuple>
 #include <unordered_map>
 #include <vector>
 
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -34,7 +43,7 @@
 namespace {
 
 constexpr uint16_t kAsync = 1, kFailed = 2, kWaited = 4, kBucket = 8;
-constexpr uint64_t kChunkBytes = 64 << 10;
+constexpr uint64_t kChunkBytes = 64 << 10, kPageBytes = 4 << 10;
 constexpr size_t kMostFrames = 8;
 constexpr int64_t kNobody = -1;
 constexpr uint8_t kEvent = 2;  // the sort of what is no op: layout.py
@@ -74,6 +83,13 @@ struct Trail {  // all frames from where a phase began outwards, the user's or n
   uint32_t site = 0;
 };
 
+struct Bucket {  // as it was last time, and its numbers
+  const c10d::ProcessGroup* group = nullptr;  // which lives as long as the DDP module, and a new module begins anew
+  int64_t elements = 0;
+  at::ScalarType type = at::ScalarType::Undefined;
+  uint32_t group_number = 0, signature = 0;
+};
+
 struct Pending {  // a bucket on its way
   uint64_t mark;
   uint16_t flags;
@@ -91,11 +107,11 @@ struct Pen {
   std::vector<uint8_t> sorts;
   std::vector<std::array<uint32_t, 3>> seqs;  // by the number of a group, and by sort: how many ops it has had
   std::map<std::pair<uint32_t, uint16_t>, uint64_t> counters;
-  std::unordered_map<uint64_t, uint32_t> phases;  // by mark: the phase around it
+  std::vector<std::pair<uint64_t, uint32_t>> phases;  // those that have begun: their marks, and the phase around each
   std::vector<Pending> pending;
   bool is_waiting = false;
   int failed_errno = 0;
-  uint16_t phase_op = 0, all_reduce = 0, sum = 0;
+  uint16_t phase_op = 0, forward_op = 0, all_reduce = 0, sum = 0;
   bool is_on = false;
   // What Python has said by now; used with the interpreter held, but for the buckets.
   PyObject* recorder = nullptr;
@@ -104,9 +120,11 @@ struct Pen {
   std::unordered_map<Places, uint32_t, PlacesHash> sites;
   std::unordered_map<uint32_t, Trail> trails;  // by phase: the newest
   std::unordered_map<PyObject*, int64_t> steps;  // by optimizer: the mark of its step
+  PyObject* count_gradients = nullptr;
+  std::unordered_map<PyObject*, int64_t> gradients;  // by DDP module: how many numbers it averages
   std::unordered_map<std::string, uint32_t> phase_numbers;
   std::unordered_map<pthread_t, uint32_t> threads;
-  std::map<std::tuple<std::string, int64_t, int, size_t>, std::pair<uint32_t, uint32_t>> buckets;
+  std::vector<Bucket> buckets;  // by their place in a backward
   // The sampler's.
   std::mutex nap_mutex;
   std::condition_variable woken;
@@ -134,6 +152,8 @@ bool reserve(uint64_t end) {
       pen->is_on = false;
       return false;
     }
+    // All its pages at once: one by one, as they are come to, takes several times as long.
+    madvise(pen->map + pen->reserved_end / kPageBytes * kPageBytes, zeros.size(), MADV_POPULATE_WRITE);
     pen->reserved_end += zeros.size();
   }
   return true;
@@ -174,6 +194,10 @@ int64_t write(Record record) {
   memcpy(at(mark), &record, sizeof record);
   // Only now does it count: whoever reads meanwhile sees whole records.
   __atomic_store_n(reinterpret_cast<uint64_t*>(pen->map + pen->count_at), pen->count, __ATOMIC_RELEASE);
+  if (mark + 3 * sizeof(Record) <= pen->reserved_end) {  // the next one will find its place in the cache
+    __builtin_prefetch(at(mark + sizeof(Record)), 1);
+    __builtin_prefetch(at(mark + 2 * sizeof(Record)) - 1, 1);
+  }
   return mark;
 }
 
@@ -213,6 +237,25 @@ int64_t thread_number() {
 }
 
 // Frames from here outwards, as long as `visit(code, instruction)` says so.
+#if KNOWS_FRAMES
+template <typename Visit>
+void walk(Visit visit) {
+#if PY_VERSION_HEX < 0x030D0000
+  _PyInterpreterFrame* frame = PyThreadState_Get()->cframe->current_frame;
+#else
+  _PyInterpreterFrame* frame = PyThreadState_Get()->current_frame;
+#endif
+  for (; frame; frame = frame->previous) {
+    if (_PyFrame_IsIncomplete(frame)) continue;
+#if PY_VERSION_HEX < 0x030D0000
+    auto* code = reinterpret_cast<PyObject*>(frame->f_code);
+#else
+    PyObject* code = frame->f_executable;
+#endif
+    if (!visit(code, uintptr_t(_PyInterpreterFrame_LASTI(frame) * int(sizeof(_Py_CODEUNIT))))) return;
+  }
+}
+#else
 template <typename Visit>
 void walk(Visit visit) {
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
@@ -227,6 +270,7 @@ void walk(Visit visit) {
   }
   Py_XDECREF(frame);
 }
+#endif
 
 // What kind of code it is, as sites.py has it; -1 with an exception. Asks once.
 int kind_of(PyObject* code) {
@@ -314,30 +358,32 @@ struct Gil {
   ~Gil() { PyGILState_Release(state); }
 };
 
-// The numbers of its group and signature; asks Python once.
-bool name_bucket(const at::Tensor& tensor, const std::string& group, size_t index, std::pair<uint32_t, uint32_t>& numbers) {
-  auto key = std::make_tuple(group, tensor.numel(), int(tensor.scalar_type()), index);
+// With the numbers of its group and signature; asks Python once. The mutex is free meanwhile.
+bool name_bucket(const at::Tensor& tensor, const c10d::ProcessGroup& group, Bucket& bucket) {
+  size_t index;
   {
     std::lock_guard<std::mutex> lock(pen->mutex);
-    auto found = pen->buckets.find(key);
-    if (found != pen->buckets.end()) {
-      numbers = found->second;
-      return true;
-    }
+    index = pen->pending.size();
+    if (index >= pen->buckets.size()) pen->buckets.resize(index + 1);
+    bucket = pen->buckets[index];
   }
+  if (bucket.group == &group && bucket.elements == tensor.numel() && bucket.type == tensor.scalar_type()) return true;
   Gil gil;
   PyObject* told = nullptr;
   PyObject* wrapped = THPVariable_Wrap(tensor);
-  if (wrapped) told = PyObject_CallMethod(pen->recorder, "name_bucket", "Ons", wrapped, Py_ssize_t(index), group.c_str());
+  if (wrapped) told = PyObject_CallMethod(pen->recorder, "name_bucket", "Ons", wrapped, Py_ssize_t(index), group.getGroupName().c_str());
   Py_XDECREF(wrapped);
-  bool is_named = told && PyArg_ParseTuple(told, "II", &numbers.first, &numbers.second);
+  bool is_named = told && PyArg_ParseTuple(told, "II", &bucket.group_number, &bucket.signature);
   Py_XDECREF(told);
   if (!is_named) {
     give_up();
     return false;
   }
+  bucket.group = &group;
+  bucket.elements = tensor.numel();
+  bucket.type = tensor.scalar_type();
   std::lock_guard<std::mutex> lock(pen->mutex);
-  pen->buckets[key] = numbers;
+  if (index < pen->buckets.size()) pen->buckets[index] = bucket;
   return true;
 }
 
@@ -385,14 +431,9 @@ void buckets_are_waited_for() {
   torch::autograd::Engine::get_default_engine().queue_callback(buckets_are_over);
 }
 
-int64_t enter_bucket(const at::Tensor& tensor, const std::string& group) {
-  size_t index;
-  {
-    std::lock_guard<std::mutex> lock(pen->mutex);
-    index = pen->pending.size();
-  }
-  std::pair<uint32_t, uint32_t> numbers;
-  if (!name_bucket(tensor, group, index, numbers)) return kNobody;
+int64_t enter_bucket(const at::Tensor& tensor, const c10d::ProcessGroup& group) {
+  Bucket bucket;
+  if (!name_bucket(tensor, group, bucket)) return kNobody;
   int64_t thread = 0;
   if (!pthread_equal(pthread_self(), pen->main_thread)) {
     Gil gil;
@@ -405,8 +446,8 @@ int64_t enter_bucket(const at::Tensor& tensor, const std::string& group) {
   Record record{};
   record.op = pen->all_reduce;
   record.flags = kAsync | kBucket;
-  record.group = numbers.first;
-  record.signature = numbers.second;
+  record.group = bucket.group_number;
+  record.signature = bucket.signature;
   record.peer = -1;
   record.thread = thread;
   record.reduce = pen->sum;
@@ -426,7 +467,7 @@ void all_reduce(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
   size_t arguments = op.schema().arguments().size();
   at::Tensor tensor = torch::jit::peek(*stack, 0, arguments).toTensorList().get(0);
   auto group = torch::jit::peek(*stack, 1, arguments).toCustomClass<c10d::ProcessGroup>();
-  int64_t mark = enter_bucket(tensor, group->getGroupName());
+  int64_t mark = enter_bucket(tensor, *group);
   op.redispatchBoxed(below, stack);
   if (mark == kNobody) return;
   bool is_first;
@@ -455,9 +496,9 @@ PyObject* raise_errno() {
 PyObject* py_begin(PyObject*, PyObject* args) {
   PyObject *recorder, *map, *sorts;
   unsigned long long first, capacity, count_at, counters_at, counters_count_at, most_counters, record_bytes;
-  int fd, phase_op, all_reduce_op, sum;
-  if (!PyArg_ParseTuple(args, "OOiKKKKKKKO!iii", &recorder, &map, &fd, &first, &capacity, &record_bytes, &count_at, &counters_at,
-                        &counters_count_at, &most_counters, &PyBytes_Type, &sorts, &phase_op, &all_reduce_op, &sum))
+  int fd, phase_op, forward_op, all_reduce_op, sum;
+  if (!PyArg_ParseTuple(args, "OOiKKKKKKKO!iiii", &recorder, &map, &fd, &first, &capacity, &record_bytes, &count_at, &counters_at,
+                        &counters_count_at, &most_counters, &PyBytes_Type, &sorts, &phase_op, &forward_op, &all_reduce_op, &sum))
     return nullptr;
   if (record_bytes != sizeof(Record)) return PyErr_Format(PyExc_ValueError, "records of %llu bytes", record_bytes);
   Py_buffer view;  // never released: what it shows is written to until the process ends
@@ -477,6 +518,7 @@ PyObject* py_begin(PyObject*, PyObject* args) {
   auto* bytes = reinterpret_cast<const uint8_t*>(PyBytes_AS_STRING(sorts));
   pen->sorts.assign(bytes, bytes + PyBytes_GET_SIZE(sorts));
   pen->phase_op = phase_op;
+  pen->forward_op = forward_op;
   pen->all_reduce = all_reduce_op;
   pen->sum = sum;
   pen->main_thread = pthread_self();
@@ -499,8 +541,10 @@ PyObject* py_stop(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// See every all_reduce that passes the autograd key, from now on.
-PyObject* py_watch_reducer(PyObject*, PyObject*) {
+// See every all_reduce that passes the autograd key, from now on. `count_gradients` says how many numbers a module averages.
+PyObject* py_watch_reducer(PyObject*, PyObject* count_gradients) {
+  Py_INCREF(count_gradients);
+  Py_XSETREF(pen->count_gradients, count_gradients);
   static std::vector<torch::Library>* libraries = nullptr;
   try {
     if (!libraries) {
@@ -584,7 +628,7 @@ int64_t begin_phase(PyObject* name, int64_t op, int64_t expected) {
     std::lock_guard<std::mutex> lock(pen->mutex);
     mark = write(record);
     if (mark != kNobody) {
-      pen->phases[mark] = pen->phase;
+      pen->phases.emplace_back(mark, pen->phase);
       pen->phase = phase;
       pen->phase_site = site;
     }
@@ -599,10 +643,11 @@ int64_t begin_phase(PyObject* name, int64_t op, int64_t expected) {
 void end_phase(int64_t mark) {
   if (mark == kNobody || !pen->is_on) return;
   std::lock_guard<std::mutex> lock(pen->mutex);
-  auto found = pen->phases.find(mark);
-  if (found != pen->phases.end()) {
-    pen->phase = found->second;
-    pen->phases.erase(found);
+  for (size_t i = pen->phases.size(); i-- > 0;) {  // mostly the newest
+    if (pen->phases[i].first != uint64_t(mark)) continue;
+    pen->phase = pen->phases[i].second;
+    pen->phases.erase(pen->phases.begin() + i);
+    break;
   }
   at(mark)->completed_ns = now_ns();
 }
@@ -620,6 +665,50 @@ PyObject* py_end_phase(PyObject*, PyObject* mark) {
   int64_t place = PyLong_AsLongLong(mark);
   if (place == -1 && PyErr_Occurred()) return nullptr;
   end_phase(place);
+  Py_RETURN_NONE;
+}
+
+// Whether it has a true one; -1 with an exception.
+int is_true(PyObject* owner, PyObject* name) {
+  PyObject* value = PyObject_GetAttr(owner, name);
+  int is = value ? PyObject_IsTrue(value) : -1;
+  Py_XDECREF(value);
+  return is;
+}
+
+// How many numbers the reducer will average after this forward of a DDP module: 0 where it will not, or where others do
+// it; -1 with an exception.
+int64_t expected_gradients(PyObject* ddp) {
+  static PyObject* const syncs = PyUnicode_InternFromString("require_backward_grad_sync");
+  static PyObject* const hooks = PyUnicode_InternFromString("_comm_hooks");
+  if (!at::GradMode::is_enabled()) return 0;
+  int does_sync = is_true(ddp, syncs), is_done_by_others = does_sync > 0 ? is_true(ddp, hooks) : 0;
+  if (does_sync < 0 || is_done_by_others < 0) return -1;
+  if (!does_sync || is_done_by_others) return 0;
+  auto known = pen->gradients.find(ddp);
+  if (known != pen->gradients.end()) return known->second;
+  PyObject* told = PyObject_CallOneArg(pen->count_gradients, ddp);
+  int64_t count = told ? PyLong_AsLongLong(told) : -1;
+  Py_XDECREF(told);
+  if (count >= 0) pen->gradients[ddp] = count;
+  return count;
+}
+
+PyObject* py_forward_begins(PyObject*, PyObject* ddp) {
+  static PyObject* const name = PyUnicode_InternFromString("forward");
+  int64_t mark = kNobody;
+  if (pen->is_on) {
+    int64_t expected = expected_gradients(ddp);
+    if (expected < 0) give_up();
+    else mark = begin_phase(name, pen->forward_op, expected);
+  }
+  return PyLong_FromLongLong(mark);
+}
+
+// A DDP module is no more: its address may be another's.
+PyObject* py_forget(PyObject*, PyObject* address) {
+  pen->gradients.erase(static_cast<PyObject*>(PyLong_AsVoidPtr(address)));
+  if (PyErr_Occurred()) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -687,13 +776,15 @@ PyObject* py_wake(PyObject*, PyObject*) {
 PyMethodDef methods[] = {
     {"begin", py_begin, METH_VARARGS, "Write to this ring."},
     {"stop", py_stop, METH_NOARGS, "Write no more."},
-    {"watch_reducer", py_watch_reducer, METH_NOARGS, "See the buckets of DDP."},
+    {"watch_reducer", py_watch_reducer, METH_O, "See the buckets of DDP."},
     {"inside", py_inside, METH_O, "Whether this thread is in an op that Python has recorded."},
     {"add", FAST(py_add), METH_FASTCALL, "Write a record; returns where it is."},
     {"site", py_site, METH_NOARGS, "The number of the site that this is called from."},
     {"completed", py_completed, METH_O, "An op is over."},
     {"begin_phase", FAST(py_begin_phase), METH_FASTCALL, "A part of the program begins; returns its mark."},
     {"end_phase", py_end_phase, METH_O, "It is over."},
+    {"forward_begins", py_forward_begins, METH_O, "A DDP module begins its forward; returns the mark of that phase."},
+    {"forget", py_forget, METH_O, "A DDP module is no more."},
     {"step_begins", FAST(py_step_begins), METH_FASTCALL, "A hook: an optimizer begins its step."},
     {"step_ends", FAST(py_step_ends), METH_FASTCALL, "A hook: it is over."},
     {"rest", py_rest, METH_VARARGS, "The sampler's rest, until there is something to look at."},

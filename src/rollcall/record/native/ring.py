@@ -25,6 +25,7 @@ class SwiftRing(Ring):
             layout.MOST_COUNTERS,
             layout.SORTS,
             layout.OP["phase"],
+            layout.OP["ddp_forward"],
             layout.OP["all_reduce"],
             layout.REDUCE_OPS.index("SUM"),
         )
