@@ -44,7 +44,7 @@ def read_options() -> argparse.Namespace:
     add("--op-repeats", type=count, default=9, help="op: processes of each way (9)")
     add("--step-blocks", type=count, default=100, help="step: blocks of steps in each run, in turn (100)")
     add("--step-starts", type=count, default=12, help="step: processes that record in turn with not recording (12)")
-    add("--step-pairs", type=count, default=300, help="step: pairs of blocks of each of them (300)")
+    add("--step-pairs", type=count, default=1000, help="step: pairs of blocks of each of them (1000)")
     add("--step-repeats", type=count, default=5, help="step, gpu: runs of each way (5)")
     add("--hang-repeats", type=count, default=3, help="hang: runs (3)")
     add("--timeout-s", type=float, default=300.0, help="the longest that any command may take (300)")

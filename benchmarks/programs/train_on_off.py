@@ -1,19 +1,20 @@
 """train_on_off.py MODEL --pairs N --steps N
 
 Trains with DDP under `rollcall run`, and puts the recording up and takes it down again from block to block: what a step
-takes with it and without, by blocks and each, goes into $ROLLCALL_BENCH/on-off.json. Two processes differ by several
-percent for as long as they live, whatever they do; one process does not differ from itself.
+takes with it and without goes into $ROLLCALL_BENCH/on-off.json. Two processes differ by several percent for as long as
+they live, whatever they do; one process does not differ from itself.
 
-Taken down is all that a step meets: the hooks of forward, backward and the optimizer, and the sampler's thread. The
-kernel in C++ that sees DDP's buckets stays, and passes on what it gets.
+Taken down is all that a step meets: the hooks of forward, backward and the optimizer. The kernel in C++ that sees DDP's
+buckets stays, and passes on what it gets. The sampler's thread stays, too, since a thread that comes or goes has the
+scheduler move the others; what it takes of a CPU is told by the kernel, as a share of the time.
 """
 
 import argparse
-import itertools
 import json
 import os
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from torch.optim import optimizer
 from rollcall.record import recorder, sampler
 from rollcall.record.native import pen
 
-SETTLE_S = 0.005
 FOLDER = Path(os.environ["ROLLCALL_BENCH"])
 
 
@@ -34,10 +34,8 @@ class Switch:
     """The recording of a DDP step, which is on now."""
 
     def __init__(self) -> None:
-        self._recorder: Any = recorder.current()
         self._wrapped = [(owner, name, getattr(owner, name)) for owner, name in _WRAPPED]
         self._hooks = [(hooks, dict(hooks)) for hooks in _STEP_HOOKS]
-        sampler._MOST_LOOKS = 0.0  # as in a program that has run for a while, and has none left from its beginning
         assert all(hooks for _, hooks in self._hooks), "train a step first: hooks come with the first DDP module"
 
     def turn(self, is_on: bool) -> None:
@@ -47,11 +45,6 @@ class Switch:
             hooks.clear()
             hooks.update(ours if is_on else {})
         pen.inside(not is_on)  # it takes what it sees for recorded
-        if is_on:
-            self._recorder._sample()
-        elif self._recorder._sampler is not None:
-            self._recorder._sampler.stop()
-            self._recorder._sampler = None
 
 
 _WRAPPED: tuple[tuple[Any, str], ...] = ((DistributedDataParallel, "forward"), (torch.autograd, "backward"))
@@ -60,22 +53,34 @@ _STEP_HOOKS = (optimizer._global_optimizer_pre_hooks, optimizer._global_optimize
 
 def main(options: argparse.Namespace) -> None:
     dist.init_process_group("gloo")
-    ends_ns: list[float] = []
-    _, block = train_steps.prepare(options, torch.device("cpu"), [], ends_ns)
+    _, block = train_steps.prepare(options, torch.device("cpu"), [])
     block()  # not measured
+    sampler_ns = restart_sampler()
     switch, chance = Switch(), random.Random(0)  # all ranks have the same order
-    told: dict[str, list[float]] = {"on": [], "off": [], "each on": [], "each off": []}
+    told: dict[str, list[float]] = {"on": [], "off": []}
+    began_ns, sampled_ns = time.perf_counter_ns(), sampler_ns()
     for _ in range(options.pairs):
         for way in chance.sample(("on", "off"), 2):
             switch.turn(way == "on")
-            time.sleep(SETTLE_S)  # a thread has just begun or ended
-            ends_ns.clear()
+            dist.barrier()  # both begin together
             told[way].append(block())
-            told[f"each {way}"] += [end - begin for begin, end in itertools.pairwise(ends_ns)]
+    sampler_share = (sampler_ns() - sampled_ns) / (time.perf_counter_ns() - began_ns)
     switch.turn(True)
     if dist.get_rank() == 0:
-        (FOLDER / "on-off.json").write_text(json.dumps(told))
+        (FOLDER / "on-off.json").write_text(json.dumps({**told, "sampler": sampler_share}))
     dist.destroy_process_group()
+
+
+def restart_sampler() -> Callable[[], int]:
+    """As in a program that has run for a while, and has no looks left from its beginning. What is returned tells the
+    nanoseconds of CPU time that its thread has had."""
+    recording: Any = recorder.current()
+    recording._sampler.stop()
+    sampler._MOST_LOOKS, recording._sampler = 0.0, None
+    before = set(os.listdir("/proc/self/task"))
+    recording._sample()
+    (thread,) = set(os.listdir("/proc/self/task")) - before
+    return lambda: int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0])
 
 
 if __name__ == "__main__":

@@ -58,10 +58,9 @@ def load_data(name: str) -> Batch:
 
 
 def prepare(
-    options: argparse.Namespace, device: torch.device, cpu_ns: list[float], each_ns: list[float] | None = None
+    options: argparse.Namespace, device: torch.device, cpu_ns: list[float]
 ) -> tuple[nn.Module, Callable[[], float]]:
-    """The model, and a block of steps that says how many nanoseconds one took, and notes how many of a CPU; if it is to
-    tell, also how many each took, as the host sees it."""
+    """The model, and a block of steps that says how many nanoseconds one took, and notes how many of a CPU."""
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(options.model == "gpt")  # on a GPU, it would not be the same twice
     inputs, labels = (each.to(device) for each in load_data(options.model))
@@ -84,8 +83,6 @@ def prepare(
                 loss = nn.functional.cross_entropy(model(inputs[chosen]), labels[chosen].flatten())
             loss.backward()
             optimizer.step()
-            if each_ns is not None:
-                each_ns.append(time.perf_counter_ns())
         wait()
         cpu_ns.append((time.process_time_ns() - cpu_from_ns) / options.steps)
         return (time.perf_counter_ns() - started_ns) / options.steps

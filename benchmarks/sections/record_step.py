@@ -1,10 +1,8 @@
 """What recording costs a DDP training step on two ranks, beside torch.profiler and TORCH_DISTRIBUTED_DEBUG=DETAIL.
 
 Programs of their own tell the big differences, and that results are the same. They do not tell one percent: two starts
-of one program differ by several, for good. So the goal is measured in one process, recording on and off in turn. Even
-so blocks say a percent more or less from start to start, since on two cores one and the same step takes 1.5 or 5 ms, as
-the threads of gloo get their turn: only many starts make the doubt small. The goal is that of blocks, which is what a
-training loses. What is added to the fastest steps, where nothing was in the way, is shown beside it.
+of one program differ by several, for good. So the goal is measured in one process, recording on and off in turn, in
+blocks so short that the machine has no time to change its pace; a run without any difference says 0.1 to 0.3 % then.
 """
 
 import argparse
@@ -50,9 +48,7 @@ STEPS = {
 # For all alike: big blocks of memory are kept. Else a step has 7,000 to 9,000 page faults, as luck will have it, and
 # takes five percent more or less.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 31)}
-# Of a block in one process: long enough for the sampler to have its turn, which it has ten times a second.
-SWITCHED_STEPS = {"digits": 20, "ten-million": 1}
-_FAST = 6  # twentieths of all steps: up to the 30th of a hundred
+SWITCHED_STEPS = {"digits": 5, "ten-million": 1}  # of a block in one process
 Round = dict[str, float]
 
 
@@ -68,26 +64,21 @@ class Found:
 
 @dataclass(frozen=True)
 class Switched:
-    """One start, whose recording was on and off in turn: microseconds of a step per block."""
+    """One start, whose hooks were on and off in turn: microseconds of a step per block. The sampler was there all the
+    time, and its thread had this share of it."""
 
     on_us: list[float]
     off_us: list[float]
-    each_on_us: list[float]  # the single steps, but for the first of each block
-    each_off_us: list[float]
+    sampler: float
 
     @property
-    def longer(self) -> float:
+    def hooks(self) -> float:
         return median(on / off - 1 for on, off in zip(self.on_us, self.off_us, strict=True))
 
     @property
-    def added_us(self) -> float:
-        """To a step, by the twentieths of the faster third of all: where nothing else was in the way."""
-        on, off = (quantiles(us, n=20) for us in (self.each_on_us, self.each_off_us))
-        return mean(on[at] - off[at] for at in range(_FAST))
-
-    @property
-    def added(self) -> float:
-        return self.added_us / median(self.off_us)
+    def longer(self) -> float:
+        """As if everybody waited for the sampler."""
+        return self.hooks + self.sampler
 
 
 def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
@@ -163,8 +154,8 @@ def _switch(jobs: Jobs, model: str, options: argparse.Namespace, found: Found) -
             progress(f"with the recording on and off it {how_it_failed(code)}:\n{job.last_words()}")
             return
         told = json.loads((job.folder / "on-off.json").read_text())
-    ways = ("on", "off", "each on", "each off")
-    found.switched.append(Switched(*([ns / 1000 for ns in told[way]] for way in ways)))
+    on_us, off_us = ([ns / 1000 for ns in told[way]] for way in ("on", "off"))
+    found.switched.append(Switched(on_us, off_us, told["sampler"]))
 
 
 def _ratios(found: Found, name: str) -> list[float]:
@@ -201,12 +192,12 @@ def _longer(found: Found) -> tuple[float, float] | None:
 def _switched_table(model: str, found: Found) -> Table:
     made = table(
         f"In one process, recording on and off in turn, blocks of {SWITCHED_STEPS[model]}",
-        *("start", "pairs", "without", "with", "longer", "added to the fastest", "of a step"),
+        *("start", "pairs", "without", "with", "by hooks", "by the sampler", "longer"),
     )
     for number, each in enumerate(found.switched, start=1):
         with_it, without = (f"{median(us):,.0f} µs" for us in (each.on_us, each.off_us))
-        added = (f"{each.added_us:+.1f} µs", f"{each.added:+.2%}") if each.each_on_us else ("–", "–")
-        made.add_row(str(number), str(len(each.on_us)), without, with_it, f"{each.longer:+.2%}", *added)
+        parts = (f"{part:+.2%}" for part in (each.hooks, each.sampler, each.longer))
+        made.add_row(str(number), str(len(each.on_us)), without, with_it, *parts)
     return made
 
 
