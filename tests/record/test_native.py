@@ -144,6 +144,24 @@ def test_it_wraps_as_python_does(tmp_path: Path) -> None:
     assert read_back[0][0] == 50
 
 
+COMPILED = """\
+import torch, torch.distributed as dist
+from torch import nn
+dist.init_process_group("gloo")
+model = torch.compile(nn.parallel.DistributedDataParallel(nn.Linear(8, 8)), backend="eager")
+for _ in range(3):
+    model(torch.ones(2, 8)).sum().backward()
+print("done")
+"""
+
+
+def test_a_ddp_module_may_be_compiled(runner: Runner) -> None:
+    """torch.compile does not meet the recorder, and has nothing to say about it."""
+    runner.script(COMPILED)
+    ran = runner("run", "-n", 2, "script.py")
+    assert (ran.code, "rollcall" in ran.out) == (0, False), ran.out
+
+
 def test_it_is_not_built_without_a_compiler(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

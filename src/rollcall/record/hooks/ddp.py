@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.autograd import Variable
+from torch.compiler import is_compiling
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -66,6 +67,8 @@ def _step_ends(optimizer: Any, *_: Any) -> None:
 
 def _forward(original: Any) -> Any:
     def forward(ddp: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling():  # torch.compile looks into this, and would warn that it cannot look into the pen
+            return original(ddp, *args, **kwargs)
         mark = _forward_begins(ddp)
         try:
             return original(ddp, *args, **kwargs)
@@ -90,8 +93,6 @@ def _expected(ddp: Any) -> int:
 
 
 def _count(ddp: Any) -> int:
-    if pen is not None:  # it knows the module by its address
-        weakref.finalize(ddp, pen.forget, id(ddp)).atexit = False
     return sum(p.numel() for p in ddp._module_parameters if p.requires_grad)
 
 

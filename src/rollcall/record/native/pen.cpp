@@ -44,7 +44,7 @@ namespace {
 
 constexpr uint16_t kAsync = 1, kFailed = 2, kWaited = 4, kBucket = 8;
 constexpr uint64_t kChunkBytes = 64 << 10, kPageBytes = 4 << 10;
-constexpr size_t kMostFrames = 8;
+constexpr size_t kMostFrames = 8, kMostPhases = 64;
 constexpr int64_t kNobody = -1;
 constexpr uint8_t kEvent = 2;  // the sort of what is no op: layout.py
 constexpr int kUsers = 1, kFloor = 2;  // kinds of code: sites.py
@@ -78,8 +78,11 @@ struct PlacesHash {
   }
 };
 
-struct Trail {  // all frames from where a phase began outwards, the user's or not, and what site that is
-  Places frames;
+struct Phase {
+  PyObject* name;  // the very object
+  uint32_t number;
+  // Where it began last: all frames from there outwards, the user's or not, and what site that is.
+  Places trail;
   uint32_t site = 0;
 };
 
@@ -118,11 +121,10 @@ struct Pen {
   pthread_t main_thread{};
   std::unordered_map<PyObject*, uint8_t> kinds;  // of codes
   std::unordered_map<Places, uint32_t, PlacesHash> sites;
-  std::unordered_map<uint32_t, Trail> trails;  // by phase: the newest
+  std::vector<Phase> named;  // side by side: they are few, and caches are cold
   std::unordered_map<PyObject*, int64_t> steps;  // by optimizer: the mark of its step
   PyObject* count_gradients = nullptr;
   std::unordered_map<PyObject*, int64_t> gradients;  // by DDP module: how many numbers it averages
-  std::unordered_map<std::string, uint32_t> phase_numbers;
   std::unordered_map<pthread_t, uint32_t> threads;
   std::vector<Bucket> buckets;  // by their place in a backward
   // The sampler's.
@@ -284,18 +286,18 @@ int kind_of(PyObject* code) {
 
 // The user's frames from here outwards, innermost first; without any, the outermost frame. The whole way goes into the
 // trail, if there is one.
-int64_t site_number(Trail* trail = nullptr) {
+int64_t site_number(Places* trail = nullptr) {
   Places places;
   places.reserve(2 * kMostFrames);
   uintptr_t here[2] = {0, 0};
   bool has_failed = false;
-  if (trail) trail->frames.clear();
+  if (trail) trail->clear();
   walk([&](PyObject* code, uintptr_t instruction) {
     int kind = kind_of(code);
     has_failed = kind < 0;
     here[0] = reinterpret_cast<uintptr_t>(code);
     here[1] = instruction;
-    if (trail) trail->frames.insert(trail->frames.end(), here, here + 2);
+    if (trail) trail->insert(trail->end(), here, here + 2);
     if (kind == kUsers) places.insert(places.end(), here, here + 2);
     bool is_floor = kind == kFloor && !places.empty();
     return !has_failed && !is_floor && places.size() < 2 * kMostFrames;
@@ -317,32 +319,40 @@ int64_t site_number(Trail* trail = nullptr) {
 }
 
 // The site of a phase that begins. It mostly begins where it did before: to see that takes half as long.
-int64_t phase_site_number(uint32_t phase) {
+int64_t phase_site_number(size_t place) {
   if (!pthread_equal(pthread_self(), pen->main_thread)) return site_number();
-  Trail& trail = pen->trails[phase];
-  size_t seen = 0, size = trail.frames.size();
+  const Places& trail = pen->named[place].trail;
+  size_t seen = 0, size = trail.size();
   walk([&](PyObject* code, uintptr_t instruction) {
-    bool is_same = seen < size && trail.frames[seen] == reinterpret_cast<uintptr_t>(code) && trail.frames[seen + 1] == instruction;
+    bool is_same = seen < size && trail[seen] == reinterpret_cast<uintptr_t>(code) && trail[seen + 1] == instruction;
     seen = is_same ? seen + 2 : size + 1;
     return is_same && seen < size;
   });
-  if (size && seen == size) return trail.site;
-  int64_t site = site_number(&trail);
-  if (site < 0) trail.frames.clear();
-  else trail.site = site;
+  if (size && seen == size) return pen->named[place].site;
+  Places walked;
+  int64_t site = site_number(&walked);  // may run Python, and that may begin phases
+  if (site < 0 || place >= pen->named.size()) return site;
+  pen->named[place].trail.swap(walked);
+  pen->named[place].site = site;
   return site;
 }
 
-int64_t phase_number(PyObject* name) {
-  Py_ssize_t length;
-  const char* text = PyUnicode_AsUTF8AndSize(name, &length);
-  if (!text) return -1;
-  std::string key(text, length);
-  auto found = pen->phase_numbers.find(key);
-  if (found != pen->phase_numbers.end()) return found->second;
+void forget_phases() {
+  std::vector<Phase> gone;
+  gone.swap(pen->named);
+  for (auto& each : gone) Py_DECREF(each.name);
+}
+
+// Where it is among those that are known; -1 with an exception.
+int64_t phase_place(PyObject* name) {
+  for (size_t place = 0; place < pen->named.size(); ++place)
+    if (pen->named[place].name == name) return place;
   int64_t number = ask("name_phase", name);
-  if (number >= 0) pen->phase_numbers[key] = number;
-  return number;
+  if (number < 0) return -1;
+  if (pen->named.size() >= kMostPhases) forget_phases();  // somebody makes up names all the time
+  Py_INCREF(name);
+  pen->named.push_back({name, uint32_t(number), {}, 0});
+  return pen->named.size() - 1;
 }
 
 // DDP's buckets.
@@ -504,6 +514,7 @@ PyObject* py_begin(PyObject*, PyObject* args) {
   Py_buffer view;  // never released: what it shows is written to until the process ends
   if (PyObject_GetBuffer(map, &view, PyBUF_WRITABLE)) return nullptr;
   take_pending();
+  forget_phases();
   std::lock_guard<std::mutex> lock(pen->mutex);
   Py_INCREF(recorder);
   pen->recorder = recorder;
@@ -527,9 +538,7 @@ PyObject* py_begin(PyObject*, PyObject* args) {
   pen->counters.clear();
   pen->phases.clear();
   pen->sites.clear();  // another ring has other numbers
-  pen->trails.clear();
   pen->steps.clear();
-  pen->phase_numbers.clear();
   pen->threads.clear();
   pen->buckets.clear();
   pen->is_on = true;
@@ -545,6 +554,7 @@ PyObject* py_stop(PyObject*, PyObject*) {
 PyObject* py_watch_reducer(PyObject*, PyObject* count_gradients) {
   Py_INCREF(count_gradients);
   Py_XSETREF(pen->count_gradients, count_gradients);
+  pen->gradients.clear();  // a module that is new may have the address of one that is no more
   static std::vector<torch::Library>* libraries = nullptr;
   try {
     if (!libraries) {
@@ -611,7 +621,9 @@ PyObject* py_completed(PyObject*, PyObject* mark) {
 
 int64_t begin_phase(PyObject* name, int64_t op, int64_t expected) {
   if (!pen->is_on) return kNobody;
-  int64_t phase = phase_number(name), site = phase < 0 ? -1 : phase_site_number(phase), thread = site < 0 ? -1 : thread_number();
+  int64_t place = phase_place(name);
+  uint32_t phase = place < 0 ? 0 : pen->named[place].number;
+  int64_t site = place < 0 ? -1 : phase_site_number(place), thread = site < 0 ? -1 : thread_number();
   if (thread < 0) {
     give_up();
     return kNobody;
@@ -705,13 +717,6 @@ PyObject* py_forward_begins(PyObject*, PyObject* ddp) {
   return PyLong_FromLongLong(mark);
 }
 
-// A DDP module is no more: its address may be another's.
-PyObject* py_forget(PyObject*, PyObject* address) {
-  pen->gradients.erase(static_cast<PyObject*>(PyLong_AsVoidPtr(address)));
-  if (PyErr_Occurred()) return nullptr;
-  Py_RETURN_NONE;
-}
-
 // An optimizer's step: these are its hooks themselves, and get it first.
 PyObject* py_step_begins(PyObject*, PyObject* const* args, Py_ssize_t count) {
   static PyObject* const name = PyUnicode_InternFromString("step");
@@ -784,7 +789,6 @@ PyMethodDef methods[] = {
     {"begin_phase", FAST(py_begin_phase), METH_FASTCALL, "A part of the program begins; returns its mark."},
     {"end_phase", py_end_phase, METH_O, "It is over."},
     {"forward_begins", py_forward_begins, METH_O, "A DDP module begins its forward; returns the mark of that phase."},
-    {"forget", py_forget, METH_O, "A DDP module is no more."},
     {"step_begins", FAST(py_step_begins), METH_FASTCALL, "A hook: an optimizer begins its step."},
     {"step_ends", FAST(py_step_ends), METH_FASTCALL, "A hook: it is over."},
     {"rest", py_rest, METH_VARARGS, "The sampler's rest, until there is something to look at."},
