@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import train_steps
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -26,9 +27,7 @@ def main() -> None:
 
 
 def make_step() -> Callable[[], None]:
-    model = DistributedDataParallel(
-        nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
-    )
+    model = DistributedDataParallel(train_steps.make_model("digits"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs, labels = torch.randn(64, 64), torch.randint(10, (64,))
 
@@ -50,5 +49,4 @@ def _us(do: Callable[[], object], turns: int) -> float:
     return (time.perf_counter() - started_s) / turns * 1e6
 
 
-if __name__ == "__main__":
-    main()
+main()

@@ -231,7 +231,8 @@ def _call_torch(place: Place, meeting: Meeting, backend: str, device: torch.devi
         if dist.get_rank() != place.rank:
             raise RuntimeError(f"MPI calls rank {place.rank} {dist.get_rank()}")
         return
-    yielding.put_up()
+    if "gloo" in backend:
+        yielding.put_up()
     store = dist.PrefixStore("group", meeting.store)
     store.set_timeout(timedelta(seconds=timeout_s))
     dist.init_process_group(

@@ -159,7 +159,7 @@ def test_a_ddp_module_may_be_compiled(runner: Runner) -> None:
     """torch.compile does not meet the recorder, and has nothing to say about it."""
     runner.script(COMPILED)
     ran = runner("run", "-n", 2, "script.py")
-    assert (ran.code, "rollcall" in ran.out) == (0, False), ran.out
+    assert (ran.code, "rollcall" in ran.out + ran.err) == (0, False), ran.err
 
 
 def test_it_is_not_built_without_a_compiler(

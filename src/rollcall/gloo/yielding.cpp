@@ -20,7 +20,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstring>
 #include <string_view>
 
 namespace {

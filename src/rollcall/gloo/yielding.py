@@ -1,7 +1,7 @@
 """Gloo's listening thread lets others go first, where it would only spin: yielding.cpp says how.
 
-With as many ranks as cores, an all_reduce of a few bytes takes a fifth of the time, and a small DDP step half of it.
-Where it was not compiled gloo does as it always did.
+With as many ranks as cores, an all_reduce of a few bytes takes a quarter of the time, and a small DDP step two thirds
+of it. Where it was not compiled gloo does as it always did.
 """
 
 import functools

@@ -86,11 +86,16 @@ struct Phase {
   uint32_t site = 0;
 };
 
-struct Bucket {  // as it was last time, and its numbers
+struct Bucket {  // one that was named, and its numbers
   const c10d::ProcessGroup* group = nullptr;  // which lives as long as the DDP module, and a new module begins anew
+  size_t index = 0;  // its place in a backward
   int64_t elements = 0;
   at::ScalarType type = at::ScalarType::Undefined;
   uint32_t group_number = 0, signature = 0;
+
+  bool is_like(const Bucket& other) const {
+    return group == other.group && index == other.index && elements == other.elements && type == other.type;
+  }
 };
 
 struct Pending {  // a bucket on its way
@@ -126,7 +131,7 @@ struct Pen {
   PyObject* count_gradients = nullptr;
   std::unordered_map<PyObject*, int64_t> gradients;  // by DDP module: how many numbers it averages
   std::unordered_map<pthread_t, uint32_t> threads;
-  std::vector<Bucket> buckets;  // by their place in a backward
+  std::vector<Bucket> buckets;
   // The sampler's.
   std::mutex nap_mutex;
   std::condition_variable woken;
@@ -370,18 +375,20 @@ struct Gil {
 
 // With the numbers of its group and signature; asks Python once. The mutex is free meanwhile.
 bool name_bucket(const at::Tensor& tensor, const c10d::ProcessGroup& group, Bucket& bucket) {
-  size_t index;
   {
     std::lock_guard<std::mutex> lock(pen->mutex);
-    index = pen->pending.size();
-    if (index >= pen->buckets.size()) pen->buckets.resize(index + 1);
-    bucket = pen->buckets[index];
+    bucket = {&group, pen->pending.size(), tensor.numel(), tensor.scalar_type()};
+    for (auto& known : pen->buckets) {
+      if (!known.is_like(bucket)) continue;
+      bucket = known;
+      return true;
+    }
   }
-  if (bucket.group == &group && bucket.elements == tensor.numel() && bucket.type == tensor.scalar_type()) return true;
   Gil gil;
   PyObject* told = nullptr;
   PyObject* wrapped = THPVariable_Wrap(tensor);
-  if (wrapped) told = PyObject_CallMethod(pen->recorder, "name_bucket", "Ons", wrapped, Py_ssize_t(index), group.getGroupName().c_str());
+  if (wrapped)
+    told = PyObject_CallMethod(pen->recorder, "name_bucket", "Ons", wrapped, Py_ssize_t(bucket.index), group.getGroupName().c_str());
   Py_XDECREF(wrapped);
   bool is_named = told && PyArg_ParseTuple(told, "II", &bucket.group_number, &bucket.signature);
   Py_XDECREF(told);
@@ -389,11 +396,8 @@ bool name_bucket(const at::Tensor& tensor, const c10d::ProcessGroup& group, Buck
     give_up();
     return false;
   }
-  bucket.group = &group;
-  bucket.elements = tensor.numel();
-  bucket.type = tensor.scalar_type();
   std::lock_guard<std::mutex> lock(pen->mutex);
-  if (index < pen->buckets.size()) pen->buckets[index] = bucket;
+  pen->buckets.push_back(bucket);
   return true;
 }
 
