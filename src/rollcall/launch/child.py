@@ -16,28 +16,34 @@ class Child:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._code: int | None = None
+        self._is_over = False
         self._lock = threading.Lock()
 
-    def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, as Popen has it. Raises TimeoutExpired."""
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Its exit code, as Popen has it; None where another part of this process has reaped it, so that nobody can
+        tell any more. Raises TimeoutExpired."""
         with self._lock:
-            if self._code is None:
+            if not self._is_over:
                 self._code = self._wait(timeout)
+                self._is_over = True
             return self._code
 
     def kill(self) -> None:
-        if self._code is None:
+        if not self._is_over:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
 
-    def _wait(self, timeout: float | None) -> int:
+    def _wait(self, timeout: float | None) -> int | None:
         try:
             fd = os.pidfd_open(self._pid)
-        except ProcessLookupError:  # somebody else has waited for it
-            return 0
+        except ProcessLookupError:
+            return None
         try:
             if not select.select([fd], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("the agent", timeout or 0)
         finally:
             os.close(fd)
-        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        except ChildProcessError:
+            return None

@@ -41,6 +41,7 @@ from rollcall.launch.words import how_it_ended, shell_code
 
 _TICK_S = 0.02
 _SHOW_S = 10.0  # for all hosts to show where their ranks are
+_UNKNOWN_END = 1
 _TIMED_OUT = 124  # as timeout(1) has it
 _STOP_S = 15.0  # beyond the grace: then hosts that do not answer are left to themselves
 
@@ -78,7 +79,8 @@ class _Run:
         self._report = Report()
         self._logs = LogFiles(self._say)
         self._watched = Watched(folder.path)
-        self._agent_code = 0
+        self._agent_code: int | None = None
+        self._world: range | None = None  # all ranks of the attempt, where this launcher leads them all
         self._still: dict[int, Still] = {}  # by node: how its ranks stand
         self._hang_told = False
         self._looking: tuple[set[int], float] | None = None  # who has yet to show where its ranks are, and until when
@@ -150,7 +152,7 @@ class _Run:
             case Refused() if self._lead is None:
                 self._refused = message
             case Gone(exit_code):
-                self._agent_code = exit_code or 0
+                self._agent_code = exit_code
                 self._watched.note_answer(member.node)
         if self._lead is not None:
             self._lead.handle(member, message)
@@ -165,7 +167,8 @@ class _Run:
         self._local_rank.update({rank: rank - ranks[0] for rank in ranks})
         if started.attempt != self._report.attempt:
             self._report = Report(started.attempt)
-        self._report.seat(started.host, ranks)
+            self._world = range(started.world_size) if self._lead is not None else None
+        self._report.note_host(started.host, ranks)
         self._folder.note_attempt(
             started.attempt,
             hosts={started.host: ranks},
@@ -297,7 +300,14 @@ class _Run:
                 say(text)
             say(f"logs are in {os.path.relpath(self._folder.path)}")
             return "failed", code
-        if self._agent_code != 0 and self._lead is None:
-            say(f"the agent of this host {how_it_ended(self._agent_code)}; its ranks were ended with it")
-            return "failed", shell_code(self._agent_code)
+        if self._lead is None and self._agent_code != 0:
+            say(f"the agent of this host {_how_agent_ended(self._agent_code)}; its ranks were ended with it")
+            return "failed", shell_code(self._agent_code or _UNKNOWN_END)
+        if why := self._report.why_not_ok(self._world):
+            say(f"{why}: this run counts as failed; logs are in {os.path.relpath(self._folder.path)}")
+            return "failed", _UNKNOWN_END
         return "ok", 0
+
+
+def _how_agent_ended(code: int | None) -> str:
+    return "ended, and its exit code is not known" if code is None else how_it_ended(code)

@@ -85,8 +85,9 @@ class Report:
         self._hosts: dict[int, str] = {}  # by rank
         self._failures: list[Failure] = []
         self._lost: list[str] = []
+        self._exit_codes: dict[int, int] = {}  # by rank: of those that reported their end
 
-    def seat(self, host: str, ranks: Iterable[int]) -> None:
+    def note_host(self, host: str, ranks: Iterable[int]) -> None:
         """These ranks are on that host."""
         self._hosts.update(dict.fromkeys(ranks, host))
 
@@ -95,6 +96,7 @@ class Report:
         return bool(self._hosts)
 
     def add(self, ended: Ended, traceback: Traceback | None) -> None:
+        self._exit_codes[ended.rank] = ended.exit_code
         if ended.exit_code == 0 or ended.asked:
             return
         failed_ns, lines = (traceback.since_ns, traceback.lines) if traceback else (ended.ended_ns, ())
@@ -103,6 +105,18 @@ class Report:
     def lose(self, host: str, why: str) -> None:
         """A host that was lost explains what its ranks' neighbours then ran into."""
         self._lost.append(f"{host} {why}")
+
+    def why_not_ok(self, world: Iterable[int] | None = None) -> str:
+        """Empty only if every rank of this attempt reported its end with 0. `world` are all its ranks, where the launcher
+        knows them; else those that were started here."""
+        ranks = sorted(self._hosts if world is None else world)
+        if not self._hosts:
+            return "no rank was started"
+        silent = [rank for rank in ranks if rank not in self._exit_codes]
+        if silent:
+            return f"{_ranks(silent)} did not report how {'it' if len(silent) == 1 else 'they'} ended"
+        bad = [rank for rank in ranks if self._exit_codes[rank] != 0]
+        return f"{_ranks(bad)} ended with another exit code than 0" if bad else ""
 
     def first_failure(self) -> Failure | None:
         return first_of(self._failures)
