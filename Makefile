@@ -82,7 +82,7 @@ corpus: $(VENV)/.dev
 
 # The pages of docs/lab, with their pictures and numbers, from runs on this machine.
 lab-pages: $(VENV)/.dev
-	$(BIN)/python -m rollcall.lab.pages
+	$(BIN)/python -m rollcall.lab.runner.pages
 
 clean:
 	rm -rf $(VENV) .venv-peers .rollcall

@@ -35,14 +35,14 @@ from big_run import (
     shape,
     simulate,
 )
-from rollcall.launch.hosts import Host
-from rollcall.launch.plan import Plan, Program, Reach
-from rollcall.launch.runs import RunFolder
-from rollcall.record import layout
+from rollcall.coordinator.run_folder import RunFolder
+from rollcall.protocol.hosts import Host
+from rollcall.protocol.plan import Plan, Program, Reach
+from rollcall.record import ring_format
 from rollcall.record.ring import Ring
 
 NUMPY = {"Q": "u8", "I": "u4", "H": "u2", "i": "i4"}
-RECORD = np.dtype([(name, f"<{NUMPY[code]}") for name, code in layout.FIELDS.items()])
+RECORD = np.dtype([(name, f"<{NUMPY[code]}") for name, code in ring_format.FIELDS.items()])
 RANKS_PER_HOST = 8
 CLOCKS_NS = 1_000_000_000_000_000  # hosts have been up for longer or shorter, by at most so much
 DRIFT = 20e-6  # and their clocks go faster or slower
@@ -116,7 +116,7 @@ class _Names:
             self.odd_signature = self._name(ring, integers)[1]
             told = {"error": "RuntimeError", "text": "Connection closed by peer"}
             self.error = ring.name("signature", "RuntimeError", told)
-            self._head = path.read_bytes()[: layout.RECORDS_AT].rstrip(b"\0")
+            self._head = path.read_bytes()[: ring_format.RECORDS_AT].rstrip(b"\0")
 
     def _name(self, ring: Ring, line: Line) -> tuple[int, int]:
         """The numbers of its site and its signature."""
@@ -148,14 +148,16 @@ class _Names:
         for sort in dict.fromkeys(lines):
             here = np.array([line == sort for line in lines])
             line = sort if is_even or not sort.is_point_to_point else self._other_half(sort)
-            records["op"][here] = layout.OP[line.op]
-            records["flags"][here] = (layout.ASYNC if line.is_async or line.is_point_to_point else 0) | layout.WAITED
+            records["op"][here] = ring_format.OP[line.op]
+            records["flags"][here] = (
+                ring_format.ASYNC if line.is_async or line.is_point_to_point else 0
+            ) | ring_format.WAITED
             records["group"][here] = self._groups["init" if line in (INIT, NEW_GROUP) else line.group]
             records["site"][here], records["signature"][here] = self._lines[line]
             records["peer"][here] = line.root
-            records["reduce"][here] = layout.REDUCE_OPS.index(line.reduce)
+            records["reduce"][here] = ring_format.REDUCE_OPS.index(line.reduce)
             records["size_bytes"][here] = line.size_bytes
-        is_p2p = np.isin(records["op"], layout.POINT_TO_POINT)
+        is_p2p = np.isin(records["op"], ring_format.POINT_TO_POINT)
         for group in np.unique(records["group"]):
             for here in (is_p2p, ~is_p2p):
                 mine = here & (records["group"] == group)
@@ -168,23 +170,23 @@ class _Names:
     def write(self, path: Path, run: Shape, rank: int, host: str, records: NDArray[Any]) -> None:
         """A file with holes, as the recorder's is."""
         head = bytearray(self._head)
-        fields = list(layout.HEADER.unpack_from(head))
+        fields = list(ring_format.HEADER.unpack_from(head))
         fields[3:7] = [rank, run.ranks, 0, 1000 + rank]
         room, fields[9] = fields[8], host.encode()
-        layout.HEADER.pack_into(head, 0, *fields)
-        layout.NUMBER.pack_into(head, layout.COUNT_AT, len(records))
+        ring_format.HEADER.pack_into(head, 0, *fields)
+        ring_format.NUMBER.pack_into(head, ring_format.COUNT_AT, len(records))
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         with contextlib.closing(os.fdopen(fd, "wb", buffering=0)) as file:
-            file.truncate(layout.RECORDS_AT + room * layout.RECORD.size)
+            file.truncate(ring_format.RECORDS_AT + room * ring_format.RECORD.size)
             file.write(head)
-            file.seek(layout.RECORDS_AT)
+            file.seek(ring_format.RECORDS_AT)
             file.write(records.tobytes())
 
 
 def _of_rank(run: Shape, rank: int, alike: NDArray[Any], times: Times, names: _Names) -> NDArray[Any]:
     """The records of one rank, its faults among them."""
     records = alike.copy()
-    is_p2p = np.isin(records["op"], layout.POINT_TO_POINT)
+    is_p2p = np.isin(records["op"], ring_format.POINT_TO_POINT)
     records["peer"][is_p2p] = rank ^ 1
     records["entered_ns"] = times.entered[rank]
     records["issued_ns"] = times.entered[rank] + 2 * MICROSECOND
@@ -194,7 +196,7 @@ def _of_rank(run: Shape, rank: int, alike: NDArray[Any], times: Times, names: _N
     if rank == run.culprit("mismatched-dtype"):
         records["signature"][run.middle] = names.odd_signature
     if rank == run.culprit("mismatched-reduce-op"):
-        records["reduce"][run.middle + len(STEP)] = layout.REDUCE_OPS.index("AVG")
+        records["reduce"][run.middle + len(STEP)] = ring_format.REDUCE_OPS.index("AVG")
     if rank == run.culprit("buffer-overwritten"):
         records["version_waited"][run.middle + 1] += 1
     return _end(run, rank, records, names)
@@ -214,10 +216,10 @@ def _end(run: Shape, rank: int, records: NDArray[Any], names: _Names) -> NDArray
         if rank == killed:
             return records
         records["completed_ns"][-1] = 0
-        records["flags"][-1] |= layout.FAILED
-        last["op"], last["signature"], last["site"] = layout.OP["exception"], names.error, names.site(STEP[0])
+        records["flags"][-1] |= ring_format.FAILED
+        last["op"], last["signature"], last["site"] = ring_format.OP["exception"], names.error, names.site(STEP[0])
     if not last["op"][0]:
-        last["op"] = layout.OP["exit"]
+        last["op"] = ring_format.OP["exit"]
     last["number"] = len(records) + 1
     last["entered_ns"] = max(records["entered_ns"][-1], records["completed_ns"][-1]) + 50 * MICROSECOND
     return np.concatenate([records, last])

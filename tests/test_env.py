@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from rollcall.env import Place, find_place, find_rank, name_gpus
 from rollcall.errors import UsageError
+from rollcall.initialization.environment import Place, find_place, find_rank, name_gpus
 
 ELASTIC = {
     "RANK": "3",

@@ -53,7 +53,7 @@ def test_the_first_ranks_own_exception_is_raised() -> None:
     (note,) = caught.value.__notes__
     assert "On rank 2 of 4" in note
     assert "in fail" in note
-    assert "launch/callee.py" not in note
+    assert "functions/worker.py" not in note
 
 
 def test_an_exception_that_cannot_be_pickled_is_told_in_words() -> None:

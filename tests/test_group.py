@@ -16,9 +16,9 @@ import torch.distributed as dist
 from torch import nn
 
 import rollcall
-from rollcall.attendance import Card, choose_backend, expect_from, pick_gpu, take_seats
-from rollcall.env import Place
 from rollcall.errors import UsageError, WorldError
+from rollcall.initialization.environment import Place
+from rollcall.initialization.roll_call import Card, choose_backend, expect_from, pick_gpu, take_seats
 from rollcall.ports import listen
 from rollcall.world import Seat
 from tests.ranks import by_hand, held_port, run, run_command, started
@@ -228,7 +228,7 @@ print("serving", flush=True)
 time.sleep(60)
 """
 WATCHED = """
-    import rollcall, rollcall.attendance as attendance, rollcall.group
+    import rollcall, rollcall.initialization.roll_call as attendance, rollcall.group
     answered = attendance._refuse_double
     def tell(*args):
         answered(*args)

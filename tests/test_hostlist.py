@@ -1,7 +1,7 @@
 import pytest
 
 from rollcall.errors import UsageError
-from rollcall.hostlist import expand, expand_counts
+from rollcall.protocol.host_list import expand, expand_counts
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import rollcall.cli
-import rollcall.launch.launcher  # noqa: F401 (with the line above: what `rollcall run` has loaded counts as its memory)
+import rollcall.coordinator.launcher  # noqa: F401 (with the line above: what `rollcall run` has loaded counts as its memory)
+from rollcall.coordinator.agents import Crew, Member
 from rollcall.errors import say
-from rollcall.launch import reach
-from rollcall.launch.crew import Crew, Member
-from rollcall.launch.hosts import Host
-from rollcall.launch.messages import Dismiss, Message, Ping, Pong, Present
-from rollcall.launch.plan import Plan, Program, Reach
-from rollcall.launch.ways import local
+from rollcall.protocol.hosts import Host
+from rollcall.protocol.messages import Dismiss, Message, Ping, Pong, Present
+from rollcall.protocol.plan import Plan, Program, Reach
+from rollcall.transport import local, select
 
 MOST_S = 120.0
 LOOK_S = 0.1
@@ -28,7 +27,7 @@ LOOK_S = 0.1
 def main(count: int) -> None:
     hosts = tuple(Host(f"host-{number}", slots=1) for number in range(1, count + 1))
     plan = Plan(Program("command", "true"), slots=1, hosts=hosts, reach=Reach("ssh"), cwd=os.getcwd())
-    crew = Crew(hosts, reach.by_pipe(plan, lambda host: local.words(sys.executable, "check")), say)
+    crew = Crew(hosts, select.by_pipe(plan, lambda host: local.words(sys.executable, "check")), say)
     crew_from_s = time.monotonic()
     crew.start(crew.members)
     hear_all(crew, Present)

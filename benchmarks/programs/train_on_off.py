@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer
 
 from rollcall.record import recorder, sampler
-from rollcall.record.native import pen
+from rollcall.record.cpp import pen
 
 FOLDER = Path(os.environ["ROLLCALL_BENCH"])
 

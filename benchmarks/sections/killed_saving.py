@@ -19,8 +19,8 @@ from torch import nn
 import rollcall
 from jobs import Jobs
 from results import Goal, Result, progress, table
-from rollcall.functions import bound
-from rollcall.launch.calls import CallServer
+from rollcall.functions.api import bound
+from rollcall.functions.pool import CallServer
 
 RANKS = 2
 SAVES = 1000  # more than a killed one ever comes to

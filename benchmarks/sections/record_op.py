@@ -10,7 +10,7 @@ from contenders import PROGRAMS
 from jobs import Job, Jobs
 from programs import turns
 from results import Goal, Result, how_it_failed, middle, progress, table
-from rollcall.record import layout
+from rollcall.record import ring_format
 
 MOST_US = 10.0
 BLOCK = 200  # ops
@@ -72,7 +72,7 @@ def _start(jobs: Jobs, blocks: int, port: int, is_recorded: bool) -> Job:
 
 def _records(ring: Path) -> int:
     with open(ring, "rb") as file:
-        return int(layout.NUMBER.unpack_from(file.read(layout.HEADER_BYTES), layout.COUNT_AT)[0])
+        return int(ring_format.NUMBER.unpack_from(file.read(ring_format.HEADER_BYTES), ring_format.COUNT_AT)[0])
 
 
 def _cells(found_us: list[float]) -> list[str]:

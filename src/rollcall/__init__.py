@@ -3,20 +3,21 @@
 The names below are loaded on first use: `import rollcall` alone does not import torch.
 """
 
+import sys
 from importlib import import_module
 
 TYPE_CHECKING = False  # not from typing: our agent comes by here, and is in a hurry
 if TYPE_CHECKING:
     from rollcall.errors import RankError, RollcallError, UsageError, WorldError
-    from rollcall.functions import spawn
-    from rollcall.group import init
+    from rollcall.functions.api import spawn
+    from rollcall.initialization.process_group import init
     from rollcall.logs import configure_logger
     from rollcall.ports import find_free_port, is_free_port
     from rollcall.record.phases import phase
     from rollcall.seeds import seed_all
+    from rollcall.train.checkpoint.snapshot import Snapshot
     from rollcall.train.data import prepare_dataloader
-    from rollcall.train.early import EarlyStop
-    from rollcall.train.snapshot import Snapshot
+    from rollcall.train.early_stopping import EarlyStop
     from rollcall.train.strategies import wrap
     from rollcall.train.trainer import Trainer
     from rollcall.world import RankInfo, World, display, get_hostname, get_process_id, rank_zero_only
@@ -84,3 +85,18 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _RenamedModules:
+    """Finds modules by the name they had in the version before; asked only where nothing else was found."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> object:
+        if not name.startswith("rollcall."):
+            return None
+        from rollcall._renamed import spec_of  # here: hardly anybody needs it, and it takes 2 ms
+
+        return spec_of(name)
+
+
+sys.meta_path.append(_RenamedModules)  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 """python -m rollcall.native
 
-What of rollcall is C++: the recorder's hand (record/native/pen.cpp), and gloo's good manners (gloo/yielding.cpp). It is
-compiled once per environment, which takes half a minute, since it must fit torch to the byte. Where that has not been
-done, or there was no compiler, Python records, and gloo does as it always did. ROLLCALL_NATIVE=0 has it so, too.
+Compiles the C++ parts of rollcall: the C++ recorder (record/cpp/recorder.cpp), and a patch that stops gloo's listener
+from spinning (compat/gloo_listener.cpp). It takes half a minute, once per environment: the result must match the
+installed torch exactly. Without it, or with ROLLCALL_NATIVE=0, Python records, and gloo is left as it is.
 """
 
 import functools
@@ -20,7 +20,7 @@ from typing import Any
 from rollcall.errors import RollcallError
 
 _HERE = Path(__file__).parent
-SOURCES = (_HERE / "record/native/pen.cpp", _HERE / "gloo/yielding.cpp")
+SOURCES = (_HERE / "record/cpp/recorder.cpp", _HERE / "compat/gloo_listener.cpp")
 _LIBRARIES = ("c10", "torch_cpu", "torch_python")
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rollcall.bench import mpi
-from rollcall.bench.options import bench
 from rollcall.bench.results import Results, read
+from rollcall.cli.bench import bench
 from rollcall.errors import UsageError
 from tests.launch.conftest import Result, Runner
 

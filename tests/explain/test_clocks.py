@@ -2,8 +2,8 @@
 
 import time
 
+from rollcall.coordinator.clock_offsets import Clock
 from rollcall.explain.load import clocks
-from rollcall.launch.clocks import Clock
 
 S = 1_000_000_000
 

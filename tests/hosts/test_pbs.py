@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rollcall.errors import UsageError
-from rollcall.launch.hosts import Host
-from rollcall.launch.ways import pbs
+from rollcall.protocol.hosts import Host
+from rollcall.transport import pbs
 from tests.cluster.sshd import Cluster
 from tests.launch.conftest import Result, Runner
 from tests.said import said

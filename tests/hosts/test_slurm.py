@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from rollcall.errors import UsageError
-from rollcall.launch.hosts import Host
-from rollcall.launch.ways import slurm as way
+from rollcall.protocol.hosts import Host
+from rollcall.transport import slurm as way
 from tests.cluster.slurm import Slurm
 from tests.launch.conftest import Result, Runner
 from tests.said import said

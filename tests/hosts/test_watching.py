@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rollcall.explain.load import load
-from rollcall.report.live import LiveRun
-from rollcall.report.now import Observer, RankNow
+from rollcall.live.reader import LiveRun
+from rollcall.live.state import Observer, RankNow
 from tests.cluster.sshd import Cluster
 from tests.launch.conftest import Runner, until
 

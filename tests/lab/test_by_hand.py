@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from rollcall.errors import UsageError
-from rollcall.lab import by_hand, door
 from rollcall.lab.experiment import load
-from rollcall.lab.node import Node
-from rollcall.launch.ways import virtual
+from rollcall.lab.runner import by_hand, node_rendezvous
+from rollcall.lab.runner.node import Node
 from rollcall.ports import find_free_port
+from rollcall.transport import virtual_hosts
 
 SCRIPTS = Path(__file__).parents[2] / "docs" / "lab"
 NO_BARRIER = "I HAVE NO BARRIER DUDE!"
@@ -95,7 +95,7 @@ def meet_in_vain(*nodes: tuple[Node, dict[str, object]]) -> list[str]:
     """What each node is told, at the same time."""
 
     def meet(node: tuple[Node, dict[str, object]]) -> str:
-        with pytest.raises(UsageError) as caught, door.meet("barrier", *node):
+        with pytest.raises(UsageError) as caught, node_rendezvous.meet("barrier", *node):
             pass
         return str(caught.value)
 
@@ -145,7 +145,7 @@ HOLD = (
 
 
 @contextmanager
-def busy(host: virtual.VirtualHost, port: int) -> Iterator[None]:
+def busy(host: virtual_hosts.VirtualHost, port: int) -> Iterator[None]:
     """Somebody else on that host has the port."""
     words = [*host.enter, sys.executable, "-c", HOLD, host.address, str(port)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
@@ -161,7 +161,7 @@ def busy(host: virtual.VirtualHost, port: int) -> Iterator[None]:
 def two_nodes() -> TwoNodes:
     """The two start scripts: the worker first."""
     port = find_free_port()
-    with virtual.hosts(2, tell=lambda _: None) as (alpha, beta), busy(alpha, port):
+    with virtual_hosts.hosts(2, tell=lambda _: None) as (alpha, beta), busy(alpha, port):
         env = {"MASTER_ADDR": alpha.address, "MASTER_PORT": str(port), "PROCESSES": "2", "PYTHON": sys.executable}
         with node(str(SCRIPTS / "start-worker.sh"), "barrier", enter=beta.enter, env=env) as worker:
             with node(str(SCRIPTS / "start-master.sh"), "barrier", enter=alpha.enter, env=env) as master:

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from rollcall import RankError
-from rollcall.cli import app
+from rollcall.cli.app import app
+from rollcall.coordinator.run_folder import all_runs
 from rollcall.errors import UsageError
 from rollcall.explain.verdict import explain
-from rollcall.lab import NAMES, perform
+from rollcall.lab import NAMES
 from rollcall.lab.experiment import Claim, Results, Settings, Verdict, load
-from rollcall.launch.runs import all_runs
+from rollcall.lab.runner import perform
 from rollcall.report import logs
 from tests.launch.conftest import Runner, rollcall  # noqa: F401
 
@@ -90,7 +91,7 @@ def test_one_trial_of_an_experiment_is_recorded(barrier: Lab) -> None:
     explanation = explain(barrier.folder)
     assert explanation.outcome == "ok"
     for rank in explanation.run.ranks.values():
-        barriers = [op for op in rank.ops if op.site and op.site.file.endswith("lab/barrier.py")]
+        barriers = [op for op in rank.ops if op.site and op.site.file.endswith("lab/experiments/barrier.py")]
         assert len(barriers) == 4 + 2 + 1  # all begin together; two arms have one; and the origin's own
     assert set(explanation.run.ranks) == {0, 1}
 
@@ -181,7 +182,7 @@ def test_what_comes_out_the_same_is_done_once(capfd: pytest.CaptureFixture[str])
 def test_an_experiment_runs_under_torchrun(tmp_path: Path) -> None:
     """The world is torchrun's, rank 0 states the verdict, and both ranks are recorded."""
     torchrun = str(Path(sys.executable).with_name("torchrun"))
-    words = [torchrun, "--standalone", "--nproc-per-node", "2", "-m", "rollcall.lab.send", "--trials", "2"]
+    words = [torchrun, "--standalone", "--nproc-per-node", "2", "-m", "rollcall.lab.experiments.send", "--trials", "2"]
     words += ["--no-picture"]
     env = {**os.environ, "ROLLCALL_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
@@ -192,15 +193,15 @@ def test_an_experiment_runs_under_torchrun(tmp_path: Path) -> None:
 
 
 def test_under_rollcall_run_the_picture_is_that_runs(rollcall: Runner) -> None:  # noqa: F811
-    """`rollcall run -m rollcall.lab.send`: it is recorded as any other program, and its picture is beside its rings."""
-    assert rollcall("run", "-n", "2", "-m", "rollcall.lab.send", "--trials", "2").code == 0
+    """`rollcall run -m rollcall.lab.experiments.send`: it is recorded, and its picture is beside its rings."""
+    assert rollcall("run", "-n", "2", "-m", "rollcall.lab.experiments.send", "--trials", "2").code == 0
     assert (rollcall.latest() / "pictures" / "send.png").read_bytes().startswith(b"\x89PNG")
     assert len(list((rollcall.latest() / "rings" / "attempt-0").glob("*.ring"))) == 2
 
 
 def test_one_arm_runs_under_rollcall_run_and_is_explained(rollcall: Runner) -> None:  # noqa: F811
     """A deadlock of the lab, live: it hangs, is ended, and named with its line."""
-    words = ["-m", "rollcall.lab.deadlock", "--arm", "recv recv"]
+    words = ["-m", "rollcall.lab.experiments.deadlock", "--arm", "recv recv"]
     ran = rollcall("run", "-n", "2", "--hang-after", "1", "--on-hang", "stop", "--grace", "1", *words)
     assert ran.code == 124
     assert "p2p-deadlock" in ran.err

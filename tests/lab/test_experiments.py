@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from rollcall.explain.verdict import explain
-from rollcall.lab import NAMES, perform, recording
+from rollcall.lab import NAMES
 from rollcall.lab.experiment import Results, Settings, Verdict, load
+from rollcall.lab.runner import perform, recording
 
 # How little is enough to see it.
 TRIALS = {

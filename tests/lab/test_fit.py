@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from rollcall.errors import UsageError
-from rollcall.lab import NAMES, barrier, gradients, pages, ring, scaling
+from rollcall.lab import NAMES
 from rollcall.lab.experiment import in_bytes, in_time, load, median, percentile
+from rollcall.lab.experiments import barrier, gradients, ring, scaling
+from rollcall.lab.runner import pages
 
 DOCS = Path(__file__).parents[2] / "docs" / "lab"
 
@@ -19,7 +21,7 @@ def told(name: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_is_what_its_results_and_the_code_make_it(name: str) -> None:
-    """No number on a page was typed: `python -m rollcall.lab.pages --from-results` writes it anew."""
+    """No number on a page was typed: `python -m rollcall.lab.runner.pages --from-results` writes it anew."""
     assert (DOCS / f"{name}.md").read_text() == pages.page(load(name), told(name))
     assert (DOCS / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 

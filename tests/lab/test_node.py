@@ -3,7 +3,7 @@
 import pytest
 
 from rollcall.errors import UsageError
-from rollcall.lab.node import Node
+from rollcall.lab.runner.node import Node
 
 
 def test_the_origins_values_stand_where_nothing_is_given() -> None:

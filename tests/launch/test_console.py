@@ -4,9 +4,9 @@ import io
 
 import pytest
 
-from rollcall.launch.console import Console, visibility
-from rollcall.launch.plan import Show
-from rollcall.launch.words import ranks_of
+from rollcall.coordinator.console import Console, visibility
+from rollcall.protocol.exit_codes import ranks_of
+from rollcall.protocol.plan import Show
 
 OUT, ERR = 1, 2
 

@@ -24,9 +24,7 @@ def started(rollcall: Runner, *options: str) -> "subprocess.Popen[str]":
 
 def agent_of(launcher: int) -> int:
     (agent,) = (
-        p
-        for p in psutil.Process(launcher).children()
-        if any("rollcall.launch.host.agent" in word for word in p.cmdline())
+        p for p in psutil.Process(launcher).children() if any("rollcall.agent.main" in word for word in p.cmdline())
     )
     return agent.pid
 

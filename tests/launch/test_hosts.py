@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollcall.cli.host_options import count, forwarded
 from rollcall.errors import UsageError
-from rollcall.launch.hosting import count, forwarded
-from rollcall.launch.hosts import Host, parse, read
+from rollcall.protocol.hosts import Host, parse, read
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollcall.coordinator.early_agent import interrupts
 from rollcall.errors import UsageError
-from rollcall.launch.start import interrupts
-from rollcall.launch.ways.kubernetes import Job, check, manifest, name_for
-from rollcall.launch.ways.kubernetes_run import run
+from rollcall.schedulers.k8s_job import run
+from rollcall.schedulers.k8s_manifest import Job, check, manifest, name_for
 
 from .conftest import ROLLCALL, Runner, until
 
@@ -597,9 +597,9 @@ def test_what_kubernetes_knows_of_an_end_is_said(
 INTERRUPTED = """
 import signal, sys
 from rollcall.errors import say
-from rollcall.launch.start import interrupts
-from rollcall.launch.ways.kubernetes import Job
-from rollcall.launch.ways.kubernetes_run import run
+from rollcall.coordinator.early_agent import interrupts
+from rollcall.schedulers.k8s_manifest import Job
+from rollcall.schedulers.k8s_job import run
 signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
 sys.exit(run(Job("train-x", "team/train:1.2", 2, 4, ("train.py",)), say))
 """

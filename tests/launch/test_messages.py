@@ -5,7 +5,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcall.launch.messages import Ended, Message, Note, Output, Stop, Wire
+from rollcall.protocol.messages import Ended, Message, Note, Output, Stop, Wire
 
 MESSAGES = st.one_of(
     st.builds(Output, rank=st.integers(0, 9999), stream=st.sampled_from([1, 2]), data=st.binary(max_size=2000)),

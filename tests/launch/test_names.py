@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall.launch.host.names import impatient_env
+from rollcall.compat.torch_dns import impatient_env
 from tests.said import said
 
 from .conftest import ROLLCALL, Runner

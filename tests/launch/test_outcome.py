@@ -3,9 +3,9 @@
 import os
 import sys
 
-from rollcall.launch.child import Child
-from rollcall.launch.messages import Ended
-from rollcall.launch.report import Report
+from rollcall.coordinator.failure import Report
+from rollcall.linux.child_process import Child
+from rollcall.protocol.messages import Ended
 
 from .conftest import Runner
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rollcall.errors import UsageError
-from rollcall.launch.plan import Plan, Program, Show, check, describe
-from rollcall.launch.words import how_it_ended, list_of, shell_code
+from rollcall.protocol.exit_codes import how_it_ended, list_of, shell_code
+from rollcall.protocol.plan import Plan, Program, Show, check, describe
 
 
 def plan(**changes: object) -> Plan:

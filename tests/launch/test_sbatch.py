@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from rollcall.coordinator.early_agent import interrupts
 from rollcall.errors import UsageError
-from rollcall.launch.start import interrupts
-from rollcall.launch.ways import sbatch_run
-from rollcall.launch.ways.sbatch import Job, script
-from rollcall.launch.ways.sbatch_run import Log, Looks, run
-from rollcall.launch.ways.sbatch_state import FORGOTTEN, State, ending, read, read_accounting, standing
+from rollcall.schedulers import slurm_job
+from rollcall.schedulers.slurm_job import Log, Looks, run
+from rollcall.schedulers.slurm_script import Job, script
+from rollcall.schedulers.slurm_state import FORGOTTEN, State, ending, read, read_accounting, standing
 from tests.cluster.slurm import Slurm
 from tests.cluster.sshd import Cluster
 from tests.launch.conftest import until
@@ -221,7 +221,7 @@ def test_late_text_is_not_lost(
                 file.write(late.pop(0))
         wait(seconds)
 
-    monkeypatch.setattr(sbatch_run.time, "sleep", write_and_wait)
+    monkeypatch.setattr(slurm_job.time, "sleep", write_and_wait)
     log.finish()
     assert capsys.readouterr().out == "0 │ first\n0 │ second\n0 │ without an end"
 
@@ -470,7 +470,7 @@ def test_a_log_that_does_not_come_here_is_named(
     cluster_job: Job, hosts: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The nodes could write it, but on disks of their own."""
-    monkeypatch.setattr(sbatch_run, "_LAG_S", 0.5)
+    monkeypatch.setattr(slurm_job, "_LAG_S", 0.5)
     told = Told()
     assert run(dataclasses.replace(cluster_job, log=hosts.private / "%j.out"), told) == 0
     path = f"{hosts.private}/{told.number}.out"
@@ -492,8 +492,8 @@ FOLLOWER = """
 import sys
 from pathlib import Path
 from rollcall.errors import say
-from rollcall.launch.ways.sbatch import Job
-from rollcall.launch.ways.sbatch_run import run
+from rollcall.schedulers.slurm_script import Job
+from rollcall.schedulers.slurm_job import run
 words = ("--no-python", "sh", "-c", "while echo here; do sleep 0.1; done")
 sys.exit(run(Job("it", 1, 1, words, sys.executable, sys.argv[1], Path("%j.out")), say))
 """

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from rollcall import errors
-from rollcall.launch.ways import shaping
-from rollcall.launch.ways.virtual import VirtualHost, hosts
+from rollcall.transport import traffic_shaping
+from rollcall.transport.virtual_hosts import VirtualHost, hosts
 
 from .. import ranks
 from .conftest import Runner
@@ -192,7 +192,7 @@ def test_nothing_is_left_after_the_block(rollcall: Runner, monkeypatch: pytest.M
 
 HOLD = """
 import signal
-from rollcall.launch.ways.virtual import hosts
+from rollcall.transport.virtual_hosts import hosts
 with hosts(2) as (first, second):
     print(*first.enter)
     signal.pause()
@@ -252,7 +252,7 @@ def test_delay_is_applied_or_said_to_be_missing() -> None:
 
 def test_delay_lies_inside_link() -> None:
     """tc is to put netem below tbf, as both cannot be a device's root."""
-    lines = shaping.stacked("eth0", shaping.layers("1gbit", "2ms")).splitlines()
+    lines = traffic_shaping.stacked("eth0", traffic_shaping.layers("1gbit", "2ms")).splitlines()
     assert lines[0].startswith("qdisc add dev eth0 root handle 1: tbf rate 1000000000bit burst 125000 ")
     assert lines[1].startswith("qdisc add dev eth0 parent 1:1 handle 2: netem delay 2ms ")
 
@@ -312,7 +312,7 @@ def python_for_all() -> str:
 
 AS_NOBODY = """
 import subprocess, sys
-from rollcall.launch.ways.virtual import hosts
+from rollcall.transport.virtual_hosts import hosts
 with hosts(2, link="1gbit", tell=lambda message: print("told:", message)) as (first, second):
     print(first.address)
     show = "id -u; id -g; uname -n; grep CapEff /proc/self/status"

@@ -2,17 +2,17 @@
 
 import pytest
 
-from rollcall.gloo import yielding
+from rollcall.compat import gloo_listener
 from tests.said import said
 
 from .conftest import Runner
 
-is_built = pytest.mark.skipif(not yielding.put_up(), reason="needs `python -m rollcall.native`, which compiles it")
+is_built = pytest.mark.skipif(not gloo_listener.put_up(), reason="needs `python -m rollcall.native`, which compiles it")
 
 # On one core the thread that holds a connection's lock is never running while the listener does.
 REDUCES = """\
 import os, torch, torch.distributed as dist
-from rollcall.gloo import yielding
+from rollcall.compat import gloo_listener
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 dist.init_process_group("gloo")
 total = torch.ones(1000)
@@ -20,7 +20,7 @@ for _ in range(500):
     dist.all_reduce(total)
     total /= dist.get_world_size()
 print("sum", total.sum().item())
-print("gave way", yielding.count() > 0)
+print("gave way", gloo_listener.count() > 0)
 """
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from rollcall import native
 from rollcall.explain.rings import read
-from rollcall.record import layout
-from rollcall.record.native import pen
+from rollcall.record import ring_format
+from rollcall.record.cpp import pen
 from tests.launch.conftest import Runner
 
 PROGRAM = """\
@@ -82,7 +82,7 @@ def _recorded(runner: Runner, is_native: bool) -> list[tuple[np.ndarray, list[ob
     ran = runner("run", "-n", 2, "script.py")
     assert ran.code == 0, ran.err
     rings = [read(path) for path in sorted(runner.latest().glob("rings/attempt-0/*.ring"))]
-    return [(ring.records[ring.records["op"] != layout.OP["sample"]], list(ring.names)) for ring in rings]
+    return [(ring.records[ring.records["op"] != ring_format.OP["sample"]], list(ring.names)) for ring in rings]
 
 
 @is_built
@@ -113,8 +113,8 @@ WRAP = """\
 import sys
 from pathlib import Path
 from rollcall.record import layout
-from rollcall.record.native import pen
-from rollcall.record.native.ring import SwiftRing
+from rollcall.record.cpp import pen
+from rollcall.record.cpp.ring import SwiftRing
 from rollcall.record.ring import Ring
 
 made = SwiftRing if sys.argv[2] == "swift" else Ring

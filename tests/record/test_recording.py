@@ -135,7 +135,7 @@ def test_a_workers_ops_are_not_its_ranks(runner: Runner) -> None:
         runner,
         "import os\n"
         "from rollcall.record import layout, recorder\n"
-        "from rollcall.record.hooks.listener import Seen\n"
+        "from rollcall.record.hooks.sink import Seen\n"
         "child = os.fork()\n"
         "if child == 0:\n"
         "    mark = recorder.current().enter(layout.OP['barrier'], None, Seen())\n"

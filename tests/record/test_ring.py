@@ -12,10 +12,10 @@ from rollcall.errors import UsageError
 from rollcall.explain.load import load
 from rollcall.explain.rings import read
 from rollcall.explain.verdict import explain, to_json
-from rollcall.record import layout
+from rollcall.record import ring_format
 from rollcall.record.ring import Ring
 
-SMALL = layout.RECORDS_AT + 20 * layout.RECORD.size
+SMALL = ring_format.RECORDS_AT + 20 * ring_format.RECORD.size
 
 
 def make(folder: Path, ops: int, size_bytes: int = SMALL) -> Path:
@@ -24,7 +24,7 @@ def make(folder: Path, ops: int, size_bytes: int = SMALL) -> Path:
     group = ring.name("group", "g", {"name": "0", "ranks": [0]})
     site = ring.name("site", "s", [["a.py", 3, "f"]])
     for number in range(ops):
-        at = ring.add(layout.OP["all_reduce"], group=group, site=site, size_bytes=number)
+        at = ring.add(ring_format.OP["all_reduce"], group=group, site=site, size_bytes=number)
         ring.completed(at)
     return path
 
@@ -81,7 +81,7 @@ def test_what_is_no_ring_is_named(tmp_path: Path, damage: object, sentence: str)
 def test_a_ring_cut_off_in_its_records_gives_what_it_has(tmp_path: Path) -> None:
     """Whole records before the cut count."""
     path = make(tmp_path, 10)
-    end = layout.RECORDS_AT + 4 * layout.RECORD.size + 11
+    end = ring_format.RECORDS_AT + 4 * ring_format.RECORD.size + 11
     path.write_bytes(path.read_bytes()[:end])
     (rank,) = load(tmp_path).ranks.values()
     assert [op.seq for op in rank.ops] == [1, 2, 3, 4]
@@ -98,9 +98,9 @@ def test_what_is_overwritten_is_summed_up(tmp_path: Path) -> None:
 # Where damage hurts: the header, the counters, the names, the records.
 PLACES = st.one_of(
     st.integers(0, 300),
-    st.integers(layout.HEADER_BYTES, layout.HEADER_BYTES + 64),
-    st.integers(layout.NAMES_AT, layout.NAMES_AT + 90),
-    st.integers(layout.RECORDS_AT, layout.RECORDS_AT + 20 * layout.RECORD.size),
+    st.integers(ring_format.HEADER_BYTES, ring_format.HEADER_BYTES + 64),
+    st.integers(ring_format.NAMES_AT, ring_format.NAMES_AT + 90),
+    st.integers(ring_format.RECORDS_AT, ring_format.RECORDS_AT + 20 * ring_format.RECORD.size),
 )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rollcall.explain import rings
-from rollcall.record import layout
+from rollcall.record import ring_format
 
 START_NS = 1_000_000_000_000
 
@@ -53,22 +53,22 @@ def _write_one(path: Path, rank: int, world_size: int, ops: list[Made], names: b
     records = np.zeros(len(ops), dtype=rings.DTYPE)
     for number, op in enumerate(ops):
         record = records[number]
-        record["number"], record["op"], record["seq"] = number + 1, layout.OP[op.op], op.seq
+        record["number"], record["op"], record["seq"] = number + 1, ring_format.OP[op.op], op.seq
         for name in ("entered", "completed", "waited"):
             value = getattr(op, f"{name}_ms")
             record[f"{name}_ns"] = START_NS + int(value * 1e6) if value or name == "entered" else 0
         record["group"], record["site"], record["signature"] = 1, 2, 3
         record["peer"], record["flags"], record["size_bytes"] = op.peer, op.flags, op.size_bytes
         record["phase"] = op.phase
-    header = bytearray(layout.HEADER_BYTES)
-    layout.HEADER.pack_into(
-        header, 0, layout.MAGIC, layout.VERSION, layout.RECORD.size, rank, world_size, 0, 1, layout.NAMES_BYTES,
-        max(len(ops), 1), host.encode(), START_NS, START_NS,
+    header = bytearray(ring_format.HEADER_BYTES)
+    ring_format.HEADER.pack_into(
+        header, 0, ring_format.MAGIC, ring_format.VERSION, ring_format.RECORD.size, rank, world_size, 0, 1,
+        ring_format.NAMES_BYTES, max(len(ops), 1), host.encode(), START_NS, START_NS,
     )  # fmt: skip
-    layout.NUMBER.pack_into(header, layout.COUNT_AT, len(ops))
-    layout.NUMBER.pack_into(header, layout.NAMES_END_AT, len(names))
+    ring_format.NUMBER.pack_into(header, ring_format.COUNT_AT, len(ops))
+    ring_format.NUMBER.pack_into(header, ring_format.NAMES_END_AT, len(names))
     # With holes, as the files of real runs have them.
     fd = os.open(path, os.O_WRONLY | os.O_CREAT)
-    for at, data in ((0, bytes(header)), (layout.NAMES_AT, names), (layout.RECORDS_AT, records.tobytes())):
+    for at, data in ((0, bytes(header)), (ring_format.NAMES_AT, names), (ring_format.RECORDS_AT, records.tobytes())):
         os.pwrite(fd, data, at)
     os.close(fd)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from rollcall.explain.evidence import View
 from rollcall.explain.load import load
-from rollcall.explain.view import View
-from rollcall.report.timeline import draw
+from rollcall.timeline.model import draw
 from tests.launch.conftest import Runner
 from tests.report.conftest import Looked
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rollcall.record import layout
+from rollcall.record import ring_format
 from rollcall.record.ring import Ring
 from rollcall.report.perfetto import export
 from tests.launch.conftest import Runner
@@ -193,9 +193,9 @@ def write_ring(folder: Path, rank: int, host: str, at_ns: int) -> None:
     path = folder / "rings" / "attempt-0" / f"rank-{rank}.ring"
     ring = Ring(path, rank=rank, world_size=2, attempt=0, host=host)
     group = ring.name("group", "0", {"name": "0", "ranks": [[0, 1]]})
-    at = ring.add(layout.OP["barrier"], group=group)
+    at = ring.add(ring_format.OP["barrier"], group=group)
     ring.completed(at)
     with open(path, "r+b") as file:
-        for offset, ns in ((8, at_ns), (layout.COMPLETED_AT, at_ns + 5_000_000)):
+        for offset, ns in ((8, at_ns), (ring_format.COMPLETED_AT, at_ns + 5_000_000)):
             file.seek(at + offset)
-            file.write(layout.NUMBER.pack(ns))
+            file.write(ring_format.NUMBER.pack(ns))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rollcall.errors import UsageError
-from rollcall.explain.show import find_run
+from rollcall.explain.terminal import find_run
 from rollcall.report.write import write as write_page
 from tests.launch.conftest import Runner
 from tests.report.conftest import Looked

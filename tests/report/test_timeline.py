@@ -5,18 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rollcall.explain.evidence import View
 from rollcall.explain.load import load
-from rollcall.explain.view import View
-from rollcall.record import layout
-from rollcall.report import logs, matrix, timeline, traffic
-from rollcall.report.timeline import Bars
+from rollcall.record import ring_format
+from rollcall.report import logs, matrix, traffic
+from rollcall.timeline import model
+from rollcall.timeline.model import Bars
 from tests.launch.conftest import Runner
 from tests.report.rings import Made, write
 
 
 def _drawn(folder: Path) -> tuple[View, Bars]:
     view = View(load(folder))
-    return view, timeline.draw(view)
+    return view, model.draw(view)
 
 
 def _ms(values: np.ndarray) -> list[float]:
@@ -48,7 +49,7 @@ def test_a_broadcast_waits_for_its_root(tmp_path: Path) -> None:
 
 def test_an_async_op_blocks_from_wait_on(tmp_path: Path) -> None:
     """An async op is waiting only where its rank called wait()."""
-    flags = layout.ASYNC | layout.WAITED
+    flags = ring_format.ASYNC | ring_format.WAITED
     ops = [
         Made("all_reduce", 1, 0, 30, waited_ms=5, flags=flags),
         Made("all_reduce", 1, 20, 30, waited_ms=25, flags=flags),
@@ -94,7 +95,7 @@ def test_phases_are_bands(tmp_path: Path) -> None:
     phases = [Made("phase", 1, 0, 15, phase=4), Made("phase", 2, 20, phase=5), Made("all_reduce", 1, 30, 40, phase=5)]
     write(tmp_path, [phases, phases])
     view, bars = _drawn(tmp_path)
-    found = timeline.bands(view, bars)
+    found = model.bands(view, bars)
     assert [band.name for band in found] == ["forward", "backward"]
     assert _ms(np.array([band.end_ns - band.begin_ns for band in found])) == [15, 20]
     assert len(bars.row) == 2
@@ -157,7 +158,7 @@ def test_long_lines_are_shortened() -> None:
 @pytest.mark.parametrize("mix", [0x9E3779B97F4A7C15, 0])
 def test_kinds_are_what_ops_have_in_common(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mix: int) -> None:
     """Ops that differ in anything but their time are of different kinds, also where the quick way mixes them up."""
-    monkeypatch.setattr(timeline, "_MIX", np.uint64(mix))
+    monkeypatch.setattr(model, "_MIX", np.uint64(mix))
     ops = [
         Made("all_reduce", 1, 0, 5),
         Made("all_reduce", 2, 10, 15),
@@ -166,7 +167,7 @@ def test_kinds_are_what_ops_have_in_common(tmp_path: Path, monkeypatch: pytest.M
         Made("all_gather", 5, 40, 45, size_bytes=8, phase=4),
     ]
     view, bars = _drawn(write(tmp_path, [ops]))
-    found = timeline.kinds(view, bars)
+    found = model.kinds(view, bars)
     assert len(found.told) == 4
     assert [found.told[number]["op"] for number in found.number] == [op.op for op in ops]
     assert [found.told[number]["bytes"] for number in found.number] == [op.size_bytes for op in ops]

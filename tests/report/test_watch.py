@@ -19,16 +19,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from rollcall.agent.ring_upload import RingTails
+from rollcall.coordinator.run_folder import RunFolder
 from rollcall.errors import UsageError
 from rollcall.explain import rings
-from rollcall.launch.host.tails import RingTails
-from rollcall.launch.messages import File, Wire
-from rollcall.launch.runs import RunFolder
-from rollcall.record import layout
+from rollcall.live.reader import LiveRun
+from rollcall.live.server import Pace, open_server
+from rollcall.live.state import Observer
+from rollcall.protocol.messages import File, Wire
+from rollcall.record import ring_format
 from rollcall.record.ring import Ring
-from rollcall.report.live import LiveRun
-from rollcall.report.now import Observer
-from rollcall.report.web import Pace, open_server
 from tests.launch.conftest import ROLLCALL, Runner, until
 from tests.report.conftest import Looked
 from tests.report.rings import Made, write
@@ -343,14 +343,14 @@ def test_tails_of_a_ring_add_up(tmp_path: Path) -> None:
     place = Path("rings", "attempt-0", "rank-0.ring")
     ring = Ring(
         tmp_path / "there" / place, rank=0, world_size=1, attempt=0, host="h",
-        size_bytes=layout.RECORDS_AT + 200 * layout.RECORD.size,
+        size_bytes=ring_format.RECORDS_AT + 200 * ring_format.RECORD.size,
     )  # fmt: skip
     (tmp_path / "here").mkdir()
     tails, here = RingTails(tmp_path / "there"), RunFolder(tmp_path / "here", {})
     for step in range(6):
         site = ring.name("site", step, [["train.py", step, "step"]])
         for _ in range(90):
-            ring.completed(ring.add(layout.OP["barrier"], 0, site=site))
+            ring.completed(ring.add(ring_format.OP["barrier"], 0, site=site))
         _pass_on(tails, here)
     got, written = rings.read(tmp_path / "here" / place), rings.read(tmp_path / "there" / place)
     assert got.names == written.names

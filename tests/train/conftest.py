@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rollcall.functions import bound, raise_first
-from rollcall.launch.calls import CallServer
+from rollcall.functions.api import bound, raise_first
+from rollcall.functions.pool import CallServer
 from tests.launch.conftest import rollcall  # noqa: F401
 from tests.train.small import PLAIN, fit
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import rollcall as rc
-from rollcall.launch.calls import CallServer
-from rollcall.train.recipe import Recipe
+from rollcall.functions.pool import CallServer
+from rollcall.train.config import Recipe
 from tests.launch.conftest import Runner
 from tests.train.conftest import Warm
 from tests.train.small import Data, fit, make_trainer

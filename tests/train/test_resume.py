@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import rollcall
-from rollcall.launch.calls import CallServer
+from rollcall.functions.pool import CallServer
 from rollcall.train.trainer import Trainer
 from tests.train.conftest import Warm
 from tests.train.small import PLAIN, differences, distance, fit

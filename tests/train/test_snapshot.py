@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 import rollcall
-from rollcall.launch.calls import CallServer
-from rollcall.train import manifest, storage
-from rollcall.train.manifest import Manifest
-from rollcall.train.staging import Staging
-from rollcall.train.state import State
+from rollcall.functions.pool import CallServer
+from rollcall.train.checkpoint import manifest, storage
+from rollcall.train.checkpoint.manifest import Manifest
+from rollcall.train.checkpoint.staging import Staging
+from rollcall.train.checkpoint.state import State
 from tests.train.conftest import FILLER, Warm, fill
 from tests.train.small import PLAIN, fit
 

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import rollcall
-from rollcall.train.early import EarlyStop
-from rollcall.train.journal import NAME, Journal
-from rollcall.train.pace import Pace
+from rollcall.train.early_stopping import EarlyStop
+from rollcall.train.metrics_log import NAME, Journal
+from rollcall.train.save_interval import Pace
 from rollcall.train.trainer import Trainer
 from tests.train.conftest import FILLER, Warm, fill
 from tests.train.small import PLAIN, Data, differences, distance, fit, make_trainer, weights

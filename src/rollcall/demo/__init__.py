@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rollcall.launch import hosting
-from rollcall.launch.plan import Plan, Program
-from rollcall.launch.start import run
+from rollcall.cli import host_options
+from rollcall.coordinator.early_agent import run
+from rollcall.protocol.plan import Plan, Program
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ def _experiment(name: str) -> int:
 
 
 def _plan(act: Act, path: Path) -> Plan:
-    place = hosting.find("", None, act.virtual_hosts, str(act.ranks), alone=True, environ=os.environ)
+    place = host_options.find("", None, act.virtual_hosts, str(act.ranks), alone=True, environ=os.environ)
     return Plan(
         Program("script", str(path)),
         slots=place.slots,
         hosts=place.hosts,
-        reach=hosting.reach(place.way),
+        reach=host_options.reach(place.way),
         preload=act.preload,
         run_id=f"demo-{path.stem}",
         cwd=os.getcwd(),

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from rollcall.explain.load import Run
 from rollcall.explain.table import Table
-from rollcall.record import layout
+from rollcall.record import ring_format
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def count(run: Run) -> Costs:
         return _group(table, rows, numbers, name, blocked, hidden)
 
     return Costs(
-        group(table.op[rows].astype(np.uint32), lambda number: layout.OPS[number]),
+        group(table.op[rows].astype(np.uint32), lambda number: ring_format.OPS[number]),
         group(table.site[rows], lambda number: str(names.sites[number] or "?")),
         group(table.phase[rows], lambda number: names.phases[number] or "(none)"),
         float(blocked.sum()) / 1e9,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollcall.explain import source
-from rollcall.explain.calls import Call
+from rollcall.explain.matching import Call
 from rollcall.explain.table import Op, Site
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator
 
+from rollcall.explain.checks import async_work, call_order, collectives, ddp, deaths, missing_ranks, p2p, stragglers
+from rollcall.explain.evidence import View
 from rollcall.explain.finding import Finding
-from rollcall.explain.looks import absences, collectives, ddp, ends, handles, messages, order, speed
-from rollcall.explain.view import View
 
 
 def find(view: View) -> list[Finding]:
@@ -14,23 +14,23 @@ def find(view: View) -> list[Finding]:
 
 
 _LOOKS: tuple[Callable[[View], Iterator[Finding]], ...] = (
-    ends.deaths,
-    ends.cuts,
-    absences.worlds,
-    ends.early_exits,
+    deaths.deaths,
+    deaths.cuts,
+    missing_ranks.worlds,
+    deaths.early_exits,
     collectives.strangers,
     collectives.threads,
     collectives.mismatches,
-    absences.missing,
-    messages.deadlocks,
-    messages.lonely,
-    messages.misfits,
-    handles.overwritten,
-    handles.unwaited,
+    missing_ranks.missing,
+    p2p.deadlocks,
+    p2p.lonely,
+    p2p.misfits,
+    async_work.overwritten,
+    async_work.unwaited,
     ddp.uneven_inputs,
     ddp.unused_parameters,
-    order.inversions,
-    speed.latecomers,
+    call_order.inversions,
+    stragglers.latecomers,
 )
 # The lower, the more it explains: a death explains a wait, a mismatch explains a hang.
 _WEIGHT = {

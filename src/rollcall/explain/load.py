@@ -12,7 +12,7 @@ import numpy as np
 from rollcall.errors import UsageError
 from rollcall.explain import rings
 from rollcall.explain.table import Op, Ops, Readings, Site, Table
-from rollcall.record import layout
+from rollcall.record import ring_format
 from rollcall.record.sites import is_users_file
 
 _DRIFT = 100e-6  # seconds per second; clocks of hosts stay below it
@@ -242,7 +242,7 @@ _LEAST_OF_EACH = 100
 def _folded(ring: rings.Ring) -> list[Folded]:
     names = {number: rings.parse(value) for kind, number, value in ring.names if kind == "group" and ring.counters}
     return [
-        Folded(ring.header.rank, str((names.get(group) or {}).get("name", "?")), layout.OPS[op], *rest)
+        Folded(ring.header.rank, str((names.get(group) or {}).get("name", "?")), ring_format.OPS[op], *rest)
         for group, op, *rest in ring.counters
     ]
 
@@ -265,7 +265,7 @@ def _rank(files: _Files, rank: int, told: dict[str, Any]) -> Rank:
     key = str(rank)
     if told.get("asked", {}).get(key):
         # It was ended while it sat in these. That they failed then, since others were ended first, is our doing.
-        table.flags[ops.rows[-_RECENT:]] &= ~np.uint8(layout.FAILED)
+        table.flags[ops.rows[-_RECENT:]] &= ~np.uint8(ring_format.FAILED)
     return Rank(
         rank,
         ops,
@@ -299,8 +299,8 @@ def _died_ns(told: dict[str, Any], rank: str) -> int:
 
 # What is written down besides communication.
 _IS_EVENT, _IS_END = np.zeros((2, 256), dtype=np.bool_)
-_IS_EVENT[list(layout.EVENTS)] = True
-_IS_END[[layout.OP["exception"], layout.OP["exit"]]] = True
+_IS_EVENT[list(ring_format.EVENTS)] = True
+_IS_END[[ring_format.OP["exception"], ring_format.OP["exit"]]] = True
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 

@@ -10,11 +10,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.record import layout
+from rollcall.record import ring_format
 
 _NUMPY = {"Q": "u8", "I": "u4", "H": "u2", "i": "i4"}
-DTYPE = np.dtype([(name, f"<{_NUMPY[code]}") for name, code in layout.FIELDS.items()])
-assert DTYPE.itemsize == layout.RECORD.size
+DTYPE = np.dtype([(name, f"<{_NUMPY[code]}") for name, code in ring_format.FIELDS.items()])
+assert DTYPE.itemsize == ring_format.RECORD.size
 _MOST_RANKS = 1 << 22  # a damaged header may name any number
 
 
@@ -40,20 +40,20 @@ class Header:
 
 def read_header(data: bytes) -> Header:
     """ValueError, in words, for what is no ring of ours."""
-    if len(data) < layout.HEADER_BYTES:
+    if len(data) < ring_format.HEADER_BYTES:
         raise ValueError("it is cut off within its header")
     magic, version, size, rank, world_size, _, pid, names_bytes, capacity, host, wall_ns, monotonic_ns = (
-        layout.HEADER.unpack_from(data)
+        ring_format.HEADER.unpack_from(data)
     )
-    if magic != layout.MAGIC:
+    if magic != ring_format.MAGIC:
         raise ValueError("it is not a ring of rollcall")
-    if version != layout.VERSION or size != layout.RECORD.size:
-        raise ValueError(f"its format is version {version}, and this rollcall reads version {layout.VERSION}")
-    (count,) = layout.NUMBER.unpack_from(data, layout.COUNT_AT)
-    (names_end,) = layout.NUMBER.unpack_from(data, layout.NAMES_END_AT)
-    (counters,) = layout.NUMBER.unpack_from(data, layout.COUNTERS_AT)
+    if version != ring_format.VERSION or size != ring_format.RECORD.size:
+        raise ValueError(f"its format is version {version}, and this rollcall reads version {ring_format.VERSION}")
+    (count,) = ring_format.NUMBER.unpack_from(data, ring_format.COUNT_AT)
+    (names_end,) = ring_format.NUMBER.unpack_from(data, ring_format.NAMES_END_AT)
+    (counters,) = ring_format.NUMBER.unpack_from(data, ring_format.COUNTERS_AT)
     is_sound = 0 < capacity < 2**40 and names_bytes <= 2**32 and names_end <= names_bytes
-    if not is_sound or not 0 <= rank < world_size <= _MOST_RANKS or counters > layout.MOST_COUNTERS:
+    if not is_sound or not 0 <= rank < world_size <= _MOST_RANKS or counters > ring_format.MOST_COUNTERS:
         raise ValueError("its header does not fit together")
     return Header(
         rank,
@@ -84,9 +84,9 @@ def read(path: Path, newest: int | None = None) -> Ring:
     """All that is there, or as many of the newest records as are asked for."""
     try:
         with open(path, "rb") as file:
-            data = file.read(layout.HEADER_BYTES)
+            data = file.read(ring_format.HEADER_BYTES)
             header = read_header(data)
-            counters = file.read(layout.COUNTERS_BYTES)
+            counters = file.read(ring_format.COUNTERS_BYTES)
             names = file.read(header.names_end)
             raw = b"".join(_read_stretches(file, header, header.kept if newest is None else newest))
     except OSError as error:
@@ -97,7 +97,7 @@ def read(path: Path, newest: int | None = None) -> Ring:
 
 
 def _read_stretches(file: BinaryIO, header: Header, newest: int) -> Iterator[bytes]:
-    for at, size_bytes in layout.stretches(header.count, newest, header.capacity, header.names_bytes):
+    for at, size_bytes in ring_format.stretches(header.count, newest, header.capacity, header.names_bytes):
         file.seek(at)
         yield file.read(size_bytes)
 
@@ -106,19 +106,19 @@ def count(path: Path) -> int:
     """How many records a ring has, at most; 0 where it cannot be read."""
     try:
         with open(path, "rb") as file:
-            header = read_header(file.read(layout.HEADER_BYTES))
+            header = read_header(file.read(ring_format.HEADER_BYTES))
             size_bytes = os.fstat(file.fileno()).st_size
     except (OSError, ValueError):
         return 0
-    return min(header.kept, max(0, size_bytes - layout.NAMES_AT - header.names_bytes) // layout.RECORD.size)
+    return min(header.kept, max(0, size_bytes - ring_format.NAMES_AT - header.names_bytes) // ring_format.RECORD.size)
 
 
 def _records(header: Header, raw: bytes) -> NDArray[Any]:
-    whole = len(raw) // layout.RECORD.size * layout.RECORD.size
+    whole = len(raw) // ring_format.RECORD.size * ring_format.RECORD.size
     records = np.frombuffer(raw[:whole] if whole < len(raw) else raw, dtype=DTYPE)
     numbers = records["number"]
     # While a record is written over, or in a damaged file, some numbers are not what they should be.
-    fits = (numbers > header.count - header.kept) & (numbers <= header.count) & (records["op"] < len(layout.OPS))
+    fits = (numbers > header.count - header.kept) & (numbers <= header.count) & (records["op"] < len(ring_format.OPS))
     if not fits.all():
         records, numbers = records[fits], numbers[fits]
     if (numbers[1:] > numbers[:-1]).all():
@@ -137,12 +137,16 @@ def read_names(text: bytes) -> list[tuple[str, int, bytes]]:
 
 
 def _counters(header: Header, data: bytes) -> list[tuple[int, int, int, int, int]]:
-    whole = data[: min(header.counters * layout.COUNTER.size, len(data) // layout.COUNTER.size * layout.COUNTER.size)]
-    found = layout.COUNTER.iter_unpack(whole)
+    whole = data[
+        : min(
+            header.counters * ring_format.COUNTER.size, len(data) // ring_format.COUNTER.size * ring_format.COUNTER.size
+        )
+    ]
+    found = ring_format.COUNTER.iter_unpack(whole)
     return [
         (group, op, count, size_bytes, blocked_ns)
         for group, op, _, count, size_bytes, blocked_ns in found
-        if op < len(layout.OPS) and max(count, size_bytes, blocked_ns) < _MOST
+        if op < len(ring_format.OPS) and max(count, size_bytes, blocked_ns) < _MOST
     ]
 
 

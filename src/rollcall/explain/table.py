@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.explain import rings
-from rollcall.record import layout
+from rollcall.record import ring_format
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Group:
     @property
     def is_strange(self) -> bool:
         """Of ranks that called a group's op without being in it."""
-        return self.name == layout.STRANGE_GROUP
+        return self.name == ring_format.STRANGE_GROUP
 
 
 @dataclass(frozen=True)
@@ -228,21 +228,21 @@ class Table:
 
     def is_one_of(self, *ops: str) -> NDArray[np.bool_]:
         wanted = np.zeros(256, dtype=np.bool_)
-        wanted[[layout.OP[op] for op in ops]] = True
+        wanted[[ring_format.OP[op] for op in ops]] = True
         return np.asarray(wanted[self.op])
 
     @cached_property
     def is_event(self) -> NDArray[np.bool_]:
         """No communication."""
-        return self.is_one_of(*(layout.OPS[op] for op in layout.EVENTS))
+        return self.is_one_of(*(ring_format.OPS[op] for op in ring_format.EVENTS))
 
     @cached_property
     def is_async(self) -> NDArray[np.bool_]:
-        return self.has(layout.ASYNC)
+        return self.has(ring_format.ASYNC)
 
     @cached_property
     def has_failed(self) -> NDArray[np.bool_]:
-        return self.has(layout.FAILED)
+        return self.has(ring_format.FAILED)
 
     @cached_property
     def is_blocked(self) -> NDArray[np.bool_]:
@@ -259,7 +259,7 @@ class Table:
         return Op(
             rank=int(self.rank[row]),
             row=row,
-            op=layout.OPS[self.op[row]],
+            op=ring_format.OPS[self.op[row]],
             group=self.names.groups[self.group[row]],
             seq=int(self.seq[row]),
             site=self.names.sites[self.site[row]],
@@ -268,12 +268,12 @@ class Table:
             tag=int(self.tag[row]),
             thread=int(self.thread[row]),
             phase=self.names.phases[self.phase[row]],
-            reduce=layout.REDUCE_OPS[reduce] if reduce < len(layout.REDUCE_OPS) else "",
-            is_async=bool(flags & layout.ASYNC),
-            is_failed=bool(flags & layout.FAILED),
-            is_bucket=bool(flags & layout.BUCKET),
-            was_waited_for=bool(flags & layout.WAITED),
-            waits_for_data=bool(flags & layout.INPUT),
+            reduce=ring_format.REDUCE_OPS[reduce] if reduce < len(ring_format.REDUCE_OPS) else "",
+            is_async=bool(flags & ring_format.ASYNC),
+            is_failed=bool(flags & ring_format.FAILED),
+            is_bucket=bool(flags & ring_format.BUCKET),
+            was_waited_for=bool(flags & ring_format.WAITED),
+            waits_for_data=bool(flags & ring_format.INPUT),
             entered_ns=int(self.entered_ns[row]),
             issued_ns=int(self.issued_ns[row]),
             waited_ns=int(self.waited_ns[row]),

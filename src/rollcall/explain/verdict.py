@@ -7,11 +7,11 @@ from typing import Any
 
 from rollcall.explain import costs
 from rollcall.explain.costs import Cost, Costs
+from rollcall.explain.evidence import View
 from rollcall.explain.finding import Finding
 from rollcall.explain.findings import find
 from rollcall.explain.load import Rank, Run, load
 from rollcall.explain.table import Site
-from rollcall.explain.view import View
 from rollcall.explain.waits import Waits
 
 # What to change, by kind. Said only where it holds whatever the program.

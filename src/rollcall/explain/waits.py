@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain.calls import Calls, Pairs
 from rollcall.explain.load import Run
+from rollcall.explain.matching import Calls, Pairs
 from rollcall.explain.table import Table
-from rollcall.record import layout
+from rollcall.record import ring_format
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def count(run: Run, calls: Calls, pairs: Pairs) -> Waits:
 
 def blocked_since_ns(table: Table) -> NDArray[np.int64]:
     """From when on a rank did nothing but wait for an op: an async one blocks nobody before wait()."""
-    since = np.where(table.has(layout.ASYNC), table.waited_ns, table.entered_ns)
+    since = np.where(table.has(ring_format.ASYNC), table.waited_ns, table.entered_ns)
     return np.where(since > 0, since, np.iinfo(np.int64).max)
 
 

@@ -109,7 +109,7 @@ class Experiment:
 
     @property
     def module(self) -> str:
-        return f"rollcall.lab.{self.name}"
+        return f"rollcall.lab.experiments.{self.name}"
 
     def arm(self, name: str) -> Arm:
         for arm in self.arms:
@@ -132,7 +132,7 @@ def check_name(name: str) -> None:
 
 
 def source_of(name: str) -> str:
-    return Path(__file__).with_name(f"{name}.py").read_text()
+    return (Path(__file__).parent / "experiments" / f"{name}.py").read_text()
 
 
 def question_of(name: str) -> str:
@@ -145,7 +145,7 @@ def question_of(name: str) -> str:
 
 def load(name: str) -> Experiment:
     check_name(name)
-    module = importlib.import_module(f"rollcall.lab.{name}")
+    module = importlib.import_module(f"rollcall.lab.experiments.{name}")
     arms = getattr(module, "ARMS", ())
     return Experiment(
         name=name,

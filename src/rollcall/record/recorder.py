@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.errors import say
-from rollcall.record import hooks, layout, sites, stacks
-from rollcall.record.device import DeviceClock
-from rollcall.record.hooks.groups import inside, members
-from rollcall.record.hooks.listener import NOBODY, PHASE, STRANGE, Seen
-from rollcall.record.native import pen
+from rollcall.record import hooks, ring_format, sites, stacks
+from rollcall.record.cpp import pen
+from rollcall.record.cuda_timing import DeviceClock
+from rollcall.record.hooks.process_group import inside, members
+from rollcall.record.hooks.sink import NOBODY, PHASE, STRANGE, Seen
 from rollcall.record.ring import Ring
 from rollcall.record.sampler import Sampler
 
@@ -76,13 +76,13 @@ class Recorder:
                     first = tensors[0] if tensors else None
                     size_bytes = sum(tensor.nbytes for tensor in tensors)
                     key = (tuple((tensor.shape, tensor.dtype) for tensor in tensors), None, splits, inside.objects)
-                is_watched = first is not None and (flags & layout.ASYNC or first.is_cuda)
+                is_watched = first is not None and (flags & ring_format.ASYNC or first.is_cuda)
                 mark = self._add(
                     op,
                     flags,
                     number,
                     # Of a bucket, that of the backward that it is a part of.
-                    self._phase_site if flags & layout.BUCKET else self._site(),
+                    self._phase_site if flags & ring_format.BUCKET else self._site(),
                     self._signatures.get(key) or self._signature(key, seen),
                     peer,
                     tag,
@@ -106,7 +106,7 @@ class Recorder:
         if mark != NOBODY and self._is_on:
             flags, tensor = self._seen.get(mark, (0, None))
             self._waited_for.add(mark)
-            self._ring.waiting(mark, flags | layout.WAITED, _version(tensor) if tensor is not None else 0)
+            self._ring.waiting(mark, flags | ring_format.WAITED, _version(tensor) if tensor is not None else 0)
 
     def completed(self, mark: int, *others: int) -> None:
         """All at the same moment."""
@@ -160,13 +160,13 @@ class Recorder:
     def sends_signal(self, process: int, number: int) -> None:
         if self._is_on:
             with self._lock:
-                self._ring.add(layout.OP["signal"], site=self._site(), peer=process, tag=number)
+                self._ring.add(ring_format.OP["signal"], site=self._site(), peer=process, tag=number)
 
     def leaves(self, code: int) -> None:
         """By os._exit, which nobody else hears of."""
         if self._is_on:
             with self._lock:
-                self._ring.add(layout.OP["exit"], site=self._site(), tag=code)
+                self._ring.add(ring_format.OP["exit"], site=self._site(), tag=code)
 
     # What the program says of itself.
 
@@ -183,13 +183,13 @@ class Recorder:
             self._sampler.stop()
         self._device.settle()
         if error is None:
-            self._ring.add(layout.OP["exit"], tag=code)
+            self._ring.add(ring_format.OP["exit"], tag=code)
         elif isinstance(error, SystemExit):
-            self._ring.add(layout.OP["exit"], tag=code, site=self._site_of(error))
+            self._ring.add(ring_format.OP["exit"], tag=code, site=self._site_of(error))
         else:
             told = {"error": type(error).__name__, "text": str(error)[:_MOST_TEXT]}
             kind = self._ring.name("signature", repr(type(error)), told)
-            self._ring.add(layout.OP["exception"], site=self._site_of(error), signature=kind)
+            self._ring.add(ring_format.OP["exception"], site=self._site_of(error), signature=kind)
         self.turn_off()  # what follows is ours: the end of the process
 
     def _site_of(self, error: BaseException) -> int:
@@ -206,7 +206,7 @@ class Recorder:
 
     def _group(self, group: Any) -> _Group:
         if group is STRANGE:
-            return self._named(layout.STRANGE_GROUP, []), [], None
+            return self._named(ring_format.STRANGE_GROUP, []), [], None
         if isinstance(group, tuple):  # new_group, where only the members call it
             return self._named("new group", group), list(group), None
         if group is None:  # init_process_group, new_group: of all ranks
@@ -298,7 +298,7 @@ def prepare() -> None:
     """What is done once for all ranks, before they are forked."""
     hooks.put_up()
     if pen is not None:
-        importlib.import_module("rollcall.record.native.recorder")
+        importlib.import_module("rollcall.record.cpp.recorder")
 
 
 def begin(folder: Path, rank: int, world_size: int, attempt: int) -> Recorder:
@@ -310,8 +310,8 @@ def begin(folder: Path, rank: int, world_size: int, attempt: int) -> Recorder:
         ring = Ring(path, rank=rank, world_size=world_size, attempt=attempt, host=host)
         _recorder = Recorder(ring, world_size)
     else:
-        from rollcall.record.native.recorder import SwiftRecorder
-        from rollcall.record.native.ring import SwiftRing
+        from rollcall.record.cpp.recorder import SwiftRecorder
+        from rollcall.record.cpp.ring import SwiftRing
 
         swift = SwiftRing(path, rank=rank, world_size=world_size, attempt=attempt, host=host)
         _recorder = SwiftRecorder(swift, world_size)

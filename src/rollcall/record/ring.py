@@ -11,14 +11,14 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from time import monotonic_ns, time_ns
 
-from rollcall.record import layout
+from rollcall.record import ring_format
 
 _FLAGS = struct.Struct("<H")
 _CHUNK_BYTES = 64 << 10
-_RECORD_BYTES = layout.RECORD.size
+_RECORD_BYTES = ring_format.RECORD.size
 # Looked up once: they are used for every op.
-_pack, _pack_number, _SORTS = layout.RECORD.pack_into, layout.NUMBER.pack_into, layout.SORTS
-_COUNT_AT, _ISSUED_AT, _COMPLETED_AT = layout.COUNT_AT, layout.ISSUED_AT, layout.COMPLETED_AT
+_pack, _pack_number, _SORTS = ring_format.RECORD.pack_into, ring_format.NUMBER.pack_into, ring_format.SORTS
+_COUNT_AT, _ISSUED_AT, _COMPLETED_AT = ring_format.COUNT_AT, ring_format.ISSUED_AT, ring_format.COMPLETED_AT
 _VERSION = struct.Struct("<I")
 
 
@@ -26,41 +26,48 @@ class Ring:
     """One rank's ring of one attempt."""
 
     def __init__(
-        self, path: Path, *, rank: int, world_size: int, attempt: int, host: str, size_bytes: int = layout.DEFAULT_BYTES
+        self,
+        path: Path,
+        *,
+        rank: int,
+        world_size: int,
+        attempt: int,
+        host: str,
+        size_bytes: int = ring_format.DEFAULT_BYTES,
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._capacity = max(16, (size_bytes - layout.RECORDS_AT) // layout.RECORD.size)
-        total = layout.RECORDS_AT + self._capacity * layout.RECORD.size
+        self._capacity = max(16, (size_bytes - ring_format.RECORDS_AT) // ring_format.RECORD.size)
+        total = ring_format.RECORDS_AT + self._capacity * ring_format.RECORD.size
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         os.ftruncate(self._fd, total)
         self._map = mmap.mmap(self._fd, total)
         self._reserved: dict[int, int] = {}  # by the start of a region: how far it may be written to
-        self._reserve(0, layout.NAMES_AT)
-        layout.HEADER.pack_into(
+        self._reserve(0, ring_format.NAMES_AT)
+        ring_format.HEADER.pack_into(
             self._map,
             0,
-            layout.MAGIC,
-            layout.VERSION,
-            layout.RECORD.size,
+            ring_format.MAGIC,
+            ring_format.VERSION,
+            ring_format.RECORD.size,
             rank,
             world_size,
             attempt,
             os.getpid(),
-            layout.NAMES_BYTES,
+            ring_format.NAMES_BYTES,
             self._capacity,
             host.encode()[:64],
             time_ns(),
             monotonic_ns(),
         )
         self._count = 0
-        self._first = layout.RECORDS_AT
+        self._first = ring_format.RECORDS_AT
         self._records_end = 0
         self._numbers: defaultdict[str, dict[Hashable, int]] = defaultdict(dict)  # by kind and key
         self._names = 0
         self._names_end = 0
         self._counters: dict[tuple[int, int], list[int]] = {}  # by group and op: its place, count, bytes, nanoseconds
         # By group, and by sort: how many ops it has had.
-        self._seqs: defaultdict[int, list[int]] = defaultdict(lambda: [0] * layout.MOST_SORTS)
+        self._seqs: defaultdict[int, list[int]] = defaultdict(lambda: [0] * ring_format.MOST_SORTS)
         self.phase = 0  # that ops are in now
         self._nap = _thread.allocate_lock()
         self._nap.acquire()
@@ -85,13 +92,13 @@ class Ring:
         number = self._names + 1
         line = json.dumps([kind, number, value], separators=(",", ":")).encode() + b"\n"
         end = self._names_end + len(line)
-        if end > layout.NAMES_BYTES:
+        if end > ring_format.NAMES_BYTES:
             return 0
-        start = layout.NAMES_AT + self._names_end
-        self._reserve(layout.NAMES_AT, start + len(line))
+        start = ring_format.NAMES_AT + self._names_end
+        self._reserve(ring_format.NAMES_AT, start + len(line))
         self._map[start : start + len(line)] = line
         self._names_end = end
-        layout.NUMBER.pack_into(self._map, layout.NAMES_END_AT, end)
+        ring_format.NUMBER.pack_into(self._map, ring_format.NAMES_END_AT, end)
         self._numbers[kind][key] = self._names = number
         return number
 
@@ -146,7 +153,7 @@ class Ring:
 
     def idle_ns(self) -> int:
         """How long ago the newest record was last written to."""
-        _, entered_ns, _, completed_ns, *_ = layout.RECORD.unpack_from(self._map, self.newest()[1])
+        _, entered_ns, _, completed_ns, *_ = ring_format.RECORD.unpack_from(self._map, self.newest()[1])
         return monotonic_ns() - int(max(entered_ns, completed_ns))
 
     def rest(self, seconds: float, idle_ns: int, is_brief: bool) -> None:
@@ -158,40 +165,40 @@ class Ring:
 
     def is_in_op(self) -> bool:
         """Whether the newest record is of an op that blocks its rank."""
-        return self.count > 0 and layout.blocks(layout.RECORD.unpack_from(self._map, self.newest()[1]))
+        return self.count > 0 and ring_format.blocks(ring_format.RECORD.unpack_from(self._map, self.newest()[1]))
 
     def _fold(self, at: int) -> None:
         """Sum up the op that is about to be overwritten."""
-        _, entered_ns, _, completed_ns, waited_ns, op, flags, group, *_, size_bytes = layout.RECORD.unpack_from(
+        _, entered_ns, _, completed_ns, waited_ns, op, flags, group, *_, size_bytes = ring_format.RECORD.unpack_from(
             self._map, at
         )
-        if op in layout.EVENTS:
+        if op in ring_format.EVENTS:
             return
         counter = self._counters.get((group, op))
         if counter is None:
             place = len(self._counters)
-            if place == layout.MOST_COUNTERS:
+            if place == ring_format.MOST_COUNTERS:
                 return
             counter = self._counters[group, op] = [place, 0, 0, 0]
-            _pack_number(self._map, layout.COUNTERS_AT, place + 1)
-        since_ns = waited_ns if flags & layout.ASYNC else entered_ns
+            _pack_number(self._map, ring_format.COUNTERS_AT, place + 1)
+        since_ns = waited_ns if flags & ring_format.ASYNC else entered_ns
         counter[1] += 1
         counter[2] += size_bytes
         counter[3] += completed_ns - since_ns if completed_ns and since_ns else 0
-        layout.COUNTER.pack_into(
-            self._map, layout.HEADER_BYTES + counter[0] * layout.COUNTER.size, group, op, 0, *counter[1:]
+        ring_format.COUNTER.pack_into(
+            self._map, ring_format.HEADER_BYTES + counter[0] * ring_format.COUNTER.size, group, op, 0, *counter[1:]
         )
 
     def issued(self, at: int) -> None:
         _pack_number(self._map, at + _ISSUED_AT, monotonic_ns())
 
     def waiting(self, at: int, flags: int, version: int) -> None:
-        _pack_number(self._map, at + layout.WAITED_AT, monotonic_ns())
-        _FLAGS.pack_into(self._map, at + layout.FLAGS_AT, flags)
-        _VERSION.pack_into(self._map, at + layout.VERSION_WAITED_AT, version)
+        _pack_number(self._map, at + ring_format.WAITED_AT, monotonic_ns())
+        _FLAGS.pack_into(self._map, at + ring_format.FLAGS_AT, flags)
+        _VERSION.pack_into(self._map, at + ring_format.VERSION_WAITED_AT, version)
 
     def completed(self, at: int, at_ns: int = 0) -> None:
         _pack_number(self._map, at + _COMPLETED_AT, at_ns or monotonic_ns())
 
     def failed(self, at: int, flags: int) -> None:
-        _FLAGS.pack_into(self._map, at + layout.FLAGS_AT, flags | layout.FAILED)
+        _FLAGS.pack_into(self._map, at + ring_format.FLAGS_AT, flags | ring_format.FAILED)

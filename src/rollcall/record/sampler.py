@@ -11,8 +11,8 @@ from threading import RLock
 from time import monotonic
 from types import FrameType
 
-from rollcall.record import layout, sites
-from rollcall.record.device import DeviceClock
+from rollcall.record import ring_format, sites
+from rollcall.record.cuda_timing import DeviceClock
 from rollcall.record.ring import Ring
 
 _EVERY_S = 0.02
@@ -85,13 +85,13 @@ class Sampler:
                 self._write(frame)
 
     def _write(self, frame: FrameType) -> None:
-        flags = layout.INPUT if sites.waits_for_data(_files(frame)) else 0
+        flags = ring_format.INPUT if sites.waits_for_data(_files(frame)) else 0
         site = self._number(sites.chain(frame))
         at, of = self._sample
         if of == (site, flags) and self._ring.newest() == (self._ring.count, at):
             self._ring.completed(at)  # it is still there
             return
-        at = self._ring.add(layout.OP["sample"], flags, site=site)
+        at = self._ring.add(ring_format.OP["sample"], flags, site=site)
         self._ring.completed(at)
         self._sample = at, (site, flags)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
 _OURS = str(Path(__file__).parents[1]) + "/"
-_FLOOR = f"{_OURS}launch/host/rank.py"  # runs the user's program: what lies under it is not theirs
-_LESSONS = (f"{_OURS}demo/", f"{_OURS}lab/")  # programs like a user's, that come with us
+_FLOOR = f"{_OURS}worker/main.py"  # runs the user's program: what lies under it is not theirs
+_PROGRAMS = (f"{_OURS}demo/", f"{_OURS}lab/experiments/")  # programs like a user's, shipped with rollcall
 _PYTHON = tuple(
     {path.rstrip("/") + "/" for path in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")) if path}
 )
@@ -39,7 +39,7 @@ def is_users_file(name: str) -> bool:
     if name.startswith("<") and name != "<stdin>" and (name != "<string>" or sys.argv[:1] != ["-c"]):
         return False  # importlib's own, a dataclass's methods
     if name.startswith(_OURS):
-        return name.startswith(_LESSONS)
+        return name.startswith(_PROGRAMS)
     return not any(part in name for part in _INSTALLED) and not name.startswith(_PYTHON)
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain.view import View
+from rollcall.explain.evidence import View
 from rollcall.explain.waits import is_waited_in
-from rollcall.report.timeline import Bars
+from rollcall.timeline.model import Bars
 
 MOST_LINES = 64  # of the matrix: more ranks share a line
 _MOST_OPEN = 2000

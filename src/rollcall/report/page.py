@@ -17,8 +17,8 @@ from rollcall.explain.verdict import advice
 from rollcall.report.excerpt import Excerpt, excerpt
 from rollcall.report.logs import LogLine
 from rollcall.report.matrix import Waiting
-from rollcall.report.pack import deflate
 from rollcall.report.traffic import Line, Point
+from rollcall.timeline.encode import deflate
 
 _SCRIPTS = ("columns.js", "lanes.js", "theme.js", "timeline.js", "samples.js", "page.js")
 _MOST_RANKS = 12

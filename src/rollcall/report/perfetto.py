@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rollcall.errors import UsageError
+from rollcall.explain.evidence import View
 from rollcall.explain.load import Rank, load
 from rollcall.explain.table import Op
-from rollcall.explain.view import View
 from rollcall.report.slices import Arrow, Lane, Slice, lanes
 
 Event = dict[str, Any]

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcall.explain.evidence import View
 from rollcall.explain.load import Rank
 from rollcall.explain.table import Op, Table
-from rollcall.explain.view import View
 from rollcall.explain.waits import blocked_since_ns, is_waited_in, last_rows
 
 # An async op that is waited for at once is one stretch: dist.send is an isend and its wait().

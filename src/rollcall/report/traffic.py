@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollcall.explain.view import View
-from rollcall.record import layout
-from rollcall.report.timeline import Bars, site_in_words
+from rollcall.explain.evidence import View
+from rollcall.record import ring_format
+from rollcall.timeline.model import Bars, site_in_words
 
 _MOST_POINTS = 2000
 
@@ -51,7 +51,7 @@ def by_site(view: View, bars: Bars) -> list[Line]:
     wait, busy = np.bincount(number, bars.wait_ns / 1e9), np.bincount(number, bars.busy_ns / 1e9)
     lines = [
         Line(
-            layout.OPS[op[place]],
+            ring_format.OPS[op[place]],
             site_in_words(table.names.sites[site[place]]),
             table.names.groups[group[place]].name,
             int(count[each]),
@@ -78,7 +78,7 @@ def by_size(view: View, bars: Bars) -> list[Point]:
     counts = np.diff(starts, append=len(order))
     middles = order[starts + counts // 2]
     points = [
-        Point(layout.OPS[table.op[bars.row[good[m]]]], int(size[good[m]]), float(speed[m]), int(n))
+        Point(ring_format.OPS[table.op[bars.row[good[m]]]], int(size[good[m]]), float(speed[m]), int(n))
         for m, n in zip(middles, counts, strict=True)
     ]
     return sorted(points, key=lambda point: -point.count)[:_MOST_POINTS]

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.errors import UsageError
+from rollcall.explain.evidence import View
 from rollcall.explain.load import load
 from rollcall.explain.verdict import explained
-from rollcall.explain.view import View
-from rollcall.report import facts, logs, matrix, page, scene, timeline, traffic
+from rollcall.report import facts, logs, matrix, page, traffic
+from rollcall.timeline import model, scene
 
 FILE = "report.html"
 
@@ -59,10 +60,10 @@ def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
 def judge(folder: Path, newest: int | None) -> page.Judged:
     """The last attempt alone, without its timeline: all of it, or about so many of its newest records."""
     view = View(load(folder, newest=newest))
-    return _judged(view, timeline.draw(view), facts.read(folder))
+    return _judged(view, model.draw(view), facts.read(folder))
 
 
-def _judged(view: View, bars: timeline.Bars, told: dict[str, Any]) -> page.Judged:
+def _judged(view: View, bars: model.Bars, told: dict[str, Any]) -> page.Judged:
     explanation = explained(view)
     begin_ns = int(bars.entered_ns.min()) if len(bars.row) else 0
     return page.Judged(

@@ -20,8 +20,8 @@ from _pytest._code import ExceptionInfo
 from _pytest._io import TerminalWriter
 from _pytest.outcomes import Skipped, XFailed
 
-from rollcall.launch.host.frames import users_part
-from rollcall.launch.words import list_of
+from rollcall.protocol.exit_codes import list_of
+from rollcall.worker.traceback_filter import users_part
 
 _config: pytest.Config | None = None
 
@@ -92,7 +92,7 @@ class RankTest:
     def _made(self, stack: ExitStack) -> dict[str, Any]:
         made = {name: pickle.loads(raw) for name, raw in self.arguments.items()}
         if THE_WORLD in made.values():
-            from rollcall.group import init
+            from rollcall.initialization.process_group import init
 
             world = stack.enter_context(init())
             made = {name: world if value is THE_WORLD else value for name, value in made.items()}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from rollcall.launch.calls import Answer, CallServer
+    from rollcall.functions.pool import Answer, CallServer
     from rollcall.testing.inside import Argument
 
 _DEFAULT_TIMEOUT_S = 60.0
@@ -86,7 +86,7 @@ def _pickled(name: str, value: Any) -> bytes:
 
 
 def _server_of(config: pytest.Config) -> "CallServer":
-    from rollcall.launch.calls import CallServer
+    from rollcall.functions.pool import CallServer
 
     if _server not in config.stash:
         config.stash[_server] = CallServer(
@@ -113,8 +113,8 @@ def _arguments(config: pytest.Config) -> list[str]:
 
 def _judge(answers: list["Answer"], timeout_s: float) -> None:
     """Say in this process what happened in the ranks."""
-    from rollcall.functions import stacks
-    from rollcall.launch.report import first_of
+    from rollcall.coordinator.failure import first_of
+    from rollcall.functions.api import stacks
     from rollcall.testing.inside import Outcome
 
     first = first_of([answer for answer in answers if answer.failed])

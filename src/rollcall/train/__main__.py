@@ -3,7 +3,7 @@
 import sys
 
 from rollcall.errors import speak_plainly
-from rollcall.train.recipe import Recipe
+from rollcall.train.config import Recipe
 
 if __name__ == "__main__":
     speak_plainly()

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
-from rollcall.train.agree import compare, refuse_together
+from rollcall.train.consensus import compare, refuse_together
 from rollcall.world import World
 
 Uneven = Literal["weigh", "drop"]

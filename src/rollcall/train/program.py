@@ -8,10 +8,10 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import rollcall
+from rollcall.train.config import Recipe
 from rollcall.train.data import Loader, prepare_dataloader
 from rollcall.train.digits import MODELS, accuracy, load_digits
-from rollcall.train.early import EarlyStop
-from rollcall.train.recipe import Recipe
+from rollcall.train.early_stopping import EarlyStop
 from rollcall.train.trainer import Metrics, Trainer
 
 

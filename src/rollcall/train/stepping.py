@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rollcall.errors import UsageError
-from rollcall.train.agree import refuse_together
+from rollcall.train.consensus import refuse_together
 from rollcall.train.data import Share
 from rollcall.train.strategies import averages, unsynced
 from rollcall.world import World

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rollcall.train.agree import compare, gather, refuse_together
+from rollcall.train.consensus import compare, gather, refuse_together
 from rollcall.train.memory import keep_freed
 from rollcall.world import World
 

@@ -11,19 +11,19 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from rollcall.train.agree import refuse_together, tell
-from rollcall.train.bar import Bar
+from rollcall.train.checkpoint.snapshot import Snapshot
+from rollcall.train.checkpoint.state import Stateful
+from rollcall.train.consensus import refuse_together, tell
 from rollcall.train.data import Loader, Share
-from rollcall.train.early import EarlyStop
-from rollcall.train.foreign import ForeignLoader, adopt
-from rollcall.train.journal import NAME, Journal
-from rollcall.train.measuring import measure
-from rollcall.train.pace import Pace
-from rollcall.train.snapshot import Snapshot
-from rollcall.train.state import Stateful
+from rollcall.train.early_stopping import EarlyStop
+from rollcall.train.evaluate import measure
+from rollcall.train.external_loader import ForeignLoader, adopt
+from rollcall.train.interruptions import Watch
+from rollcall.train.metrics_log import NAME, Journal
+from rollcall.train.progress_bar import Bar
+from rollcall.train.save_interval import Pace
 from rollcall.train.stepping import Batches, Precision, Stepper, to_device
 from rollcall.train.strategies import Strategy, bare, repoint, wrap
-from rollcall.train.watch import Watch
 from rollcall.world import World
 
 Metrics = dict[str, float]

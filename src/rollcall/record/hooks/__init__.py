@@ -9,8 +9,8 @@ functional  functional collectives: DTensor, compiled programs
 process     signals that a rank sends
 """
 
-from rollcall.record.hooks import ddp, functional, groups, process
-from rollcall.record.hooks.listener import listen
+from rollcall.record.hooks import ddp, exits, functional, process_group
+from rollcall.record.hooks.sink import listen
 
 __all__ = ["listen", "put_up"]
 _is_up = False
@@ -20,5 +20,5 @@ def put_up() -> None:
     global _is_up
     if not _is_up:
         _is_up = True
-        for hooks in (groups, ddp, functional, process):
+        for hooks in (process_group, ddp, functional, exits):
             hooks.put_up()

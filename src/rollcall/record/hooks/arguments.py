@@ -6,8 +6,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rollcall.record.hooks.listener import Seen
-from rollcall.record.layout import ASYNC, REDUCE_OPS
+from rollcall.record.hooks.sink import Seen
+from rollcall.record.ring_format import ASYNC, REDUCE_OPS
 
 Reader = Callable[[tuple[Any, ...], dict[str, Any]], Seen]
 REDUCE = {name: number for number, name in enumerate(REDUCE_OPS)}

@@ -13,12 +13,12 @@ from torch.compiler import is_compiling
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from rollcall.record.cpp import pen
 from rollcall.record.hooks.arguments import REDUCE
-from rollcall.record.hooks.groups import inside
-from rollcall.record.hooks.listener import NOBODY, PHASE, Seen, Told
-from rollcall.record.hooks.replacing import during, replace
-from rollcall.record.layout import ASYNC, BUCKET, OP
-from rollcall.record.native import pen
+from rollcall.record.hooks.patching import during, replace
+from rollcall.record.hooks.process_group import inside
+from rollcall.record.hooks.sink import NOBODY, PHASE, Seen, Told
+from rollcall.record.ring_format import ASYNC, BUCKET, OP
 
 _KEYS = ("AutogradCPU", "AutogradCUDA")
 _BUCKET = ASYNC | BUCKET

@@ -10,9 +10,9 @@ import torch
 from torch.distributed import distributed_c10d
 
 from rollcall.record.hooks.arguments import REDUCE
-from rollcall.record.hooks.groups import inside
-from rollcall.record.hooks.listener import Seen, Told
-from rollcall.record.layout import ASYNC, OP, WAITED
+from rollcall.record.hooks.process_group import inside
+from rollcall.record.hooks.sink import Seen, Told
+from rollcall.record.ring_format import ASYNC, OP, WAITED
 
 # Per op: what it is, and where its arguments are: reduce op or root, and the group. -1: it has none.
 _OPS: dict[str, tuple[str, int, int]] = {

@@ -1,0 +1,29 @@
+"""Which of torch's late modules are imported once, so that each rank need not."""
+
+import os
+import re
+from pathlib import Path
+
+from rollcall.protocol.plan import Plan
+
+# Torch imports these late, at the first use of a feature: 0.7 s in every rank, or once in the server.
+_LATE = {
+    r"\b(DistributedDataParallel|DDP|torch\.compile|fully_shard|FSDP)\b": ("torch._dynamo",),
+    r"\brollcall\b.*\b(Trainer|Snapshot|wrap)\b": ("torch._dynamo", "rollcall.train.trainer"),
+}
+
+
+def of_torch(plan: Plan) -> tuple[str, ...]:
+    """What the program's text says it will need beyond `import torch`."""
+    return _named_in(_source(plan))
+
+
+def _source(plan: Plan) -> str:
+    if plan.program.kind != "script":
+        return ""
+    path = Path(plan.cwd, plan.program.target)
+    return path.read_text(errors="replace") if os.path.isfile(path) else ""
+
+
+def _named_in(text: str) -> tuple[str, ...]:
+    return tuple(module for pattern, late in _LATE.items() if re.search(pattern, text) for module in late)

@@ -1,0 +1,62 @@
+"""Noticing that nothing moves: the rings of this host are looked at while the run goes on, and cost their ranks
+nothing."""
+
+import struct
+import time
+from pathlib import Path
+
+from rollcall.protocol.messages import Still
+from rollcall.record import ring_format
+
+_EVERY_S = 1.0
+_BACK = 32  # records that are looked at: samples and phases stand between the ops
+
+
+class HangWatch:
+    """Looks at the newest ops of every rank; all alike for `after_s`, and this host stands still."""
+
+    def __init__(self, folder: Path, after_s: float) -> None:
+        self._rings, self._after_s = folder / "rings", after_s
+        self._next_s = 0.0
+        self._seen: dict[Path, tuple[bytes, ...]] = {}
+        self._since_s = time.monotonic()
+        self._told = Still(False, False)
+
+    def look(self, attempt: int) -> Still | None:
+        """How it stands, where that has changed."""
+        now = time.monotonic()
+        if now < self._next_s:
+            return None
+        self._next_s = now + _EVERY_S
+        seen = {path: _newest(path) for path in (self._rings / f"attempt-{attempt}").glob("rank-*.ring")}
+        if seen != self._seen:
+            self._seen, self._since_s = seen, now
+        is_still = now - self._since_s >= self._after_s
+        still = Still(is_still, is_still and any(map(_waits, seen.values())))
+        if still == self._told:
+            return None
+        self._told = still
+        return still
+
+
+def _newest(path: Path) -> tuple[bytes, ...]:
+    """The newest ops of a ring, as they stand. Several: of a batch, the one that is waited for need not be the last."""
+    found = []
+    try:
+        with open(path, "rb") as file:
+            header = file.read(ring_format.HEADER_BYTES)
+            (count,) = ring_format.NUMBER.unpack_from(header, ring_format.COUNT_AT)
+            capacity = ring_format.HEADER.unpack_from(header)[8]
+            for number in range(count, max(0, count - _BACK), -1):
+                file.seek(ring_format.RECORDS_AT + ((number - 1) % capacity) * ring_format.RECORD.size)
+                record = file.read(ring_format.RECORD.size)
+                if ring_format.RECORD.unpack(record)[5] not in ring_format.EVENTS:
+                    found.append(record)
+    except (OSError, struct.error):
+        pass
+    return tuple(found)
+
+
+def _waits(records: tuple[bytes, ...]) -> bool:
+    """Whether the rank sits in one of them."""
+    return any(ring_format.blocks(ring_format.RECORD.unpack(record)) for record in records)

@@ -1,0 +1,69 @@
+"""What is new in the rings of this host, for somebody who watches the run where its folder is not shared.
+
+A ring arrives with holes where a rank was too fast; all of it comes when the attempt is over.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollcall.protocol.messages import File, Wire
+from rollcall.record import ring_format
+
+_MOST_BYTES = 256 << 10  # of all ranks of this host, in one answer: a second or so of a slow line
+_CHUNK_BYTES = 32 << 10  # between two of them others can have their say
+_LEAST_RECORDS = 64
+_LOOK_BACK = 64  # records that may have been open when they were sent
+
+
+@dataclass
+class _Sent:
+    """How far one ring is known to the launcher."""
+
+    count: int = 0
+    names_end: int = 0
+
+
+class RingTails:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._sent: dict[Path, _Sent] = {}
+
+    def send(self, wire: Wire, attempt: int) -> None:
+        paths = sorted((self._folder / "rings" / f"attempt-{attempt}").glob("rank-*.ring"))
+        for path in paths:
+            self._send_one(wire, path, _MOST_BYTES // len(paths))
+
+    def _send_one(self, wire: Wire, path: Path, most_bytes: int) -> None:
+        sent = self._sent.setdefault(path, _Sent())
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            header = bytearray(os.pread(fd, ring_format.HEADER_BYTES, 0))
+            if len(header) < ring_format.HEADER_BYTES or not header.startswith(ring_format.MAGIC):
+                return  # so young that it has none
+            name = str(path.relative_to(self._folder))
+            for begin, size in _parts(header, sent, most_bytes):
+                for at in range(begin, begin + size, _CHUNK_BYTES):
+                    wire.send(File(name, at, os.pread(fd, min(_CHUNK_BYTES, begin + size - at), at)))
+        finally:
+            os.close(fd)
+        # Last: who reads it meanwhile takes nothing for there that is not. And without what has not been sent.
+        ring_format.NUMBER.pack_into(header, ring_format.COUNTERS_AT, 0)
+        ring_format.NUMBER.pack_into(header, ring_format.NAMES_END_AT, sent.names_end)
+        wire.send(File(name, 0, bytes(header)))
+
+
+def _parts(header: bytearray, sent: _Sent, most_bytes: int) -> list[tuple[int, int]]:
+    """Which stretches of a ring are to be sent, and note that they were."""
+    names_bytes, capacity = ring_format.HEADER.unpack_from(header)[7:9]
+    (count,) = ring_format.NUMBER.unpack_from(header, ring_format.COUNT_AT)
+    (names_end,) = ring_format.NUMBER.unpack_from(header, ring_format.NAMES_END_AT)
+    parts = []
+    if names_end > sent.names_end:
+        size = min(names_end - sent.names_end, max(most_bytes, _LEAST_RECORDS * ring_format.RECORD.size))
+        parts.append((ring_format.NAMES_AT + sent.names_end, size))
+        sent.names_end += size
+    room = max(most_bytes // ring_format.RECORD.size, _LEAST_RECORDS)
+    parts += ring_format.stretches(count, min(count - sent.count + _LOOK_BACK, room), capacity, names_bytes)
+    sent.count = count
+    return parts

@@ -1,0 +1,9 @@
+"""Turns the command line into a plan or a job. Starts nothing itself.
+
+app           all commands; `rollcall` enters here
+run           the options of `rollcall run`
+host_options  which hosts the options name, and how they are reached
+submit        `--slurm` and `--kubernetes`: what is handed to the scheduler
+doctor, bench, lab, train   one command each
+tables        tables for the terminal
+"""

@@ -1,0 +1,162 @@
+"""The commands of rollcall, one short function each. No logic: each hands over to its module."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rollcall.cli import bench as bench_options
+from rollcall.cli import doctor, run
+from rollcall.cli import lab as lab_options
+from rollcall.cli import train as train_options
+from rollcall.errors import RollcallError, UsageError, say
+
+app = typer.Typer(
+    name="rollcall",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Starts PyTorch ranks with one command, and tells who keeps everyone waiting.",
+)
+app.command(context_settings={"allow_interspersed_args": False})(run.run)
+
+
+app.command()(doctor.doctor)
+app.command()(bench_options.bench)
+app.command()(lab_options.lab)
+app.command()(train_options.train)
+
+
+@app.command()
+def explain(
+    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    attempt: Annotated[int | None, typer.Option(help="Which attempt. Default: the last.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Say what happened in a run: which rank, which call, which line, and why; and who waited for whom.
+
+    [bold]Examples[/]
+
+      rollcall explain
+
+      rollcall explain 2026-11-15T10-02-11-train --json
+    """
+    from rollcall.coordinator.run_folder import home
+    from rollcall.explain.terminal import find_run, show
+
+    show(find_run(run, home()), attempt, json)
+
+
+@app.command()
+def export(
+    perfetto: Annotated[
+        Path, typer.Option(help="Write a trace for Perfetto and chrome://tracing here.", metavar="FILE")
+    ],
+    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    attempt: Annotated[int | None, typer.Option(help="Which attempt. Default: the last.")] = None,
+) -> None:
+    """Write a run as a file for another program: a track per rank, ops, who waited for whom, phases.
+
+    [bold]Examples[/]
+
+      rollcall export --perfetto trace.json
+
+      rollcall export 2026-11-15T10-02-11-train --perfetto trace.json.gz
+    """
+    from rollcall.coordinator.run_folder import home
+    from rollcall.explain.terminal import find_run
+    from rollcall.report.perfetto import export
+
+    ops = export(find_run(run, home()), attempt, perfetto)
+    print(f"{ops:,} ops are in {perfetto}: open it at https://ui.perfetto.dev or in chrome://tracing")
+
+
+@app.command()
+def report(
+    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write it. Default: report.html in the run's folder.")
+    ] = None,
+) -> None:
+    """Write one page about a run that opens in any browser: verdict, timeline, waits, communication, logs.
+
+    [bold]Examples[/]
+
+      rollcall report
+
+      rollcall report 2026-11-15T10-02-11-train --out train.html
+    """
+    from rollcall.coordinator.run_folder import home
+    from rollcall.explain.terminal import find_run
+    from rollcall.report.write import write
+
+    print(os.path.relpath(write(find_run(run, home()), out)))
+
+
+@app.command()
+def watch(
+    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    web: Annotated[bool, typer.Option("--web", help="In the browser: the timeline, streaming.")] = False,
+    port: Annotated[int, typer.Option(help="With --web: the port on this machine. Default: a free one.")] = 0,
+    every: Annotated[float, typer.Option(help="Seconds from one look to the next.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="One look, and no more.")] = False,
+) -> None:
+    """Watch a run while it goes on: what each rank does, for how long, and who holds the others up.
+
+    [bold]Examples[/]
+
+      rollcall watch
+
+      rollcall watch --web
+    """
+    from rollcall.coordinator.run_folder import home
+    from rollcall.explain.terminal import find_run
+
+    if not 0.1 <= every <= 3600:
+        raise UsageError(f"--every {every:g} is not a time between looks: use seconds from 0.1 on")
+    folder = find_run(run, home())
+    if web:
+        from rollcall.live.server import serve
+
+        serve(folder, port)
+    else:
+        from rollcall.live.terminal import watch as show
+
+        show(folder, every, once)
+
+
+@app.command()
+def runs() -> None:
+    """List the runs of this folder: when, command, ranks, how long, outcome."""
+    from rollcall.cli.tables import print_runs
+    from rollcall.coordinator.run_folder import all_runs
+
+    print_runs(list(all_runs()))
+
+
+@app.command()
+def demo() -> None:
+    """Show the main job on this machine alone: a roll call, a barrier, a small training."""
+    from rollcall.demo import show
+
+    raise typer.Exit(show())
+
+
+@app.command()
+def version() -> None:
+    """Print the versions of rollcall, torch and Python."""
+    from rollcall.cli.tables import print_versions
+
+    print_versions()
+
+
+def command() -> None:
+    """Do what the command line says; what goes wrong is one sentence."""
+    try:
+        app()
+    except RollcallError as error:
+        say(error)
+        sys.exit(error.exit_code)

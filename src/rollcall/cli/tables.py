@@ -1,0 +1,91 @@
+"""Tables for the terminal."""
+
+import dataclasses
+import json
+import os
+import platform
+import shlex
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from rollcall.coordinator.doctor import Findings
+
+
+def print_runs(runs: list[dict[str, Any]]) -> None:
+    if not runs:
+        print("no runs here yet: start one with `rollcall run -n 2 SCRIPT`")
+        return
+    table = _table("when", "command", "ranks", "took", "outcome")
+    for run in runs:
+        table.add_row(
+            run["started"][:19].replace("T", " "),
+            shlex.join(run["command"]),
+            str(_ranks(run["plan"]) if "plan" in run else run["attempts"][0]["world_size"]),
+            f"{run['seconds']:.1f} s" if "seconds" in run else "",
+            _outcome(run),
+        )
+    _console().print(table)
+
+
+def _table(*columns: str) -> Table:
+    return Table(*columns, box=None, pad_edge=False, header_style="bold")
+
+
+def _console() -> Console:
+    """A pipe has no width of its own: lines must stay whole there."""
+    console = Console()
+    return console if console.is_terminal else Console(width=1000)
+
+
+def _ranks(plan: dict[str, Any]) -> int:
+    return sum(host["slots"] for host in plan.get("hosts", ())) or plan["slots"] * plan["nnodes"]
+
+
+def _outcome(run: dict[str, Any]) -> str:
+    if "outcome" not in run:
+        return "recorded by rollcall.init"
+    if run["outcome"] == "running" and not os.path.exists(f"/proc/{run['launcher_pid']}"):
+        return "killed"
+    attempts = len(run["attempts"])
+    code = f" (exit code {run['exit_code']})" if run.get("exit_code") else ""
+    return f"{run['outcome']}{code}" + (f", {attempts} attempts" if attempts > 1 else "")
+
+
+def print_versions() -> None:
+    print(f"rollcall {version('rollcall')}, torch {version('torch')}, Python {platform.python_version()}")
+
+
+def print_findings(findings: "Findings", as_json: bool) -> None:
+    """What the doctor found: a table of hosts, one of pairs, and what to do."""
+    if as_json:
+        print(json.dumps(dataclasses.asdict(findings), indent=2))
+        return
+    console = _console()
+    hosts = _table("host", "reached", "Python", "torch", "GPUs", "clock", "address", "interface")
+    for c in findings.checks:
+        mark = "[red]✗[/]" if c.problem else "[green]✓[/]"
+        hosts.add_row(c.host, f"{mark} {c.stage}", c.python, c.torch, c.gpus, c.clock, c.address, c.interface)
+    console.print(hosts, "")
+    if findings.ways:
+        pairs = _table("from", "to", "round trip", "throughput")
+        for way in findings.ways:
+            speed = ("—", way.error) if way.error else (_microseconds(way.round_trip_s), _gigabits(way.bytes_per_s))
+            pairs.add_row(way.start, way.end, *speed)
+        console.print(pairs, "")
+    for problem in findings.problems:
+        console.print(f"[red]✗[/] {escape(problem)}", soft_wrap=True)
+    if not findings.problems:
+        console.print(f"[green]✓[/] {len(findings.checks)} of {len(findings.checks)} hosts are well")
+
+
+def _microseconds(seconds: float) -> str:
+    return f"{seconds * 1e6:,.0f} µs" if seconds < 0.01 else f"{seconds * 1e3:,.1f} ms"
+
+
+def _gigabits(bytes_per_s: float) -> str:
+    return f"{bytes_per_s * 8 / 1e9:,.2f} Gbit/s" if bytes_per_s > 1e8 else f"{bytes_per_s * 8 / 1e6:,.1f} Mbit/s"

@@ -1,0 +1,15 @@
+"""Runs only in the launcher: starts the agents, decides on attempts, shows what ranks print, says how a run ended.
+
+early_agent     starts this machine's agent before anything else, for its import of torch takes longest
+launcher        one run from its first message to its exit code
+attempts        the phases of a run on several hosts, and when another attempt begins
+agents          all agents of a run: started, heard, lost
+preflight       what the hosts answered: who is missing, which versions differ, where the master is
+clock_offsets   how far the clocks of hosts are apart
+console         what ranks print, by line and rank
+failure         who failed first, and how that is told
+run_folder      the folder of a run and its run.json
+watch_requests  asks the agents for news of the rings while somebody watches
+broken_pipe     output that nobody reads any more
+doctor          checks hosts before they are needed
+"""

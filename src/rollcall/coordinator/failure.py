@@ -1,0 +1,167 @@
+"""Who failed first, and how that is told: one sentence, one traceback, one line for all the others."""
+
+import re
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from rollcall.coordinator.console import Traceback, indent
+from rollcall.protocol.exit_codes import how_it_ended, list_of, shell_code
+from rollcall.protocol.messages import Ended
+
+# Signals that no failing neighbour causes. A rank that got one is where it began, even if the pipes
+# brought us the others' last words a moment earlier.
+_OWN_DEATHS = {-4, -7, -8, -9, -11}
+_HOST_LOST = 1
+_NEAR_NS = 1_000_000_000
+SETTLE_S = 0.3  # from the first failure until the other ranks are ended: who fails now is heard, too
+_MOST_OF_AN_ERROR = 120
+# How gloo, NCCL and the store put it when a peer is gone.
+_ECHO = re.compile(r"onnection (?:was )?(?:closed|reset) by|emote peer|ncclRemoteError|recvValue failed|Broken pipe")
+_WHERE = re.compile(r"\[/\S+:\d+\] |(?<=\]):\d+")  # a place in gloo's sources, or a port: other on each rank
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A rank that ended badly by itself."""
+
+    rank: int
+    exit_code: int
+    failed_ns: int  # when its traceback began, or else when it was gone
+    traceback: tuple[str, ...]
+    cause: str = ""
+
+    @property
+    def how(self) -> str:
+        """To follow the rank's name."""
+        return self.cause or how_it_ended(self.exit_code)
+
+    @property
+    def is_echo(self) -> bool:
+        return is_echo(self.error)
+
+    @property
+    def error(self) -> str:
+        """The last line of the traceback that is not indented: `ValueError: …`."""
+        return next((line for line in reversed(self.traceback) if line and not line[0].isspace()), "")
+
+
+def is_echo(error: str) -> bool:
+    """Whether an error only says that somebody else is gone."""
+    return bool(_ECHO.search(error))
+
+
+class Failed(Protocol):
+    """Anything that failed at a time, with an exit code."""
+
+    @property
+    def exit_code(self) -> int | None: ...
+
+    @property
+    def failed_ns(self) -> int: ...
+
+    @property
+    def is_echo(self) -> bool: ...
+
+
+F = TypeVar("F", bound=Failed)
+
+
+def first_of(failures: list[F]) -> F | None:
+    """Where it began: the earliest, but for a death of its own that came to our ears a moment later."""
+    if not failures:
+        return None
+    first = min(failures, key=lambda f: f.failed_ns)
+    near = [f for f in failures if f.failed_ns - first.failed_ns < _NEAR_NS]
+    return min(near, key=lambda f: (f.exit_code not in _OWN_DEATHS, f.is_echo, f.failed_ns))
+
+
+class Report:
+    """The failures of one attempt: ranks that ended badly, hosts that were lost."""
+
+    def __init__(self, attempt: int = -1) -> None:
+        self.attempt = attempt
+        self._hosts: dict[int, str] = {}  # by rank
+        self._failures: list[Failure] = []
+        self._lost: list[str] = []
+        self._exit_codes: dict[int, int] = {}  # by rank: of those that reported their end
+
+    def note_host(self, host: str, ranks: Iterable[int]) -> None:
+        """These ranks are on that host."""
+        self._hosts.update(dict.fromkeys(ranks, host))
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self._hosts)
+
+    def add(self, ended: Ended, traceback: Traceback | None) -> None:
+        self._exit_codes[ended.rank] = ended.exit_code
+        if ended.exit_code == 0 or ended.asked:
+            return
+        failed_ns, lines = (traceback.since_ns, traceback.lines) if traceback else (ended.ended_ns, ())
+        self._failures.append(Failure(ended.rank, ended.exit_code, failed_ns, lines, ended.cause))
+
+    def lose(self, host: str, why: str) -> None:
+        """A host that was lost explains what its ranks' neighbours then ran into."""
+        self._lost.append(f"{host} {why}")
+
+    def why_not_ok(self, world: Iterable[int] | None = None) -> str:
+        """Empty only if every rank of this attempt reported its end with 0.
+
+        `world` are all ranks, where the launcher knows them; else those that were started here count.
+        """
+        ranks = sorted(self._hosts if world is None else world)
+        if not self._hosts:
+            return "no rank was started"
+        silent = [rank for rank in ranks if rank not in self._exit_codes]
+        if silent:
+            return f"{_ranks(silent)} did not report how {'it' if len(silent) == 1 else 'they'} ended"
+        bad = [rank for rank in ranks if self._exit_codes[rank] != 0]
+        return f"{_ranks(bad)} ended with another exit code than 0" if bad else ""
+
+    def first_failure(self) -> Failure | None:
+        return first_of(self._failures)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the run, if this attempt was its last: none where nothing failed."""
+        first = self.first_failure()
+        return _HOST_LOST if self._lost else shell_code(first.exit_code) if first else None
+
+    def sentence(self) -> str:
+        first = self.first_failure()
+        if self._lost:
+            return "; ".join(self._lost)
+        if first is None:
+            return "ended from outside"
+        error = f": {first.error}" if first.error else ""
+        return f"rank {first.rank} on {self._hosts.get(first.rank, '?')} {first.how}{error}"
+
+    def lines(self) -> list[str]:
+        first = self.first_failure()
+        if self._lost:
+            ranks = [f.rank for f in self._failures]
+            return [*self._lost, *([f"{_ranks(ranks)} failed after it, most likely because of it"] if ranks else [])]
+        if first is None:
+            return []
+        lines = [self.sentence()]
+        if first.traceback:
+            lines.append(f"its traceback:\n{indent(first.traceback)}")
+        others = [f for f in self._failures if f is not first]
+        alike = [f.rank for f in others if (f.exit_code, f.error) == (first.exit_code, first.error)]
+        if alike:
+            lines.append(f"{_ranks(alike)} failed in the same way")
+        after = [f for f in others if f.rank not in alike]
+        if after:
+            why = sorted({_WHERE.sub("", f.error) or how_it_ended(f.exit_code) for f in after})
+            more = f", and {len(why) - 1} more" if len(why) > 1 else ""
+            lines.append(
+                f"{_ranks([f.rank for f in after])} failed after it, most likely because of it"
+                f" ({textwrap.shorten(why[0], _MOST_OF_AN_ERROR, placeholder=' …')}{more})"
+            )
+        return lines
+
+
+def _ranks(numbers: list[int]) -> str:
+    return f"rank{'s' * (len(numbers) > 1)} {list_of(numbers)}"

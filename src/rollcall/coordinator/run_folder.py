@@ -1,0 +1,270 @@
+"""The folder of a run: what was planned, what each rank printed, how it ended."""
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rollcall.errors import UsageError, say
+from rollcall.protocol.messages import File, Wire
+from rollcall.protocol.plan import Plan
+from rollcall.runs import runs_home
+
+_CHUNK_BYTES = 1 << 20
+_MOST_OF_ONE_SECOND = 1000
+
+
+_MOST_PROBED = 16
+
+
+@dataclass(frozen=True)
+class RankLogs:
+    """Where one rank's output of one attempt goes."""
+
+    stdout: Path
+    stderr: Path
+    error: Path  # where @record of torch elastic would leave its traceback
+
+    @classmethod
+    def of(cls, plan: Plan, folder: Path, attempt: int, rank: int, local_rank: int) -> "RankLogs":
+        error = folder / "errors" / f"attempt-{attempt}" / f"rank-{rank}.json"
+        error.parent.mkdir(parents=True, exist_ok=True)
+        if plan.log_dir is None:
+            log = folder / "logs" / f"attempt-{attempt}" / f"rank-{rank}.log"
+            return cls(log, log, error)
+        # torchrun's layout, for those who have scripts that look for it
+        place = Path(plan.cwd, plan.log_dir, plan.run_id, f"attempt_{attempt}", str(local_rank))
+        return cls(place / "stdout.log", place / "stderr.log", error)
+
+
+@dataclass(frozen=True)
+class RunHere:
+    """A run's folder as one host sees it: the launcher's own, or a stand-in where the disk is not shared."""
+
+    folder: Path
+    shared: bool = True
+
+    @classmethod
+    def of(cls, plan: Plan, folder: Path) -> "RunHere":
+        with contextlib.suppress(OSError, ValueError):
+            if json.loads((folder / "run.json").read_text())["plan"]["run_id"] == plan.run_id:
+                return cls(folder)
+        return cls(Path(tempfile.mkdtemp(prefix=f"rollcall-{plan.run_id}-")), shared=False)
+
+    def send_back(self, wire: Wire) -> None:
+        """What ranks have left in a stand-in goes to the launcher's disk. Output is there already."""
+        if self.shared:
+            return
+        self.send_copies(wire, ".")
+        for path in sorted(self.folder.rglob("*")):
+            with contextlib.suppress(OSError):
+                if path.is_file():
+                    path.unlink()
+
+    def send_copies(self, wire: Wire, part: str) -> None:
+        """Of what there is until now in a part of the folder, where the launcher does not see it itself."""
+        for path in sorted((self.folder / part).rglob("*")) if not self.shared else ():
+            with contextlib.suppress(OSError):
+                if path.is_file() and not path.is_symlink():
+                    self._send_file(wire, path)
+
+    def _send_file(self, wire: Wire, path: Path) -> None:
+        with open(path, "rb") as file:
+            for at in _written(file):
+                file.seek(at)
+                wire.send(File(str(path.relative_to(self.folder)), at, file.read(_CHUNK_BYTES)))
+
+    def remove(self) -> None:
+        if not self.shared:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def home() -> Path:
+    """Where the runs of this folder are kept."""
+    return runs_home(os.environ)
+
+
+class RunFolder:
+    """A run's folder and its run.json, which is rewritten as the run goes on."""
+
+    def __init__(self, path: Path, facts: dict[str, Any]) -> None:
+        self.path = path
+        self._facts = facts
+
+    @classmethod
+    def begin(cls, plan: Plan, command: list[str]) -> tuple[Plan, "RunFolder"]:
+        """A new folder; or, where a scheduler has started the same job again, the job's, for its next attempt."""
+        from rollcall.transport import slurm  # here: agents have no need of it
+
+        job = slurm.job_id(os.environ) if plan.nnodes == 1 else None
+        if job is not None and slurm.has_restarted(os.environ):
+            for facts in all_runs():
+                if facts.get("job") == job and facts["command"] == command:
+                    attempt = len(facts["attempts"])
+                    say(f"the job was started again: going on with attempt {attempt} in {facts['name']}")
+                    return replace(plan, first_attempt=attempt), cls._reopen(facts)
+        folder = cls.create(plan, command)
+        if job is not None:
+            folder.save(job=job)
+        return plan, folder
+
+    @classmethod
+    def _reopen(cls, facts: dict[str, Any]) -> "RunFolder":
+        path = home() / facts.pop("name")
+        for key in ("seconds", "exit_code"):
+            facts.pop(key, None)
+        folder = cls(path, facts)
+        folder.save(outcome="running", launcher_pid=os.getpid(), host=platform.node())
+        _point_latest_to(path)
+        return folder
+
+    @classmethod
+    def create(cls, plan: Plan, command: list[str]) -> "RunFolder":
+        now = datetime.now(UTC).astimezone()
+        name = f"{now:%Y-%m-%dT%H-%M-%S}-{_stem(plan)}"
+        try:
+            path = _make_new(home(), name)
+            if plan.log_dir is not None:
+                _check_writable(Path(plan.cwd, plan.log_dir))
+        except OSError as error:
+            raise UsageError(
+                f"cannot write to {error.filename} ({error.strerror}):"
+                f" choose another folder with --log-dir or $ROLLCALL_DIR"
+            ) from error
+        folder = cls(
+            path,
+            {
+                "command": command,
+                "started": now.isoformat(timespec="seconds"),
+                "plan": plan.to_dict(),
+                "versions": {
+                    "rollcall": version("rollcall"),
+                    "torch": version("torch"),
+                    "python": platform.python_version(),
+                },
+                "host": platform.node(),
+                "launcher_pid": os.getpid(),
+                "attempts": [],
+                "outcome": "running",
+            },
+        )
+        folder.save()
+        _point_latest_to(path)
+        return folder
+
+    def note_attempt(self, number: int, **facts: Any) -> None:
+        """Add facts to one attempt."""
+        attempts = self._facts["attempts"]
+        while len(attempts) <= number:
+            attempts.append({"attempt": len(attempts), "pids": {}, "exit_codes": {}})
+        for key, value in facts.items():
+            if isinstance(value, dict):
+                attempts[number].setdefault(key, {}).update(value)
+            else:
+                attempts[number][key] = value
+
+    def take(self, file: File) -> None:
+        """Add what a host without our disk sent: only inside this folder, whatever the path says."""
+        target = (self.path / file.path).resolve()
+        if target.is_relative_to(self.path.resolve()):
+            with contextlib.suppress(OSError):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with open(os.open(target, os.O_WRONLY | os.O_CREAT, 0o644), "wb") as out:
+                    out.seek(file.at)
+                    out.write(file.data)
+
+    def addresses(self) -> dict[str, str]:
+        """Of the hosts that take part, where there are several; of very many, the first few."""
+        hosts = list(self._facts.get("hosts", {}).items())
+        return {name: facts["address"] for name, facts in hosts[:_MOST_PROBED] if facts.get("address")}
+
+    def note_unreachable(self, attempt: int, host: str, others: list[str]) -> None:
+        """While the run stood still, this host could not reach these."""
+        if others:
+            self.note_attempt(attempt, unreachable={host: others})
+            self.save()
+
+    def note_clocks(self, readings: dict[str, list[tuple[int, int, int]]]) -> None:
+        """What was read until now, of hosts that took part."""
+        for name, host in self._facts.get("hosts", {}).items():
+            host["clock_readings"] = readings.get(name, [])
+
+    def save(self, **facts: Any) -> None:
+        self._facts.update(facts)
+        # Whole or not at all: others read it while the run goes on.
+        fresh = self.path / "run.json.new"
+        with contextlib.suppress(OSError):  # a full disk is no reason to end the run
+            fresh.write_text(json.dumps(self._facts, indent=2) + "\n")
+            fresh.replace(self.path / "run.json")
+
+
+def _written(file: BinaryIO) -> Iterator[int]:
+    """Where the chunks of a file begin that hold something: a ring is mostly a hole. The last one always counts."""
+    size = os.fstat(file.fileno()).st_size
+    for at in range(0, size, _CHUNK_BYTES):
+        is_last = at + _CHUNK_BYTES >= size
+        with contextlib.suppress(OSError):  # past the last data
+            if is_last or os.lseek(file.fileno(), at, os.SEEK_DATA) < at + _CHUNK_BYTES:
+                yield at
+
+
+def all_runs() -> Iterator[dict[str, Any]]:
+    """The facts of every run of this folder, oldest first."""
+    for path in sorted(home().glob("*/run.json")):
+        if not path.parent.is_symlink():
+            with contextlib.suppress(OSError, ValueError):
+                yield {"name": path.parent.name, **json.loads(path.read_text())}
+
+
+def folder_of(run_id: str) -> Path:
+    """The folder of the newest run of this id."""
+    for facts in reversed(list(all_runs())):
+        if facts["plan"]["run_id"] == run_id:
+            return home() / str(facts["name"])
+    raise UsageError(f"no run {run_id} was begun in {home()}")
+
+
+def _stem(plan: Plan) -> str:
+    name = Path(plan.program.target).stem if plan.program.kind == "script" else plan.program.target
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in name)[:40] or "run"
+
+
+def _make_new(parent: Path, name: str) -> Path:
+    """Two runs may start in the same second."""
+    parent.mkdir(parents=True, exist_ok=True)
+    for number in range(_MOST_OF_ONE_SECOND):
+        path = parent / (f"{name}-{number}" if number else name)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise UsageError(f"{parent} already has {_MOST_OF_ONE_SECOND} runs named {name}: something starts runs in a loop")
+
+
+def _check_writable(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = folder / f".rollcall-{os.getpid()}"
+    probe.touch()
+    probe.unlink()
+
+
+def _point_latest_to(path: Path) -> None:
+    fresh = path.parent / f".latest-{os.getpid()}"
+    with contextlib.suppress(OSError):
+        fresh.symlink_to(path.name)
+        fresh.replace(path.parent / "latest")
+
+
+def command_line() -> list[str]:
+    """What the user typed."""
+    return [Path(sys.argv[0]).name, *sys.argv[1:]]

@@ -1,0 +1,51 @@
+"""Whether somebody watches a run: `rollcall watch` touches a file of its folder whenever it looks.
+
+As long as it does, hosts that do not share the folder are asked for what is new in their rings, one answer at a time:
+a slow line falls behind, and is not filled.
+"""
+
+import os
+import time
+from pathlib import Path
+
+from rollcall.coordinator.agents import Crew
+from rollcall.protocol.messages import Look
+from rollcall.runs import WATCHED
+
+_EVERY_S = 1.0
+_GONE_AFTER_S = 5.0
+
+
+class Watched:
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / WATCHED
+        self._next_s = 0.0
+        self._touched_ns = self._mtime_ns()
+        self._until_s = 0.0
+        self._asked: set[int] = set()  # nodes that have not answered yet
+
+    def tick(self, crew: Crew, attempt: int) -> None:
+        """Ask those who are to be asked."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + _EVERY_S
+        # By its changes alone: whoever watches may do so on another machine, with another clock.
+        if (touched_ns := self._mtime_ns()) != self._touched_ns:
+            self._touched_ns, self._until_s = touched_ns, now_s + _GONE_AFTER_S
+        if now_s >= self._until_s:
+            return
+        for member in crew.members:
+            if member.is_up and member.ready and not member.shared and member.node not in self._asked:
+                self._asked.add(member.node)
+                member.send(Look(attempt))
+
+    def note_answer(self, node: int) -> None:
+        """It has shown what it has; or it is gone."""
+        self._asked.discard(node)
+
+    def _mtime_ns(self) -> int:
+        try:
+            return os.stat(self._path).st_mtime_ns
+        except OSError:
+            return 0

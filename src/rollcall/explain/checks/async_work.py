@@ -1,0 +1,42 @@
+"""Async ops: buffers that change too early, and results that nobody waited for."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rollcall.explain.evidence import View
+from rollcall.explain.finding import Finding, of_ops, ranks, where
+from rollcall.explain.table import Ops
+from rollcall.record import ring_format
+
+
+def overwritten(view: View) -> Iterator[Finding]:
+    """Async ops whose buffer changed before anybody waited for them."""
+    table = view.table
+    changed = table.where(
+        table.is_async & ~table.has_failed & table.has(ring_format.WAITED) & table.was_overwritten & ~table.is_event
+    )
+    if changed:
+        first = changed.first()
+        same = _ranks_at(changed, first.row)
+        message = f"{ranks(same)} changed the buffer of {where(first)} before it was waited for"
+        yield of_ops("buffer-overwritten", same, message, [first])
+
+
+def unwaited(view: View) -> Iterator[Finding]:
+    """Of ranks that came to a good end: in others, nobody knows what they still would have done."""
+    table = view.table
+    ended = [rank.number for rank in view.run.ranks.values() if rank.exit_code == 0]
+    is_lazy = table.is_async & ~table.has(ring_format.WAITED) & ~table.has_failed & (table.completed_ns == 0)
+    lazy = table.where(is_lazy & ~table.is_event & np.isin(table.rank, ended))
+    if lazy:
+        first = lazy.first()
+        same = _ranks_at(lazy, first.row)
+        message = f"{ranks(same)} never waited for {where(first)}: its result may not have been there when it was used"
+        yield of_ops("unwaited-work", same, message, [first])
+
+
+def _ranks_at(ops: Ops, row: int) -> list[int]:
+    """The ranks that did it on the same line."""
+    rows = ops.rows[ops.table.site[ops.rows] == ops.table.site[row]]
+    return sorted(set(ops.table.rank[rows].tolist()))

@@ -1,0 +1,64 @@
+"""The same calls, on some ranks in another order."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from rollcall.explain.evidence import View
+from rollcall.explain.finding import Finding, of_call, ranks, where
+from rollcall.explain.matching import deviants
+from rollcall.explain.table import Op
+
+_AHEAD = 8  # how far two ranks may be out of step
+
+
+def permutation(view: View, number: int) -> Finding | None:
+    """From this call on, all ranks make the same ops, only not in the same order."""
+    call = view.calls.get(number)
+    plans = {rank: _plan(view, op) for rank, op in call.ops.items()}
+    keys = {rank: tuple(_key(op) for op in plan) for rank, plan in plans.items()}
+    for length in range(2, _AHEAD + 1):
+        heads = {rank: key[:length] for rank, key in keys.items() if len(key) >= length}
+        # Who died on the way has made the beginning of one of these orders, and so speaks for it.
+        for rank, key in keys.items():
+            if rank not in heads:
+                like = {head for head in heads.values() if head[: len(key)] == key}
+                if not like:
+                    return None
+                heads |= {rank: like.pop()} if len(like) == 1 else {}
+        if len({tuple(sorted(map(str, head))) for head in heads.values()}) == 1 and len(set(heads.values())) > 1:
+            odd = deviants(heads)
+            ops = plans[odd[0]][:length]
+            is_async = all(op.is_async for op in ops)
+            kind = "order-inversion" if is_async else "order-swap"
+            others = [op for rank in call.ops if rank not in odd for op in plans[rank][:length]][:length]
+            message = (
+                f"{ranks(odd)} made the same {length} calls in another order than the others, from {where(ops[0])} on"
+            )
+            return of_call(kind, call, odd, message, [*ops, *others])
+    return None
+
+
+def _plan(view: View, op: Op) -> list[Op]:
+    """This op of a rank and those that follow it in its group."""
+    table = view.table
+    _, end = table.spans[op.rank]
+    rows = np.arange(op.row, end)
+    rows = rows[(table.group[rows] == table.group[op.row]) & ~table.is_event[rows]]
+    return [table.get(row) for row in rows[: _AHEAD * 2] if not table.get(row).is_point_to_point][:_AHEAD]
+
+
+def _key(op: Op) -> tuple[Any, ...]:
+    return op.op, str(op.signature), op.reduce, op.peer, str(op.site)
+
+
+def inversions(view: View) -> Iterator[Finding]:
+    """Calls that fit by chance: the same op and shape on all ranks, from lines that change places."""
+    table, calls = view.table, view.calls
+    candidates = calls.has_all & calls.differ_in(table.site) & ~calls.differ_in(table.op, table.signature)
+    for number in calls.unlike(candidates, table.site):
+        finding = permutation(view, number)
+        if finding is not None:
+            yield finding
+            return

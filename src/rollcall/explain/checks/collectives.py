@@ -1,0 +1,193 @@
+"""Ranks that are in the same call and disagree on what it is."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from rollcall.explain import source
+from rollcall.explain.checks.call_order import permutation
+from rollcall.explain.evidence import View
+from rollcall.explain.finding import Finding, each, of_call, of_ops, ranks, where
+from rollcall.explain.matching import Call, deviants
+from rollcall.explain.table import Op
+
+# What must be alike on all ranks, the most telling first: kind, its name, value.
+_ALIKE: tuple[tuple[str, str, Callable[[Op], Any]], ...] = (
+    ("mismatched-splits", "number of objects", lambda op: op.signature.get("objects", 0)),
+    ("mismatched-reduce-op", "reduce op", lambda op: op.reduce),
+    ("mismatched-root", "root", lambda op: op.peer),
+    ("mismatched-dtype", "dtype", lambda op: tuple(op.signature.get("dtypes", ()))),
+    ("mismatched-shape", "shape", lambda op: str(op.signature.get("shapes", ()))),
+    ("mismatched-splits", "splits", lambda op: str(op.signature.get("splits", ()))),
+)
+
+
+def mismatches(view: View) -> Iterator[Finding]:
+    """The first call that does not fit: what follows in a group that is out of step is noise."""
+    table, calls = view.table, view.calls
+    columns = (table.op, table.reduce, table.peer, table.signature)
+    for number in calls.unlike(calls.differ_in(*columns), *columns, table.site):
+        finding = permutation(view, number) or _mismatch(view, calls.get(number))
+        if finding is not None:
+            yield finding
+            return
+
+
+def _mismatch(view: View, call: Call) -> Finding | None:
+    names = {rank: op.op for rank, op in call.ops.items()}
+    if len(set(names.values())) > 1:
+        odd = deviants(names)
+        told = each({rank: f"in {where(op)}" for rank, op in call.ops.items()})
+        message = f"call {call.seq} of group {call.group.name} is not the same on all ranks ({told})"
+        return of_call(_kind_of_difference(call, odd), call, odd, message, _some(call, odd), seen=names)
+    op = next(iter(call.ops.values()))
+    for kind, noun, read in _ALIKE:
+        values = {rank: read(op) for rank, op in call.ops.items()}
+        if len(set(values.values())) > 1 and _must_agree(kind, call):
+            odd = _misfits(call) if op.op == "all_to_all" else _odd_ones(view, call, values, read)
+            if any(_is_swapped(mine, theirs) for mine, theirs in _opposite(call, odd)):
+                kind = "order-swap"
+            what = {"new_group": "members", "ddp": "parameters"}.get(op.op, noun)
+            message = f"in {where(op)} the ranks differ in their {what} ({each(values)})"
+            kind = {"new_group": "group-incomplete", "ddp": "ddp-model-mismatch"}.get(op.op, kind)
+            return of_call(kind, call, odd, message, [call.ops[rank] for rank in odd], values=values)
+    return None
+
+
+def _some(call: Call, odd: list[int]) -> list[Op]:
+    """The odd ones first, then the others."""
+    return [call.ops[rank] for rank in odd] + [op for rank, op in call.ops.items() if rank not in odd]
+
+
+def _odd_ones(view: View, call: Call, values: dict[int, Any], read: Callable[[Op], Any]) -> list[int]:
+    """Who differs from the majority; where there is none, who differs from what all did on this line before."""
+    odd = deviants(values)
+    if len(odd) < len(values) or len(call.group.ranks) < 3:
+        return odd
+    table = view.table
+    sites = list({int(table.site[op.row]) for op in call.ops.values()})
+    before = np.flatnonzero(np.isin(table.site, sites) & (table.seq < call.seq) & ~table.is_event)[-_PRECEDENTS:]
+    usual = Counter(read(table.get(row)) for row in before).most_common(1)
+    if not usual:
+        return odd
+    strange = [rank for rank, value in values.items() if value != usual[0][0]]
+    return strange if 0 < len(strange) < len(values) else odd
+
+
+_PRECEDENTS = 64
+
+
+def _must_agree(kind: str, call: Call) -> bool:
+    """all_to_all may have other sizes on each rank, as long as the halves fit; gather and scatter only where alike."""
+    op = next(iter(call.ops.values())).op
+    if op == "all_to_all" and kind in ("mismatched-shape", "mismatched-splits"):
+        return bool(_bad_ways(call))
+    return True
+
+
+def _misfits(call: Call) -> list[int]:
+    """The rank that most of what does not fit comes from or goes to; all that are involved where none stands out."""
+    ways = _bad_ways(call)
+    counts = Counter(rank for way in ways for rank in set(way))
+    (first, most), *rest = counts.most_common() or [(-1, 0)]
+    if len(call.group.ranks) > 2 and rest and most > rest[0][1]:
+        return [first]
+    return sorted(counts)
+
+
+def _bad_ways(call: Call) -> list[tuple[int, int]]:
+    """From whom to whom something else is sent than is expected."""
+    members = list(call.group.ranks)
+    sent: dict[tuple[int, int], Any] = {}
+    expected: dict[tuple[int, int], Any] = {}
+    for rank, op in call.ops.items():
+        splits = op.signature.get("splits") or []
+        if not splits or splits[0] != "single":
+            given, taken = (splits[1], splits[2]) if len(splits) > 2 else ([], [])
+        else:
+            shapes = op.signature.get("shapes") or [[0]]
+            given = splits[2] or [shapes[0][0] // len(members)] * len(members)
+            taken = splits[1] or [splits[3][0] // len(members)] * len(members)
+        sent.update({(rank, other): size for other, size in zip(members, given, strict=False)})
+        expected.update({(other, rank): size for other, size in zip(members, taken, strict=False)})
+    return [way for way in sent if way in expected and sent[way] != expected[way]]
+
+
+def _kind_of_difference(call: Call, odd: list[int]) -> str:
+    """Ranks are in different ops: how the odd ones went astray, going by where their ways part in the source."""
+    for mine, theirs in _opposite(call, odd):
+        if mine.op == theirs.op:
+            continue
+        if _is_swapped(mine, theirs) or _is_turn(mine, theirs):
+            return "order-swap"
+        parting = source.parting(mine.site, theirs.site) if mine.site and theirs.site else None
+        if parting and source.relation(parting) in ("after", "before"):
+            return "missing-rank"
+    return "mismatched-op"
+
+
+def _opposite(call: Call, odd: list[int]) -> Iterator[tuple[Op, Op]]:
+    """The ops of odd ranks with those of the others; of all with all, where all are odd."""
+    others = [rank for rank in call.ops if rank not in odd] or odd
+    return ((call.ops[rank], call.ops[other]) for rank in odd[:_FEW] for other in others[:_FEW] if rank != other)
+
+
+_FEW = 8
+
+
+def _is_swapped(mine: Op, theirs: Op) -> bool:
+    """Whether each of two ranks would come to the other's call later: the order differs, not the calls."""
+    if mine.site is None or theirs.site is None:
+        return False
+    parting = source.parting(mine.site, theirs.site)
+    if parting is None:
+        return False
+    back_and_forth = source.calls_later(parting.file, parting.mine, parting.theirs) and source.calls_later(
+        parting.file, parting.theirs, parting.mine
+    )
+    return source.relation(parting) == "exclusive" and (back_and_forth or source.is_choice_of_loop(parting))
+
+
+def _is_turn(mine: Op, theirs: Op) -> bool:
+    """Whether both came through the same line, and a loop decides whose turn it is there."""
+    if mine.site is None or theirs.site is None:
+        return False
+    parting = source.parting(mine.site, theirs.site)
+    is_same = parting is not None and source.relation(parting) == "same"
+    return is_same and source.is_turn_of_loop(mine.site, theirs.site)
+
+
+def strangers(view: View) -> Iterator[Finding]:
+    """Ops on a group by ranks that are not in it: torch passes over them."""
+    found = view.table.where(view.table.is_strange & ~view.table.is_event)
+    if found:
+        first = found.first()
+        same = sorted({op.rank for op in found if op.site == first.site})
+        message = f"{ranks(same)} called {where(first)} on a group without being in it"
+        yield of_ops("non-member-call", same, message, [first])
+
+
+def threads(view: View) -> Iterator[Finding]:
+    """One group used by several threads, in another order on another rank."""
+    table, calls = view.table, view.calls
+    candidates = calls.differ_in(table.site) & calls.any(table.thread > 0)
+    for number in calls.unlike(candidates, table.site, table.thread):
+        call = calls.get(number)
+        if _is_shared(view, call):
+            places = {rank: op.site for rank, op in call.ops.items()}
+            message = f"group {call.group.name} is used by several threads at once, and the order differs between ranks"
+            evidence = {"threads": {rank: op.thread for rank, op in call.ops.items()}}
+            yield of_call("concurrent-calls", call, deviants(places), message, call.ops.values(), **evidence)
+            return
+
+
+def _is_shared(view: View, call: Call) -> bool:
+    """Whether some rank uses the group from several threads."""
+    op = next(iter(call.ops.values()))
+    of_group = view.table.group == view.table.group[op.row]
+    by_rank = {(rank, thread) for rank, thread in zip(
+        view.table.rank[of_group].tolist(), view.table.thread[of_group].tolist(), strict=True
+    )}  # fmt: skip
+    return len(by_rank) > len({rank for rank, _ in by_rank})

@@ -1,0 +1,81 @@
+"""Modules that are wrapped in DDP: ranks that have other batches than the rest, or that leave parameters out."""
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from rollcall.explain.checks.deaths import is_echo
+from rollcall.explain.evidence import View
+from rollcall.explain.finding import Finding, each, of_ops, ranks
+from rollcall.explain.matching import deviants
+from rollcall.explain.table import Op
+from rollcall.record import ring_format
+
+
+def uneven_inputs(view: View) -> Iterator[Finding]:
+    """Ranks that went through their DDP module more or less often than the others, where that ended badly."""
+    counts = _forwards(view)
+    failed = [rank for rank in view.run.ranks.values() if rank.error or rank.exit_code is None or rank.exit_code]
+    if not failed or len(set(counts.values())) < 2 or not all(counts.values()):
+        return
+    odd = deviants(counts)
+    if any(_ended_by_itself(view, rank) for rank in odd):
+        return  # that explains why it had fewer
+    last = [_last_forward(view, rank) for rank in odd]
+    stuck = [view.blocked[rank] for rank in odd if rank in view.blocked]
+    message = f"the ranks had different numbers of batches for their DDP module ({each(counts)})"
+    yield of_ops("ddp-uneven-inputs", odd, message, [*last, *stuck])
+
+
+def _ended_by_itself(view: View, rank: int) -> bool:
+    found = view.run.ranks[rank]
+    was_killed = found.exit_code is not None and found.exit_code < 0
+    return was_killed or (bool(found.error) and not is_echo(view, found))
+
+
+def unused_parameters(view: View) -> Iterator[Finding]:
+    """Backwards that came to their end with fewer gradients averaged than the module has parameters for."""
+    short = {rank: phase for rank in view.run.ranks if (phase := _short_backward(view, rank)) is not None}
+    if short:
+        first = min(short.values(), key=lambda op: op.entered_ns)
+        message = (
+            f"on {ranks(short)} a backward at {first.site} ended while parameters of the DDP module had no gradient"
+            f" yet: they were not used in the forward, so that their buckets were never averaged"
+        )
+        yield of_ops("ddp-unused-parameter", short, message, list(short.values()))
+
+
+def _short_backward(view: View, rank: int) -> Op | None:
+    """Of the last two forwards, the one whose backward was over before all gradients were averaged."""
+    table = view.table
+    start, end = table.spans[rank]
+    rows = np.arange(start, end)
+    forwards = rows[table.op[rows] == ring_format.OP["ddp_forward"]]
+    for forward, following in itertools.pairwise([*forwards[-2:], end]):
+        expected = table.get(forward).size_bytes  # elements, of a forward
+        inside = [table.get(row) for row in range(forward + 1, min(following + 1, end))]
+        backward = next((op for op in inside if op.op == "phase" and op.phase == "backward"), None)
+        if not expected or backward is None or not backward.completed_ns:
+            continue
+        averaged = sum(_elements(op) for op in inside if op.is_bucket)
+        went_on = any(op.entered_ns >= backward.completed_ns and op.op not in ("exception", "sample") for op in inside)
+        if averaged < expected and went_on:
+            return backward
+    return None
+
+
+def _elements(op: Op) -> int:
+    return sum(math.prod(shape) for shape in op.signature.get("shapes", []))
+
+
+def _forwards(view: View) -> dict[int, int]:
+    rows = np.flatnonzero(view.table.op == ring_format.OP["ddp_forward"])
+    counts = np.bincount(view.table.rank[rows], minlength=max(view.run.ranks, default=-1) + 1)
+    return {rank: int(counts[rank]) for rank in view.run.ranks}
+
+
+def _last_forward(view: View, rank: int) -> Op:
+    rows = np.flatnonzero((view.table.op == ring_format.OP["ddp_forward"]) & (view.table.rank == rank))
+    return view.table.get(rows[-1])

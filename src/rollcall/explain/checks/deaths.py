@@ -1,0 +1,155 @@
+"""Ranks that failed, were killed or stopped, or left early."""
+
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+
+from rollcall.explain import source
+from rollcall.explain.evidence import View
+from rollcall.explain.finding import Finding, of_call, ranks, wait_in
+from rollcall.explain.load import Rank
+from rollcall.explain.matching import Call
+from rollcall.explain.table import Op, Site
+
+
+def deaths(view: View) -> Iterator[Finding]:
+    for rank in view.run.ranks.values():
+        if rank.cause or _was_stopped(view, rank):
+            yield _stopped(view, rank)
+        elif rank.error and not is_echo(view, rank):
+            sites = rank.error_site.chain[:3] if rank.error_site else ()
+            message = f"rank {rank.number} failed at {rank.error_site}: {rank.error}"
+            yield Finding("rank-failed", (rank.number,), message, sites=sites, since_ns=rank.ended_ns)
+        elif rank.exit_code is not None and rank.exit_code < 0:
+            yield _killed(view, rank)
+
+
+def _killed(view: View, rank: Rank) -> Finding:
+    """By whom, or at least where it was then."""
+    name = _name(-rank.exit_code) if rank.exit_code else ""
+    sent = _sender(view, rank, -(rank.exit_code or 0))
+    if sent is not None:
+        place: Site | None = sent.site
+        by = "itself" if sent.rank == rank.number else f"rank {sent.rank}"
+        message = f"rank {rank.number} was killed by {name}, which {by} sent at {place}"
+    else:
+        place = rank.stack[0] if rank.stack else view.seen_last(rank.number)
+        message = f"rank {rank.number} was killed by {name}; it was last seen at {place or 'its start'}"
+    users = rank.own_stack[:3] if sent is None else ()
+    sites = users or ((place, *place.callers[:2]) if place else ())
+    since_ns = sent.entered_ns if sent else rank.last.entered_ns if rank.last else 0
+    return Finding("rank-killed", (rank.number,), message, sites=sites, since_ns=since_ns)
+
+
+def _stopped(view: View, rank: Rank) -> Finding:
+    sent = _sender(view, rank, signal.SIGSTOP)
+    told = rank.cause or "was stopped (SIGSTOP)"
+    place = view.seen_last(rank.number)
+    sites = (place, *place.callers[:2]) if place else ()
+    if sent is not None and sent.site is not None:
+        by = "itself" if sent.rank == rank.number else f"rank {sent.rank}"
+        told += f"; {by} sent the signal at {sent.site}"
+        sites = (sent.site, *sites) if sent.site not in sites else sites
+    return Finding("stopped-rank", (rank.number,), f"rank {rank.number} {told}", sites=sites)
+
+
+def _was_stopped(view: View, rank: Rank) -> bool:
+    """It got a signal to stop, and none to go on, and did nothing since."""
+    if rank.has_ended and rank.exit_code is not None:
+        return False
+    sent = _sender(view, rank, signal.SIGSTOP)
+    if sent is None or _sender(view, rank, signal.SIGCONT) is not None:
+        return False
+    return rank.last is None or max(rank.last.entered_ns, rank.last.completed_ns) <= sent.entered_ns + _SOON_NS
+
+
+_SOON_NS = 50_000_000
+
+
+def _sender(view: View, rank: Rank, number: int) -> Op | None:
+    """Who among the ranks sent it this signal."""
+    for op in reversed(view.signals):
+        # Process ids are a host's own.
+        if (op.tag, op.peer) == (number, rank.pid) and view.run.ranks[op.rank].host == rank.host:
+            return op
+    return None
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def is_echo(view: View, rank: Rank) -> bool:
+    """Whether its error came out of an op that somebody else did not come to, or died in."""
+    last = next((op for op in reversed(rank.ops[-_RECENT:]) if op.is_failed), None)
+    if last is None:
+        return False
+    if last.issued_ns and _others_are_stuck(view, last):
+        return True
+    absent = [other for other in view.waits_for(last) if other in view.run.ranks]
+    if any(view.has_ended(other) or other in view.blocked for other in absent):
+        return True
+    others = [other for other in view.run.ranks.values() if other.number != rank.number]
+    return any(_died_before(other, rank) for other in others)
+
+
+_RECENT = 64
+
+
+def _others_are_stuck(view: View, op: Op) -> bool:
+    """Whether the call came to nothing for the others, too: then it is the call that failed, not this rank."""
+    call = view.calls.of(op)
+    return call is not None and any(
+        other.is_blocked or other.is_failed for rank, other in call.ops.items() if rank != op.rank
+    )
+
+
+def _died_before(other: Rank, rank: Rank) -> bool:
+    if other.exit_code is not None and other.exit_code < 0:
+        return True
+    died_in_op = other.last is not None and other.last.is_failed
+    return bool(other.ended_ns) and other.ended_ns < rank.ended_ns and not died_in_op
+
+
+def cuts(view: View) -> Iterator[Finding]:
+    """Hosts that nothing reached any more."""
+    cut = [lost for lost in view.run.lost if lost.is_cut]
+    if cut:
+        gone = [rank for lost in cut for rank in lost.ranks]
+        last = _last_ops(view)
+        waiting = [op for rank, op in last.items() if rank not in gone] or list(last.values())
+        told = "; ".join(f"host {lost.host} with {ranks(lost.ranks)} {lost.why}" for lost in cut)
+        sites = tuple(dict.fromkeys(op.site for op in waiting if op.site is not None))[:3]
+        evidence = {"hosts": [lost.host for lost in cut]}
+        yield Finding("network-cut", tuple(gone), f"the network is cut: {told}", sites=sites, evidence=evidence)
+
+
+def _last_ops(view: View) -> dict[int, Op]:
+    """By rank: the op that it sits in, or that it was in last."""
+    return {rank.number: rank.last for rank in view.run.ranks.values() if rank.last is not None} | view.blocked
+
+
+def early_exits(view: View) -> Iterator[Finding]:
+    """A rank that is done, while others are in calls that need it."""
+    stuck = view.calls.any(view.table.is_blocked | view.table.has_failed)
+    for call in view.calls.where(~view.calls.has_all & stuck):
+        gone = [rank for rank in call.missing if rank in view.run.ranks and view.run.ranks[rank].exit_code == 0]
+        waiting = [op for op in call.ops.values() if op.is_blocked or op.is_failed]
+        if gone and waiting:
+            yield _explain_exit(view, call, gone, waiting)
+            return
+
+
+def _explain_exit(view: View, call: Call, gone: list[int], waiting: list[Op]) -> Finding:
+    """Who left in the middle, or who came to its end without this one call."""
+    found = [view.run.ranks[rank] for rank in gone]
+    exits = tuple(rank.exit_site for rank in found if rank.exit_site is not None)
+    made_it = (view.table.rank == gone[0]) & (view.table.site == view.table.site[waiting[0].row])
+    kind = "rank-exited-early" if exits or made_it.any() else "missing-rank"
+    message = f"{ranks(gone)} ended while {wait_in(waiting)}"
+    finding = of_call(kind, call, gone, message, waiting)
+    ways_out = source.ways_out(found[0].last.site, waiting[0].site) if found[0].last else ()
+    return replace(finding, sites=(*exits, *finding.sites, *ways_out))

@@ -1,0 +1,104 @@
+"""Calls that somebody does not come to."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from rollcall.explain.evidence import View
+from rollcall.explain.finding import Finding, of_call, ranks, sites, wait_in, where
+from rollcall.explain.matching import Call
+from rollcall.explain.table import Op, Site
+from rollcall.record.sites import waits_for_data
+
+
+def worlds(view: View) -> Iterator[Finding]:
+    """init_process_group that did not come to its end."""
+    table, calls = view.table, view.calls
+    stuck_in_init = table.is_one_of("init") & (table.is_blocked | table.has_failed)
+    for call in calls.where(calls.any(stuck_in_init)):
+        stuck = [op for op in call.ops.values() if op.op == "init" and (op.is_blocked or op.is_failed)]
+        absent = [rank for rank in view.run.ranks if rank not in call.ops]
+        never = f"; {ranks(absent)} never called it" if absent else ", which waits for more ranks than there are"
+        message = f"{ranks(op.rank for op in stuck)} did not get through {where(stuck[0])}{never}"
+        exits = tuple(site for rank in absent if (site := view.run.ranks[rank].exit_site) is not None)
+        finding = of_call("world-incomplete", call, absent or [op.rank for op in stuck], message, stuck)
+        yield replace(finding, sites=(*exits, *finding.sites))
+        return
+
+
+def missing(view: View) -> Iterator[Finding]:
+    """Collectives that some ranks wait in, and others never come to."""
+    calls = view.calls
+    for call in calls.where(~calls.has_all & calls.any(view.table.is_blocked)):
+        absent = [rank for rank in call.missing if rank in view.run.ranks]
+        if absent and not all(view.has_ended(rank) for rank in absent):
+            yield _explain(view, call, absent)
+            return
+
+
+def _explain(view: View, call: Call, absent: list[int]) -> Finding:
+    waiting = [call.ops[rank] for rank in call.blocked]
+    told = wait_in(waiting)
+    elsewhere = [view.blocked[rank] for rank in absent if rank in view.blocked]
+    if elsewhere:
+        return _elsewhere(view, call, absent, waiting, elsewhere, told)
+    if stalled := _stalled(view, absent):
+        kind, place = stalled
+        told += f"; {ranks(absent)} {_are(absent)} busy at {place}"
+        return replace(of_call(kind, call, absent, told, waiting), sites=(place, *sites(waiting)))
+    kind = {"new_group": "group-incomplete", "init": "world-incomplete"}.get(waiting[0].op, "missing-rank")
+    return of_call(kind, call, absent, f"{told}; {ranks(absent)} did not come", waiting)
+
+
+def _elsewhere(view: View, call: Call, absent: list[int], waiting: list[Op], elsewhere: list[Op], told: str) -> Finding:
+    """Those who are missing sit in another op."""
+    first = elsewhere[0]
+    kind, looked_at = "missing-rank", absent
+    circle = _circle(view, first.rank)
+    if waiting[0].op == "new_group":
+        kind = "group-incomplete"
+    elif first.op == "new_group":
+        kind, looked_at = "group-incomplete", view.waits_for(first) or call.blocked
+    elif first.is_point_to_point:
+        kind, looked_at = "p2p-against-collective", _fewer(absent, call)
+    elif first.group != call.group and circle:
+        kind = "cross-group-deadlock"
+        looked_at = _fewer(absent, call) if set(first.group.ranks) == set(call.group.ranks) else circle
+        elsewhere = [view.blocked[rank] for rank in circle]
+    told += f", while {ranks(absent)} {_are(absent)} in {where(first)}"
+    return of_call(kind, call, looked_at, told, [*waiting, *elsewhere])
+
+
+def _are(absent: list[int]) -> str:
+    return "are" if len(absent) > 1 else "is"
+
+
+def _stalled(view: View, absent: list[int]) -> tuple[str, Site] | None:
+    """What ranks do that are in no op and have not ended: where they were when they were asked."""
+    for rank in absent:
+        found = view.run.ranks[rank]
+        if found.own_stack and not found.has_ended:
+            is_input = waits_for_data(site.file for site in found.stack)
+            return "input-stall" if is_input else "busy-rank", found.own_stack[0]
+    return None
+
+
+def _fewer(absent: list[int], call: Call) -> list[int]:
+    """The fewer are to be looked at; both sides where they are equally many."""
+    present = list(call.ops)
+    if len(absent) == len(present):
+        return sorted({*absent, *present})
+    return sorted(absent if len(absent) < len(present) else present)
+
+
+def _circle(view: View, start: int) -> list[int]:
+    """The ranks of a circle of waiting that goes through this one."""
+    paths, seen = [[start]], {start}
+    while paths:
+        path = paths.pop()
+        for rank in view.waits_for(view.blocked[path[-1]]) if path[-1] in view.blocked else []:
+            if rank == start:
+                return sorted(path)
+            if rank not in seen:
+                seen.add(rank)
+                paths.append([*path, rank])
+    return []

@@ -1,0 +1,134 @@
+"""Sends and receives that wait in a circle, miss each other, or do not fit."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from rollcall.explain.evidence import View
+from rollcall.explain.finding import Finding, of_ops, where
+from rollcall.explain.table import Op
+
+
+def deadlocks(view: View) -> Iterator[Finding]:
+    """Ranks that wait for each other in a circle of sends and receives."""
+    done: set[int] = set()
+    for start in view.blocked:
+        path: list[int] = []
+        rank = start
+        while rank in view.blocked and rank not in path and rank not in done and view.blocked[rank].is_point_to_point:
+            path.append(rank)
+            waited_for = view.waits_for(view.blocked[rank])
+            if len(waited_for) != 1:
+                break
+            rank = waited_for[0]
+        else:
+            if rank in path and (finding := _circle(view, path[path.index(rank) :])):
+                yield finding
+                return
+        done.update(path)
+
+
+def _circle(view: View, cycle: list[int]) -> Finding | None:
+    ops = [view.blocked[rank] for rank in cycle]
+    if len({op.op for op in ops}) > 1 and len(cycle) == 2:
+        return None  # a send and a receive that only miss each other, by their tags or partners
+    told = ", ".join(f"rank {op.rank} in {where(op)} for rank {op.peer}" for op in ops)
+    return of_ops("p2p-deadlock", cycle, f"a circle of ranks that wait for each other: {told}", ops, cycle=cycle)
+
+
+def lonely(view: View) -> Iterator[Finding]:
+    """Sends nobody receives, receives nobody sends to, and why."""
+    recvs, sends = list(view.pairs.alone("recv")[:_MANY]), list(view.pairs.alone("send")[:_MANY])
+    stuck = sorted((op for op in recvs if op.is_blocked or op.is_failed), key=lambda op: op.entered_ns)
+    for explain in (_by_tag, _by_sender, _by_receiver):
+        for recv in stuck:
+            if (finding := explain(view, recv, sends, recvs)) is not None:
+                yield finding
+                return
+    if stuck:
+        recv = stuck[0]
+        message = f"rank {recv.rank} waits in {where(recv)} for rank {recv.peer}, which never sends to it"
+        yield of_ops("unmatched-recv", [recv.rank], message, [recv])
+    elif sends:
+        # Rather one whose partner never receives from it than one whose partner got stuck.
+        met, _ = view.pairs.met()
+        known = set(zip(view.table.rank[met].tolist(), view.table.peer[met].tolist(), strict=True))
+        send = min(sends, key=lambda op: ((op.rank, op.peer) in known, op.entered_ns))
+        message = f"rank {send.rank}'s {where(send)} to rank {send.peer} was never received"
+        yield of_ops("unmatched-send", [send.rank], message, [send])
+
+
+_MANY = 500  # of more that are alone, these tell as much
+
+
+def _by_tag(view: View, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:
+    """The sender sent, under another tag."""
+    for send in sends:
+        if (send.rank, send.peer) == (recv.peer, recv.rank) and send.tag != recv.tag:
+            message = (
+                f"rank {recv.rank} waits in {where(recv)} for tag {recv.tag} of rank {recv.peer}, which sent tag"
+                f" {send.tag} in {where(send)}"
+            )
+            ops = _odd_side(view, send, recv, lambda op: op.tag)
+            return of_ops("tag-mismatch", {op.rank for op in ops}, message, ops)
+    return None
+
+
+def _by_receiver(view: View, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:
+    """Somebody else sent to it, and the one it waits for does not: it waits for the wrong one."""
+    if any((send.rank, send.peer) == (recv.peer, recv.rank) for send in sends):
+        return None
+    for send in sends:
+        if send.peer == recv.rank:
+            message = (
+                f"rank {recv.rank} waits in {where(recv)} for rank {recv.peer}, but it is rank {send.rank} that sends"
+                f" to it, in {where(send)}"
+            )
+            return of_ops("wrong-peer", [recv.rank], message, [recv])
+    return None
+
+
+def _by_sender(view: View, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:
+    """The one it waits for sent to somebody else, who does not wait for that."""
+    for send in sends:
+        if send.rank == recv.peer and not any((r.rank, r.peer) == (send.peer, send.rank) for r in recvs):
+            message = (
+                f"rank {recv.rank} waits in {where(recv)} for rank {recv.peer}, which sends to rank {send.peer}"
+                f" instead, in {where(send)}"
+            )
+            return of_ops("wrong-peer", [send.rank], message, [send])
+    return None
+
+
+def _odd_side(view: View, send: Op, recv: Op, read: Callable[[Op], Any]) -> list[Op]:
+    """Of two that do not fit, the one that does as nobody else; both, where that cannot be told."""
+    others = [view.table.get(row) for row in view.pairs.rows[:_MANY] if row not in (send.row, recv.row)]
+    like_send = sum(read(op) == read(send) for op in others)
+    like_recv = sum(read(op) == read(recv) for op in others)
+    if len(view.run.ranks) < 3 or like_send == like_recv:
+        return [send, recv]
+    return [recv] if like_send > like_recv else [send]
+
+
+def misfits(view: View) -> Iterator[Finding]:
+    """Sends and receives that met, with other sizes or types."""
+    table = view.table
+    dtypes = np.array([hash(str(each.get("dtypes"))) for each in table.names.signatures])
+    sends, recvs = view.pairs.met()
+    differ = (table.size_bytes[sends] != table.size_bytes[recvs]) | (
+        dtypes[table.signature[sends]] != dtypes[table.signature[recvs]]
+    )
+    if differ.any():
+        send, recv = table.get(sends[np.argmax(differ)]), table.get(recvs[np.argmax(differ)])
+        kind, field = "p2p-size", "shapes"
+        if send.signature.get("dtypes") != recv.signature.get("dtypes"):
+            kind, field = "p2p-dtype", "dtypes"
+        told = f"{_tell(send)} was sent, {_tell(recv)} received"
+        message = f"rank {send.rank}'s {where(send)} and rank {recv.rank}'s {where(recv)} do not fit: {told}"
+        odd = _odd_side(view, send, recv, lambda op: op.signature.get(field))
+        yield of_ops(kind, {op.rank for op in odd}, message, [send, recv])
+
+
+def _tell(op: Op) -> str:
+    return f"{op.signature.get('shapes')} {op.signature.get('dtypes')}"

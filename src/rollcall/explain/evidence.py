@@ -1,0 +1,50 @@
+"""A run with what several looks need, each worked out once."""
+
+from functools import cached_property
+
+import numpy as np
+
+from rollcall.explain.load import Run
+from rollcall.explain.matching import Calls, Pairs
+from rollcall.explain.table import Op, Ops, Site
+from rollcall.explain.waits import Waits, count
+
+
+class View:
+    def __init__(self, run: Run) -> None:
+        self.run, self.table = run, run.table
+        self.calls = Calls(run)
+        self.pairs = Pairs(run)
+
+    @cached_property
+    def waits(self) -> Waits:
+        return count(self.run, self.calls, self.pairs)
+
+    @cached_property
+    def blocked(self) -> dict[int, Op]:
+        """By rank: the op that it sits in."""
+        rows = np.flatnonzero(self.table.is_blocked)
+        return {int(self.table.rank[row]): self.table.get(row) for row in rows}  # the last of a rank counts
+
+    @cached_property
+    def signals(self) -> Ops:
+        """Those that ranks sent."""
+        return self.table.where(self.table.is_one_of("signal"))
+
+    def has_ended(self, rank: int) -> bool:
+        found = self.run.ranks.get(rank)
+        return found is not None and found.has_ended
+
+    def waits_for(self, op: Op) -> list[int]:
+        """Whose move it is that a blocked op waits for."""
+        if op.is_point_to_point:
+            return [op.peer] if op.peer >= 0 else [rank for rank in op.group.ranks if rank != op.rank]
+        call = self.calls.of(op)
+        return call.missing if call else []
+
+    def seen_last(self, rank: int) -> Site | None:
+        """The line on which a rank was seen last: in an op, sending a signal, or by the sampler."""
+        found = self.run.ranks[rank]
+        last = [ops[-1] for ops in (found.ops, found.events) if ops]
+        newest = max(last, key=lambda op: max(op.entered_ns, op.completed_ns), default=None)
+        return newest.site if newest else None

@@ -1,0 +1,112 @@
+"""Inside the warm server of calls.py: a child loads a pickled function, calls it, and leaves the answer.
+
+Run as `python -m rollcall.functions.worker MODULE,MODULE SOCKET`.
+"""
+
+import contextlib
+import faulthandler
+import gc
+import importlib
+import os
+import pickle
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Any, NoReturn
+
+import cloudpickle
+
+from rollcall.compat import torch_dns
+from rollcall.errors import RankError
+from rollcall.linux import prctl
+from rollcall.protocol.plan import LOOPBACK
+from rollcall.worker.fork_server import serve
+from rollcall.worker.main import forget_random_state
+from rollcall.worker.traceback_filter import users_part
+
+STACKS = signal.SIGRTMIN + 7  # asks a rank for its stacks; a signal that no library is known to use
+_READ = 1 << 20
+
+
+def become(request: dict[str, Any], fds: list[int]) -> NoReturn:
+    """Be one rank of one call."""
+    if "port" in request:
+        _serve_store(request["port"], *fds)
+    payload, result, stacks = fds
+    impatience = {name: value for name, value in os.environ.items() if name == "RES_OPTIONS"}
+    os.environ.clear()  # the caller's environment may have changed since the server started
+    os.environ.update({**impatience, **request["env"]})
+    os.chdir(request["cwd"])
+    sys.path[:] = request["path"]
+    gc.enable()
+    faulthandler.register(STACKS, file=stacks, all_threads=True)
+    forget_random_state()
+    code, answer = _call(request["rank"], payload)
+    _write(result, answer)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _serve_store(port: int, listener: int) -> NoReturn:
+    """Be the place where the ranks meet, until told to end: in no rank, since any of them may end first."""
+    from torch.distributed import TCPStore
+
+    store = TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listener)
+    while store:
+        signal.pause()
+    os._exit(0)
+
+
+def _call(rank: int, payload: int) -> tuple[int, bytes]:
+    """The exit code, and the pickled part of an Answer."""
+    try:
+        value = pickle.loads(content_of(payload))(rank)
+        return 0, cloudpickle.dumps({"value": value})
+    except BaseException as error:
+        error.__traceback__ = users_part(error.__traceback__)
+        failed = {"traceback": "".join(traceback.format_exception(error)), "failed_ns": time.time_ns()}
+        try:
+            return 1, cloudpickle.dumps({**failed, "error": error})
+        except Exception:
+            plain = RankError(f"rank {rank} raised {type(error).__name__}: {error}")
+            return 1, cloudpickle.dumps({**failed, "error": plain})
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def content_of(fd: int) -> bytes:
+    """All of a memory file, from any process that has it."""
+    data, offset = bytearray(), 0
+    while chunk := os.pread(fd, _READ, offset):
+        data += chunk
+        offset += len(chunk)
+    return bytes(data)
+
+
+def main() -> NoReturn:
+    """The server: import what children will need, then fork them."""
+    prctl.become_subreaper()
+    preload, fd = sys.argv[1:]
+    gc.disable()
+    for name in preload.split(","):
+        module, _, function = name.partition(":")
+        imported = importlib.import_module(module)
+        if function:
+            getattr(imported, function)()
+    torch_dns.have_torch_give_up()
+    serve(socket.socket(fileno=int(fd)), become)
+
+
+if __name__ == "__main__":
+    # Under its own name, so that what children unpickle is what we import.
+    from rollcall.functions.worker import main as serve_calls
+
+    serve_calls()

@@ -1,0 +1,177 @@
+"""python -m rollcall.lab.experiments.bandwidth
+
+How fast is an all_reduce? From 512 KB to 1 GB, each size doubled from the last, warmed up, repeated, and the times
+of all ranks gathered.
+
+Algorithm bandwidth is size over time: what your program sees. Bus bandwidth is that times 2(n−1)/n, which is what
+each rank has to send: it can be compared with what the network is sold as, whatever the number of ranks.
+"""
+
+import re
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from rollcall.errors import UsageError
+from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_bytes, in_time, percentile
+from rollcall.lab.progress import track
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from rollcall import World
+
+QUESTION = "how fast is an all_reduce, from 512 KB to 1 GB?"
+TRIALS = 10
+SMALLEST_BYTES = 512 << 10
+LARGEST_BYTES = 1 << 30
+WARM_UP = 2
+LEAST_TRIALS = 3
+BUDGET_S = 20.0  # large sizes get fewer trials where so much time would be passed
+SHOWN_WITH = {"largest": "16MB"}  # for the record: what a timeline shows does not get better with gigabytes
+COPIES = 2  # the tensor, and what the backend needs beside it
+
+
+def read_size(text: str) -> int:
+    """64MB → bytes."""
+    match = re.fullmatch(r"(\d+)\s*(KB|MB|GB)", text.strip().upper())
+    size = int(match[1]) << {"KB": 10, "MB": 20, "GB": 30}[match[2]] if match else 0
+    if size < SMALLEST_BYTES:
+        raise UsageError(f"--largest {text} is not a size from 512KB on: use a number with KB, MB or GB, such as 64MB")
+    return size
+
+
+def list_sizes(largest_bytes: int, ranks_here: int) -> list[int]:
+    """From 512 KB on, doubled, as far as asked for and as memory allows."""
+    room = psutil.virtual_memory().available * 0.6
+    sizes, size = [], SMALLEST_BYTES
+    while size <= largest_bytes and size * COPIES * ranks_here <= room:
+        sizes.append(size)
+        size *= 2
+    return sizes
+
+
+def time_once(tensor: torch.Tensor, world: "World") -> float:
+    """One all_reduce, from the moment at which all ranks are ready."""
+    world.barrier()
+    began = time.monotonic()
+    dist.all_reduce(tensor)
+    if tensor.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.monotonic() - began
+
+
+def measure(world: "World", trials: int, largest: str = "1GB") -> dict[str, Any]:
+    """Every size in turn: this rank's seconds. Rank 0 decides for all how often a size can be repeated."""
+    plan: list[Any] = [list_sizes(read_size(largest), world.info.local_world_size)]
+    dist.broadcast_object_list(plan, device=world.device)
+    seconds: dict[str, list[float]] = {}
+    began = time.monotonic()
+    for number, size in enumerate(track(plan[0])):
+        tensor = torch.zeros(size // 4, device=world.device)
+        warm = [time_once(tensor, world) for _ in range(WARM_UP if size < 256 << 20 else 1)]
+        left_s = max(0.0, BUDGET_S - (time.monotonic() - began)) / (len(plan[0]) - number)
+        count: list[Any] = [max(LEAST_TRIALS, min(trials, int(left_s / warm[-1])))]
+        dist.broadcast_object_list(count, device=world.device)
+        seconds[str(size)] = [time_once(tensor, world) for _ in track(range(min(trials, count[0])))]
+        del tensor
+    return {"seconds": seconds}
+
+
+def describe(results: Results, size: str) -> dict[str, float]:
+    """Statistics over all trials of all ranks; bandwidths from the mean time of the slowest rank."""
+    times = [seconds for result in results for seconds in result["seconds"][size]]
+    slowest = [max(trial) for trial in zip(*(result["seconds"][size] for result in results), strict=True)]
+    mean = statistics.fmean(slowest)
+    ranks = len(results)
+    return {
+        "trials": len(slowest),
+        "mean_s": mean,
+        "sd_s": statistics.stdev(slowest) if len(slowest) > 1 else 0.0,
+        **{f"p{share}_s": percentile(times, share / 100) for share in (5, 50, 95, 99)},
+        "algorithm_bytes_per_s": int(size) / mean,
+        "bus_bytes_per_s": int(size) / mean * 2 * (ranks - 1) / ranks,
+    }
+
+
+def judge(results: Results) -> Verdict:
+    sizes = sorted(map(int, results[0]["seconds"]))
+    stats = {size: describe(results, str(size)) for size in sizes}
+    first, last = stats[sizes[0]], stats[sizes[-1]]
+    best = max(sizes, key=lambda size: stats[size]["bus_bytes_per_s"])
+    rows = tuple(
+        (
+            in_bytes(size), str(s["trials"]), in_time(s["mean_s"]), in_time(s["sd_s"]), in_time(s["p5_s"]),
+            in_time(s["p50_s"]), in_time(s["p95_s"]), f"{s['algorithm_bytes_per_s'] / 1e9:.2f}",
+            f"{s['bus_bytes_per_s'] / 1e9:.2f}",
+        )
+        for size, s in stats.items()
+    )  # fmt: skip
+    columns = ("size", "trials", "mean", "sd", "p5", "p50", "p95", "algorithm GB/s", "bus GB/s")
+    return Verdict(
+        f"an all_reduce of {in_bytes(sizes[0])} takes {in_time(first['mean_s'])} ± {in_time(first['sd_s'])}, one of"
+        f" {in_bytes(sizes[-1])} {in_time(last['mean_s'])} ± {in_time(last['sd_s'])} (mean ± sd on"
+        f" {len(results)} ranks);"
+        f" the best bus bandwidth is {stats[best]['bus_bytes_per_s'] / 1e9:.2f} GB/s at {in_bytes(best)}",
+        {"sizes": {str(size): each for size, each in stats.items()}, "best_bytes": best},
+        (
+            Claim("more bytes take more time", last["mean_s"] > first["mean_s"], is_invariant=False),
+            Claim(
+                "bus bandwidth is algorithm bandwidth × 2(n−1)/n",
+                all(
+                    abs(s["bus_bytes_per_s"] / s["algorithm_bytes_per_s"] - 2 * (1 - 1 / len(results))) < 1e-9
+                    for s in stats.values()
+                ),
+            ),
+        ),
+        (Table("all_reduce, by size", columns, rows),),
+    )
+
+
+def draw(results: Results, figure: "Figure") -> None:
+    from rollcall.lab.plots import BLUE, ORANGE, plain_log
+
+    sizes = sorted(map(int, results[0]["seconds"]))
+    stats = [describe(results, str(size)) for size in sizes]
+    left, right = figure.subplots(1, 2)
+    places = range(len(sizes))
+    left.bar(
+        places, [s["mean_s"] * 1e3 for s in stats], yerr=[s["sd_s"] * 1e3 for s in stats], color=BLUE, capsize=3,
+        error_kw={"lw": 1.2},
+    )  # fmt: skip
+    plain_log(left)
+    left.set_ylabel("milliseconds")
+    left.set_title(f"Time of an all_reduce, {len(results)} ranks (mean ± sd)")
+    right.bar(
+        [p - 0.2 for p in places],
+        [s["algorithm_bytes_per_s"] / 1e9 for s in stats],
+        0.4,
+        color=ORANGE,
+        label="algorithm",
+    )
+    right.bar([p + 0.2 for p in places], [s["bus_bytes_per_s"] / 1e9 for s in stats], 0.4, color=BLUE, label="bus")
+    right.set_ylabel("GB/s")
+    right.set_title("Bandwidth")
+    right.margins(y=0.2)
+    right.legend(ncols=2, loc="upper left")
+    for axes in (left, right):
+        axes.set_xticks(list(places), [in_bytes(size) for size in sizes], rotation=45, ha="right")
+        axes.tick_params(axis="x", length=0)
+        axes.grid(axis="y")
+
+
+WALK = (list_sizes, time_once, measure, describe)
+NEXT = (
+    "`rollcall lab bandwidth --trials 50 --largest 64MB`: more trials of fewer sizes",
+    "`rollcall lab bandwidth --virtual-hosts 2 -n 2`: the same over a network",
+    "`rollcall lab hosts`: with a link of 1 Gbit/s and of 100 Mbit/s",
+)
+
+if __name__ == "__main__":
+    from rollcall.cli.lab import main
+
+    main(__file__)

@@ -1,0 +1,295 @@
+"""python -m rollcall.lab.experiments.gradients
+
+Which gradient updates the weights, my own or the average? We watch one step in its four phases: forward, backward,
+averaging, update. Then we train for twenty steps in five ways: alone on the whole batch, averaging by hand, with DDP,
+without averaging, and with an averaging that silently does nothing.
+"""
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, median
+from rollcall.lab.progress import track
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from rollcall import World
+
+QUESTION = "which gradient updates the weights, my own or the average?"
+TRIALS = 3
+STEPS = 20
+ROWS_PER_RANK = 16
+RATE = 0.05
+TOLERANCE = 1e-6
+PHASES = ("start", "forward", "backward", "averaging", "update")
+
+
+def make_model(seed: int, device: torch.device) -> nn.Module:
+    """The same weights on every rank: they share a seed."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)).to(device)
+
+
+def make_batch(seed: int, world: "World") -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1000 + seed)
+    inputs = torch.randn(ROWS_PER_RANK * world.size, 8, generator=generator)
+    targets = inputs.sin().sum(1, keepdim=True) + 0.1 * torch.randn(len(inputs), 1, generator=generator)
+    return inputs.to(world.device), targets.to(world.device)
+
+
+def average(model: nn.Module, size: int) -> int:
+    """Add up every gradient over all ranks and divide: how many parameters were averaged?"""
+    count = 0
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= size
+            count += 1
+    return count
+
+
+def average_with_the_trap(model: nn.Module, size: int) -> int:
+    """The same with the old tutorial's check of the type: no parameter is exactly a Tensor, so it skips them all."""
+    count = 0
+    for parameter in model.parameters():
+        if type(parameter) is torch.Tensor and parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= size
+            count += 1
+    return count
+
+
+def nothing(model: nn.Module, size: int) -> int:
+    return 0
+
+
+def weights_of(model: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def spread_of(weights: torch.Tensor) -> float:
+    """How far apart two ranks are at most, in any weight."""
+    highest, lowest = weights.clone(), weights.clone()
+    dist.all_reduce(highest, dist.ReduceOp.MAX)
+    dist.all_reduce(lowest, dist.ReduceOp.MIN)
+    return float((highest - lowest).max())
+
+
+def train(
+    model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, size: int, averaging: Callable[[nn.Module, int], int]
+) -> tuple[list[torch.Tensor], int]:
+    """Twenty steps: the weights after each of them, and how many parameters were averaged per step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    after, count = [], 0
+    for _ in range(STEPS):
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        count = averaging(model, size)
+        optimizer.step()
+        after.append(weights_of(model).clone())
+    return after, count
+
+
+def watch_one_step(world: "World", seed: int) -> dict[str, Any]:
+    """One step, phase by phase: one weight, its gradient, and how long each phase took."""
+    model = make_model(seed, world.device)
+    inputs, targets = make_batch(seed, world)
+    mine = slice(world.rank * ROWS_PER_RANK, (world.rank + 1) * ROWS_PER_RANK)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    first = next(model.parameters())
+    weight, gradient, took = [], [], []
+
+    def note() -> None:
+        weight.append(first.detach()[0, 0].item())
+        gradient.append(None if first.grad is None else first.grad[0, 0].item())
+        took.append(time.monotonic())
+
+    note()
+    loss = nn.functional.mse_loss(model(inputs[mine]), targets[mine])
+    note()
+    loss.backward()
+    note()
+    own, before = first.grad.clone(), first.detach().clone()
+    average(model, world.size)
+    averaged = first.grad.clone()
+    note()
+    optimizer.step()
+    note()
+    moved = before - first.detach()
+    return {
+        "weight": weight,
+        "gradient": gradient,
+        "took_s": [later - earlier for earlier, later in pairwise(took)],
+        "off_by_average": float((moved - RATE * averaged).abs().max()),
+        "off_by_own": float((moved - RATE * own).abs().max()),
+    }
+
+
+def measure(world: "World", trials: int) -> dict[str, Any]:
+    """Every way with every seed: how far this rank's weights are from those of one process on the whole batch."""
+    apart: dict[str, list[list[float]]] = {}
+    averaged: dict[str, int] = {}
+    spread: dict[str, list[float]] = {}
+    for seed in track(range(trials)):
+        inputs, targets = make_batch(seed, world)
+        mine = slice(world.rank * ROWS_PER_RANK, (world.rank + 1) * ROWS_PER_RANK)
+        alone, _ = train(make_model(seed, world.device), inputs, targets, world.size, nothing)
+        wrapped = DistributedDataParallel(make_model(seed, world.device))
+        ways = {
+            "by hand": (make_model(seed, world.device), average),
+            "DDP": (wrapped, nothing),  # it averages during backward
+            "no averaging": (make_model(seed, world.device), nothing),
+            "the trap": (make_model(seed, world.device), average_with_the_trap),
+        }
+        for name, (model, averaging) in ways.items():
+            after, count = train(model, inputs[mine], targets[mine], world.size, averaging)
+            averaged[name] = count
+            distances = [float((one - other).abs().max()) for one, other in zip(after, alone, strict=True)]
+            apart.setdefault(name, []).append(distances)
+            spread.setdefault(name, []).append(spread_of(after[-1]))
+    return {"apart": apart, "averaged": averaged, "spread": spread, "step": watch_one_step(world, 0)}
+
+
+def judge(results: Results) -> Verdict:
+    ways = list(results[0]["apart"])
+    apart = {way: max(trial[-1] for r in results for trial in r["apart"][way]) for way in ways}
+    spread = {way: max(results[0]["spread"][way]) for way in ways}
+    steps = [result["step"] for result in results]
+    by_average = max(step["off_by_average"] for step in steps)
+    by_own = max(step["off_by_own"] for step in steps)
+    unmoved = all(len(set(step["weight"][:4])) == 1 for step in steps)
+    alike = len({step["gradient"][3] for step in steps}) == 1
+    own = {step["gradient"][2] for step in steps}
+    took = [median([step["took_s"][place] for step in steps]) for place in range(4)]
+    return Verdict(
+        f"{'the average' if by_average < by_own else 'its own'}: the update moved the weights by the rate times the"
+        f" averaged gradient, off by {by_average:.1g} (by its own it would be off by {by_own:.1g}); backward and"
+        f" averaging"
+        f" {'moved them not at all' if unmoved else 'MOVED THEM, TOO'}. After {STEPS} steps the weights differ"
+        f" from those"
+        f" of one process on the whole batch by {apart['by hand']:.1g} by hand and by {apart['DDP']:.1g} with"
+        f" DDP; without"
+        f" averaging by {apart['no averaging']:.2g}, and the ranks have drifted {spread['no averaging']:.2g} apart. The"
+        f" trap averaged {results[0]['averaged']['the trap']} of 4 parameters, said nothing, and its ranks are"
+        f" {spread['the trap']:.2g} apart",
+        {
+            "apart": apart,
+            "spread": spread,
+            "averaged": results[0]["averaged"],
+            "off_by_average": by_average,
+            "off_by_own": by_own,
+            "phases_s": dict(zip(PHASES[1:], took, strict=True)),
+        },
+        (
+            Claim(f"by hand, within {TOLERANCE:g} of one process", apart["by hand"] <= TOLERANCE),
+            Claim(f"DDP, within {TOLERANCE:g} of one process", apart["DDP"] <= TOLERANCE),
+            Claim("with averaging all ranks have the same weights", spread["by hand"] == spread["DDP"] == 0),
+            Claim("the weights move in the update alone", unmoved),
+            Claim("before averaging each rank has its own gradient, after it all have one", alike and len(own) > 1),
+            Claim("the update uses the average", by_average <= TOLERANCE < by_own),
+            Claim("without averaging the ranks drift apart", spread["no averaging"] > 1000 * TOLERANCE),
+            Claim(
+                "the trap averages nothing",
+                results[0]["averaged"]["the trap"] == 0 and spread["the trap"] == spread["no averaging"],
+            ),
+        ),
+        (
+            Table(
+                "One weight and its gradient on rank 0 and rank 1, phase by phase",
+                ("after", "took", "gradient, rank 0", "gradient, rank 1", "weight, rank 0", "weight, rank 1"),
+                tuple(
+                    (
+                        phase,
+                        in_time(took[place - 1]) if place else "—",
+                        *(
+                            "none" if s["gradient"][place] is None else f"{s['gradient'][place]:+.6f}"
+                            for s in steps[:2]
+                        ),
+                        *(f"{s['weight'][place]:+.6f}" for s in steps[:2]),
+                    )
+                    for place, phase in enumerate(PHASES)
+                ),
+            ),
+            Table(
+                f"Weights after {STEPS} steps",
+                ("way", "from one process on the whole batch", "between ranks", "parameters averaged per step"),
+                tuple(
+                    (
+                        way,
+                        f"{apart[way]:.2g}",
+                        f"{spread[way]:.2g}",
+                        "4, in backward" if way == "DDP" else str(results[0]["averaged"][way]),
+                    )
+                    for way in ways
+                ),
+            ),
+        ),
+    )
+
+
+def draw(results: Results, figure: "Figure") -> None:
+    grid = figure.add_gridspec(2, 2, height_ratios=(1.5, 1))
+    _draw_drift(results, figure.add_subplot(grid[:, 0]))
+    above = figure.add_subplot(grid[0, 1])
+    _draw_phases(results, above, figure.add_subplot(grid[1, 1], sharex=above))
+
+
+def _draw_drift(results: Results, axes: "Axes") -> None:
+    from rollcall.lab.plots import BLUE, GREY, ORANGE, RED
+
+    floor = 1e-9
+    styles = (("no averaging", RED, "-"), ("the trap", GREY, ":"), ("by hand", BLUE, "-"), ("DDP", ORANGE, "--"))
+    for way, colour, line in styles:
+        by_step = [max(r["apart"][way][0][step] for r in results) for step in range(STEPS)]
+        axes.plot(range(1, STEPS + 1), [max(value, floor) for value in by_step], line, color=colour, label=way)
+    axes.axhline(TOLERANCE, color=GREY, lw=0.8)
+    axes.text(STEPS, TOLERANCE * 1.4, "1e-6", ha="right", size=8, color=GREY)
+    axes.set_yscale("log")
+    axes.set_xticks(range(0, STEPS + 1, 5))
+    axes.set_xlabel("step")
+    axes.set_title("Distance from one process")
+    axes.legend(loc="center right", fontsize=9)
+    axes.grid(axis="y")
+
+
+def _draw_phases(results: Results, above: "Axes", below: "Axes") -> None:
+    from rollcall.lab.plots import BLACK, colour_of
+
+    for rank, result in enumerate(results):
+        gradient = result["step"]["gradient"]
+        places = [place for place, value in enumerate(gradient) if value is not None]
+        values = [gradient[place] for place in places]
+        above.plot(places, values, "o-", color=colour_of(rank), label=f"rank {rank}", lw=1.6)
+    above.set_ylabel("its gradient")
+    above.set_title("One weight in one step")
+    above.legend(fontsize=8, loc="center left")
+    above.tick_params(labelbottom=False)
+    below.plot(range(len(PHASES)), results[0]["step"]["weight"], "o-", color=BLACK, lw=1.6)
+    below.set_ylabel("the weight,\nall ranks")
+    below.margins(y=0.25)
+    below.set_xticks(range(len(PHASES)), PHASES)
+    for axes in (above, below):
+        axes.grid(axis="y")
+
+
+WALK = (average, train, watch_one_step, average_with_the_trap)
+NEXT = (
+    "`rollcall lab overlap`: DDP gives the same weights as averaging by hand; here is what it does better",
+    "give the ranks batches of different sizes: is the average of averages still the whole batch's gradient?",
+    "`rollcall lab gradients -n 8 --trials 10`",
+)
+
+if __name__ == "__main__":
+    from rollcall.cli.lab import main
+
+    main(__file__)

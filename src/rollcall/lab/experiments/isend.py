@@ -1,0 +1,194 @@
+"""python -m rollcall.lab.experiments.isend
+
+What may I touch before wait()? isend and irecv return at once, and the transfer goes on behind your back.
+
+What is gained: work that needs no communication is done meanwhile. What goes wrong: a tensor that is overwritten
+before wait() may be sent with its new content, and a tensor that is read before wait() still has its old content.
+Rank 0 sends, rank 1 receives; other ranks only watch.
+"""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, less, median
+from rollcall.lab.progress import track
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from rollcall import World
+
+QUESTION = "what may I touch before wait()?"
+TRIALS = 20
+ELEMENTS = 1 << 20  # 4 MB
+WORK_S = 0.006
+
+
+def work() -> None:
+    """Something that needs this rank's time and no communication: a GPU computes, a disk reads."""
+    time.sleep(WORK_S)
+
+
+def receive(world: "World", overlap: bool) -> float:
+    """The sender works before it sends, the receiver has work as well: seconds until both are done."""
+    tensor = torch.zeros(ELEMENTS, device=world.device)
+    world.barrier()
+    began = time.monotonic()
+    if world.rank == 0:
+        work()
+        dist.send(tensor, dst=1)
+    elif world.rank == 1 and overlap:
+        request = dist.irecv(tensor, src=0)
+        work()
+        request.wait()
+    elif world.rank == 1:
+        dist.recv(tensor, src=0)
+        work()
+    return time.monotonic() - began
+
+
+def overwrite(world: "World", value: int, wait_first: bool) -> int:
+    """Rank 0 sends `value` and reuses its tensor, before or after wait(). How many wrong elements has rank 1?"""
+    tensor = torch.full((ELEMENTS,), float(value), device=world.device)
+    world.barrier()
+    if world.rank == 0:
+        request = dist.isend(tensor, dst=1)
+        if wait_first:
+            request.wait()
+        tensor.fill_(-1)  # the next batch
+        if not wait_first:
+            request.wait()
+    elif world.rank == 1:
+        tensor.zero_()
+        time.sleep(0.001)  # the receiver is busy for a moment
+        dist.recv(tensor, src=0)
+        return int((tensor != value).sum())
+    return 0
+
+
+def read_early(world: "World", value: int) -> tuple[int, int]:
+    """Rank 1 reads what it receives before wait(), and after. How many elements are wrong each time?"""
+    tensor = torch.full((ELEMENTS,), float(value), device=world.device)
+    world.barrier()
+    if world.rank == 0:
+        dist.send(tensor, dst=1)
+    elif world.rank == 1:
+        tensor.zero_()
+        request = dist.irecv(tensor, src=0)
+        early = int((tensor != value).sum())
+        request.wait()
+        return early, int((tensor != value).sum())
+    return 0, 0
+
+
+def measure(world: "World", trials: int) -> dict[str, Any]:
+    """Every way in turn, so that they meet the same machine."""
+    seen: dict[str, list[Any]] = {
+        "recv, then work": [],
+        "irecv, work, wait": [],
+        "overwritten early": [],
+        "overwritten after wait": [],
+        "read early": [],
+        "read after wait": [],
+    }
+    for value in track(range(1, trials + 1)):
+        seen["recv, then work"].append(receive(world, overlap=False))
+        seen["irecv, work, wait"].append(receive(world, overlap=True))
+        seen["overwritten early"].append(overwrite(world, value, wait_first=False))
+        seen["overwritten after wait"].append(overwrite(world, value, wait_first=True))
+        early, after = read_early(world, value)
+        seen["read early"].append(early)
+        seen["read after wait"].append(after)
+    return seen
+
+
+def judge(results: Results) -> Verdict:
+    seen = results[1]
+    trials = len(seen["read early"])
+    blocking, overlapped = (median(seen[way]) for way in ("recv, then work", "irecv, work, wait"))
+    wrong = {
+        way: sum(count > 0 for count in seen[way])
+        for way in ("overwritten early", "overwritten after wait", "read early", "read after wait")
+    }
+    share = {way: median([count / ELEMENTS for count in seen[way] if count] or [0.0]) for way in wrong}
+    saved = 1 - overlapped / blocking
+    return Verdict(
+        f"irecv, work, wait() took {in_time(overlapped)} where recv and then work took {in_time(blocking)}"
+        f" ({less(blocking, overlapped)}). A tensor that was overwritten before wait() arrived wrong in"
+        f" {wrong['overwritten early']} of"
+        f" {trials} trials ({share['overwritten early']:.0%} of its elements), one that was read before wait() was not"
+        f" there yet in {wrong['read early']}; after wait() in {wrong['overwritten after wait']} and"
+        f" {wrong['read after wait']}",
+        {
+            "trials": trials,
+            "blocking_s": blocking,
+            "overlapped_s": overlapped,
+            "saved_share": saved,
+            "wrong_trials": wrong,
+            "wrong_share": share,
+        },
+        (
+            Claim("after wait() the sender may write", wrong["overwritten after wait"] == 0),
+            Claim("after wait() the receiver may read", wrong["read after wait"] == 0),
+            Claim("before wait(), overwriting spoils what arrives", wrong["overwritten early"] > 0, is_invariant=False),
+            Claim("before wait(), reading sees old content", wrong["read early"] > 0, is_invariant=False),
+            Claim("work beside the transfer saves time", overlapped < blocking, is_invariant=False),
+        ),
+        (
+            Table(
+                "Trials with wrong content on the receiver",
+                ("what", "trials", "share of elements, where wrong"),
+                tuple((way, f"{wrong[way]} of {trials}", f"{share[way]:.0%}" if wrong[way] else "—") for way in wrong),
+            ),
+        ),
+    )
+
+
+def draw(results: Results, figure: "Figure") -> None:
+    from rollcall.lab.plots import BLUE, GREEN, GREY, RED
+
+    seen = results[1]
+    left, right = figure.subplots(1, 2)
+    ways = ("recv, then work", "irecv, work, wait")
+    for row, (way, colour) in enumerate(zip(ways, (GREY, BLUE), strict=True)):
+        times_ms = [seconds * 1e3 for seconds in seen[way]]
+        left.barh(row, median(times_ms), color=colour, height=0.55, alpha=0.9)
+        left.scatter(times_ms, [row] * len(times_ms), s=9, color="#222222", alpha=0.5, zorder=3)
+        left.text(0.25, row, f"{median(times_ms):.1f} ms", color="white", weight="bold", va="center")
+    left.set_yticks(range(2), ways)
+    left.set_ylim(1.6, -0.6)
+    left.set_xlim(0, 2.2 * max(median(seen[way]) for way in ways) * 1e3 * 0.75)
+    left.set_xlabel("ms until received and worked (median)")
+    left.set_title("What overlap gains")
+    checks = ("overwritten early", "overwritten after wait", "read early", "read after wait")
+    trials = len(seen["read early"])
+    for row, way in enumerate(checks):
+        wrong = sum(count > 0 for count in seen[way])
+        right.barh(row, trials, color="#EDEDED", height=0.55)
+        right.barh(row, wrong, color=RED if wrong else GREEN, height=0.55)
+        right.text(
+            trials * 1.02, row, f"{wrong} of {trials}", va="center", color=RED if wrong else GREEN, weight="bold"
+        )
+    right.set_yticks(range(4), checks)
+    right.invert_yaxis()
+    right.set_xlim(0, trials * 1.22)
+    right.set_xlabel("trials with wrong content")
+    right.set_title("What goes wrong before wait()")
+    for axes in (left, right):
+        axes.tick_params(axis="y", length=0)
+
+
+WALK = (receive, overwrite, read_early)
+NEXT = (
+    "make `WORK_S` longer than the transfer takes: all of the transfer disappears behind it",
+    "`rollcall explain` after a run of yours names buffers that were overwritten, and handles nobody waited for",
+    "`rollcall lab overlap`: DDP does this for you, bucket by bucket",
+)
+
+if __name__ == "__main__":
+    from rollcall.cli.lab import main
+
+    main(__file__)

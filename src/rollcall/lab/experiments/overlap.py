@@ -1,0 +1,240 @@
+"""python -m rollcall.lab.experiments.overlap
+
+Why is DDP faster than averaging by hand? It does not wait for the end of backward: as soon as a few gradients are
+there (a bucket), it sends them, while backward goes on with the layers before.
+
+Backward is computed by a stand-in for a GPU: each layer takes a few milliseconds in which this CPU has nothing to
+do. On a CPU that computes itself, communication has to share the cores with it, and there is less to gain.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, less, median
+from rollcall.lab.progress import track
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from rollcall import World
+
+QUESTION = "why is DDP faster than averaging by hand?"
+TRIALS = 5
+LAYERS = 8
+LAYER_S = 0.004
+PARAMETERS = 1 << 18  # of each layer: 1 MB
+MICRO_BATCHES = 4
+WARM_UP = 2  # DDP orders its buckets anew after the first step
+
+
+class Elsewhere(torch.autograd.Function):
+    """A layer that something else computes: its backward takes LAYER_S, and leaves this CPU alone."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(weight)
+        return value + weight[0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        (weight,) = ctx.saved_tensors
+        time.sleep(LAYER_S)
+        return gradient, torch.ones_like(weight)
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ParameterList(nn.Parameter(torch.zeros(PARAMETERS)) for _ in range(LAYERS))
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        for weight in self.layers:
+            value = Elsewhere.apply(value, weight)
+        return value
+
+
+Events = list[list[Any]]  # what, when it began, when it ended
+
+
+def watch(model: nn.Module, events: Events) -> None:
+    """Note when each gradient is there."""
+    for place, parameter in enumerate(model.parameters()):
+
+        def note(_: torch.Tensor, place: int = place) -> None:
+            now = time.monotonic()
+            events.append([f"layer {place}", now - LAYER_S, now])
+
+        parameter.register_post_accumulate_grad_hook(note)
+
+
+def average_by_hand(model: nn.Module, size: int, events: Events) -> None:
+    for parameter in model.parameters():
+        began = time.monotonic()
+        dist.all_reduce(parameter.grad)
+        parameter.grad.div_(size)
+        events.append(["all_reduce", began, time.monotonic()])
+
+
+def noting_hook(size: int, events: Events) -> Callable[[Any, Any], Any]:
+    """What DDP does with a bucket by itself, and a note of when."""
+
+    def hook(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        began, buffer = time.monotonic(), bucket.buffer()
+        future: torch.futures.Future[Any] = dist.all_reduce(buffer, async_op=True).get_future()
+
+        def done(_: Any) -> torch.Tensor:
+            events.append(["all_reduce", began, time.monotonic()])
+            return buffer.div_(size)
+
+        return future.then(done)
+
+    return hook
+
+
+def make_ways(world: "World", events: Events) -> dict[str, Callable[[], None]]:
+    """One step in each way, each with a model of its own."""
+    value = torch.zeros(1, requires_grad=True, device=world.device)
+    plain = Model().to(world.device)
+    watch(plain, events)
+
+    def by_hand() -> None:
+        plain(value).sum().backward()
+        average_by_hand(plain, world.size, events)
+
+    ways: dict[str, Callable[[], None]] = {"by hand, after backward": by_hand}
+    for name, bucket_mb in (("DDP, 1 MB buckets", 1), ("DDP, 2 MB buckets", 2), ("DDP, one bucket", 1000)):
+        inner = Model().to(world.device)
+        watch(inner, events)
+        model = DistributedDataParallel(inner, bucket_cap_mb=bucket_mb)
+        model.register_comm_hook(None, noting_hook(world.size, events))
+
+        def step(model: DistributedDataParallel = model) -> None:
+            model(value).sum().backward()
+
+        ways[name] = step
+
+    def accumulate(model: DistributedDataParallel = model) -> None:
+        """Four micro-batches; only the last one is sent."""
+        for micro in range(MICRO_BATCHES):
+            with model.no_sync() if micro < MICRO_BATCHES - 1 else contextlib.nullcontext():
+                model(value).sum().backward()
+
+    ways[f"DDP, no_sync, {MICRO_BATCHES} micro-batches"] = accumulate
+    return ways
+
+
+def measure(world: "World", trials: int) -> dict[str, Any]:
+    """Every way in turn: how long each step took, and what happened in the last one."""
+    events: Events = []
+    ways = make_ways(world, events)
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    timeline: dict[str, Events] = {}
+    for _ in track(range(WARM_UP + trials)):
+        for name, step in ways.items():
+            world.barrier()
+            events.clear()
+            began = time.monotonic()
+            step()
+            seconds[name].append(time.monotonic() - began)
+            timeline[name] = [[what, start - began, end - began] for what, start, end in events]
+    return {"seconds": {name: times[WARM_UP:] for name, times in seconds.items()}, "timeline": timeline}
+
+
+def judge(results: Results) -> Verdict:
+    ways = list(results[0]["seconds"])
+    step = {way: median([max(t) for t in zip(*(r["seconds"][way] for r in results), strict=True)]) for way in ways}
+    calls = {way: sum(what == "all_reduce" for what, _, _ in results[0]["timeline"][way]) for way in ways}
+    hidden = {way: _hidden(results[0]["timeline"][way]) for way in ways}
+    by_hand, small, medium, large, accumulated = ways
+    compute = LAYERS * LAYER_S
+    best = min((small, medium), key=lambda way: step[way])
+    return Verdict(
+        f"DDP sends buckets of gradients while backward still computes: a step took {in_time(step[by_hand])} by"
+        f" hand and"
+        f" {in_time(step[best])} with"
+        f" {best.removeprefix('DDP, ')} ({less(step[by_hand], step[best])}), where the computing alone takes"
+        f" {in_time(compute)}; {hidden[best]:.0%} of its communication was hidden behind backward, by hand"
+        f" {hidden[by_hand]:.0%}. One bucket for all has to wait for the last gradient ({in_time(step[large])},"
+        f" {hidden[large]:.0%} hidden). With no_sync, {MICRO_BATCHES} micro-batches cost {calls[accumulated]}"
+        f" all_reduce"
+        f" instead of {MICRO_BATCHES * calls[large]}",
+        {
+            "compute_s": compute,
+            "step_s": step,
+            "all_reduces": calls,
+            "hidden_share": hidden,
+            "per_micro_batch_s": step[accumulated] / MICRO_BATCHES,
+        },
+        (
+            Claim("by hand nothing is hidden", hidden[by_hand] == 0),
+            Claim("with small buckets some of the communication is", hidden[best] > 0, is_invariant=False),
+            Claim("DDP with small buckets is faster than by hand", step[best] < step[by_hand], is_invariant=False),
+            Claim("smaller buckets, more all_reduces", calls[small] >= calls[medium] > calls[large]),
+            Claim("no_sync sends once for all micro-batches", calls[accumulated] == calls[large]),
+        ),
+        (
+            Table(
+                f"{LAYERS} layers of 1 MB, {in_time(LAYER_S)} each",
+                ("way", "step", "all_reduces", "hidden behind backward"),
+                tuple((way, in_time(step[way]), str(calls[way]), f"{hidden[way]:.0%}") for way in ways),
+            ),
+        ),
+    )
+
+
+def _hidden(timeline: Events) -> float:
+    """The share of the communication's time that lies before the end of backward."""
+    end = max((stop for what, _, stop in timeline if what != "all_reduce"), default=0.0)
+    spans = [(start, stop) for what, start, stop in timeline if what == "all_reduce"]
+    whole = sum(stop - start for start, stop in spans)
+    return sum(max(0.0, min(stop, end) - start) for start, stop in spans) / whole if whole else 0.0
+
+
+def draw(results: Results, figure: "Figure") -> None:
+    from rollcall.lab.plots import BLUE, GREY, ORANGE
+
+    ways = list(results[0]["timeline"])[:4]
+    figure.set_size_inches(9, 5)
+    axes = figure.add_subplot()
+    for row, way in enumerate(ways):
+        timeline = results[0]["timeline"][way]
+        for what, start, stop in timeline:
+            is_sent = what == "all_reduce"
+            y = row + (0.2 if is_sent else -0.2)
+            axes.barh(
+                y, (stop - start) * 1e3, left=start * 1e3, height=0.34, color=BLUE if is_sent else ORANGE,
+                edgecolor="white", lw=0.8, alpha=0.75 if is_sent else 1,
+            )  # fmt: skip
+        end = max(stop for _, _, stop in timeline) * 1e3
+        axes.plot([end, end], [row - 0.4, row + 0.4], color=GREY, lw=1.5)
+        axes.text(end, row, f"  {end:.0f} ms", va="center", weight="bold")
+    axes.barh([0], [0], color=ORANGE, label="backward, layer by layer")
+    axes.barh([0], [0], color=BLUE, label="all_reduce, bucket by bucket")
+    axes.set_yticks(range(len(ways)), [way.replace(", ", ",\n") for way in ways])
+    axes.set_ylim(len(ways) - 0.5, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.margins(x=0.12)
+    axes.set_xlim(0)
+    axes.set_xlabel("milliseconds (rank 0, one step)")
+    axes.set_title("Backward and communication, one after the other or side by side")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, -0.28), ncols=2)
+
+
+WALK = (Elsewhere, noting_hook, make_ways)
+NEXT = (
+    "`rollcall lab overlap -n 2`: less to send, so more of it can hide",
+    "let `Elsewhere.backward` compute a matrix product in place of the sleep, with as many ranks as cores",
+    "`rollcall lab overlap --virtual-hosts 2 -n 2`: the slower the network, the more there is to hide",
+)
+
+if __name__ == "__main__":
+    from rollcall.cli.lab import main
+
+    main(__file__)

@@ -1,0 +1,261 @@
+"""python -m rollcall.lab.experiments.ring
+
+How does all-reduce work? A ring all-reduce by hand, from isend and recv alone.
+
+The tensor is cut into as many chunks as there are ranks. Each rank only ever talks to its two neighbours: first
+chunks go round and are added up (reduce-scatter), until each rank has one chunk that is complete; then the complete
+chunks go round (all-gather). Every rank sends 2(n−1)/n of the tensor, however many ranks there are.
+"""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from rollcall.lab.bytes_sent import sent_bytes
+from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_bytes, in_time, median
+from rollcall.lab.progress import track
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from rollcall import World
+
+QUESTION = "how does all-reduce work?"
+TRIALS = 7
+WAYS = ("naive", "ring", "library")
+MEGABYTE = 1 << 20
+SIZES_BYTES = (4 << 10, 64 << 10, 1 << 20, 8 << 20)
+
+
+def ring_all_reduce(tensor: torch.Tensor, rank: int, size: int) -> None:
+    """Add up a flat tensor over ranks 0 to size-1, in place."""
+    chunks = list(tensor.tensor_split(size))
+    right, left = (rank + 1) % size, (rank - 1) % size
+    room = torch.empty_like(chunks[0])  # the first chunk is the largest
+
+    for step in range(size - 1):  # reduce-scatter
+        going, coming = chunks[(rank - step) % size], chunks[(rank - step - 1) % size]
+        request = dist.isend(going, right)
+        received = room[: len(coming)]
+        dist.recv(received, left)
+        coming += received
+        request.wait()
+
+    for step in range(size - 1):  # all-gather: chunk rank+1 is complete here
+        going, coming = chunks[(rank + 1 - step) % size], chunks[(rank - step) % size]
+        request = dist.isend(going, right)
+        dist.recv(coming, left)
+        request.wait()
+
+
+def naive_all_reduce(tensor: torch.Tensor, rank: int, size: int) -> None:
+    """Everyone sends everything to rank 0, which adds it up and sends it back: rank 0's link carries all."""
+    if rank == 0:
+        room = torch.empty_like(tensor)
+        for other in range(1, size):
+            dist.recv(room, other)
+            tensor += room
+        for other in range(1, size):
+            dist.send(tensor, other)
+    else:
+        dist.send(tensor, 0)
+        dist.recv(tensor, 0)
+
+
+def ring_with_the_old_fault(tensor: torch.Tensor, rank: int, size: int) -> None:
+    """An early tutorial's ring passed whole tensors on, and then added its own again, not what had come."""
+    own, going = tensor.clone(), tensor.clone()
+    for _ in range(size - 1):
+        coming = torch.empty_like(going)
+        request = dist.isend(going, (rank + 1) % size)
+        dist.recv(coming, (rank - 1) % size)
+        request.wait()
+        tensor += own  # the fault: it should add `coming`
+        going = coming
+
+
+def compare(world: "World", elements: int) -> dict[str, Any]:
+    """The ring against the library, on whole numbers, on fractions that add up exactly, and on any fractions."""
+    generator = torch.Generator().manual_seed(world.rank)
+    whole = torch.randint(-1000, 1000, (elements,), generator=generator)
+    exact = whole / 1024  # in binary these have no rounding at all
+    random = torch.randn(elements, generator=generator)
+    found: dict[str, Any] = {}
+    for name, values in (("whole", whole), ("exact", exact), ("random", random)):
+        values = values.to(world.device)
+        ours, theirs, magnitude = values.clone(), values.clone(), values.abs().double()
+        ring_all_reduce(ours, world.rank, world.size)
+        dist.all_reduce(theirs)
+        dist.all_reduce(magnitude)
+        apart = (ours.double() - theirs.double()).abs()
+        # Each of n-1 additions may round: that is all by which two orders of adding may differ.
+        bound = 2 * (world.size - 1) * magnitude * torch.finfo(torch.float32).eps / 2
+        found[name] = {
+            "bit_equal": bool(torch.equal(ours, theirs)),
+            "differ": int((apart > 0).sum()),
+            "largest": float(apart.max()),
+            "within_bound": bool((apart <= bound).all()),
+        }
+    faulty, theirs = whole.clone().to(world.device), whole.clone().to(world.device)
+    ring_with_the_old_fault(faulty, world.rank, world.size)
+    dist.all_reduce(theirs)
+    found["old fault"] = {"bit_equal": bool(torch.equal(faulty, theirs))}
+    return found
+
+
+def time_all(world: "World", trials: int) -> list[dict[str, Any]]:
+    """Seconds for naive, ring and library, for every size, on 2, 3 … ranks; the others sit and wait."""
+    timed = []
+    for ranks in track(range(2, world.size + 1)):
+        group = dist.new_group(list(range(ranks)))
+
+        def library(tensor: torch.Tensor, rank: int, size: int, group: Any = group) -> None:
+            dist.all_reduce(tensor, group=group)
+
+        ways: dict[str, Callable[[torch.Tensor, int, int], None]] = {
+            "naive": naive_all_reduce,
+            "ring": ring_all_reduce,
+            "library": library,
+        }
+        if world.rank < ranks:
+            for size in track(SIZES_BYTES):
+                tensor = torch.ones(size // 4, device=world.device)
+                for _ in track(range(trials + 1)):  # the first one warms up
+                    for name, way in ways.items():
+                        dist.barrier(group=group)
+                        began = time.monotonic()
+                        way(tensor, world.rank, ranks)
+                        timed.append({"ranks": ranks, "bytes": size, "way": name, "s": time.monotonic() - began})
+        world.barrier()
+    return timed
+
+
+def count_bytes(world: "World") -> dict[str, int]:
+    """What this rank sends for one all-reduce of a megabyte, as the kernel counts it."""
+    sent = {}
+    for name, way in (("naive", naive_all_reduce), ("ring", ring_all_reduce)):
+        tensor = torch.ones(MEGABYTE // 4, device=world.device)
+        world.barrier()
+        time.sleep(0.005)  # the barrier's last words
+        before = sent_bytes()
+        way(tensor, world.rank, world.size)
+        time.sleep(0.005)
+        sent[name] = sent_bytes() - before
+        world.barrier()  # nobody begins the next one while others still count
+    return sent
+
+
+def measure(world: "World", trials: int) -> dict[str, Any]:
+    return {"equal": compare(world, 10_007), "sent": count_bytes(world), "timed": time_all(world, trials)}
+
+
+def medians(results: Results) -> dict[tuple[int, int, str], float]:
+    """By ranks, size and way: the median over trials of the slowest rank's time."""
+    by_key: dict[tuple[int, int, str], list[list[float]]] = {}
+    for result in results:
+        mine: dict[tuple[int, int, str], list[float]] = {}
+        for row in result["timed"]:
+            mine.setdefault((row["ranks"], row["bytes"], row["way"]), []).append(row["s"])
+        for key, times in mine.items():
+            by_key.setdefault(key, []).append(times[1:])
+    return {key: median([max(trial) for trial in zip(*ranks, strict=True)]) for key, ranks in by_key.items()}
+
+
+def judge(results: Results) -> Verdict:
+    times = medians(results)
+    most, largest = len(results), SIZES_BYTES[-1]
+    naive, ring, library = (times[most, largest, way] for way in WAYS)
+    equal = [result["equal"] for result in results]
+    apart = max(each["random"]["largest"] for each in equal)
+    differ = max(each["random"]["differ"] for each in equal)
+
+    def equals(kind: str) -> str:
+        return "equal bit for bit" if all(each[kind]["bit_equal"] for each in equal) else "NOT EQUAL"
+
+    busiest = {way: max(result["sent"][way] for result in results) for way in ("naive", "ring")}
+    return Verdict(
+        f"against dist.all_reduce the ring is {equals('whole')} on whole numbers, {equals('exact')} on fractions"
+        f" without"
+        f" rounding; of 10007 random floats {differ} differ in their last bits, by at most {apart:.1g} (another"
+        f" order of"
+        f" adding). For 1 MB, naive's busiest rank sent {in_bytes(busiest['naive'])}, the ring's"
+        f" {in_bytes(busiest['ring'])}. {in_bytes(largest)} on {most} ranks: naive {in_time(naive)}, ring"
+        f" {in_time(ring)},"
+        f" library {in_time(library)}",
+        {
+            "times_s": [{"ranks": r, "bytes": b, "way": w, "s": s} for (r, b, w), s in sorted(times.items())],
+            "busiest_sent_bytes": busiest,
+            "random_differ": differ,
+            "random_largest": apart,
+            "naive_over_ring": naive / ring,
+            "ring_over_library": ring / library,
+        },
+        (
+            Claim("equal bit for bit on whole numbers", all(each["whole"]["bit_equal"] for each in equal)),
+            Claim("equal bit for bit where nothing is rounded", all(each["exact"]["bit_equal"] for each in equal)),
+            Claim("on random floats, no further apart than rounding explains",
+                  all(each["random"]["within_bound"] for each in equal)),
+            Claim("a ring that adds the wrong buffer is found out",
+                  not any(each["old fault"]["bit_equal"] for each in equal)),
+            Claim(
+                "in a ring of three or more, nobody sends as much as naive's busiest rank",
+                most < 3 or busiest["ring"] < busiest["naive"],
+                is_invariant=False,
+            ),
+            Claim("for the largest tensor on all ranks the ring beats naive", ring < naive, is_invariant=False),
+        ),
+        (
+            Table(
+                "Median time of the slowest rank",
+                ("ranks", "size", *WAYS),
+                tuple(
+                    (str(ranks), in_bytes(size), *(in_time(times[ranks, size, way]) for way in WAYS))
+                    for ranks in range(2, most + 1)
+                    for size in SIZES_BYTES
+                ),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def draw(results: Results, figure: "Figure") -> None:
+    from rollcall.lab.plots import BLUE, GREY, ORANGE, plain_log
+
+    times, most = medians(results), len(results)
+    left, right = figure.subplots(1, 2)
+    for way, colour, marker in (("naive", GREY, "s"), ("ring", BLUE, "o"), ("library", ORANGE, "^")):
+        left.plot(
+            SIZES_BYTES, [times[most, size, way] * 1e3 for size in SIZES_BYTES], color=colour, marker=marker, label=way
+        )
+        ranks = range(2, most + 1)
+        right.plot(ranks, [times[n, SIZES_BYTES[-1], way] * 1e3 for n in ranks], color=colour, marker=marker, label=way)
+    left.set_xscale("log", base=2)
+    plain_log(left)
+    left.set_xticks(SIZES_BYTES, [in_bytes(size) for size in SIZES_BYTES])
+    left.minorticks_off()
+    left.set_title(f"Time against size, {most} ranks")
+    left.set_ylabel("milliseconds")
+    right.set_xticks(list(range(2, most + 1)))
+    right.set_ylim(0)
+    right.set_xlabel("ranks")
+    right.set_title(f"Time against ranks, {in_bytes(SIZES_BYTES[-1])}")
+    for axes in (left, right):
+        axes.grid(axis="y")
+        axes.legend()
+
+
+WALK = (ring_all_reduce, naive_all_reduce, compare)
+NEXT = (
+    "on one host there is no link that could be full: `--virtual-hosts 2 -n 2` is where naive pays for its busy rank",
+    "`rollcall lab collectives` counts the bytes: 2(n−1)/n per rank, as here",
+    "`rollcall lab ring --virtual-hosts 2 -n 2`: a ring that crosses a network twice, and naive's one busy link",
+    "make the chunks smaller than 1/n and let several be under way: that is what the libraries do",
+)
+
+if __name__ == "__main__":
+    from rollcall.cli.lab import main
+
+    main(__file__)

@@ -1,0 +1,196 @@
+"""python -m rollcall.lab.experiments.scaling
+
+How far does it scale? The same training step on 1, 2, 4 … ranks. Strong scaling: one batch is shared among the
+ranks; the ideal is n times as fast. Weak scaling: every rank gets a batch of its own; the ideal is n times as much
+in the same time.
+
+Amdahl's law says why it is less: a share s of the work cannot be shared, so n ranks are 1 / (s + (1−s)/n) times as
+fast. We fit s to what was measured.
+"""
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, median
+from rollcall.lab.progress import track
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from rollcall import World
+
+QUESTION = "how far does it scale?"
+TRIALS = 8
+LEAST_RANKS = 2
+ROWS = 2048
+WIDTH = 256
+LAYERS = 6
+
+
+def compute(rows: int, weight: torch.Tensor) -> torch.Tensor:
+    """Some layers over some rows, and the gradient of the weight."""
+    value = torch.ones(rows, WIDTH, device=weight.device) / WIDTH
+    for _ in range(LAYERS):
+        value = torch.tanh(value @ weight)
+    return value.T @ value
+
+
+def step(rows: int, weight: torch.Tensor, group: Any) -> float:
+    """Each rank computes on its rows; then all gradients are added up. Seconds, from a common start."""
+    dist.barrier(group=group)
+    began = time.monotonic()
+    gradient = compute(rows, weight)
+    dist.all_reduce(gradient, group=group)
+    return time.monotonic() - began
+
+
+def list_counts(size: int) -> list[int]:
+    """1, 2, 4 … and all."""
+    counts = [1 << power for power in range(size.bit_length()) if 1 << power < size]
+    return [*counts, size]
+
+
+def measure(world: "World", trials: int) -> dict[str, Any]:
+    """Every number of ranks in turn; those that are not needed sit and wait."""
+    torch.set_num_threads(1)  # a rank is a core
+    weight = torch.eye(WIDTH, device=world.device)
+    seconds: list[dict[str, Any]] = []
+    sums = []
+    for count in track(list_counts(world.size)):
+        group = dist.new_group(list(range(count)))
+        if world.rank < count:
+            rows = {"strong": ROWS // count, "weak": ROWS}
+            for kind, mine in track(rows.items()):
+                times = [step(mine, weight, group) for _ in track(range(trials + 1))]
+                seconds.append({"ranks": count, "kind": kind, "rows": mine * count, "s": times[1:]})
+            total = torch.ones(1, device=world.device)
+            dist.all_reduce(total, group=group)
+            sums.append([count, total.item()])
+        world.barrier()
+    return {"seconds": seconds, "sums": sums, "cores": len(os.sched_getaffinity(0))}
+
+
+def throughputs(results: Results) -> dict[str, dict[int, float]]:
+    """Rows per second, by kind and number of ranks: from the median over trials of the slowest rank."""
+    found: dict[str, dict[int, float]] = {"strong": {}, "weak": {}}
+    for row in results[0]["seconds"]:  # rank 0 is always there
+        times = [
+            other["s"]
+            for result in results
+            for other in result["seconds"]
+            if (other["ranks"], other["kind"]) == (row["ranks"], row["kind"])
+        ]
+        found[row["kind"]][row["ranks"]] = row["rows"] / median([max(trial) for trial in zip(*times, strict=True)])
+    return found
+
+
+def fit_amdahl(speedups: dict[int, float]) -> float:
+    """The share that cannot be shared, by least squares on 1/speedup − 1/n = s · (1 − 1/n); within 0 and 1."""
+    points = [(1 - 1 / n, 1 / speedup - 1 / n) for n, speedup in speedups.items() if n > 1]
+    share = sum(x * y for x, y in points) / sum(x * x for x, _ in points)
+    return min(1.0, max(0.0, share))
+
+
+def judge(results: Results) -> Verdict:
+    rates = throughputs(results)
+    speedups = {kind: {n: rate / by_n[1] for n, rate in by_n.items()} for kind, by_n in rates.items()}
+    serial = {kind: fit_amdahl(by_n) for kind, by_n in speedups.items()}
+    most, cores = len(results), results[0]["cores"]
+    limit = f"{1 / serial['strong']:.1f} times at most" if serial["strong"] else "without a limit in sight"
+    return Verdict(
+        f"on {cores} core{'s' * (cores > 1)}, {most} ranks did {speedups['strong'][most]:.2f} times the work of"
+        f" one with a"
+        f" shared batch (strong) and {speedups['weak'][most]:.2f} times with a batch for each (weak), where"
+        f" {most} would be"
+        f" ideal. Amdahl's fit: {serial['strong']:.0%} of a strong step cannot be shared, so {limit};"
+        f" {serial['weak']:.0%} of a weak one",
+        {
+            "rows_per_s": {kind: {str(n): rate for n, rate in by_n.items()} for kind, by_n in rates.items()},
+            "speedup": {kind: {str(n): s for n, s in by_n.items()} for kind, by_n in speedups.items()},
+            "serial_share": serial,
+            "cores": cores,
+        },
+        (
+            Claim(
+                "sums are right on every number of ranks", all(n == total for r in results for n, total in r["sums"])
+            ),
+            Claim(
+                "nobody beats the ideal line (within a tenth)",
+                all(s <= 1.1 * n for by_n in speedups.values() for n, s in by_n.items()),
+                is_invariant=False,
+            ),
+            Claim(
+                "two ranks do more than one, where there are two cores",
+                cores < 2 or speedups["weak"][2] > 1,
+                is_invariant=False,
+            ),
+        ),
+        (
+            Table(
+                "Rows per second, and times one rank",
+                ("ranks", "strong", "×", "weak", "×", "time of a strong step"),
+                tuple(
+                    (
+                        str(n),
+                        f"{rates['strong'][n]:,.0f}",
+                        f"{speedups['strong'][n]:.2f}",
+                        f"{rates['weak'][n]:,.0f}",
+                        f"{speedups['weak'][n]:.2f}",
+                        in_time(ROWS / rates["strong"][n]),
+                    )
+                    for n in rates["strong"]
+                ),
+            ),
+        ),
+    )
+
+
+def draw(results: Results, figure: "Figure") -> None:
+    from rollcall.lab.plots import BLUE, GREY, ORANGE
+
+    rates = throughputs(results)
+    cores = results[0]["cores"]
+    for axes, kind, colour in zip(figure.subplots(1, 2, sharey=True), rates, (BLUE, ORANGE), strict=True):
+        speedups = {n: rate / rates[kind][1] for n, rate in rates[kind].items()}
+        most = max(speedups)
+        line = [1 + (most - 1) * place / 100 for place in range(101)]
+        share = fit_amdahl(speedups)
+        axes.plot(line, line, color=GREY, lw=1.2, ls="--", label="ideal")
+        axes.plot(
+            line,
+            [1 / (share + (1 - share) / n) for n in line],
+            color=colour,
+            alpha=0.45,
+            label=f"Amdahl, s = {share:.0%}",
+        )
+        axes.plot(list(speedups), list(speedups.values()), "o", color=colour, ms=8, label="measured")
+        if cores < most:
+            axes.axvline(cores, color=GREY, lw=0.8, ls=":")
+            axes.text(cores, 0.25, f" {cores} cores", size=8, color=GREY)
+        for n, speedup in speedups.items():
+            axes.annotate(f"{speedup:.2f} ×", (n, speedup), (6, -12), textcoords="offset points", size=9)
+        axes.set_xticks(list(speedups))
+        axes.set_ylim(0, most * 1.1)
+        axes.set_xlabel("ranks")
+        what = "one batch, shared" if kind == "strong" else "a batch for each"
+        axes.set_title(f"{kind.capitalize()} scaling: {what}")
+        axes.legend(loc="upper left")
+        axes.grid(axis="y")
+    figure.axes[0].set_ylabel("rows per second, × one rank")
+
+
+WALK = (step, measure, fit_amdahl)
+NEXT = (
+    "`rollcall lab scaling -n 8` on a machine with eight cores",
+    "make `ROWS` smaller: less to compute, as much to send, and a larger share that cannot be shared",
+    "`rollcall lab scaling --virtual-hosts 2 -n 2`: the network as a part of that share",
+)
+
+if __name__ == "__main__":
+    from rollcall.cli.lab import main
+
+    main(__file__)

@@ -1,0 +1,198 @@
+"""python -m rollcall.lab.experiments.send
+
+What does a blocking send/recv do? Every rank starts with a tensor of zero. Rank 0 adds one and sends it to all
+others.
+
+Then we ask what the notes ask: does recv make a new tensor, or write into mine? Why must I bring memory? Does the
+sender still own its tensor? And when send has returned, has the other side received?
+"""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_bytes, in_time, median
+from rollcall.lab.progress import track
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from rollcall import World
+
+QUESTION = "what does a blocking send/recv do?"
+TRIALS = 20
+LATE_S = 0.005
+SIZES_BYTES = (4, 4 << 20)
+
+
+def send_one(world: "World") -> dict[str, Any]:
+    """Rank 0 adds one and sends; the others receive, and look at what happened to their tensor."""
+    tensor = torch.zeros(1, device=world.device)
+    before, place = tensor.item(), tensor.data_ptr()
+    source = 0
+    if world.rank == 0:
+        tensor += 1
+        for other in range(1, world.size):
+            dist.send(tensor, dst=other)
+    else:
+        source = dist.recv(tensor, src=0)
+    after, same_place = tensor.item(), tensor.data_ptr() == place
+    tensor += 10 * world.rank  # a receiver changes what it has received
+    world.barrier()
+    return {
+        "before": before,
+        "after": after,
+        "same_place": same_place,
+        "recv_returned": source,  # who sent it; not a tensor
+        "own_later": tensor.item(),
+    }
+
+
+def receive_nowhere(world: "World") -> str:
+    """A receiver without memory: torch refuses, since recv only fills what is there."""
+    if world.rank == 0:
+        return ""
+    try:
+        dist.recv(None, src=0)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return "it was not refused"
+
+
+def send_to_a_late_one(world: "World", size_bytes: int) -> list[int]:
+    """Rank 1 comes late to its recv. When does rank 0's send return? (nanoseconds: began, ended)"""
+    tensor = torch.zeros(size_bytes // 4, device=world.device)
+    world.barrier()
+    if world.rank == 1:
+        time.sleep(LATE_S)
+    began_ns = time.monotonic_ns()
+    if world.rank == 0:
+        dist.send(tensor, dst=1)
+    elif world.rank == 1:
+        dist.recv(tensor, src=0)
+    return [began_ns, time.monotonic_ns()]
+
+
+def measure(world: "World", trials: int) -> dict[str, Any]:
+    """Both in turn: what comes over, and when a send returns."""
+    seen: list[dict[str, Any]] = []
+    late: dict[str, list[list[int]]] = {str(size): [] for size in SIZES_BYTES}
+    for _ in track(range(trials)):
+        seen.append(send_one(world))
+        for size in SIZES_BYTES:
+            late[str(size)].append(send_to_a_late_one(world, size))
+    return {"seen": seen, "nowhere": receive_nowhere(world), "late": late}
+
+
+def once(world: "World") -> None:
+    """The walkthrough's program: values before and after, on each rank."""
+    seen = send_one(world)
+    world.logger.info(f"before: {seen['before']:g}, after: {seen['after']:g}")
+
+
+def judge(results: Results) -> Verdict:
+    trials = len(results[0]["seen"])
+    everyone = [seen for result in results for seen in result["seen"]]
+    receivers = [seen for result in results[1:] for seen in result["seen"]]
+    numbers: dict[str, Any] = {"trials": trials, "late_s": LATE_S, "sends": {}}
+    for size in SIZES_BYTES:
+        sends, recvs = (results[rank]["late"][str(size)] for rank in (0, 1))
+        numbers["sends"][str(size)] = {
+            "send_s": median([(end - begin) / 1e9 for begin, end in sends]),
+            "before_recv_began": sum(s[1] < r[0] for s, r in zip(sends, recvs, strict=True)),
+            "before_recv_ended": sum(s[1] < r[1] for s, r in zip(sends, recvs, strict=True)),
+        }
+    all_have_one = all(seen["before"] == 0 and seen["after"] == 1 for seen in everyone)
+    in_place = all(seen["same_place"] for seen in receivers)
+    is_untouched = all(seen["own_later"] == 1 for seen in results[0]["seen"])
+    small, large = (numbers["sends"][str(size)] for size in SIZES_BYTES)
+    return Verdict(
+        f"all {len(results)} ranks began with 0 and {'ended with 1' if all_have_one else 'did NOT all end with 1'} in"
+        f" {trials} trials; recv wrote into the receiver's own tensor"
+        f" ({'the address stayed' if in_place else 'the address did NOT stay'}), and what receivers then did with it"
+        f" {'left' if is_untouched else 'did NOT leave'} the sender's alone. A send to a rank that comes"
+        f" {in_time(LATE_S)}"
+        f" late took {in_time(small['send_s'])} for 4 B and {in_time(large['send_s'])} for"
+        f" {in_bytes(SIZES_BYTES[1])}; it"
+        f" returned before the receiver had everything in {small['before_recv_ended']} and {large['before_recv_ended']}"
+        f" of {trials} trials: a returned send says that the tensor may be used again, not that it has arrived",
+        numbers,
+        (
+            Claim("all ranks end with 1", all_have_one),
+            Claim("recv writes in place: same data_ptr", in_place),
+            Claim("the sender's tensor is its own", is_untouched),
+            Claim("recv returns the sender's rank", all(seen["recv_returned"] == 0 for seen in receivers)),
+            Claim("without memory to write to, recv is refused", all("Error" in r["nowhere"] for r in results[1:])),
+            Claim(
+                "a send has returned before it was received, at times",
+                small["before_recv_ended"] + large["before_recv_ended"] > 0,
+                is_invariant=False,
+            ),
+        ),
+        (
+            Table(
+                "Values on each rank (last trial)",
+                ("rank", "before", "after", "same data_ptr", "after receivers changed theirs"),
+                tuple(
+                    (str(rank), f"{s['before']:g}", f"{s['after']:g}", "yes" if s["same_place"] else "NO",
+                     f"{s['own_later']:g}")
+                    for rank, s in enumerate(result["seen"][-1] for result in results)
+                ),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def draw(results: Results, figure: "Figure") -> None:
+    from rollcall.lab.plots import GREY, colour_of, label_ranks
+
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
+    for rank, result in enumerate(results):
+        seen, colour = result["seen"][-1], colour_of(rank)
+        values = (seen["before"], seen["after"], seen["own_later"])
+        for x, value in enumerate(values):
+            left.text(
+                x, rank, f"{value:g}", ha="center", va="center", size=14, color="white", weight="bold",
+                bbox={"boxstyle": "round,pad=0.45", "fc": colour if value else "#BBBBBB", "ec": "none"},
+            )  # fmt: skip
+    for rank in range(1, len(results)):
+        left.annotate(
+            "", (0.72, rank), (0.28, 0), arrowprops={"arrowstyle": "-|>", "color": GREY, "lw": 1.4, "shrinkA": 4}
+        )
+    left.set_xticks(range(3), ["before", "after\nsend/recv", "receivers add\n10 × rank"])
+    left.set_xlim(-0.5, 2.5)
+    left.tick_params(axis="x", length=0)
+    label_ranks(left, len(results))
+    left.spines[["left", "bottom"]].set_visible(False)
+    left.set_title("One send: values on each rank")
+    rows = []
+    for row, size in enumerate(SIZES_BYTES):
+        trial = len(results[0]["late"][str(size)]) // 2
+        start = results[0]["late"][str(size)][trial][0]
+        for rank, what in ((0, "send"), (1, "recv")):
+            begin, end = ((ns - start) / 1e6 for ns in results[rank]["late"][str(size)][trial])
+            y = row * 2.6 + rank
+            right.barh(y, end - begin, left=begin, color=colour_of(rank), height=0.55)
+            right.text(end, y, f"  {end - begin:.2f} ms", va="center", size=9)
+            rows.append((y, f"{in_bytes(size)}\n{what}, rank {rank}"))
+    right.set_yticks([y for y, _ in rows], [text for _, text in rows])
+    right.invert_yaxis()
+    right.margins(x=0.2)
+    right.tick_params(axis="y", length=0)
+    right.set_xlabel("milliseconds")
+    right.set_title(f"The receiver comes {in_time(LATE_S)} late (one trial)")
+
+
+WALK = (send_one, receive_nowhere, send_to_a_late_one)
+NEXT = (
+    "`rollcall lab isend`: the same without waiting, and what may be touched meanwhile",
+    "`rollcall lab deadlock`: two ranks that both send first",
+    "`rollcall lab send -n 2 --trials 200`: the share of sends that return early settles",
+)
+
+if __name__ == "__main__":
+    from rollcall.cli.lab import main
+
+    main(__file__)

@@ -1,0 +1,1 @@
+"""Runs experiments: starts their ranks, collects results, prints verdicts, writes pages."""

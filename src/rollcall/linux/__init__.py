@@ -1,0 +1,7 @@
+"""What the kernel offers for processes. Knows nothing of ranks, and imports nothing else of rollcall.
+
+prctl          ties the lifetime of processes together
+process_tree   all descendants of a process, and ending them
+process_title  the command line that ps shows
+child_process  a child that was started without the subprocess module
+"""

@@ -1,0 +1,281 @@
+"""The rings while they are written. Reading them costs their ranks nothing: only what is new is read."""
+
+import contextlib
+import json
+import os
+import resource
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcall.explain import rings
+from rollcall.explain.load import Rank, Run, clocks
+from rollcall.explain.table import Ops, Readings, Table
+from rollcall.record import ring_format
+from rollcall.runs import WATCHED
+
+_LOOK_BACK = 64  # records that may still have been open when they were read last
+_GRAIN_NS = 2_000_000_000
+
+
+def _lookup(ops: Iterable[int]) -> NDArray[np.bool_]:
+    """By the number of an op: whether it is one of these."""
+    table = np.zeros(len(ring_format.OPS), dtype=np.bool_)
+    table[list(ops)] = True
+    return table
+
+
+IS_EVENT, _IS_PAIR = _lookup(ring_format.EVENTS), _lookup(ring_format.POINT_TO_POINT)
+_IS_END = _lookup([ring_format.OP["exception"], ring_format.OP["exit"]])
+
+
+@dataclass
+class LiveRing:
+    """One rank's ring, read again and again."""
+
+    path: Path
+    fd: int
+    header: rings.Header
+    seen: int = 0  # records
+    names_end: int = -1
+    names: list[tuple[str, int, bytes]] = field(default_factory=list)
+    groups: dict[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    sites: dict[int, str] = field(default_factory=dict)
+    reached: dict[tuple[str, bool], int] = field(default_factory=dict)  # by group, and whether point to point: its seq
+    has_ended: bool = False
+    done_ns: int = 0  # when the last op that is known to be over was
+
+    @classmethod
+    def open(cls, path: Path) -> "LiveRing | None":
+        """None where it is not ready yet, or no ring."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            return cls(path, fd, rings.read_header(os.pread(fd, ring_format.HEADER_BYTES, 0)))
+        except (OSError, ValueError):
+            os.close(fd)
+            return None
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def count(self) -> int:
+        """How many records there are by now; names are read where there are new ones."""
+        changing = os.pread(self.fd, 16, ring_format.COUNT_AT)
+        if len(changing) < 16:
+            return self.seen
+        count, names_end = (ring_format.NUMBER.unpack_from(changing, at)[0] for at in (0, 8))
+        if names_end != self.names_end and names_end <= self.header.names_bytes:
+            self._read_names(names_end)
+        return int(count)
+
+    def tail(self, count: int, most: int) -> NDArray[np.void]:
+        """The newest records, oldest first."""
+        places = ring_format.stretches(count, most, self.header.capacity, self.header.names_bytes)
+        raw = b"".join(os.pread(self.fd, length, at) for at, length in places)
+        size = ring_format.RECORD.size
+        records = np.frombuffer(raw[: len(raw) // size * size], dtype=rings.DTYPE)
+        # A rank goes on writing while we read.
+        good = (records["number"] > max(count - self.header.capacity, 0)) & (records["op"] < len(ring_format.OPS))
+        return records[good]
+
+    def news(self) -> NDArray[np.void]:
+        """What was written since the last time, and a few before, of which some were still open."""
+        count = self.count()
+        records = self.tail(count, count - self.seen + _LOOK_BACK)
+        self._note(records)
+        self.seen = count
+        return records
+
+    def _note(self, records: NDArray[np.void]) -> None:
+        fresh = records[records["number"] > self.seen]
+        if not len(fresh):
+            return
+        op = fresh["op"]
+        self.has_ended = self.has_ended or bool(_IS_END[op].any())
+        group, seq = fresh["group"], fresh["seq"]
+        for is_pair, mine in ((False, ~IS_EVENT[op] & ~_IS_PAIR[op]), (True, _IS_PAIR[op])):
+            for number in set(group[mine].tolist()):
+                name = self.groups.get(number, ("?", ()))[0]
+                newest = int(seq[mine & (group == number)].max())
+                self.reached[name, is_pair] = max(self.reached.get((name, is_pair), 0), newest)
+
+    def _read_names(self, end: int) -> None:
+        """Those that have been added: names are only ever added to."""
+        begin = max(self.names_end, 0)
+        added = rings.read_names(os.pread(self.fd, end - begin, ring_format.NAMES_AT + begin))
+        for kind, number, value in added:
+            with contextlib.suppress(TypeError, KeyError, ValueError, IndexError):
+                if kind == "group":
+                    self.groups[number] = _group(value)
+                elif kind == "site":
+                    file, line, _ = rings.parse(value)[0]
+                    self.sites[number] = f"{os.path.basename(file)}:{line}"
+        self.names += added
+        self.names_end = end
+
+
+@lru_cache(maxsize=1024)
+def _group(value: bytes) -> tuple[str, tuple[int, ...]]:
+    """Its name and its members, who all have it in the same words: of ten thousand ranks, one list is enough."""
+    told = rings.parse(value)
+    # Ranks stand there one by one, or as [first, last].
+    spans = [(each, each) if isinstance(each, int) else (each[0], each[1]) for each in told["ranks"]]
+    return str(told["name"]), tuple(rank for first, last in spans for rank in range(first, last + 1))
+
+
+def _allow_files() -> None:
+    """A ring of each rank is open: the usual limit of 1024 would end there."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class LiveRun:
+    """The newest attempt of a run, while it goes on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.attempt = -1
+        self.rings: dict[int, LiveRing] = {}
+        self.facts: dict[str, Any] = {}
+        self._known_clocks: list[Readings] = []
+        self._marks: dict[Path, tuple[int, int, int]] = {}
+        self._unopened = 0
+        _allow_files()
+
+    def refresh(self) -> None:
+        """Look for new attempts and ranks, where something has changed."""
+        if self._has_changed(self.folder / "run.json"):
+            with contextlib.suppress(OSError, ValueError):
+                self.facts = dict(json.loads((self.folder / "run.json").read_text()))
+                self._known_clocks = clocks(self.facts)
+        if self._has_changed(self.folder / "rings"):
+            attempts = list((self.folder / "rings").glob("attempt-*"))
+            numbers = sorted(int(path.name.partition("-")[2]) for path in attempts if path.name[8:].isdecimal())
+            if numbers and numbers[-1] != self.attempt:
+                self.close()
+                self.attempt = numbers[-1]
+        place = self.folder / "rings" / f"attempt-{self.attempt}"
+        if self._unopened or self._has_changed(place):
+            known = {ring.path.name for ring in self.rings.values()}
+            self._unopened = 0
+            for path in place.glob("rank-*.ring"):
+                if path.name in known:
+                    continue
+                if (ring := LiveRing.open(path)) is not None:
+                    self.rings[ring.header.rank] = ring
+                else:
+                    self._unopened += 1  # a file without its header yet: that it gets one does not show in its folder
+
+    def attend(self) -> None:
+        """Let the launcher know that somebody looks: hosts without our disk show their rings as long as that is so."""
+        with contextlib.suppress(OSError):  # somebody else's run can be looked at, too
+            (self.folder / WATCHED).touch()
+
+    def _has_changed(self, path: Path) -> bool:
+        try:
+            stat = os.stat(path)
+        except OSError:
+            return False
+        mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        before, self._marks[path] = self._marks.get(path), mark
+        # A clock has its grain: what was written just before we looked may be followed by more with the same time.
+        return mark != before or time.time_ns() - stat.st_mtime_ns < _GRAIN_NS
+
+    def close(self) -> None:
+        for ring in self.rings.values():
+            ring.close()
+        self.rings.clear()
+
+    @property
+    def _is_launchers_host(self) -> bool:
+        return bool(self.facts.get("host") == os.uname().nodename)
+
+    @property
+    def is_over(self) -> bool:
+        """It says so itself, or its launcher is gone."""
+        if self.facts.get("outcome", "running") != "running":
+            return True
+        pid = self.facts.get("launcher_pid")
+        return bool(pid) and self._is_launchers_host and not os.path.exists(f"/proc/{pid}")
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What run.json says of this attempt."""
+        attempts = self.facts.get("attempts") or []
+        return attempts[self.attempt] if 0 <= self.attempt < len(attempts) else {}
+
+    @property
+    def world_size(self) -> int:
+        sizes = [ring.header.world_size for ring in self.rings.values()]
+        return int(self.told.get("world_size") or max(sizes, default=0))
+
+    def clock(self, rank: int) -> Readings:
+        """How far the clock of a rank's host was ahead of the launcher's, as far as anybody has compared them."""
+        return self._known_clocks[rank] if rank < len(self._known_clocks) else []
+
+    def offset_ns(self, rank: int) -> int:
+        readings = self.clock(rank)
+        return readings[-1][1] if readings else 0
+
+    def now_ns(self, ring: LiveRing) -> int:
+        """This moment by the clock that a ring uses: as the launcher here has compared it; else its header has one
+        moment by that and by the wall's."""
+        if self._is_launchers_host and self.clock(ring.header.rank):
+            return time.monotonic_ns() + self.offset_ns(ring.header.rank)
+        return time.time_ns() - (ring.header.wall_ns - ring.header.monotonic_ns)
+
+    @property
+    def is_one_clock(self) -> bool:
+        hosts = {ring.header.host for ring in self.rings.values()}
+        return len(hosts) < 2 or self.is_here or all(map(self.clock, self.rings))
+
+    @property
+    def is_here(self) -> bool:
+        """Whether all ranks are on this machine."""
+        reach = (self.facts.get("plan") or {}).get("reach")
+        return not reach or reach.get("way") == "virtual"
+
+    def moment_ns(self) -> int:
+        """The same by the clock on which all ranks are laid; 0 where none has begun."""
+        ring = next(iter(self.rings.values()), None)
+        return self.now_ns(ring) - self.offset_ns(ring.header.rank) if ring else 0
+
+    def window(self, since_ns: int, most: int) -> Run:
+        """What happened lately, as a run that can be looked at like any other: at most so many ops of all ranks."""
+        each = max(most // max(len(self.rings), 1), 16)
+        cut = [(ring, self._recent(ring, since_ns, each)) for _, ring in sorted(self.rings.items())]
+        table = Table(sum(len(records) for _, records in cut))
+        for ring, records in cut:
+            header = replace(ring.header, count=len(records))
+            table.add(rings.Ring(header, records, ring.names, []), self.clock(ring.header.rank))
+        table.close()
+        ranks = {}
+        for ring, _ in cut:
+            number = ring.header.rank
+            rows = np.arange(*table.spans[number])
+            ranks[number] = Rank(number, Ops(table, rows), Ops(table, rows[:0]), ring.header.host, ring.header.pid)
+        return Run(
+            self.folder.name,
+            self.attempt,
+            "running",
+            ranks,
+            self.world_size,
+            table,
+            is_one_clock=self.is_one_clock,
+        )
+
+    def _recent(self, ring: LiveRing, since_ns: int, most: int) -> NDArray[np.void]:
+        records = ring.tail(ring.count(), most)
+        own_ns = since_ns + self.offset_ns(ring.header.rank)
+        is_recent = (records["completed_ns"] == 0) | (records["completed_ns"] >= max(own_ns, 0))
+        return np.asarray(records[is_recent])

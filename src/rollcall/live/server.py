@@ -1,0 +1,276 @@
+"""`rollcall watch --web`: the page of the report, to which what happens is added while it happens.
+
+The server answers on loopback alone, to those who have the token of its URL, and keeps nothing for anyone: a browser
+that sleeps asks for nothing, and when it wakes it gets what there is.
+"""
+
+import hmac
+import json
+import os
+import secrets
+import sys
+import threading
+import time
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from rollcall.errors import UsageError, say
+from rollcall.explain.evidence import View
+from rollcall.live.reader import LiveRun
+from rollcall.live.state import Observer, RankNow
+from rollcall.live.terminal import check_recorded
+from rollcall.report import page
+from rollcall.report.write import gather, judge
+from rollcall.timeline import scene
+
+LOOPBACK = "127.0.0.1"
+_NAMES = ("127.0.0.1", "localhost", "[::1]")
+_MOST_OPS = 40_000  # in one answer
+_MOST_EXPLAINED = 200_000  # while the run goes on; when it is over, all are
+_MOST_RANKS = 200
+_OVERLAP_NS = 300_000_000  # ops that were not over when they were sent are sent again
+_IDLE_S = 20.0
+# What answering may take of a core while somebody looks, and how often a browser may ask at most.
+_NEWS_SHARE, _NEWS_EVERY_S = 0.02, 2.0
+_EXPLAIN_SHARE, _EXPLAIN_EVERY_S = 0.01, 5.0
+_NICENESS = 10  # the ranks come first
+# Nothing from elsewhere; bokeh makes functions out of text.
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; connect-src 'self';"
+    " img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+_NOT_YET = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="1">'
+    "<title>rollcall</title></head><body><p>No rank has begun yet: this page waits for them.</p></body></html>"
+)
+
+
+class Pace:
+    """How often something may be done that takes as long as it takes, at a share of a core."""
+
+    def __init__(self, share: float, least_s: float) -> None:
+        self._share, self._least_s = share, least_s
+        self._due_s = 0.0
+
+    @property
+    def left_s(self) -> float:
+        """Until it may be done again."""
+        return max(self._due_s - time.monotonic(), 0.0)
+
+    def add(self, cpu_s: float) -> None:
+        """It was done, and has taken so much; whoever else did it at the same time has to wait for this one, too."""
+        now_s = time.monotonic()
+        self._due_s = max(now_s + self._least_s, max(now_s, self._due_s) + cpu_s / self._share)
+
+
+class LivePage:
+    """A run, and what a browser is told of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._run = LiveRun(folder)
+        self._observer = Observer(self._run)
+        self._one_at_a_time, self._one_explains = threading.Lock(), threading.Lock()
+        self._news_pace = Pace(_NEWS_SHARE, _NEWS_EVERY_S)
+        self.explain_pace = Pace(_EXPLAIN_SHARE, _EXPLAIN_EVERY_S)
+        self._version, self._parts, self._is_final = 0, {"outcome": "running"}, False
+        self._run.refresh()
+        check_recorded(self._run)
+
+    def html(self) -> str:
+        with self._one_at_a_time:
+            self._run.refresh()
+            if not self._run.rings:
+                return _NOT_YET
+            script = files("rollcall.report").joinpath("assets", "live.js").read_text(encoding="utf-8")
+            return page.render(gather(self._folder, self._zero_ns()), script)
+
+    def explained(self, seen: int) -> dict[str, Any]:
+        """The verdict, the waits and the traffic, where there are newer ones than the version that was seen."""
+        with self._one_explains:
+            is_over = self._run.is_over
+            is_due = not self.explain_pace.left_s or (is_over and not self._is_final)
+            if is_due and self._run.rings:
+                began_s = time.thread_time()
+                self._parts = page.parts(judge(self._folder, None if is_over else _MOST_EXPLAINED))
+                self._version += 1
+                self._is_final = is_over
+                self.explain_pace.add(time.thread_time() - began_s)
+            return {
+                "version": self._version,
+                "parts": self._parts if self._version > seen else None,
+                "outcome": self._parts["outcome"],
+                "again": self.explain_pace.left_s,
+            }
+
+    def news(self, since_s: float) -> dict[str, Any]:
+        """Ops from `since` on, as far as one answer has room; and what each rank does now."""
+        with self._one_at_a_time:
+            began_s = time.thread_time()
+            told = self._news(since_s)
+            self._news_pace.add(time.thread_time() - began_s)
+            return {**told, "again": self._news_pace.left_s}
+
+    def _news(self, since_s: float) -> dict[str, Any]:
+        ranks = self._observer.look()
+        zero_ns = self._zero_ns()
+        since_ns = zero_ns + int(since_s * 1e9) - _OVERLAP_NS
+        view = View(self._run.window(since_ns, _MOST_OPS))
+        act = scene.Act.of(self._run.attempt, view, 0 if self._run.is_over else self._run.moment_ns())
+        shown = scene.to_page(scene.Scene([act], zero_ns, 0), {})
+        from_s = max(since_ns - zero_ns, _beginning(act) - zero_ns) / 1e9
+        there = {each.rank for each in ranks if each.state != "ended"}
+        for lane in shown["told"]["lanes"]:
+            if lane["rank"] in there and not self._run.is_over:  # also who is in no op is there until now
+                begin_s = lane["alive"][0][0] if lane["alive"] else from_s
+                lane["alive"] = [[begin_s, shown["told"]["duration"]]]
+        return {
+            "attempt": self._run.attempt,
+            "scene": shown,
+            "from": from_s,
+            "ranks": [_told(each) for each in ranks[:_MOST_RANKS]],
+            "over": self._run.facts.get("outcome", "killed") if self._run.is_over else None,
+        }
+
+    def _zero_ns(self) -> int:
+        """The moment at which the first ring was opened, by the recording's clock: it stays as the rings go on."""
+        begins = [ring.header.monotonic_ns - self._run.offset_ns(rank) for rank, ring in self._run.rings.items()]
+        return min(begins, default=0)
+
+
+def _beginning(act: scene.Act) -> int:
+    """The first op of an answer: after a long sleep of the browser, that is later than what it asked for."""
+    return int(act.bars.begin_ns.min()) if len(act.bars.row) else 0
+
+
+def _told(each: RankNow) -> dict[str, Any]:
+    return {
+        "rank": each.rank,
+        "host": each.host,
+        "state": each.state,
+        "op": each.doing,
+        "seconds": round(each.since_s, 3),
+        "waits_for": list(each.waits_for[:20]),
+        "holds_up": each.holds_up,
+        "ops_per_s": round(each.ops_per_s, 1),
+        "mb_per_s": round(each.mb_per_s, 2),
+        "cpu": each.cpu_percent,
+        "memory": each.memory_bytes,
+    }
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request. Whoever does not belong here is told 403 and nothing else."""
+
+    timeout = _IDLE_S
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "rollcall", ""
+
+    def __init__(self, token: str, *args: Any) -> None:
+        self._token = token
+        super().__init__(*args)
+
+    @property
+    def _shown(self) -> LivePage:
+        assert isinstance(self.server, Server)
+        return self.server.shown
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        query = parse_qs(url.query)
+        if not self._belongs_here(query.get("token", [""])[0]):
+            self._answer(403, "text/plain", b"403\n")
+        elif url.path == "/":
+            self._answer(200, "text/html; charset=utf-8", self._shown.html().encode("utf-8", "replace"))
+        elif url.path == "/news":
+            told = self._shown.news(_number(query.get("since", ["0"])[0]))
+            self._answer(200, "application/json", json.dumps(told, allow_nan=False).encode())
+        elif url.path == "/explained":
+            why = self._shown.explained(int(_number(query.get("seen", ["0"])[0])))
+            self._answer(200, "application/json", json.dumps(why, allow_nan=False).encode())
+        else:
+            self._answer(404, "text/plain", b"404\n")
+
+    def _belongs_here(self, token: str) -> bool:
+        """The token, and no page of somebody else: neither under another name for us nor from another origin."""
+        host = self.headers.get("Host", "")
+        name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
+        origin = self.headers.get("Origin")
+        is_ours = origin is None or origin == f"http://{host}"
+        return name in _NAMES and is_ours and hmac.compare_digest(token.encode(), self._token.encode())
+
+    def _answer(self, code: int, kind: str, body: bytes) -> None:
+        self.send_response(code)
+        headers = {
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            "Content-Security-Policy": _POLICY,
+            "Cache-Control": "no-store",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+        }
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Other methods than GET, and what is no request at all."""
+        self.close_connection = True
+        self._answer(403, "text/plain", b"403\n")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """The terminal is for people: the URL has the token, too."""
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        return 0.0
+    return value if 0 <= value < 1e9 else 0.0
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    shown: LivePage
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away in the middle is nothing to tell; anything else is."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            say(f"a request failed ({type(error).__name__}: {error}); the run is not touched by that")
+
+
+def open_server(folder: Path, port: int) -> tuple[Server, str]:
+    """The server, and the URL that opens it."""
+    token = secrets.token_urlsafe(24)
+    try:
+        server = Server((LOOPBACK, port), partial(_Handler, token))
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"port {port} cannot be used ({why}): use another, or leave --port out for a free one"
+        ) from error
+    try:
+        server.shown = LivePage(folder)
+    except UsageError:
+        server.server_close()
+        raise
+    return server, f"http://{LOOPBACK}:{server.server_address[1]}/?token={token}"
+
+
+def serve(folder: Path, port: int) -> None:
+    """Until Ctrl-C."""
+    os.nice(_NICENESS)
+    server, url = open_server(folder, port)
+    number = server.server_address[1]
+    print(url, flush=True)
+    say(f"open it in a browser; from elsewhere, ssh -L {number}:{LOOPBACK}:{number} THIS-HOST first. Ctrl-C ends it")
+    with server:
+        server.serve_forever(poll_interval=0.5)

@@ -1,0 +1,165 @@
+"""What every rank does at this moment, and whom it waits for."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcall.live.reader import IS_EVENT, LiveRing, LiveRun
+from rollcall.live.usage import Usage
+from rollcall.record import ring_format
+
+State = Literal["waiting", "communicating", "computing", "ended", "unseen"]
+_MB = 1e6
+_HALVES = set(ring_format.POINT_TO_POINT)
+
+
+@dataclass(frozen=True)
+class RankNow:
+    rank: int
+    host: str
+    state: State
+    op: str = ""
+    site: str = ""  # of the op; of a rank that is in none: where it was seen last
+    since_s: float = 0.0  # how long it has been in this op, or in none
+    waits_for: tuple[int, ...] = ()
+    holds_up: int = 0  # ranks that wait for it
+    ops_per_s: float = 0.0
+    mb_per_s: float = 0.0
+    cpu_percent: float | None = None
+    memory_bytes: int | None = None
+
+    @property
+    def doing(self) -> str:
+        if not self.site:
+            return self.op
+        return f"{self.op} at {self.site}" if self.op else f"in {self.site}"
+
+
+@dataclass(frozen=True)
+class _Open:
+    """The op that a rank sits in."""
+
+    op: int
+    group: str
+    members: tuple[int, ...]
+    seq: int
+    peer: int
+
+    @property
+    def is_pair(self) -> bool:
+        return self.op in ring_format.POINT_TO_POINT
+
+
+class Observer:
+    """Looks at a run from time to time; speeds are those since the last look."""
+
+    def __init__(self, run: LiveRun) -> None:
+        self._run = run
+        self._usage: dict[int, Usage] = {}  # by pid
+        self._looked_ns: dict[int, int] = {}
+
+    def look(self) -> list[RankNow]:
+        """All ranks, those that hold up most others first."""
+        self._run.refresh()
+        if not self._run.is_over:
+            self._run.attend()
+        found: dict[int, RankNow] = {}
+        opened: dict[int, _Open] = {}
+        for rank, ring in self._run.rings.items():
+            found[rank], open_op = self._look_at(ring)
+            if open_op is not None:
+                opened[rank] = open_op
+        held: Counter[int] = Counter()
+        for waiting, missing in self._calls(opened):
+            state: State = "waiting" if missing else "communicating"
+            for rank in waiting:
+                found[rank] = replace(found[rank], state=state, waits_for=missing)
+            held.update(dict.fromkeys(missing, len(waiting)))
+        for rank in range(self._run.world_size):
+            if rank not in found:
+                found[rank] = RankNow(rank, self._host_of(rank), "unseen")
+        now = [replace(each, holds_up=held[each.rank]) if held[each.rank] else each for each in found.values()]
+        return sorted(now, key=lambda each: (-each.holds_up, each.state == "ended", each.rank))
+
+    def _calls(self, opened: dict[int, _Open]) -> Iterator[tuple[list[int], tuple[int, ...]]]:
+        """Who sits in one call together, and who has not come to it yet."""
+        together: dict[tuple[str, int], list[int]] = {}
+        for rank, mine in opened.items():
+            if mine.is_pair:
+                yield [rank], self._other_half(rank, mine, opened)
+            else:
+                together.setdefault((mine.group, mine.seq), []).append(rank)
+        for (group, seq), ranks in together.items():
+            members = dict.fromkeys(member for rank in ranks[:1] for member in opened[rank].members)
+            yield ranks, tuple(other for other in members if not self._has_come(other, group, seq))
+
+    def _has_come(self, rank: int, group: str, seq: int) -> bool:
+        ring = self._run.rings.get(rank)
+        return ring is not None and ring.reached.get((group, False), 0) >= seq
+
+    def _host_of(self, rank: int) -> str:
+        hosts = self._run.told.get("hosts") or {}
+        return next((str(host) for host, ranks in hosts.items() if rank in ranks), "")
+
+    def _look_at(self, ring: LiveRing) -> tuple[RankNow, _Open | None]:
+        rank, now_ns, before = ring.header.rank, self._run.now_ns(ring), ring.seen
+        records = ring.news()
+        fresh = records[records["number"] > before]
+        ops = fresh[~IS_EVENT[fresh["op"]]]
+        passed_s = (now_ns - self._looked_ns.get(rank, now_ns)) / 1e9
+        self._looked_ns[rank] = now_ns
+        if (done := records["completed_ns"][~IS_EVENT[records["op"]]]).size:
+            ring.done_ns = max(ring.done_ns, int(done.max()))
+        missed = (ring.seen - before) / max(len(fresh), 1)  # of a fast rank elsewhere not every record comes
+        rate = missed / passed_s if passed_s > 0 else 0.0
+        speeds = len(ops) * rate, float(ops["size_bytes"].sum()) / _MB * rate
+        cpu, memory = self._resources(ring)
+        seen = RankNow(rank, ring.header.host, "computing", "", "", 0.0, (), 0, *speeds, cpu, memory)
+        if ring.has_ended or str(rank) in (self._run.told.get("exit_codes") or {}):
+            return replace(seen, state="ended"), None
+        is_op = ~IS_EVENT[records["op"]]
+        is_in = ((records["flags"] & ring_format.ASYNC) == 0) | (records["waited_ns"] > 0)
+        is_open = is_op & is_in & (records["completed_ns"] == 0) & ((records["flags"] & ring_format.FAILED) == 0)
+        if not is_open.any():
+            since_s = max(now_ns - ring.done_ns, 0) / 1e9 if ring.done_ns else 0.0
+            return replace(seen, since_s=since_s, site=_seen_at(ring, records)), None
+        record = records[is_open][-1]
+        since_ns = int(record["waited_ns"] if record["flags"] & ring_format.ASYNC else record["entered_ns"])
+        group, members = ring.groups.get(int(record["group"]), ("?", ()))
+        told = replace(
+            seen,
+            op=ring_format.OPS[record["op"]],
+            site=ring.sites.get(int(record["site"]), ""),
+            since_s=max(now_ns - since_ns, 0) / 1e9,
+        )
+        return told, _Open(int(record["op"]), group, members, int(record["seq"]), int(record["peer"]))
+
+    def _other_half(self, rank: int, mine: _Open, opened: dict[int, _Open]) -> tuple[int, ...]:
+        """Of a send or receive: the other side, unless it is in the other half."""
+        other_half = opened.get(mine.peer)
+        is_there = other_half is not None and other_half.peer == rank and {mine.op, other_half.op} == _HALVES
+        return (mine.peer,) if mine.peer >= 0 and mine.peer != rank and not is_there else ()
+
+    def _resources(self, ring: LiveRing) -> tuple[float | None, int | None]:
+        """CPU and memory, of ranks on this machine."""
+        if not self._run.is_here:
+            return None, None
+        pid = ring.header.pid
+        try:
+            if pid not in self._usage:
+                self._usage[pid] = Usage(pid)
+            return self._usage[pid].now()
+        except OSError:
+            self._usage.pop(pid, None)
+            return None, None
+
+
+def _seen_at(ring: LiveRing, records: NDArray[np.void]) -> str:
+    """Where a rank was seen that has done nothing since."""
+    if not len(records) or records["op"][-1] != ring_format.OP["sample"]:
+        return ""
+    return ring.sites.get(int(records["site"][-1]), "")

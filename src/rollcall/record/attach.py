@@ -1,0 +1,73 @@
+"""Recording in a process that is no warm rank of `rollcall run`: rank 0 chooses the run's folder and tells the others.
+
+Nobody watches such a process, so it notes its own end; one that is killed leaves what it wrote until then.
+"""
+
+import atexit
+import json
+import os
+import socket
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rollcall.errors import say
+from rollcall.record import recorder
+from rollcall.runs import runs_home
+
+_KEY = "rollcall/run"
+
+
+def begin(store: Any, rank: int, world_size: int, attempt: int) -> None:
+    """Record from now on; a rank that is recorded already goes on. A disk that is full is no reason not to run."""
+    if recorder.current() is not None:
+        return
+    try:
+        folder = _agree_on_folder(store, rank, world_size)
+        _note_end_of(recorder.begin(folder, rank, world_size, attempt))
+    except OSError as error:
+        say(f"rank {rank} is not recorded ({error.strerror})")
+
+
+def _agree_on_folder(store: Any, rank: int, world_size: int) -> Path:
+    if folder := os.environ.get("ROLLCALL_RUN"):
+        return Path(folder)
+    if rank == 0:
+        path = _make_folder(world_size)
+        store.set(_KEY, str(path))
+        return path
+    return Path(store.get(_KEY).decode())
+
+
+def _make_folder(world_size: int) -> Path:
+    """As `rollcall run` would, as far as one rank can tell."""
+    now = datetime.now(UTC).astimezone()
+    stem = Path(sys.argv[0]).stem or "python"
+    path = runs_home(os.environ) / f"{now:%Y-%m-%dT%H-%M-%S}-{stem}-{os.getpid()}"
+    path.mkdir(parents=True)
+    facts = {
+        "command": sys.orig_argv,
+        "started": now.isoformat(timespec="seconds"),
+        "host": socket.gethostname(),
+        "recorded_by": "rollcall.init",
+        "attempts": [{"attempt": 0, "world_size": world_size}],
+    }
+    (path / "run.json").write_text(json.dumps(facts, indent=2) + "\n")
+    latest = path.parent / "latest"
+    fresh = latest.with_name(f"latest-{os.getpid()}")
+    fresh.symlink_to(path.name)
+    fresh.replace(latest)
+    return path
+
+
+def _note_end_of(recording: recorder.Recorder) -> None:
+    hook = sys.excepthook
+
+    def note(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        recording.note_end(1, error.with_traceback(traceback))
+        hook(kind, error, traceback)
+
+    sys.excepthook = note
+    atexit.register(recording.note_end, 0, None)  # after an error it has been noted, and this is passed over

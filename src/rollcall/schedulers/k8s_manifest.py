@@ -1,0 +1,291 @@
+"""A run on Kubernetes, as text: an Indexed Job with one pod per host, and a headless Service by which they meet.
+
+Pure: `manifest` makes the YAML that `--dry-run` prints and that `kubernetes_run` submits.
+"""
+
+import math
+import re
+import secrets
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+import yaml
+
+from rollcall.errors import UsageError
+from rollcall.protocol.plan import DEFAULT_PORT
+
+LABEL = "rollcall/run"  # on Job, Service and pods; its value is the name of the Job
+CONTAINER = "rollcall"
+_COUNTED = {"gpu": "one rank per GPU", "cpu": "one rank per core", "auto": "one rank per GPU, or else per core"}
+_INDEX = "JOB_COMPLETION_INDEX"
+_GPU = "nvidia.com/gpu"
+_MOST_OF_A_NAME = 63  # of a DNS label: each pod's host name is one
+_MOST_OF_A_STEM = 40
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # what a Service may be called, stricter than a Job
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_QUANTITY = re.compile(r"\d+(\.\d+)?(m|[kMGTPE]|[KMGTPE]i)?")
+DEFAULT_GRACE_S = 10.0  # of `rollcall run`
+_DAY_S = 24 * 60 * 60
+_SHUTDOWN_S = 20  # on top of the ranks' grace: rollcall ends what they have left running, and says how it ended
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run on Kubernetes. `words` and `options` are those of the `rollcall run` inside each pod."""
+
+    name: str
+    image: str
+    nodes: int
+    slots: int | str  # or gpu, cpu, auto: counted in the pod
+    words: tuple[str, ...]  # the program and its arguments, as Program.words() has them
+    max_restarts: int = 0
+    options: tuple[str, ...] = ()  # further ones, such as ("--preload", "transformers")
+    env: Mapping[str, str] = field(default_factory=dict)
+    namespace: str | None = None  # None: that of kubectl's context
+    gpus: int = 0  # per pod, as all that follows
+    cpu: str | None = None
+    memory: str | None = None
+    workdir: str | None = None  # None: that of the image
+    port: int = DEFAULT_PORT
+    grace_s: float = DEFAULT_GRACE_S
+    ttl_s: int = _DAY_S  # how long a finished Job and its logs are kept
+
+    @property
+    def master(self) -> str:
+        """Where the pods meet: the name that the Service gives to the first of them."""
+        return f"{self.host(0)}.{self.name}"
+
+    @property
+    def ranks(self) -> str:
+        """How many in each pod, in words."""
+        return _COUNTED.get(str(self.slots)) or f"{self.slots} rank{'s' * (self.slots != 1)} each"
+
+    def host(self, index: int) -> str:
+        """The host name of a pod, as rollcall inside it has it, too."""
+        return f"{self.name}-{index}"
+
+
+def name_for(target: str) -> str:
+    """A name for the Job of this script, module or command, unlike that of any other run."""
+    stem = PurePath(target).name.removesuffix(".py").lower()
+    stem = re.sub(r"[^a-z0-9]+", "-", stem)[:_MOST_OF_A_STEM].strip("-")
+    if not stem[:1].isalpha():
+        stem = f"run-{stem}".strip("-")
+    return f"{stem}-{secrets.token_hex(3)}"
+
+
+def check(job: Job) -> Job:
+    """The job, if Kubernetes can take it."""
+    if job.nodes < 1:
+        raise UsageError(f"--nodes {job.nodes} leaves no host to run on: use 1 or more")
+    if job.slots not in _COUNTED and (isinstance(job.slots, str) or job.slots < 1):
+        raise UsageError(f"-n {job.slots} is no number of ranks for a pod: use 1 or more, or {', '.join(_COUNTED)}")
+    if job.max_restarts < 0:
+        raise UsageError(f"--max-restarts {job.max_restarts} is below zero: use 0 for none")
+    if job.gpus < 0:
+        raise UsageError(f"--gpus {job.gpus} is below zero: use 0 for none")
+    if not 1 <= job.port <= 65535:
+        raise UsageError(f"--master-port {job.port} is no port: use one from 1024 to 65535, such as {DEFAULT_PORT}")
+    _check_image(job.image)
+    _check_name(job)
+    if job.namespace is not None and not _NAMESPACE.fullmatch(job.namespace):
+        raise UsageError(f"--namespace {job.namespace} cannot be one: use small letters, digits and dashes")
+    for option, amount in (("--cpu", job.cpu), ("--memory", job.memory)):
+        if amount is not None and not _QUANTITY.fullmatch(amount):
+            raise UsageError(f"{option} {amount} is not an amount: use one such as {_EXAMPLES[option]}")
+    for name in job.env:
+        if not _VARIABLE.fullmatch(name):
+            raise UsageError(f"--env {name!r} cannot be the name of a variable: use letters, digits and _")
+    return job
+
+
+_EXAMPLES = {"--cpu": "4 or 500m", "--memory": "16Gi or 512Mi"}
+
+
+def _check_image(image: str) -> None:
+    if not image:
+        raise UsageError("--kubernetes needs --image: a container image that has rollcall and your program in it")
+    if re.search(r"\s", image) or not image.isprintable():
+        raise UsageError(f"--image {image!r} has a space in it, and no image has: use a name such as team/train:1.2")
+    if re.search(r"[A-Z]", re.split(r"[:@]", image.rpartition("/")[2])[0]):
+        raise UsageError(f"--image {image} has capital letters in its name, and no image has: use small ones there")
+
+
+def _check_name(job: Job) -> None:
+    if not _NAME.fullmatch(job.name):
+        raise UsageError(
+            f"--name {job.name!r} cannot name a Job: use small letters, digits and dashes, and a letter at the front"
+        )
+    longest = job.host(job.nodes - 1)
+    if len(longest) > _MOST_OF_A_NAME:
+        spare = _MOST_OF_A_NAME - len(longest) + len(job.name)
+        raise UsageError(
+            f"--name {job.name} has {len(job.name)} letters, which makes the pods' host names longer than"
+            f" {_MOST_OF_A_NAME}: use at most {spare}"
+        )
+
+
+def manifest(job: Job) -> str:
+    """Service and Job as YAML, to be read, kept, changed, and given to `kubectl create -f`."""
+    check(job)
+    pods = f"{job.nodes} pod{'s' * (job.nodes > 1)}"
+    return "\n".join(
+        [
+            f"# {pods} with {job.ranks}, of {_one_line(shlex.join(job.words))}",
+            "# Made by rollcall. Submit with `kubectl create -f FILE`, end and remove with `kubectl delete -f FILE`;",
+            f"# read along with `kubectl logs --follow --max-log-requests {job.nodes} --selector {LABEL}={job.name}`.",
+            "---",
+            "# Gives each pod a name that the others can look up, before it is ready: they are only once all have met.",
+            service(job) + "---",
+            f"# One pod per host. Pod 0, {job.master}, is where they meet.",
+            batch_job(job),
+        ]
+    )
+
+
+def service(job: Job, owner_uid: str | None = None) -> str:
+    """The Service alone. It goes when its owner goes: the Job, if its uid is known."""
+    metadata = _metadata(job)
+    if owner_uid is not None:
+        metadata["ownerReferences"] = [
+            {"apiVersion": "batch/v1", "kind": "Job", "name": job.name, "uid": owner_uid},
+        ]
+    return _yaml(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": metadata,
+            "spec": {
+                "clusterIP": "None",
+                "publishNotReadyAddresses": True,
+                "selector": {LABEL: job.name},
+                "ports": [{"name": "rendezvous", "port": job.port}],
+            },
+        }
+    )
+
+
+def batch_job(job: Job) -> str:
+    """The Job alone."""
+    return _yaml(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": _metadata(job),
+            "spec": {
+                "completionMode": "Indexed",
+                "completions": job.nodes,
+                "parallelism": job.nodes,
+                # A pod alone cannot come back into a world that has lost it: restarts are rollcall's, for all at once.
+                "backoffLimit": 0,
+                "ttlSecondsAfterFinished": job.ttl_s,
+                "template": {"metadata": {"labels": {LABEL: job.name}}, "spec": _pod(job)},
+            },
+        }
+    )
+
+
+def _metadata(job: Job) -> dict[str, Any]:
+    namespace = {} if job.namespace is None else {"namespace": job.namespace}
+    return {"name": job.name, **namespace, "labels": {LABEL: job.name}}
+
+
+def _pod(job: Job) -> dict[str, Any]:
+    return {
+        "restartPolicy": "Never",
+        "subdomain": job.name,
+        "terminationGracePeriodSeconds": math.ceil(job.grace_s) + _SHUTDOWN_S,
+        "containers": [_container(job)],
+        # What DataLoader workers hand over goes through here, and Kubernetes gives 64 MiB otherwise.
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+    }
+
+
+def _container(job: Job) -> dict[str, Any]:
+    workdir = {} if job.workdir is None else {"workingDir": job.workdir}
+    resources = _resources(job)
+    return {
+        "name": CONTAINER,
+        "image": job.image,
+        **workdir,
+        "command": _Line(["rollcall", "run"]),
+        "args": _Line(_arguments(job)),
+        "env": [
+            # Kubernetes sets it anyway; but only what is named here can stand in `args`.
+            {"name": _INDEX, "valueFrom": {"fieldRef": {"fieldPath": _INDEX_FIELD}}},
+            *({"name": name, "value": _literal(value)} for name, value in job.env.items()),
+        ],
+        **({"resources": resources} if resources else {}),
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+
+
+# The annotation, not the label of the same name: clusters before 1.28 have no such label.
+_INDEX_FIELD = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+
+
+def _arguments(job: Job) -> list[str]:
+    network = {
+        "--nnodes": job.nodes,
+        "--node-rank": f"$({_INDEX})",
+        "--master-addr": job.master,
+        "--master-port": job.port,
+        "-n": job.slots,
+        **({"--max-restarts": job.max_restarts} if job.max_restarts else {}),
+        **({"--grace": f"{job.grace_s:g}"} if job.grace_s != DEFAULT_GRACE_S else {}),
+    }
+    ours = [str(word) for pair in network.items() for word in pair]
+    return [*ours, *map(_literal, job.options), *map(_literal, job.words)]
+
+
+def _literal(word: str) -> str:
+    """A word that Kubernetes leaves alone: it would put a variable's value in place of `$(NAME)`."""
+    return word.replace("$", "$$")
+
+
+def _resources(job: Job) -> dict[str, Any]:
+    # No limit on the CPU: it would hold ranks back even where cores are idle.
+    requests = {"cpu": job.cpu, "memory": job.memory}
+    limits = {"memory": job.memory, _GPU: str(job.gpus) if job.gpus else None}
+    both = {
+        kind: {name: amount for name, amount in amounts.items() if amount is not None}
+        for kind, amounts in (("requests", requests), ("limits", limits))
+    }
+    return {kind: amounts for kind, amounts in both.items() if amounts}
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
+# ---- YAML
+
+
+class _Line(list[str]):
+    """Words that read better beside than below each other."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists stand inside of what they belong to, and no value is an alias for another."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+# kubectl reads more words as numbers and truths than PyYAML does, 1e-3 and y among them: put them in quotes.
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+.]*\d.*", re.DOTALL), list("-+.0123456789"))
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"[yYnN]$"), list("yYnN"))
+_Dumper.add_representer(
+    _Line, lambda dumper, words: dumper.represent_sequence("tag:yaml.org,2002:seq", words, flow_style=True)
+)
+
+
+def _yaml(document: dict[str, Any]) -> str:
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)

@@ -1,0 +1,147 @@
+"""How a SLURM job stands: `read` takes the text of `scontrol show job`. And that in words. Pure."""
+
+import re
+from dataclasses import dataclass
+
+from rollcall.protocol.exit_codes import how_it_ended
+
+_WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+_STANDING = {
+    "CONFIGURING": "has its nodes, and they are being made ready",
+    "SUSPENDED": "is suspended",
+    "STOPPED": "is stopped",
+    "STAGE_OUT": "is over, and its files are being copied back",
+}
+_ENDINGS = {
+    "COMPLETED": "is done",
+    "FAILED": "failed",  # and how, if SLURM knows more
+    "CANCELLED": "was cancelled by somebody else",
+    "TIMEOUT": "took longer than its time limit: ask for more with --sbatch-arg=--time=HOURS:MINUTES:SECONDS",
+    "OUT_OF_MEMORY": "ran out of the memory it had asked for: ask for more with --sbatch-arg=--mem=SIZE (per node)",
+    "NODE_FAIL": "was ended because one of its nodes failed",
+    "PREEMPTED": "had to make room for another job, and was not requeued",
+    "BOOT_FAIL": "could not begin: its nodes did not boot",
+    "LAUNCH_FAILED": "could not begin: SLURM could not start it on its nodes",
+    "DEADLINE": "was ended at its deadline",
+    "REVOKED": "was taken over by another cluster",
+    "FORGOTTEN": "is gone, and SLURM has forgotten how it ended: its log may say it",
+}
+_REASONS = {
+    "Resources": "waits for free nodes",
+    "Priority": "waits for jobs of higher priority",
+    "Dependency": "waits for another job",
+    "DependencyNeverSatisfied": "waits for another job, in vain",
+    "BeginTime": "waits for the time at which it may begin",
+    "JobHeldUser": "is held: `scontrol release {job}` lets it go",
+    "JobHeldAdmin": "is held by an administrator",
+    "Licenses": "waits for a licence",
+    "Reservation": "waits for its reservation to begin",
+    "ReqNodeNotAvail": "waits for nodes that are down or reserved",
+    "PartitionDown": "waits for its partition, which is down",
+    "PartitionInactive": "waits for its partition, which is inactive",
+    "PartitionNodeLimit": "asks for more nodes than its partition gives to one job, and cannot start as it is",
+    "PartitionTimeLimit": "asks for more time than its partition gives to one job, and cannot start as it is",
+    "BadConstraints": "asks for nodes that do not exist, and cannot start as it is",
+}
+_LIMITS = re.compile(r"(QOS|Assoc|Max|InvalidQOS|InvalidAccount)")
+_NO_LOG = 53  # the "signal" by which slurmd says that it could not open the output file
+_NOTHING = ("None", "(null)", "")
+
+
+@dataclass(frozen=True)
+class State:
+    """A job at one moment, in SLURM's own words."""
+
+    name: str  # JobState
+    reason: str = "None"
+    restarts: int = 0
+    code: int = 0
+    signal: int = 0
+    nodes: str = ""
+    log: str = ""
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.name in _WAITING
+
+    @property
+    def is_running(self) -> bool:
+        return self.name == "RUNNING"
+
+    @property
+    def is_over(self) -> bool:
+        return self.name in _ENDINGS
+
+    @property
+    def lacks_log(self) -> bool:
+        """The nodes could not open its output file."""
+        return self.name == "FAILED" and self.signal == _NO_LOG
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell has it; never 0 for a job that did not succeed."""
+        if self.name == "COMPLETED":
+            return 0
+        if self.name == "FAILED" and not self.lacks_log:
+            return 128 + self.signal if self.signal else self.code or 1
+        return 1  # it was ended from outside: its own code says nothing
+
+
+# SLURM forgets a job some minutes after its end, as when this machine has slept meanwhile.
+FORGOTTEN = State("FORGOTTEN")
+
+
+def read(text: str) -> State:
+    """From what `scontrol show job ID` prints. Anchored at lines: names and comments are the users' to choose."""
+
+    def find(pattern: str) -> tuple[str, ...]:
+        match = re.search(rf"^ +{pattern}", text, re.MULTILINE)
+        return match.groups("") if match else ("",) * re.compile(pattern).groups
+
+    name, reason = find(r"JobState=(\S+) Reason=(\S+)")
+    restarts, code, signal = find(r"Requeue=\d+ Restarts=(\d+).* ExitCode=(\d+):(\d+)")
+    (nodes,) = find(r"NodeList=(\S*)")
+    (log,) = find(r"StdOut=(.*)")
+    return State(
+        name or "UNKNOWN",
+        reason or "None",
+        int(restarts or 0),
+        int(code or 0),
+        int(signal or 0),
+        "" if nodes in _NOTHING else nodes,
+        log,
+    )
+
+
+def read_accounting(text: str) -> State | None:
+    """From what `sacct --parsable2 --format=State,ExitCode` prints, for a job that scontrol has forgotten."""
+    match = re.match(r"([A-Z_]+)[^|]*\|(\d+):(\d+)", text)
+    return State(match[1], code=int(match[2]), signal=int(match[3])) if match else None
+
+
+def standing(job: str, state: State) -> str | None:
+    """What the job does while it is not over; None where there is nothing to say."""
+    if state.is_waiting:
+        return None if state.reason in _NOTHING else f"job {job} {_waiting(job, state.reason)}"
+    if state.is_running:
+        return f"job {job} runs on {state.nodes}"
+    return f"job {job} {_STANDING[state.name]}" if state.name in _STANDING else None
+
+
+def _waiting(job: str, reason: str) -> str:
+    kind = reason.partition(",")[0]  # `ReqNodeNotAvail,_UnavailableNodes:h3`
+    if kind in _REASONS:
+        return f"{_REASONS[kind].format(job=job)} ({reason})"
+    if _LIMITS.match(kind):
+        return f"waits for a limit of your account or partition ({reason})"
+    return f"waits ({reason})"
+
+
+def ending(job: str, state: State) -> str:
+    """How a job that is over came to its end."""
+    if state.lacks_log:
+        return f"job {job} could not begin: its nodes could not open the log {state.log}: use a folder they share"
+    if state.name == "FAILED" and (state.signal or state.code):
+        return f"job {job} {how_it_ended(-state.signal or state.code)}"
+    why = f" ({state.reason})" if state.name == "FAILED" and state.reason not in _NOTHING else ""
+    return f"job {job} {_ENDINGS[state.name]}{why}"

@@ -1,0 +1,1 @@
+"""Snapshots: what is saved, where, and how it is read again."""

@@ -1,0 +1,94 @@
+"""PBS (Professional, OpenPBS, Torque): the hosts of a job come from $PBS_NODEFILE; agents start by ssh or pbsdsh."""
+
+import os
+import shlex
+import shutil
+import socket
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from rollcall.agent.host_info import gpu_nodes
+from rollcall.coordinator.agents import Start
+from rollcall.errors import UsageError
+from rollcall.protocol.hosts import Host
+from rollcall.protocol.plan import Plan
+from rollcall.transport import connect_back, local
+
+Environ = Mapping[str, str]
+# pbsdsh has no stdin, no stdout and no environment of ours: what an agent needs stands in a file that only we may read.
+_RUN = "set -a; . {settings}; cd {cwd}; exec {words}"
+
+
+def is_in_allocation(environ: Environ) -> bool:
+    return "PBS_NODEFILE" in environ
+
+
+def hosts(environ: Environ, slots: int | None) -> tuple[Host, ...]:
+    """The job's hosts, in the file's order. None, where it is this host alone."""
+    lines = _read(environ)
+    names = list(dict.fromkeys(lines))
+    if len(names) == 1 and _is_here(names[0]):
+        return ()
+    own = slots or gpu_nodes() or None  # hosts of a job are taken to be alike, and we are on the first
+    counts = Counter(lines)
+    return tuple(Host(name, own or counts[name]) for name in names)
+
+
+def own_slots(environ: Environ) -> int:
+    """How many ranks fit on this host: a rank per GPU, else as many as the file has lines for it."""
+    return gpu_nodes() or sum(map(_is_here, _read(environ))) or 1
+
+
+def _is_here(name: str) -> bool:
+    return name.partition(".")[0] == socket.gethostname().partition(".")[0]
+
+
+def _read(environ: Environ) -> list[str]:
+    path = environ["PBS_NODEFILE"]
+    try:
+        lines = Path(path).read_text().split()
+    except OSError as error:
+        raise UsageError(
+            f"PBS_NODEFILE is {path}, which cannot be read ({error.strerror}): start the run on the job's first host,"
+            f" or unset it"
+        ) from error
+    if not lines:
+        raise UsageError(f"PBS_NODEFILE {path} names no host: start the run in a job, or unset it")
+    return lines
+
+
+@contextmanager
+def opened(plan: Plan, purpose: str) -> Iterator[Start]:
+    """By ssh, as most sites allow within a job; by pbsdsh where there is no ssh, or $ROLLCALL_PBS says so."""
+    from rollcall.transport import select, ssh
+
+    if os.environ.get("ROLLCALL_PBS", "ssh") == "ssh" and shutil.which(ssh.client()[0]):
+        yield select.by_pipe(plan, lambda host: ssh.words(host, plan, purpose))
+        return
+    if shutil.which("pbsdsh") is None:
+        raise UsageError("neither ssh nor pbsdsh is on the PATH: load the module that has one of them")
+    with _by_pbsdsh(plan, purpose) as start:
+        yield start
+
+
+@contextmanager
+def _by_pbsdsh(plan: Plan, purpose: str) -> Iterator[Start]:
+    assert plan.reach is not None
+    words = shlex.join(local.words(plan.reach.python, purpose))
+    lines = _read(os.environ)
+    # In this folder, which all hosts of a job see.
+    with tempfile.NamedTemporaryFile("w", prefix=".rollcall-", dir=plan.cwd) as settings:
+        script = _RUN.format(settings=shlex.quote(settings.name), cwd=shlex.quote(plan.cwd), words=words)
+
+        def commands(chosen: list[Host]) -> list[list[str]]:
+            return [["pbsdsh", "-n", str(lines.index(host.name)), "--", "/bin/sh", "-c", script] for host in chosen]
+
+        def note(env: Mapping[str, str]) -> None:
+            settings.write("".join(f"{name}={shlex.quote(value)}\n" for name, value in env.items()))
+            settings.flush()
+
+        with connect_back.opened(plan, commands, "", note) as start:
+            yield start

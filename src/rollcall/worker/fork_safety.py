@@ -1,0 +1,37 @@
+"""Whether a fork of this process may pass for `python script.py`. If not, the reason in words."""
+
+import os
+import pkgutil
+import sys
+from pathlib import Path
+
+from rollcall.protocol.plan import Plan, Program
+
+
+def why_not_to_fork(plan: Plan) -> str | None:
+    return _threads() or _cuda() or _shadowed(folder_of(plan.program, plan.cwd))
+
+
+def folder_of(program: Program, cwd: str) -> Path:
+    """What `sys.path[0]` will be: the script's folder; with -m this one."""
+    return Path(cwd) if program.kind == "module" else Path(cwd, program.target).resolve().parent
+
+
+def _threads() -> str | None:
+    """A fork copies only the thread that called it, and the locks that the others held for ever."""
+    count = len(os.listdir("/proc/self/task")) - 1
+    return f"a preloaded module started {count} thread{'s' * (count > 1)}" if count else None
+
+
+def _cuda() -> str | None:
+    torch = sys.modules.get("torch")
+    return "a preloaded module initialised CUDA" if torch is not None and torch.cuda.is_initialized() else None
+
+
+def _shadowed(folder: Path) -> str | None:
+    """The program would import its own module of a name under which another is loaded already."""
+    for found in pkgutil.iter_modules([str(folder)]):
+        loaded = getattr(sys.modules.get(found.name), "__file__", None)
+        if loaded is not None and folder not in Path(loaded).parents:
+            return f"{folder / found.name} has the name of a module that is already loaded"
+    return None

@@ -1,0 +1,308 @@
+"""A process that has imported torch once and forks a rank in milliseconds.
+
+It is forked off an agent that has already imported everything, so torch is loaded once per host. It
+does nothing but fork and report how its children end. Children wait for what they are to become, so
+that some can be forked ahead, while others still prepare what to ask of them. The standard library's
+fork server is not used: it goes through multiprocessing, which leaves marks on a rank (its main
+process, start method, resource tracker, stdin) that `python script.py` does not have.
+"""
+
+import contextlib
+import gc
+import itertools
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from rollcall.compat import gloo_exit, gloo_listener
+from rollcall.linux import prctl
+
+# What a child of the server turns into. It gets the request and its extra file descriptors.
+Become = Callable[[dict[str, Any], list[int]], NoReturn]
+
+_LENGTH_BYTES = 8
+_MOST_FDS = 16
+
+
+@dataclass(frozen=True)
+class Exit:
+    """A child's end; a negative code is the signal that killed it."""
+
+    pid: int
+    code: int
+    ended_ns: int
+
+
+class ForkServer:
+    """The handle that the parent process holds: the server's pid, and the connection to it."""
+
+    def __init__(self, pid: int, connection: socket.socket) -> None:
+        self.pid = pid
+        self._socket = connection
+        self._started: list[int] = []
+        self._ended: list[Exit] = []
+        self._buffer = b""
+
+    @classmethod
+    def fork(cls, become: Become, close_fds: tuple[int, ...] = ()) -> "ForkServer":
+        """Make this process's image the one that children start from."""
+        here, there = socket.socketpair()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            prctl.die_with_parent(parent)
+            here.close()
+            for fd in close_fds:
+                os.close(fd)
+            serve(there, become)
+        there.close()
+        return cls(pid, here)
+
+    @classmethod
+    def launch(cls, words: list[str], env: dict[str, str] | None = None) -> "ForkServer":
+        """Start a command that will serve on the socket whose number is added to it as the last word."""
+        here, there = socket.socketpair()
+        with there:
+            process = subprocess.Popen(
+                [*words, str(there.fileno())],
+                pass_fds=(there.fileno(),),
+                env=env,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        # The handle is ours from here on: Popen would warn that nobody has waited for it.
+        process.returncode = 0
+        return cls(process.pid, here)
+
+    def prepare(self, children: int) -> None:
+        """Have so many children forked ahead."""
+        _send(self._socket, {"prepare": children}, [])
+
+    def start(self, request: dict[str, Any], std: tuple[int, int, int], extra: tuple[int, ...] = ()) -> int:
+        """Have a child become what the request says, with these as its stdin, stdout, stderr."""
+        _send(self._socket, request, [*std, *extra])
+        while not self._started:
+            self._read()
+        return self._started.pop()
+
+    def ends(self, timeout_s: float) -> list[Exit]:
+        """The children that ended since the last look, after waiting for one at most so long.
+
+        Raises EOFError if the server itself is gone.
+        """
+        if not self._ended and select.select([self._socket], [], [], timeout_s)[0]:
+            self._read()
+        ended, self._ended = self._ended, []
+        return ended
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether `ends` has something to tell at once."""
+        return bool(self._ended)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """End the server; its children die with it."""
+        self._socket.close()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(1 << 16)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            raise EOFError("the fork server is gone")
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            reply = json.loads(line)
+            if "started" in reply:
+                self._started.append(reply["started"])
+            else:
+                self._ended.append(Exit(**reply))
+
+
+class ForkServers:
+    """Several servers of one image, which fork side by side: a fork of all that torch has loaded takes 5 ms."""
+
+    def __init__(self, servers: list[ForkServer]) -> None:
+        self._servers = servers
+        self._turn = itertools.cycle(servers)
+
+    @classmethod
+    def fork(cls, count: int, become: Become, close_fds: tuple[int, ...] = ()) -> "ForkServers":
+        servers: list[ForkServer] = []
+        for _ in range(count):
+            servers.append(ForkServer.fork(become, (*close_fds, *(server.fileno() for server in servers))))
+        return cls(servers)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(server.pid for server in self._servers)
+
+    def prepare(self, children: int) -> None:
+        for number, server in enumerate(self._servers):
+            server.prepare(len(range(number, children, len(self._servers))))
+
+    def start(self, request: dict[str, Any], std: tuple[int, int, int]) -> int:
+        return next(self._turn).start(request, std)
+
+    def ends(self, timeout_s: float) -> list[Exit]:
+        """The children of all servers that ended since the last look; EOFError if a server is gone."""
+        select.select(self._servers, [], [], 0 if any(s.has_ends for s in self._servers) else timeout_s)
+        return [end for server in self._servers for end in server.ends(0)]
+
+
+def serve(control: socket.socket, become: Become) -> NoReturn:
+    """The server's life. Leaves by _exit: this is a fork of somebody else's interpreter."""
+    if "torch.distributed" in sys.modules:
+        gloo_exit.put_up()
+        gloo_listener.put_up()
+    # Keep the collector of every child from touching, and so copying, the pages that exist now; nor shall each child
+    # empty the interpreter's free lists, which a collection does even where there is nothing to collect.
+    gc.freeze()
+    gc.collect()
+    _leave_ops_to_the_kernel()
+    try:
+        _Server(control, become).run()
+    except (EOFError, OSError):  # who holds the handle is gone, and nobody is left to answer to
+        from rollcall.linux import process_tree
+
+        process_tree.end_all(0)
+    os._exit(0)
+
+
+def _leave_ops_to_the_kernel() -> None:
+    """torch takes its ops down one by one when a process ends, in pages that each child would copy for it: 30 ms."""
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        if finalizer.peek()[1].__module__ == "torch.library":
+            finalizer.atexit = False
+
+
+class _Server:
+    """Forks children, hands them what they are to become, and reports their ends."""
+
+    def __init__(self, control: socket.socket, become: Become) -> None:
+        self._control, self._become = control, become
+        self._spares: dict[int, socket.socket] = {}  # by pid: children that wait for a request
+        self._wanted = 0
+        self._pid = os.getpid()
+        self._wake_r, self._wake_w = os.pipe()
+        for fd in (self._wake_r, self._wake_w):
+            os.set_blocking(fd, False)
+        self._handler_before = signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._wakeup_before = signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+
+    def run(self) -> NoReturn:
+        while True:
+            patience = 0 if len(self._spares) < self._wanted else None
+            readable, _, _ = select.select([self._control.fileno(), self._wake_r], [], [], patience)
+            if self._wake_r in readable:
+                self._report_ends()
+            if self._control.fileno() in readable:
+                self._serve_one()
+            elif not readable:
+                self._fork_spare()
+
+    def _report_ends(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_r, 4096)
+        for end in _reap():
+            if end["pid"] in self._spares:
+                self._spares.pop(end["pid"]).close()
+            else:
+                self._reply(end)
+
+    def _serve_one(self) -> None:
+        request, fds = _receive(self._control)
+        if "prepare" in request:
+            self._wanted = request["prepare"]
+            return
+        if not self._spares:
+            self._fork_spare()
+        pid = next(iter(self._spares))
+        self._wanted = max(0, self._wanted - 1)
+        with self._spares.pop(pid) as connection:
+            _send(connection, request, fds)
+        for fd in fds:
+            os.close(fd)
+        self._reply({"started": pid})
+
+    def _fork_spare(self) -> None:
+        here, there = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            here.close()
+            self._be_a_child(there)
+        there.close()
+        self._spares[pid] = here
+
+    def _be_a_child(self, connection: socket.socket) -> NoReturn:
+        """Forget the server, wait for the request, and become what it says."""
+        try:
+            prctl.die_with_parent(self._pid)
+            signal.set_wakeup_fd(self._wakeup_before)
+            signal.signal(signal.SIGCHLD, self._handler_before)
+            for fd in (self._control.detach(), self._wake_r, self._wake_w):
+                os.close(fd)
+            for spare in self._spares.values():
+                spare.close()
+            request, fds = _receive(connection)
+            connection.close()
+            os.setsid()  # torchrun gives its ranks sessions of their own, too
+            for target, fd in enumerate(fds[:3]):
+                os.dup2(fd, target)
+                os.close(fd)
+            self._become(request, fds[3:])
+        except EOFError:  # not needed after all
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _reply(self, reply: dict[str, int]) -> None:
+        self._control.sendall(json.dumps(reply).encode() + b"\n")
+
+
+def _send(connection: socket.socket, request: dict[str, Any], fds: list[int]) -> None:
+    body = json.dumps(request).encode()
+    socket.send_fds(connection, [len(body).to_bytes(_LENGTH_BYTES, "big")], fds)
+    connection.sendall(body)
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    head, fds, _, _ = socket.recv_fds(connection, _LENGTH_BYTES, _MOST_FDS)
+    while 0 < len(head) < _LENGTH_BYTES:
+        head += connection.recv(_LENGTH_BYTES - len(head))
+    if not head:
+        raise EOFError
+    size, body = int.from_bytes(head, "big"), bytearray()
+    while len(body) < size:
+        body += connection.recv(size - len(body))
+    return json.loads(body), fds
+
+
+def _reap() -> list[dict[str, int]]:
+    ends = []
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ends.append({"pid": pid, "code": os.waitstatus_to_exitcode(status), "ended_ns": time.time_ns()})
+    return ends

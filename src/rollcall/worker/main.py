@@ -1,0 +1,194 @@
+"""Turning a fork of the warm server into `python script.py`.
+
+Whatever a program can see must be what a fresh interpreter would have shown it. Where the agent found
+that a fork cannot do that, the rank becomes a fresh interpreter by exec: same process, same streams.
+docs/fidelity.md lists the few differences that remain; a test compares all the rest with torchrun.
+"""
+
+import atexit
+import contextlib
+import gc
+import importlib.machinery
+import io
+import os
+import runpy
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from rollcall.linux import prctl, process_title
+from rollcall.protocol.plan import Program
+from rollcall.worker.traceback_filter import users_part
+
+_LATER = "10"  # as nice has it: a rank is a session, and those share the machine among each other
+_EXIT_FLUSH_FAILED = 120  # what CPython exits with when stdout could not be flushed
+
+
+def become(request: dict[str, Any], _extra_fds: list[int]) -> NoReturn:
+    """Be the rank that the agent asked for."""
+    prctl.hear_signals_again()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    program = Program(**request["program"])
+    if request["start"] == "warm":
+        run_here(program, request["record"])
+    run_fresh(program)
+
+
+def run_fresh(program: Program) -> NoReturn:
+    words = program.command()
+    try:
+        os.execvp(words[0], words)
+    except OSError as error:
+        print(f"rollcall: cannot start {words[0]}: {error.strerror}", file=sys.stderr)
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def run_here(program: Program, record: dict[str, Any] | None) -> NoReturn:
+    """Run the program in this very process, as the interpreter's own start would."""
+    if record is not None:
+        _begin_recording(**record)
+    main = sys.modules["__main__"] = _new_main()
+    sys.argv = [program.target, *program.args]
+    sys.orig_argv = program.command()
+    process_title.show(sys.orig_argv)
+    forget_random_state()
+    gc.enable()
+    _finish(_guard(program, main), main)
+
+
+def _begin_recording(folder: str, rank: int, world_size: int, attempt: int) -> None:
+    from rollcall.record import recorder
+
+    try:
+        recorder.begin(Path(folder), rank, world_size, attempt)
+    except OSError as error:  # a full disk is no reason not to run
+        print(f"rollcall: this rank is not recorded ({error.strerror})", file=sys.stderr)
+
+
+def _new_main() -> ModuleType:
+    main = ModuleType("__main__")
+    main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
+    return main
+
+
+def forget_random_state() -> None:
+    """Python's own generator reseeds itself after a fork; those of numpy and torch do not."""
+    numpy_random, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
+    if numpy_random is not None:
+        numpy_random.seed()
+    if torch is not None:
+        torch.default_generator.seed()
+
+
+def _guard(program: Program, main: ModuleType) -> int:
+    """Run to the end, and end as the interpreter would: its exit code, its words on stderr."""
+    try:
+        _RUNNERS[program.kind](program.target, main)
+    except SystemExit as stop:
+        return _noted(_exit_code(stop), stop)
+    except BaseException as error:
+        error.__traceback__ = users_part(error.__traceback__)
+        return _noted(_report(error), error)
+    return _noted(0)
+
+
+def _noted(code: int, error: BaseException | None = None) -> int:
+    """How the program ended, for those who will read the recording."""
+    recorder = sys.modules.get("rollcall.record.recorder")
+    if recorder is not None and recorder.current() is not None:
+        recorder.current().note_end(code, error)
+    return code
+
+
+def _run_script(target: str, main: ModuleType) -> None:
+    path = Path(target)
+    if path.is_dir() or _is_zip(path):
+        _set_first_path(os.path.abspath(target))
+        runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]  # as CPython does
+        return
+    _set_first_path(str(path.resolve().parent))
+    full = os.path.join(os.getcwd(), target)
+    main.__dict__.update(
+        __file__=full, __cached__=None, __loader__=importlib.machinery.SourceFileLoader("__main__", full)
+    )
+    with io.open_code(full) as file:
+        code = compile(file.read(), full, "exec", dont_inherit=True)
+    exec(code, main.__dict__)
+
+
+def _run_module(target: str, _main: ModuleType) -> None:
+    _set_first_path(os.getcwd())
+    sys.argv[0] = "-m"
+    runpy._run_module_as_main(target)  # type: ignore[attr-defined]  # as CPython does
+
+
+_RUNNERS = {"script": _run_script, "module": _run_module}
+
+
+def _is_zip(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def _set_first_path(entry: str) -> None:
+    """The agent has none of its own; -P and PYTHONSAFEPATH leave it out for everybody."""
+    if not sys.flags.safe_path:
+        sys.path.insert(0, entry)
+
+
+def _exit_code(stop: SystemExit) -> int:
+    if stop.code is None:
+        return 0
+    if isinstance(stop.code, int):
+        return stop.code & 0xFF
+    print(stop.code, file=sys.stderr)
+    return 1
+
+
+def _report(error: BaseException) -> int:
+    """What the interpreter does with an uncaught exception."""
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit as stop:
+        return _exit_code(stop)
+    except BaseException:
+        print("Error in sys.excepthook:", file=sys.stderr)
+        traceback.print_exc()
+        print("\nOriginal exception was:", file=sys.stderr)
+        traceback.print_exception(error)
+    return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _give_way() -> None:
+    """The program is over, and 10 ms of taking the process down are left: other ranks may have better things to do."""
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:  # not every kernel has them
+        file.write(_LATER)
+
+
+def _finish(code: int, main: ModuleType) -> NoReturn:
+    """Shut down in the interpreter's order: threads, atexit, the program's globals, the streams.
+
+    The preloaded modules are not torn down: that would take a third of a second and copy every page.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    _give_way()
+    if threading.active_count() == 1:  # a daemon thread may still need the globals
+        main.__dict__.clear()
+        gc.collect()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except (OSError, ValueError):
+            code = _EXIT_FLUSH_FAILED
+    if code == -signal.SIGINT:  # so that whoever waits sees the signal, as with any Ctrl-C
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code)
