@@ -1,8 +1,33 @@
-import signal
+"""Fixtures of all tests."""
 
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rollcall import find_free_port
 from tests.cluster.fixtures import cluster, hosts, slurm  # noqa: F401
+from tests.report.fixtures import browser, look, restarted, run  # noqa: F401
+from tests.rollcall_command import Runner
 
 # Who runs us in the background has these ignored for all that we start, and Ctrl-C is something that tests try.
 for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+@pytest.fixture
+def rollcall(tmp_path: Path) -> Iterator[Runner]:
+    runner = Runner(tmp_path)
+    yield runner
+    left = runner.wait_until_gone(3)
+    for process in left:
+        process.kill()
+    assert not left, f"left running: {left}"
+
+
+@pytest.fixture
+def free_port() -> int:
+    """For what can only be told a number: free now, and not handed out again soon."""
+    return find_free_port()

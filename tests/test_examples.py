@@ -7,8 +7,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.launch.conftest import Runner, rollcall, until  # noqa: F401
-from tests.launch.test_virtual import needs_namespaces
+from tests.rollcall_command import Runner, until
+from tests.transport.test_virtual_hosts import needs_namespaces
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PRELOAD = ("--preload", "sklearn.datasets")
@@ -27,7 +27,7 @@ def python(runner: Runner, *words: object) -> str:
     return done.stdout
 
 
-def test_gradients_averaged_by_hand(rollcall: Runner) -> None:  # noqa: F811
+def test_gradients_averaged_by_hand(rollcall: Runner) -> None:
     """Each rank has its own loss, all have the same weights."""
     result = rollcall("run", "-n", 2, *PRELOAD, EXAMPLES / "average_by_hand.py")
     assert result.code == 0, result.err
@@ -35,19 +35,19 @@ def test_gradients_averaged_by_hand(rollcall: Runner) -> None:  # noqa: F811
     assert "rank 1 has a mean loss of" in result.out
 
 
-def test_one_device(rollcall: Runner) -> None:  # noqa: F811
+def test_one_device(rollcall: Runner) -> None:
     """A plain loop, without rollcall."""
     assert "epoch 1: 57 steps" in python(rollcall, EXAMPLES / "one_device.py", "--epochs", 2)
 
 
-def test_several_ranks_by_spawn(rollcall: Runner) -> None:  # noqa: F811
+def test_several_ranks_by_spawn(rollcall: Runner) -> None:
     """Half as many steps on two ranks."""
     out = python(rollcall, EXAMPLES / "several_by_spawn.py", "--ranks", 2, "--epochs", 2)
     assert "epoch 1: 29 steps" in out
     assert "the last losses of the 2 ranks" in out
 
 
-def test_a_killed_rank_with_snapshots(rollcall: Runner) -> None:  # noqa: F811
+def test_a_killed_rank_with_snapshots(rollcall: Runner) -> None:
     """The run goes on from the snapshot, to the last step."""
     words = ("run", "-n", 2, "--max-restarts", 1, *PRELOAD, EXAMPLES / "with_snapshots.py", "--epochs", 8)
     process = rollcall.start(*words)
@@ -61,7 +61,7 @@ def test_a_killed_rank_with_snapshots(rollcall: Runner) -> None:  # noqa: F811
 
 
 @needs_namespaces
-def test_a_trainer_on_two_hosts(rollcall: Runner) -> None:  # noqa: F811
+def test_a_trainer_on_two_hosts(rollcall: Runner) -> None:
     """The twenty lines, on two hosts with one rank each."""
     words = ("--virtual-hosts", 2, "-n", 1, EXAMPLES / "several_hosts.py", "--epochs", 2)
     result = rollcall("run", *words, timeout_s=120)

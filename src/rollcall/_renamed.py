@@ -13,10 +13,6 @@ _MOVED = {
     "explain.show": "explain.terminal",
     "group": "initialization.process_group",
     "hostlist": "protocol.host_list",
-    "launch": "coordinator",
-    "launch.host": "agent",
-    "launch.host.rendezvous": "agent.rendezvous_store",
-    "launch.plan": "protocol.plan",
     "record.layout": "record.ring_format",
     "report.live": "live.reader",
     "report.watch": "live.terminal",
@@ -27,7 +23,7 @@ _MOVED = {
     "train.snapshot": "train.checkpoint.snapshot",
     "train.state": "train.checkpoint.state",
 }
-_PACKAGES = ("rollcall.launch", "rollcall.launch.host")
+
 _EXPERIMENTS = (
     "backends", "bandwidth", "barrier", "collectives", "deadlock", "gradients", "groups", "hello", "hosts", "isend",
     "mismatch", "overlap", "ring", "scaling", "send", "straggler",
@@ -62,4 +58,4 @@ def spec_of(name: str) -> ModuleSpec | None:
     new = find_spec(_NEW_NAMES[name]) if name in _NEW_NAMES else None
     if new is None:
         return None
-    return ModuleSpec(name, _Alias(), origin=new.origin, is_package=name in _PACKAGES)
+    return ModuleSpec(name, _Alias(), origin=new.origin)

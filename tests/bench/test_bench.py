@@ -12,7 +12,7 @@ from rollcall.bench import mpi
 from rollcall.bench.results import Results, read
 from rollcall.cli.bench import bench
 from rollcall.errors import UsageError
-from tests.launch.conftest import Result, Runner
+from tests.rollcall_command import Result, Runner
 
 QUICK = ("--max-time", "1", "--iterations", "10")
 has_mpi = shutil.which("mpirun") and shutil.which("mpicc")

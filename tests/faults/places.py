@@ -12,7 +12,7 @@ import psutil
 
 from tests.cluster.slurm import Slurm
 from tests.cluster.sshd import Cluster, SshHost
-from tests.launch.conftest import ROLLCALL, until
+from tests.rollcall_command import ROLLCALL, until
 
 # Ranks meet again and again, until rank 0 finds the file that is named on the command line.
 PROGRAM = """\

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.sshd import Cluster
-from tests.launch.conftest import Runner
+from tests.rollcall_command import Runner
 
 # Says who it is, and what the sum over all ranks is.
 SUM = """\

@@ -3,7 +3,7 @@
 import json
 
 from tests.cluster.sshd import Cluster
-from tests.launch.conftest import Runner
+from tests.rollcall_command import Runner
 
 
 def test_healthy_hosts_are_shown_with_all_pairs(rollcall: Runner) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.cluster.sshd import Cluster
 from tests.faults.places import Run, ssh
-from tests.launch.conftest import Runner, until
+from tests.rollcall_command import Runner, until
 from tests.said import said
 
 # Attempt 0 goes on until somebody ends it; the later ones end by themselves.

@@ -13,7 +13,7 @@ from rollcall.errors import UsageError
 from rollcall.protocol.hosts import Host
 from rollcall.transport import pbs
 from tests.cluster.sshd import Cluster
-from tests.launch.conftest import Result, Runner
+from tests.rollcall_command import Result, Runner
 from tests.said import said
 
 from .conftest import SUM, lines_of

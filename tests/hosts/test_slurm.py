@@ -9,7 +9,7 @@ from rollcall.errors import UsageError
 from rollcall.protocol.hosts import Host
 from rollcall.transport import slurm as way
 from tests.cluster.slurm import Slurm
-from tests.launch.conftest import Result, Runner
+from tests.rollcall_command import Result, Runner
 from tests.said import said
 
 from .conftest import SUM, lines_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.sshd import Cluster
-from tests.launch.conftest import Runner
+from tests.rollcall_command import Runner
 from tests.said import listen, said
 
 from .conftest import SUM, lines_of

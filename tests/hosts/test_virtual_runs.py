@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.launch.conftest import Runner
+from tests.rollcall_command import Runner
 
 HELLO = """\
 import socket, torch, torch.distributed as dist, rollcall

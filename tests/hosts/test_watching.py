@@ -12,7 +12,7 @@ from rollcall.explain.load import load
 from rollcall.live.reader import LiveRun
 from rollcall.live.state import Observer, RankNow
 from tests.cluster.sshd import Cluster
-from tests.launch.conftest import Runner, until
+from tests.rollcall_command import Runner, until
 
 # Rank 1 keeps rank 0 waiting until a file is there.
 HELD_UP = """\

@@ -22,10 +22,10 @@ from rollcall.lab import NAMES
 from rollcall.lab.experiment import Claim, Results, Settings, Verdict, load
 from rollcall.lab.runner import perform
 from rollcall.report import logs
-from tests.launch.conftest import Runner, rollcall  # noqa: F401
+from tests.rollcall_command import Runner
 
 
-def test_the_lab_lists_its_experiments(rollcall: Runner) -> None:  # noqa: F811
+def test_the_lab_lists_its_experiments(rollcall: Runner) -> None:
     """Sixteen, each with the question that it answers."""
     shown = rollcall("lab")
     assert shown.code == 0
@@ -192,14 +192,14 @@ def test_an_experiment_runs_under_torchrun(tmp_path: Path) -> None:
     assert set(explain(tmp_path / "runs" / "latest").run.ranks) == {0, 1}
 
 
-def test_under_rollcall_run_the_picture_is_that_runs(rollcall: Runner) -> None:  # noqa: F811
+def test_under_rollcall_run_the_picture_is_that_runs(rollcall: Runner) -> None:
     """`rollcall run -m rollcall.lab.experiments.send`: it is recorded, and its picture is beside its rings."""
     assert rollcall("run", "-n", "2", "-m", "rollcall.lab.experiments.send", "--trials", "2").code == 0
     assert (rollcall.latest() / "pictures" / "send.png").read_bytes().startswith(b"\x89PNG")
     assert len(list((rollcall.latest() / "rings" / "attempt-0").glob("*.ring"))) == 2
 
 
-def test_one_arm_runs_under_rollcall_run_and_is_explained(rollcall: Runner) -> None:  # noqa: F811
+def test_one_arm_runs_under_rollcall_run_and_is_explained(rollcall: Runner) -> None:
     """A deadlock of the lab, live: it hangs, is ended, and named with its line."""
     words = ["-m", "rollcall.lab.experiments.deadlock", "--arm", "recv recv"]
     ran = rollcall("run", "-n", "2", "--hang-after", "1", "--on-hang", "stop", "--grace", "1", *words)

@@ -11,7 +11,7 @@ from rollcall import native
 from rollcall.explain.rings import read
 from rollcall.record import ring_format
 from rollcall.record.cpp import pen
-from tests.launch.conftest import Runner
+from tests.rollcall_command import Runner
 
 PROGRAM = """\
 import threading

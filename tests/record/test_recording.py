@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollcall.explain.load import Op, load
-from tests.launch.conftest import Runner
+from tests.rollcall_command import Runner
 
 HEAD = """\
 import torch, torch.distributed as dist

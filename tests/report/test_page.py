@@ -10,8 +10,8 @@ import pytest
 from rollcall.explain.evidence import View
 from rollcall.explain.load import load
 from rollcall.timeline.model import draw
-from tests.launch.conftest import Runner
-from tests.report.conftest import Looked
+from tests.report.fixtures import Looked
+from tests.rollcall_command import Runner
 
 Look = Callable[..., Looked]
 

@@ -11,7 +11,7 @@ import pytest
 from rollcall.record import ring_format
 from rollcall.record.ring import Ring
 from rollcall.report.perfetto import export
-from tests.launch.conftest import Runner
+from tests.rollcall_command import Runner
 
 Event = dict[str, Any]
 

@@ -9,9 +9,9 @@ import pytest
 from rollcall.errors import UsageError
 from rollcall.explain.terminal import find_run
 from rollcall.report.write import write as write_page
-from tests.launch.conftest import Runner
-from tests.report.conftest import Looked
+from tests.report.fixtures import Looked
 from tests.report.rings import Made, write
+from tests.rollcall_command import Runner
 
 Look = Callable[..., Looked]
 MANY = 700

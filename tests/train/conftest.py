@@ -12,7 +12,6 @@ import pytest
 
 from rollcall.functions.api import bound, raise_first
 from rollcall.functions.pool import CallServer
-from tests.launch.conftest import rollcall  # noqa: F401
 from tests.train.small import PLAIN, fit
 
 FILLER = "filler"

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import rollcall as rc
 from rollcall.functions.pool import CallServer
 from rollcall.train.config import Recipe
-from tests.launch.conftest import Runner
+from tests.rollcall_command import Runner
 from tests.train.conftest import Warm
 from tests.train.small import Data, fit, make_trainer
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.cluster.slurm import Slurm
 from tests.cluster.sshd import Cluster
-from tests.launch.conftest import until
+from tests.rollcall_command import until
 from tests.train.small import PROGRAM
 
 REPOSITORY = Path(__file__).parent.parent.parent

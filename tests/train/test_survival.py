@@ -14,10 +14,10 @@ import torch
 
 import rollcall as rc
 from rollcall.train.meter import Meter
-from tests.launch.conftest import Runner, until
-from tests.launch.test_virtual import needs_namespaces
+from tests.rollcall_command import Runner, until
 from tests.train.conftest import Warm
 from tests.train.small import PROGRAM, fit
+from tests.transport.test_virtual_hosts import needs_namespaces
 
 TRAIN = ("train", "-n", 2, "--epochs", 500, "--save-every", "5steps")
 

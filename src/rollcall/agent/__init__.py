@@ -4,6 +4,7 @@ supervisor        first process on a host; answers the launcher until torch is i
 main              the agent
 worker_group      torch elastic's agent, with ranks from the fork server
 rendezvous_store  hosts that agree among themselves, by a store
+torchrun_plugin   rendezvous_store for plain torchrun
 rendezvous_led    hosts that the launcher leads
 heartbeat         reads the launcher's messages; reports a lost connection
 host_info         what a host says of itself

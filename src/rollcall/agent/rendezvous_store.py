@@ -2,7 +2,7 @@
 
 A RendezvousHandler for torch elastic. Ranks follow the user's order of hosts, every attempt has a
 store of its own (on a shared one restarted ranks meet the addresses of the dead), and hosts that have
-not answered are named. Also registered for plain torchrun: `torchrun --rdzv-backend rollcall …`.
+not answered are named. torchrun_plugin.py offers the same to plain torchrun.
 """
 
 import contextlib
@@ -17,7 +17,6 @@ from torch.distributed import PrefixStore, Store, TCPStore
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
-    RendezvousParameters,
     RendezvousStoreInfo,
 )
 
@@ -253,22 +252,3 @@ def _is_ours(addr: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def torchrun_handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """What torchrun's entry point asks for: a maker of handlers."""
-
-    def create(params: RendezvousParameters) -> RendezvousHandler:
-        addr, _, port = params.endpoint.rpartition(":")
-        rank = params.get_as_int("rank")
-        return RollCall(
-            nnodes=params.max_nodes,
-            node_rank=rank,
-            slots=0,
-            addr=addr or None,
-            port=int(port or 0),
-            run_id=params.run_id,
-            timeout_s=float(params.get_as_int("timeout") or 600),
-        )
-
-    return create

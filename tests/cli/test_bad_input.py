@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from .conftest import Runner, until
+from tests.rollcall_command import Runner, until
 
 WRONG = {
     "a missing script": (["-n", "2", "missing.py"], ["no script missing.py", "check the path"]),

@@ -19,7 +19,7 @@ from rollcall.schedulers.slurm_script import Job, script
 from rollcall.schedulers.slurm_state import FORGOTTEN, State, ending, read, read_accounting, standing
 from tests.cluster.slurm import Slurm
 from tests.cluster.sshd import Cluster
-from tests.launch.conftest import until
+from tests.rollcall_command import until
 from tests.said import said
 
 JOB = Job(

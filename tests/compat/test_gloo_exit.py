@@ -2,9 +2,8 @@
 
 import pytest
 
+from tests.rollcall_command import Runner
 from tests.said import said
-
-from .conftest import Runner
 
 # The model goes after its group, as it does where `main` ends with destroy_process_group.
 ENDS_AT_ONCE = """\

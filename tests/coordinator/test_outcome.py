@@ -6,8 +6,7 @@ import sys
 from rollcall.coordinator.failure import Report
 from rollcall.linux.child_process import Child
 from rollcall.protocol.messages import Ended
-
-from .conftest import Runner
+from tests.rollcall_command import Runner
 
 
 def ended(rank: int, exit_code: int = 0) -> Ended:

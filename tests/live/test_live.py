@@ -29,9 +29,9 @@ from rollcall.live.state import Observer
 from rollcall.protocol.messages import File, Wire
 from rollcall.record import ring_format
 from rollcall.record.ring import Ring
-from tests.launch.conftest import ROLLCALL, Runner, until
-from tests.report.conftest import Looked
+from tests.report.fixtures import Looked
 from tests.report.rings import Made, write
+from tests.rollcall_command import ROLLCALL, Runner, until
 
 # Rank 1 keeps the others waiting until a file is there.
 HELD_UP = """\

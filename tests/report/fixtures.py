@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.launch.conftest import Runner, rollcall
-
-__all__ = ["rollcall"]
+from tests.rollcall_command import Runner
 
 CHROMIUM = shutil.which("chromium")
 # A mistake that nobody notices, a rank that is late, ops of all sorts, and lines that would do harm if obeyed.

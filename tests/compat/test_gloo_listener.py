@@ -3,9 +3,8 @@
 import pytest
 
 from rollcall.compat import gloo_listener
+from tests.rollcall_command import Runner
 from tests.said import said
-
-from .conftest import Runner
 
 is_built = pytest.mark.skipif(not gloo_listener.put_up(), reason="needs `python -m rollcall.native`, which compiles it")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import PROGRAMS, Runner
+from tests.rollcall_command import PROGRAMS, Runner
 
 # All that may differ, and why. docs/fidelity.md says the same to the user.
 DIFFERENT = {

@@ -11,8 +11,8 @@ from rollcall.record import ring_format
 from rollcall.report import logs, matrix, traffic
 from rollcall.timeline import model
 from rollcall.timeline.model import Bars
-from tests.launch.conftest import Runner
 from tests.report.rings import Made, write
+from tests.rollcall_command import Runner
 
 
 def _drawn(folder: Path) -> tuple[View, Bars]:

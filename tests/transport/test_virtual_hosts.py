@@ -18,9 +18,9 @@ import pytest
 from rollcall import errors
 from rollcall.transport import traffic_shaping
 from rollcall.transport.virtual_hosts import VirtualHost, hosts
+from tests.rollcall_command import Runner
 
 from .. import ranks
-from .conftest import Runner
 
 SRC = Path(errors.__file__).parent.parent
 NOBODY = ("--reuid=65534", "--regid=65534", "--clear-groups")

@@ -30,8 +30,7 @@ from rollcall.coordinator.early_agent import interrupts
 from rollcall.errors import UsageError
 from rollcall.schedulers.k8s_job import run
 from rollcall.schedulers.k8s_manifest import Job, check, manifest, name_for
-
-from .conftest import ROLLCALL, Runner, until
+from tests.rollcall_command import ROLLCALL, Runner, until
 
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 IMAGE = "team/train:1.2"

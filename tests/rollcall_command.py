@@ -4,16 +4,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
-from rollcall import find_free_port
-
-PROGRAMS = Path(__file__).parent.parent / "programs"
+PROGRAMS = Path(__file__).parent / "programs"
 ROLLCALL = [str(Path(sys.executable).with_name("rollcall"))]
 
 
@@ -86,19 +84,3 @@ def until(condition: Callable[[], object], timeout_s: float = 30) -> bool:
             return True
         time.sleep(0.02)
     return False
-
-
-@pytest.fixture
-def rollcall(tmp_path: Path) -> Iterator[Runner]:
-    runner = Runner(tmp_path)
-    yield runner
-    left = runner.wait_until_gone(3)
-    for process in left:
-        process.kill()
-    assert not left, f"left running: {left}"
-
-
-@pytest.fixture
-def free_port() -> int:
-    """For what can only be told a number: free now, and not handed out again soon."""
-    return find_free_port()

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from rollcall.compat.torch_dns import impatient_env
+from tests.rollcall_command import ROLLCALL, Runner
 from tests.said import said
-
-from .conftest import ROLLCALL, Runner
 
 
 def _nameserver() -> str | None:

@@ -9,9 +9,8 @@ import sys
 
 import pytest
 
+from tests.rollcall_command import Runner
 from tests.said import said
-
-from .conftest import Runner
 
 ALL_REDUCE = """
 import os, torch, torch.distributed as dist

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import psutil
 import pytest
 
+from tests.rollcall_command import PROGRAMS, Runner, until
 from tests.said import said
-
-from .conftest import PROGRAMS, Runner, until
 
 RANKS = 2
 

@@ -1,0 +1,33 @@
+"""The entry point of `torchrun --rdzv-backend rollcall …`: plain torchrun with rollcall's rendezvous.
+
+Torch loads this module while its own elastic package is being imported, so nothing of torch is imported here before
+a handler is asked for.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
+
+_JOIN_TIMEOUT_S = 600
+
+
+def torchrun_handler() -> "Callable[[RendezvousParameters], RendezvousHandler]":
+    """What the entry point returns: a function that makes a handler."""
+    return _create
+
+
+def _create(params: "RendezvousParameters") -> "RendezvousHandler":
+    from rollcall.agent.rendezvous_store import RollCall
+
+    addr, _, port = params.endpoint.rpartition(":")
+    return RollCall(
+        nnodes=params.max_nodes,
+        node_rank=params.get_as_int("rank"),
+        slots=0,
+        addr=addr or None,
+        port=int(port or 0),
+        run_id=params.run_id,
+        timeout_s=float(params.get_as_int("timeout") or _JOIN_TIMEOUT_S),
+    )
