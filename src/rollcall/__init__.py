@@ -50,11 +50,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "EarlyStop": "train.early",
+    "EarlyStop": "train.early_stopping",
     "RankError": "errors",
     "RankInfo": "world",
     "RollcallError": "errors",
-    "Snapshot": "train.snapshot",
+    "Snapshot": "train.checkpoint.snapshot",
     "Trainer": "train.trainer",
     "UsageError": "errors",
     "World": "world",
@@ -64,13 +64,13 @@ _HOMES = {
     "find_free_port": "ports",
     "get_hostname": "world",
     "get_process_id": "world",
-    "init": "group",
+    "init": "initialization.process_group",
     "is_free_port": "ports",
     "phase": "record.phases",
     "prepare_dataloader": "train.data",
     "rank_zero_only": "world",
     "seed_all": "seeds",
-    "spawn": "functions",
+    "spawn": "functions.api",
     "wrap": "train.strategies",
 }
 
