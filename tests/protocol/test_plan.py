@@ -13,9 +13,8 @@ from rollcall.protocol.plan import ByHand, Plan, Program, Show, check, describe
 
 
 def plan(**changes: object) -> Plan:
-    return Plan(
-        **{"program": Program("module", "m", ("a b",)), "hosts": (Host("this host", 2),), "cwd": "/", **changes}
-    )  # type: ignore[arg-type]
+    made: dict[str, object] = {"program": Program("module", "m", ("a b",)), "hosts": (Host("this host", 2),), "cwd": "/"}
+    return Plan(**{**made, **changes})  # type: ignore[arg-type]
 
 
 def test_a_plan_survives_json() -> None:
