@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable
 from types import CodeType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.distributed import distributed_c10d
-from torch.distributed.distributed_c10d import GroupName
 
 from rollcall.record import layout, sites
 from rollcall.record.hooks.listener import Seen
@@ -46,7 +45,7 @@ class SwiftRecorder(Recorder):
     def name_bucket(self, tensor: torch.Tensor, index: int, group: str) -> tuple[int, int]:
         """The numbers of its group and its signature."""
         with self._lock:
-            found: Any = distributed_c10d._resolve_process_group(GroupName(group))
+            found: Any = distributed_c10d._resolve_process_group(cast(Any, group))
             number, *_ = self._groups.get(id(found)) or self._group(found)
             seen = Seen((tensor,), splits=("bucket", index), flags=layout.ASYNC | layout.BUCKET)
             return number, self._signature((tensor.shape, tensor.dtype, seen.splits, 0), seen)
