@@ -474,6 +474,21 @@ def _card(rank: int, host: str = "h", backend: str | None = None, **more: object
     return Card(**{**fields, "gpus": (), "machine": "", **more}, rank=rank, host=host, pid=rank, backend=backend)  # type: ignore[arg-type]
 
 
+class TestTimeout:
+    def test_torchs_own_limits_hold_without_its_deprecated_setter(self, tmp_path: Path) -> None:
+        """init waits timeout_s for the ranks, then sets torch's default; torch 2.15 deprecates _set_pg_timeout."""
+        script = f"""
+            import torch.distributed as dist, torch, rollcall
+            def refuse(*_):
+                raise AssertionError("deprecated")
+            dist.distributed_c10d._set_pg_timeout = refuse
+            with rollcall.init(init_method="file://{tmp_path}/store", timeout_s=30):
+                print(dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout)
+        """
+        ended = run(script, by_hand(2, 1))
+        assert [(end.code, end.out) for end in ended] == [(0, "0:30:00\n")] * 2, ended
+
+
 class TestDevices:
     def test_nccl_where_each_has_a_gpu(self) -> None:
         """Nccl is chosen where every rank has a GPU of its own, gloo where one has not."""
