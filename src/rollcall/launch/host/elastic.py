@@ -39,7 +39,7 @@ from rollcall.launch.plan import Plan
 from rollcall.launch.report import SETTLE_S
 from rollcall.launch.runs import RankLogs, RunHere
 from rollcall.launch.words import how_it_ended
-from rollcall.record.stacks import ASK
+from rollcall.record.stacks import ASK, is_listening
 
 _STACKS_S = 0.1  # for ranks to write down where they are
 _LOOK_S = 0.1  # at most so long until a request to stop, or another host's failure, is noticed
@@ -244,7 +244,8 @@ class HostAgent(SimpleElasticAgent):
         """Where the ranks are, before they are ended: what keeps a run waiting may be nowhere else."""
         rings = self._run.folder / "rings" / f"attempt-{self._meeting.attempt}"
         ranks = list(self._rank_of.items())
-        asked = [pid for pid, worker in ranks if (rings / f"rank-{worker.global_rank}.ring").exists()]
+        recorded = [pid for pid, worker in ranks if (rings / f"rank-{worker.global_rank}.ring").exists()]
+        asked = [pid for pid in recorded if is_listening(pid)]
         for pid in asked:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, ASK)
