@@ -18,6 +18,15 @@ warnings.simplefilter("ignore")
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 """
+SPARSE_GRADIENTS = """
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Embedding(10, 4, sparse=True))
+for _ in range(2):
+    model.zero_grad()
+    model(torch.tensor([rank, 2, 3])).sum().backward()
+print(rank, model.module.weight.grad.to_dense().sum().item())
+dist.all_reduce(torch.ones(3))
+"""
 # Each in every op, with the result or the error that the program sees.
 UNUSUAL = """
 class Plain(torch.Tensor):
@@ -78,6 +87,20 @@ def _lines(runner: Runner, *options: str) -> list[str]:
     ran = runner("run", "-n", 2, *options, "script.py")
     assert (ran.code, ran.err.count("recording stops")) == (0, 0), ran.err
     return sorted(ran.out.splitlines())
+
+
+@ways
+def test_sparse_gradients_are_averaged_and_recorded(runner: Runner, is_native: bool) -> None:
+    """DDP's reducer sends them in C++: indices and values, here of three rows."""
+    runner.env["ROLLCALL_NATIVE"] = str(int(is_native))
+    runner.script(HEAD + SPARSE_GRADIENTS)
+    plain = _lines(runner, "--no-record")
+    assert _lines(runner) == plain
+    for rank in load(runner.latest().resolve()).ranks.values():
+        buckets = [op for op in rank.ops if op.is_bucket]
+        assert [(op.size_bytes, op.signature["shapes"]) for op in buckets] == [(3 * (4 * 4 + 8), [[10, 4]])] * 2
+        assert rank.ops[-1].op == "all_reduce"
+        assert not rank.ops[-1].is_bucket
 
 
 @ways
