@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,7 @@ class Recorder:
             self._waited_for.discard(mark)
             seen = self._seen.pop(mark, None) if self._seen else None
             if seen is not None and seen[2]:
-                self._device.note((mark, *others))  # the host is past them; the GPU may not be
+                self.note_on_device((mark, *others))
             else:
                 self._ring.completed(mark)
                 for other in others:
@@ -134,6 +134,13 @@ class Recorder:
             for other in others:
                 self._waited_for.discard(other)
                 self._seen.pop(other, None)
+
+    def note_on_device(self, marks: Iterable[int]) -> None:
+        """The host is past them; the GPU may not be."""
+        try:
+            self._device.note(tuple(marks))
+        except Exception as error:
+            self.give_up(error)
 
     def failed(self, mark: int) -> None:
         if mark != NOBODY and self._is_on:

@@ -1,6 +1,5 @@
 """The recorder where the pen is in C++: it gives names, and leaves the writing to it."""
 
-from collections.abc import Iterable
 from types import CodeType
 from typing import Any, cast
 
@@ -49,7 +48,3 @@ class SwiftRecorder(Recorder):
             number, *_ = self._groups.get(id(found)) or self._group(found)
             seen = Seen((tensor,), splits=("bucket", index), flags=layout.ASYNC | layout.BUCKET)
             return number, self._signature((tensor.shape, tensor.dtype, seen.splits, 0), seen)
-
-    def note_on_device(self, marks: Iterable[int]) -> None:
-        """The host is past them; the GPU may not be."""
-        self._device.note(tuple(marks))
