@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import rollcall.cli
+import rollcall.cli.app
 import rollcall.coordinator.launcher  # noqa: F401 (with the line above: what `rollcall run` has loaded counts as its memory)
 from rollcall.coordinator.agents import Agent, Agents
 from rollcall.errors import say

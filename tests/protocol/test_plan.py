@@ -13,7 +13,11 @@ from rollcall.protocol.plan import ByHand, Plan, Program, Show, check, describe
 
 
 def plan(**changes: object) -> Plan:
-    made: dict[str, object] = {"program": Program("module", "m", ("a b",)), "hosts": (Host("this host", 2),), "cwd": "/"}
+    made: dict[str, object] = {
+        "program": Program("module", "m", ("a b",)),
+        "hosts": (Host("this host", 2),),
+        "cwd": "/",
+    }
     return Plan(**{**made, **changes})  # type: ignore[arg-type]
 
 

@@ -47,7 +47,7 @@ from rollcall.protocol.plan import Plan
 from rollcall.protocol.rank_logs import RankLogs
 from rollcall.protocol.streams import STDERR, STDOUT
 from rollcall.protocol.timing import SETTLE_S
-from rollcall.record.stacks import ASK
+from rollcall.record.stacks import ASK, is_listening
 from rollcall.worker.fork_server import ForkServers
 
 _STACKS_S = 0.1  # for ranks to write down where they are
@@ -244,7 +244,8 @@ class WorkerGroupAgent(SimpleElasticAgent):
         """Have ranks write their stacks before they are ended: what keeps a run waiting may be visible nowhere else."""
         rings = self._folder.path / "rings" / f"attempt-{self._handler.attempt}"
         ranks = list(self._rank_of.items())
-        asked = [pid for pid, worker in ranks if (rings / f"rank-{worker.global_rank}.ring").exists()]
+        recorded = [pid for pid, worker in ranks if (rings / f"rank-{worker.global_rank}.ring").exists()]
+        asked = [pid for pid in recorded if is_listening(pid)]
         for pid in asked:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, ASK)
