@@ -53,7 +53,7 @@ _MOST_SERVERS = 4
 def main() -> NoReturn:
     """On the launcher's own machine: it may order something else than a run, or nothing."""
     prctl.become_subreaper()
-    prctl.leave_ending_to_the_launcher()
+    prctl.ignore_stop_signals()
     wire = Wire.on(*take_stdio())
     wire.send(Loaded())
     chose_threads = begin.choose_threads()

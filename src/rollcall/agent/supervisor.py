@@ -52,7 +52,7 @@ def main(purpose: str) -> NoReturn:
         _take_settings()
     os.environ.update(impatient_env())
     prctl.become_subreaper()
-    prctl.leave_ending_to_the_launcher()
+    prctl.ignore_stop_signals()
     wire_in, wire_out = take_stdio()
     agent, link = _fork_agent(wire_in, wire_out) if purpose == "run" else (None, None)
     os.write(wire_out, f"\n{AGENT_SPEAKS}\n".encode())
