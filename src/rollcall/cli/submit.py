@@ -69,7 +69,7 @@ def submit_to_slurm(wishes: Wishes, program: Program, ranks: str, python: str, w
         raise UsageError(f"this is SLURM job {os.environ['SLURM_JOB_ID']} already: leave --slurm out to use all of it")
     check_program(program, os.getcwd())
     kept = without(words, _FLAGS, _ALWAYS | _OF_SLURM)
-    job = slurm_script.Job(
+    job = slurm_script.SlurmJob(
         name=wishes.name or Path(program.target).stem,
         nodes=1 if wishes.nodes is None else wishes.nodes,
         slots=_number(ranks) if ranks else None,
@@ -101,7 +101,7 @@ def submit_to_kubernetes(
     from rollcall.schedulers import k8s_job, k8s_manifest
 
     kept = without(words, _FLAGS, _ALWAYS | _OF_KUBERNETES)
-    job = k8s_manifest.Job(
+    job = k8s_manifest.K8sJob(
         name=wishes.name or k8s_manifest.name_for(program.target),
         image=wishes.image,
         nodes=1 if wishes.nodes is None else wishes.nodes,
