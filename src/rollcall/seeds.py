@@ -3,7 +3,7 @@
 import random
 
 from rollcall.errors import UsageError
-from rollcall.world import find_rank
+from rollcall.initialization.current_rank import find_rank
 
 
 def seed_all(seed: int, per_rank: bool = False) -> int:

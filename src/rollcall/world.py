@@ -1,24 +1,18 @@
 """The world as one rank sees it. Torch is imported only where a group is needed."""
 
-import functools
 import os
 import socket
 import sys
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict
-
-from rollcall.initialization import environment
 
 if TYPE_CHECKING:
     import logging
 
     import torch
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class RankInfo(BaseModel):
@@ -97,25 +91,6 @@ def get_hostname() -> str:
 
 def get_process_id() -> int:
     return os.getpid()
-
-
-def find_rank() -> int:
-    """This process's rank: in the group if there is one, else as its launcher set it, else 0."""
-    # A process that has not imported torch.distributed has no group.
-    dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized():
-        return int(dist.get_rank())
-    return environment.find_rank(os.environ, environment.find_spawn_index())
-
-
-def rank_zero_only(function: Callable[P, T]) -> Callable[P, T | None]:
-    """Let only rank 0 run this function; the others return None. Works before, after and without a group."""
-
-    @functools.wraps(function)
-    def on_rank_zero(*args: P.args, **kwargs: P.kwargs) -> T | None:
-        return function(*args, **kwargs) if find_rank() == 0 else None
-
-    return on_rank_zero
 
 
 def display(rank: int | None = None, world_size: int | None = None) -> str:

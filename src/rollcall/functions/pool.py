@@ -19,7 +19,7 @@ import cloudpickle
 from rollcall.compat.torch_dns import impatient_env
 from rollcall.coordinator.failure import SETTLE_S, is_echo
 from rollcall.errors import RankError, UsageError
-from rollcall.functions.worker import STACKS_SIGNAL, read_all
+from rollcall.functions.worker import STACKS_SIGNAL, read_all, write_all
 from rollcall.ports import listen
 from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.protocol.plan import LOOPBACK, MOST_RANKS_PER_HOST
@@ -120,7 +120,7 @@ class _Call:
         self._server = server
         self._files = files
         payload = self._memory("payload")
-        os.write(payload, cloudpickle.dumps(function))
+        write_all(payload, cloudpickle.dumps(function))
         listener = files.enter_context(listen(LOOPBACK, 0))
         port = listener.getsockname()[1]
         null = os.open(os.devnull, os.O_RDONLY)

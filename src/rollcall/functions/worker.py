@@ -44,7 +44,7 @@ def become(request: dict[str, Any], fds: list[int]) -> NoReturn:
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
     forget_random_state()
     code, pickled = _call(request["rank"], payload)
-    _write(result, pickled)
+    write_all(result, pickled)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -76,7 +76,7 @@ def _call(rank: int, payload: int) -> tuple[int, bytes]:
             return 1, cloudpickle.dumps({**failed, "error": plain})
 
 
-def _write(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

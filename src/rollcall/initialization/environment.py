@@ -20,8 +20,8 @@ FALLBACK_ADDR = "localhost"
 FALLBACK_PORT = 12356
 
 BY_HAND = {key: torchrun_env.NUMBERS[key] for key in ("rank", "world_size", "local_rank", "local_world_size")}
-# The variables of the step: those of the allocation (SLURM_NTASKS …) are there in a batch script too, where
-# nobody has started ranks yet.
+# The variables of the step: those of the allocation (SLURM_NTASKS …) are also set in a batch script, where
+# no ranks have been started yet.
 SLURM = {
     "rank": "SLURM_PROCID",
     "world_size": "SLURM_STEP_NUM_TASKS",

@@ -60,8 +60,8 @@ def init(
 ) -> World:
     """Find out which rank this process is, wait for the other ranks, and make the group.
 
-    `record=True` records every op for `rollcall explain`, whoever started this process; ranks of `rollcall run` are
-    recorded anyway, unless it was told `--no-record`.
+    `record=True` records every op for `rollcall explain` under any launcher; ranks of `rollcall run` are recorded
+    anyway, unless it has `--no-record`.
     `timeout_s` limits how long the ranks may take to come together. The ops of the group keep torch's own
     time limits: a rank may well evaluate for longer than it may take to start.
     """
@@ -308,7 +308,7 @@ class Teardown:
         if failed and "nccl" in self._info.backend:
             group.abort()  # a flush would wait for ranks that are gone
         groups = [weakref.ref(each) for each in _all_groups()]
-        del group  # the last reference goes here, in this thread: gloo's destructor waits for pending ops
+        del group  # the last reference ends here, in this thread: gloo's destructor waits for pending ops
         settle()
         dist.destroy_process_group()
         _keep_until_next_init([each for each in (ref() for ref in groups) if each is not None])

@@ -7,7 +7,7 @@ the first decision counts, so either all ranks make the group or none does.
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -212,12 +212,7 @@ def decide_placements(ranks: Sequence[Registration]) -> list[Placement]:
     """What the launcher said, and where it said nothing, what follows from the hosts of all ranks."""
     by_host = place_by_host([(rank.host, rank.machine) for rank in ranks])
     return [
-        Placement(
-            node_rank=found.node_rank if rank.node_rank is None else rank.node_rank,
-            nnodes=found.nnodes if rank.nnodes is None else rank.nnodes,
-            local_rank=found.local_rank if rank.local_rank is None else rank.local_rank,
-            local_world_size=found.local_world_size if rank.local_world_size is None else rank.local_world_size,
-        )
+        replace(found, **{name: value for name in vars(found) if (value := getattr(rank, name)) is not None})
         for rank, found in zip(ranks, by_host, strict=True)
     ]
 

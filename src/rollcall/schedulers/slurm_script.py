@@ -75,7 +75,7 @@ def script(job: SlurmJob) -> str:
         f"--nodes={job.nodes}",
         *tasks,
         f"--output={_quoted(str(Path(job.cwd, job.log)))}",
-        "--open-mode=append",  # a requeued job goes on in the same file
+        "--open-mode=append",  # a requeued job continues the same file
         "--requeue",
         *job.sbatch_args,  # the last value of an option counts
     ]

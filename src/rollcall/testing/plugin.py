@@ -2,6 +2,7 @@
 
 Fixtures are made once, in this process, and sent to the ranks; `tmp_path` is therefore one folder for all of them.
 The fixture `world` is made in each rank: it is what `rollcall.init()` returns.
+Other modules of rollcall are imported late, since every pytest in this environment loads the plugin.
 """
 
 import json
