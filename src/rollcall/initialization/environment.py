@@ -12,8 +12,7 @@ from pathlib import Path
 from rollcall.errors import UsageError
 from rollcall.initialization.placement import locate, place_by_host
 from rollcall.protocol import host_list, torchrun_env
-
-Environ = Mapping[str, str]
+from rollcall.protocol.scheduler_env import Environ, derive_port, in_slurm_step, read_number
 
 # Where the launcher names no address. Torchrun has a default port of its own: protocol/plan.py.
 FALLBACK_ADDR = "localhost"
@@ -34,8 +33,6 @@ OPEN_MPI = {
     "local_rank": "OMPI_COMM_WORLD_LOCAL_RANK",
     "local_world_size": "OMPI_COMM_WORLD_LOCAL_SIZE",
 }
-# SLURM numbers its own steps (batch script, interactive shell, extern) from here on.
-FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ def find_assignment(
 ) -> RankAssignment:
     """Arguments come first, then the innermost launcher that set its variables; without either, a world of one."""
     found = _apply_arguments(environ, rank, world_size, spawn_index, count_gpus)
-    env_addr, env_port = environ.get(torchrun_env.MASTER_ADDR), _read(environ, torchrun_env.MASTER_PORT)
+    env_addr, env_port = environ.get(torchrun_env.MASTER_ADDR), read_number(environ, torchrun_env.MASTER_PORT)
     addr = master_addr or env_addr or found.master_addr
     port = master_port if master_port is not None else env_port
     # The agent's store is at the agent's address only: an argument may name another.
@@ -85,7 +82,7 @@ def find_assignment(
         master_addr=addr,
         master_port=found.master_port if port is None else port,
         agent_store=agent_store,
-        attempt=_read(environ, torchrun_env.ATTEMPT) or 0,
+        attempt=read_number(environ, torchrun_env.ATTEMPT) or 0,
     )
     _check(assignment)
     return assignment
@@ -198,11 +195,11 @@ def _from_table(launcher: str, table: Mapping[str, str], environ: Environ) -> Ra
             f"{launcher} left {present} in the environment, but no {' and no '.join(missing)}: "
             f"start the program by {launcher} again, or unset {present}"
         )
-    return RankAssignment(launcher, **{key: _read(environ, name) for key, name in table.items()})  # type: ignore[arg-type]
+    return RankAssignment(launcher, **{key: read_number(environ, name) for key, name in table.items()})  # type: ignore[arg-type]
 
 
 def _from_spawn(environ: Environ, index: int, world_size: int | None, count_gpus: Callable[[], int]) -> RankAssignment:
-    size = world_size or _read(environ, "WORLD_SIZE") or count_gpus()
+    size = world_size or read_number(environ, "WORLD_SIZE") or count_gpus()
     if not size:
         raise UsageError(
             f"mp.spawn started this process as number {index} and does not say of how many, and there is no "
@@ -212,7 +209,7 @@ def _from_spawn(environ: Environ, index: int, world_size: int | None, count_gpus
 
 
 def _set_by_hand(environ: Environ, rank: int | None, world_size: int | None) -> RankAssignment:
-    given = {key: _read(environ, name) for key, name in BY_HAND.items() if name in environ}
+    given = {key: read_number(environ, name) for key, name in BY_HAND.items() if name in environ}
     given |= {key: value for key, value in (("rank", rank), ("world_size", world_size)) if value is not None}
     for missing, present in (("rank", "world_size"), ("world_size", "rank")):
         if missing not in given:
@@ -221,13 +218,6 @@ def _set_by_hand(environ: Environ, rank: int | None, world_size: int | None) -> 
                 "set both, or neither for a world of one"
             )
     return RankAssignment("by hand", **given)  # type: ignore[arg-type]
-
-
-def in_slurm_step(environ: Environ) -> bool:
-    if "SLURM_STEP_ID" not in environ or "SLURM_STEP_NUM_TASKS" not in environ:
-        return False
-    step = _read(environ, "SLURM_STEP_ID")
-    return step is not None and step < FIRST_SPECIAL_STEP
 
 
 def _from_slurm(environ: Environ) -> RankAssignment:
@@ -257,7 +247,7 @@ def _in_pbs_task(environ: Environ) -> bool:
     if "PBS_JOBID" not in environ or "PBS_NODENUM" not in environ:
         return False
     # PBS writes the number of the task in hexadecimal digits.
-    return (_read(environ, "PBS_TASKNUM", base=16) or 1) > 1
+    return (read_number(environ, "PBS_TASKNUM", base=16) or 1) > 1
 
 
 def _from_pbs(environ: Environ, world_size: int | None) -> RankAssignment:
@@ -273,7 +263,7 @@ def _from_pbs(environ: Environ, world_size: int | None) -> RankAssignment:
 
 def _from_torque(environ: Environ, lines: list[str]) -> RankAssignment:
     """Torque says which line of the node file this task is."""
-    rank = _read(environ, "PBS_VNODENUM") or 0
+    rank = read_number(environ, "PBS_VNODENUM") or 0
     if rank >= len(lines):
         raise UsageError(f"PBS_VNODENUM is {rank}, but PBS_NODEFILE has {len(lines)} lines: pass rank to rollcall.init")
     placement = place_by_host(lines)[rank]
@@ -287,13 +277,13 @@ def _from_pbs_professional(environ: Environ, counts: tuple[int, ...], world_size
             f"PBS does not say which of the {max(counts)} tasks of its host this one is: "
             "use one task per host (mpiprocs=1), or pass rank and world_size to rollcall.init"
         )
-    size = world_size or _read(environ, "WORLD_SIZE") or len(counts)
+    size = world_size or read_number(environ, "WORLD_SIZE") or len(counts)
     if not size:
         raise UsageError(
             "PBS started this task, but PBS_NODEFILE cannot be read here, so the number of hosts is not "
             "known: pass world_size and master_addr to rollcall.init"
         )
-    node_rank = _read(environ, "PBS_NODENUM") or 0
+    node_rank = read_number(environ, "PBS_NODENUM") or 0
     return RankAssignment("PBS", node_rank, size, 0, 1, node_rank, size)
 
 
@@ -315,22 +305,6 @@ def _from_open_mpi(environ: Environ) -> RankAssignment:
     job = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or ""
     port = derive_port(job) if job else FALLBACK_PORT
     return replace(found, node_rank=0 if one_host else None, nnodes=1 if one_host else None, master_port=port)
-
-
-def derive_port(job: str, step: str = "0") -> int:
-    """A port that every rank of a job step computes by itself, and that differs between two steps on one host."""
-    numbers = [int("".join(filter(str.isdigit, text)) or 0) for text in (job, step)]
-    # Above FALLBACK_PORT, and below the ports that Linux hands out by itself (32768 and up).
-    return 12_400 + (numbers[0] * 61 + numbers[1]) % 20_000
-
-
-def _read(environ: Environ, name: str, base: int = 10) -> int | None:
-    if name not in environ:
-        return None
-    try:
-        return int(environ[name], base)
-    except ValueError:
-        raise UsageError(f"{name} is {environ[name]!r}: expected a number; correct it or unset it") from None
 
 
 def _check(assignment: RankAssignment) -> None:

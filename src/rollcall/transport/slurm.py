@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 
 from rollcall.coordinator.agents import Start
 from rollcall.errors import UsageError
-from rollcall.initialization.environment import derive_port, in_slurm_step
 from rollcall.protocol import host_list
 from rollcall.protocol.hosts import Host
 from rollcall.protocol.plan import Plan
+from rollcall.protocol.scheduler_env import derive_port, in_slurm_step
 from rollcall.transport import connect_back, local
 
 Environ = Mapping[str, str]
