@@ -199,6 +199,15 @@ class TestGpus:
         with pytest.raises(UsageError, match="ranks 0 and 1 on h share GPU 0, but nccl needs one for each"):
             choose_backend(came, [0, 0])
 
+    def test_a_host_with_too_few_gpus(self) -> None:
+        """Under nccl a rank without a GPU is an error of all ranks that names the rank and counts the GPUs."""
+        ranks = Ranks(2)
+        for rank in range(2):
+            ranks.register(registration(rank, host="hg"[rank], backend="nccl", gpus=("0", "1") if rank == 0 else ()))
+        for error in (ranks.error(0), ranks.error(1)):
+            assert isinstance(error, UsageError)
+            assert "rank 1 on g has no GPU of its own (0 on that host), but nccl needs one" in str(error)
+
     def test_the_same_index_is_not_the_same_gpu(self) -> None:
         """Ranks that each see one GPU, and not the same, each have their own."""
         came = [registration(0, gpus=("3",)), registration(1, gpus=("5",)), registration(2, host="g", gpus=("3",))]

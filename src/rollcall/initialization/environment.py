@@ -127,11 +127,6 @@ def name_gpus(environ: Environ, count: int) -> tuple[str, ...]:
     return tuple(names[index] if index < len(names) else str(index) for index in range(count))
 
 
-def has_own_gpus(environ: Environ) -> bool:
-    """Whether CUDA_VISIBLE_DEVICES limits the GPUs of this process, perhaps differently for each rank."""
-    return bool(environ.get("CUDA_VISIBLE_DEVICES"))
-
-
 def _apply_arguments(
     environ: Environ,
     rank: int | None,

@@ -66,7 +66,7 @@ def init(
     time limits: a rank may well evaluate for longer than it may take to start.
     """
     install_error_hook()
-    _check_call(timeout_s)
+    _check_call(timeout_s, backend)
     _release_kept_groups()
     begun = time.monotonic()
     assignment = environment.find_assignment(
@@ -80,7 +80,7 @@ def init(
     )
     method = read_method(init_method, assignment)
     alone = assignment.world_size == 1 and method.scheme == "env" and master_addr is None and master_port is None
-    gpus = _find_gpus(backend, assignment)
+    gpus = _find_gpus(backend)
 
     def call_roll() -> tuple[WorldStore, Decision]:
         deadline = begun + timeout_s
@@ -137,37 +137,21 @@ def check_backend(backend: str) -> None:
             raise UsageError(f"backend is {backend!r}, but {why}: this torch has {', '.join(have)}")
 
 
-def _check_call(timeout_s: float) -> None:
+def _check_call(timeout_s: float, backend: str | None) -> None:
     if not dist.is_available():
         raise UsageError("this torch was built without torch.distributed: install one that has it")
     if not timeout_s > 0:
         raise UsageError(f"timeout_s is {timeout_s}: expected more than 0 seconds")
     if dist.is_initialized():
         raise UsageError("this process has a group already: close its World (or destroy the group) first")
-
-
-def _find_gpus(backend: str | None, assignment: RankAssignment) -> tuple[str, ...]:
-    """The GPUs to register in the roll call; under nccl, a host without enough GPUs is refused at once."""
     if backend is not None:
         check_backend(backend)
-        if "nccl" not in backend.lower():
-            return ()
-    elif not dist.is_nccl_available():
-        return ()
-    count = torch.cuda.device_count()
-    if backend is None:
-        return environment.name_gpus(os.environ, count)
-    if count == 0:
-        raise UsageError("backend is 'nccl', but this host has no GPU: use gloo, or a host that has one")
-    ranks = assignment.local_world_size or 1
-    # Each rank may see one GPU, and each another one: the roll call compares them.
-    each_its_own = count == 1 and environment.has_own_gpus(os.environ)
-    if ranks > count and not each_its_own:
-        raise UsageError(
-            f"{ranks} ranks are on this host, but {count} GPU{'s' * (count > 1)}: nccl needs one for each "
-            f"rank; start {count} here, or use gloo"
-        )
-    return environment.name_gpus(os.environ, count)
+
+
+def _find_gpus(backend: str | None) -> tuple[str, ...]:
+    """The GPUs that this process registers: the roll call checks that nccl has one for each rank."""
+    wants_gpus = dist.is_nccl_available() if backend is None else "nccl" in backend.lower()
+    return environment.name_gpus(os.environ, torch.cuda.device_count()) if wants_gpus else ()
 
 
 def _open_store(method: InitMethod, assignment: RankAssignment, deadline: float) -> WorldStore:
