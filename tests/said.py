@@ -16,7 +16,7 @@ def said(out: str) -> dict[str, list[int]]:
     return {text: sorted(who) for text, who in ranks.items()}
 
 
-def listen(process: "subprocess.Popen[str]", text: str, ranks: list[int]) -> None:
+def read_until(process: "subprocess.Popen[str]", text: str, ranks: list[int]) -> None:
     """Read until these ranks have printed this line."""
     assert process.stdout is not None
     out = ""

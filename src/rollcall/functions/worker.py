@@ -53,7 +53,7 @@ def become(request: dict[str, Any], fds: list[int]) -> NoReturn:
 
 def _serve_store(port: int, listener: int) -> NoReturn:
     """Serve the store of the ranks until killed. No rank does it, since any of them may end first."""
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # here: the caller imports this module too, and needs no torch
 
     store = TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listener)
     while store:

@@ -92,7 +92,7 @@ class RankTest:
     def _load_arguments(self, stack: ExitStack) -> dict[str, Any]:
         loaded = {name: pickle.loads(raw) for name, raw in self.arguments.items()}
         if THE_WORLD in loaded.values():
-            from rollcall.initialization.process_group import init
+            from rollcall.initialization.process_group import init  # here: most tests make no world
 
             world = stack.enter_context(init())
             loaded = {name: world if value is THE_WORLD else value for name, value in loaded.items()}
