@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from rollcall.errors import UsageError
-from rollcall.initialization.environment import RankAssignment, find_assignment, find_rank, name_gpus
+from rollcall.initialization.environment import RankAssignment, find_assignment, find_launched_rank, name_gpus
 
 ELASTIC = {
     "RANK": "3",
@@ -252,9 +252,9 @@ def test_impossible_numbers_are_refused(environ: dict[str, str], arguments: dict
 
 def test_the_rank_alone() -> None:
     """The rank alone needs no world size, and the parent of mp.spawn counts as rank 0."""
-    assert find_rank({}, spawn_index=3) == 3
-    assert find_rank({"WORLD_SIZE": "4"}) == 0
-    assert find_rank(ELASTIC) == 3
+    assert find_launched_rank({}, spawn_index=3) == 3
+    assert find_launched_rank({"WORLD_SIZE": "4"}) == 0
+    assert find_launched_rank(ELASTIC) == 3
 
 
 def test_gpus_have_the_hosts_names() -> None:

@@ -19,8 +19,8 @@ from rollcall.initialization.roll_call import (
     leave_store,
     pick_gpu,
 )
-from rollcall.initialization.stores import Claim, WorldStore, claim_world, join_world
-from rollcall.initialization.waiting import Clock
+from rollcall.initialization.stores import WorldClaim, WorldStore, claim_world, join_world
+from rollcall.initialization.waiting import TimeSource
 from rollcall.world import get_hostname
 
 TIMEOUT_S = 10.0
@@ -35,7 +35,7 @@ class FakeTime:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.clock = Clock(lambda: self.now, self._sleep)
+        self.clock = TimeSource(lambda: self.now, self._sleep)
         self._events: list[tuple[float, Callable[[], object]]] = []
 
     def at(self, time_s: float, event: Callable[[], object]) -> None:
@@ -56,7 +56,7 @@ class Ranks:
         self._world_size, self._assignment = world_size, assignment
 
     def roll_call(self, rank: int, world_size: int | None = None) -> RollCall:
-        world = WorldStore(self.store, Claim("id", self._world_size, "h", 100), leave=lambda last: None)
+        world = WorldStore(self.store, WorldClaim("id", self._world_size, "h", 100), leave=lambda last: None)
         size = world_size or self._world_size
         assignment = RankAssignment("by hand", rank, size, **self._assignment)  # type: ignore[arg-type]
         return RollCall(world, assignment, TIMEOUT_S, TIMEOUT_S, self.time.clock)
@@ -229,7 +229,7 @@ class TestLeaving:
     def left(self, time: FakeTime, store: HashStore, rank: int, wait: bool = True) -> bool:
         """Whether a rank of two leaves the store as the last one."""
         last: list[bool] = []
-        leave_store(WorldStore(store, Claim("id", 2, "h", 100), last.append), rank, 2, wait, time.clock)
+        leave_store(WorldStore(store, WorldClaim("id", 2, "h", 100), last.append), rank, 2, wait, time.clock)
         return last[0]
 
     def test_rank_0_leaves_last(self) -> None:
@@ -254,7 +254,7 @@ class TestClaims:
     def test_a_rank_joins_the_claim_of_rank_0(self) -> None:
         """A rank that comes first waits until rank 0 has written its claim."""
         time, store = FakeTime(), HashStore()
-        claims: list[Claim] = []
+        claims: list[WorldClaim] = []
         time.at(1.0, lambda: claims.append(claim_world(store, RankAssignment("by hand", 0, 3))))
         assert [join_world(store, self.ONE, TIMEOUT_S, time.clock)] == claims
 
@@ -267,7 +267,7 @@ class TestClaims:
     def test_a_second_rank_0_is_refused(self) -> None:
         """A rank 0 that finds the claim of another process names both."""
         store = HashStore()
-        store.set("world", Claim("id", 2, "elsewhere", 7).to_json())
+        store.set("world", WorldClaim("id", 2, "elsewhere", 7).to_json())
         with pytest.raises(WorldError, match=rf"rank 0 was started twice: process 7 on elsewhere, .* {get_hostname()}"):
             claim_world(store, RankAssignment("by hand", 0, 2))
 

@@ -18,7 +18,7 @@ def find_rank() -> int:
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         return int(dist.get_rank())
-    return environment.find_rank(os.environ, environment.find_spawn_index())
+    return environment.find_launched_rank(os.environ, environment.find_spawn_index())
 
 
 def rank_zero_only(function: Callable[P, T]) -> Callable[P, T | None]:

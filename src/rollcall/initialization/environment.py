@@ -99,7 +99,7 @@ def find_spawn_index() -> int | None:
     return None
 
 
-def find_rank(environ: Environ, spawn_index: int | None = None) -> int:
+def find_launched_rank(environ: Environ, spawn_index: int | None = None) -> int:
     """The rank alone, for a process without a group; 0 where no launcher gave one."""
     if spawn_index is None and "RANK" not in environ and "WORLD_SIZE" in environ:
         return 0  # the parent of mp.spawn, most likely: WORLD_SIZE is meant for its children

@@ -27,7 +27,7 @@ from rollcall.initialization import environment
 from rollcall.initialization.environment import RankAssignment
 from rollcall.initialization.roll_call import LEAVE_S, Decision, RollCall, leave_store, make_registration
 from rollcall.initialization.stores import WorldStore, open_file_store, open_local_store, open_tcp_store
-from rollcall.initialization.waiting import SYSTEM_CLOCK, poll, run_with_timeout
+from rollcall.initialization.waiting import SYSTEM_TIME, poll, run_with_timeout
 from rollcall.logs import console_logger
 from rollcall.world import RankInfo, World, get_hostname, get_process_id
 
@@ -301,7 +301,7 @@ class Teardown:
         """Gloo connects every rank to every other: a rank that is done early must not close its connections yet."""
         if self._info.backend != "mpi":
             connected = partial(self._world.store.add, _CONNECTED, 0)
-            poll(lambda: connected() >= self._info.world_size or None, SYSTEM_CLOCK.now() + TEARDOWN_S)
+            poll(lambda: connected() >= self._info.world_size or None, SYSTEM_TIME.now() + TEARDOWN_S)
 
 
 def _all_groups() -> list[Any]:

@@ -15,7 +15,7 @@ from rollcall.errors import RollcallError, UsageError, WorldError
 from rollcall.initialization.environment import RankAssignment
 from rollcall.initialization.placement import Placement, locate, place_by_host
 from rollcall.initialization.stores import WorldStore
-from rollcall.initialization.waiting import SYSTEM_CLOCK, Clock, poll
+from rollcall.initialization.waiting import SYSTEM_TIME, TimeSource, poll
 from rollcall.world import get_hostname, get_process_id
 
 LEAVE_S = 5.0
@@ -94,7 +94,7 @@ class RollCall:
         assignment: RankAssignment,
         timeout_s: float,
         deadline: float,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: TimeSource = SYSTEM_TIME,
     ) -> None:
         self._world, self._store, self._assignment = world, world.store, assignment
         self._timeout_s, self._deadline, self._clock = timeout_s, deadline, clock
@@ -185,7 +185,7 @@ class RollCall:
         return [registration for registration in found if registration is not None]
 
 
-def leave_store(world: WorldStore, rank: int, world_size: int, wait: bool, clock: Clock = SYSTEM_CLOCK) -> None:
+def leave_store(world: WorldStore, rank: int, world_size: int, wait: bool, clock: TimeSource = SYSTEM_TIME) -> None:
     """Leave the store. Rank 0 waits a while for the others: the store may live in its process.
 
     A rank does not touch the store after its own `left`: the last one removes the file, and torch's FileStore

@@ -21,7 +21,7 @@ from torch.distributed import FileStore, HashStore, PrefixStore, Store, TCPStore
 
 from rollcall.errors import UsageError, WorldError
 from rollcall.initialization.environment import RankAssignment
-from rollcall.initialization.waiting import SYSTEM_CLOCK, Clock, poll, run_with_timeout
+from rollcall.initialization.waiting import SYSTEM_TIME, TimeSource, poll, run_with_timeout
 from rollcall.ports import EVERYWHERE, find_holder, listen, resolve
 from rollcall.world import get_hostname, get_process_id
 
@@ -37,7 +37,7 @@ _left: set[str] = set()
 
 
 @dataclass(frozen=True)
-class Claim:
+class WorldClaim:
     """What rank 0 writes when it opens a world."""
 
     rollcall: str  # the id of the world; the name of the field marks the file as ours
@@ -46,11 +46,11 @@ class Claim:
     pid: int
 
     @classmethod
-    def new(cls, world_size: int) -> "Claim":
+    def new(cls, world_size: int) -> "WorldClaim":
         return cls(secrets.token_hex(6), world_size, get_hostname(), get_process_id())
 
     @classmethod
-    def from_json(cls, data: bytes) -> "Claim | None":
+    def from_json(cls, data: bytes) -> "WorldClaim | None":
         """None where there is no claim yet, or not any more."""
         return cls(**json.loads(data)) if data else None
 
@@ -63,12 +63,12 @@ class WorldStore:
     """A store that belongs to one world, and how to leave it."""
 
     store: Store
-    claim: Claim
+    claim: WorldClaim
     leave: Callable[[bool], None]  # takes whether this rank is the last one that needs the store
 
 
 def open_local_store() -> WorldStore:
-    return WorldStore(HashStore(), Claim.new(1), leave=lambda last: None)
+    return WorldStore(HashStore(), WorldClaim.new(1), leave=lambda last: None)
 
 
 def open_tcp_store(assignment: RankAssignment, host: str, port: int, deadline: float) -> WorldStore:
@@ -147,7 +147,7 @@ def _refuse_second_first_rank(assignment: RankAssignment, address: str, port: in
     if holder is None or not holder.name().startswith(("python", "pt_")):
         return
 
-    def read_claim() -> Claim | None:
+    def read_claim() -> WorldClaim | None:
         store = TCPStore(address, port, wait_for_workers=False, timeout=timedelta(seconds=OTHER_STORE_S))
         return _read_claim(_root(store, assignment))
 
@@ -160,7 +160,7 @@ def _refuse_second_first_rank(assignment: RankAssignment, address: str, port: in
         raise _first_rank_twice(claim)
 
 
-def _first_rank_twice(claim: Claim) -> WorldError:
+def _first_rank_twice(claim: WorldClaim) -> WorldError:
     return WorldError(
         f"rank 0 was started twice: process {claim.pid} on {claim.host}, and process {get_process_id()} on "
         f"{get_hostname()}: give every process a rank of its own"
@@ -200,10 +200,10 @@ def _connect(assignment: RankAssignment, host: str, port: int, deadline: float) 
     return store
 
 
-def claim_world(root: Store, assignment: RankAssignment) -> Claim:
+def claim_world(root: Store, assignment: RankAssignment) -> WorldClaim:
     """Rank 0 opens a world in the store."""
-    claim = Claim.new(assignment.world_size)
-    current = Claim.from_json(root.compare_set("world", "", claim.to_json()))
+    claim = WorldClaim.new(assignment.world_size)
+    current = WorldClaim.from_json(root.compare_set("world", "", claim.to_json()))
     if current is not None and (current.host, current.pid) != (claim.host, claim.pid):
         raise _first_rank_twice(current)
     if current != claim:  # our own claim, of a world that did not come together
@@ -211,13 +211,13 @@ def claim_world(root: Store, assignment: RankAssignment) -> Claim:
     return claim
 
 
-def join_world(root: Store, assignment: RankAssignment, deadline: float, clock: Clock = SYSTEM_CLOCK) -> Claim:
+def join_world(root: Store, assignment: RankAssignment, deadline: float, clock: TimeSource = SYSTEM_TIME) -> WorldClaim:
     """The other ranks wait for rank 0's claim."""
     # Every waiting rank leaves a key: if rank 0 never comes, the others can still tell which more are missing.
     key = f"waiting/{assignment.rank}"
     root.set(key, get_hostname())
 
-    def read() -> Claim | None:
+    def read() -> WorldClaim | None:
         claim = _read_claim(root)
         return None if claim is None or claim.rollcall in _left else claim
 
@@ -234,8 +234,8 @@ def join_world(root: Store, assignment: RankAssignment, deadline: float, clock: 
     return claim
 
 
-def _read_claim(root: Store) -> Claim | None:
-    return Claim.from_json(root.get("world")) if root.check(["world"]) else None
+def _read_claim(root: Store) -> WorldClaim | None:
+    return WorldClaim.from_json(root.get("world")) if root.check(["world"]) else None
 
 
 # ---- in a file
@@ -245,12 +245,12 @@ def _attempt_path(path: Path, attempt: int) -> Path:
     return path.with_name(f"{path.name}.attempt-{attempt}") if attempt else path
 
 
-def _data_path(path: Path, claim: Claim) -> Path:
+def _data_path(path: Path, claim: WorldClaim) -> Path:
     return path.with_name(f"{path.name}.{claim.rollcall}")
 
 
-def _claim_file(path: Path, world_size: int, deadline: float) -> tuple[int, Claim]:
-    claim = Claim.new(world_size)
+def _claim_file(path: Path, world_size: int, deadline: float) -> tuple[int, WorldClaim]:
+    claim = WorldClaim.new(world_size)
 
     def create() -> int | None:
         try:
@@ -283,8 +283,8 @@ def _claim_file(path: Path, world_size: int, deadline: float) -> tuple[int, Clai
     return lock, claim
 
 
-def _join_file(path: Path, assignment: RankAssignment, deadline: float) -> Claim:
-    def read() -> Claim | None:
+def _join_file(path: Path, assignment: RankAssignment, deadline: float) -> WorldClaim:
+    def read() -> WorldClaim | None:
         claim = _read_file(path)
         if claim is None or claim.rollcall in _left:
             return None
@@ -302,7 +302,7 @@ def _join_file(path: Path, assignment: RankAssignment, deadline: float) -> Claim
     return claim
 
 
-def _read_file(path: Path) -> Claim | None:
+def _read_file(path: Path) -> WorldClaim | None:
     """The claim in a file; None where there is no file, or rank 0 has not written it yet."""
     try:
         data = path.read_bytes()
@@ -311,7 +311,7 @@ def _read_file(path: Path) -> Claim | None:
     except OSError as error:
         raise UsageError(f"file:// store {path} cannot be read ({error.strerror}): use another") from error
     try:
-        return Claim.from_json(data)
+        return WorldClaim.from_json(data)
     except (ValueError, TypeError):
         raise UsageError(f"{path} exists already and is no store of rollcall's: use another path") from None
 
@@ -328,7 +328,7 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _left_over(path: Path, claim: Claim | None) -> UsageError | WorldError:
+def _left_over(path: Path, claim: WorldClaim | None) -> UsageError | WorldError:
     if claim is not None and _is_locked(path):
         return _first_rank_twice(claim)
     of = f", of process {claim.pid} on {claim.host}" if claim else ""

@@ -10,17 +10,17 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Clock:
+class TimeSource:
     """The time, and how to let it pass."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
 
-SYSTEM_CLOCK = Clock()
+SYSTEM_TIME = TimeSource()
 
 
-def poll(ask: Callable[[], T | None], deadline: float, clock: Clock = SYSTEM_CLOCK) -> T | None:
+def poll(ask: Callable[[], T | None], deadline: float, clock: TimeSource = SYSTEM_TIME) -> T | None:
     """Ask until there is a value or the deadline has passed; the longer it takes, the less often."""
     begun = clock.now()
     while True:

@@ -76,7 +76,7 @@ def run(job: K8sJob, tell: Tell, pull_timeout_s: float = PULL_TIMEOUT_S) -> int:
     with Kubectl(job.namespace) as kubectl:
         _submit(job, kubectl)
         tell(f"Job {job.name} is submitted: {job.nodes} pod{'s' * (job.nodes > 1)} with {job.ranks}")
-        return _Follower(job, kubectl, tell, pull_timeout_s).follow()
+        return _K8sFollower(job, kubectl, tell, pull_timeout_s).follow()
 
 
 def _submit(job: K8sJob, kubectl: Kubectl) -> None:
@@ -90,7 +90,7 @@ def _submit(job: K8sJob, kubectl: Kubectl) -> None:
         raise
 
 
-class _Follower:
+class _K8sFollower:
     """Follows a submitted job. Threads read the logs and poll the pods, and send what they find through one queue."""
 
     def __init__(self, job: K8sJob, kubectl: Kubectl, tell: Tell, pull_timeout_s: float) -> None:

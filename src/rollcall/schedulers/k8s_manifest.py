@@ -212,8 +212,8 @@ def _container(job: K8sJob) -> dict[str, Any]:
         "name": CONTAINER,
         "image": job.image,
         **workdir,
-        "command": _Line(["rollcall", "run"]),
-        "args": _Line(_arguments(job)),
+        "command": _FlowList(["rollcall", "run"]),
+        "args": _FlowList(_arguments(job)),
         "env": [
             # Kubernetes sets it anyway, but `args` can use only variables that are listed here.
             {"name": _INDEX, "valueFrom": {"fieldRef": {"fieldPath": _INDEX_FIELD}}},
@@ -265,7 +265,7 @@ def _one_line(text: str) -> str:
 # ---- YAML
 
 
-class _Line(list[str]):
+class _FlowList(list[str]):
     """Words to be written on one line."""
 
 
@@ -283,7 +283,7 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+.]*\d.*", re.DOTALL), list("-+.0123456789"))
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"[yYnN]$"), list("yYnN"))
 _Dumper.add_representer(
-    _Line, lambda dumper, words: dumper.represent_sequence("tag:yaml.org,2002:seq", words, flow_style=True)
+    _FlowList, lambda dumper, words: dumper.represent_sequence("tag:yaml.org,2002:seq", words, flow_style=True)
 )
 
 

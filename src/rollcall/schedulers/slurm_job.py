@@ -43,7 +43,7 @@ def run(job: SlurmJob, tell: Tell) -> int:
     old_bytes = path.stat().st_size if path.exists() else 0  # the output of an earlier job, where the name has no %j
     number = _submit(text)
     log = LogTail(Path(str(path).replace("%j", number)), old_bytes)
-    return _Follower(number, job, log, tell).follow()
+    return _SlurmFollower(number, job, log, tell).follow()
 
 
 def _make_folder(folder: Path) -> None:
@@ -212,7 +212,7 @@ def _write(data: bytes) -> None:
         sys.stdout.buffer.flush()
 
 
-class _Follower:
+class _SlurmFollower:
     """Follows a submitted job to its end."""
 
     def __init__(self, number: str, job: SlurmJob, log: LogTail, tell: Tell) -> None:
