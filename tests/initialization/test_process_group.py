@@ -169,19 +169,6 @@ class TestMissing:
             assert re.search(rf"after 4 s 2 of 3 ranks .* rank 2, expected from this host \({HOST}\)", end.sentence)
             assert "Traceback" not in end.err
 
-    def test_no_master(self) -> None:
-        """A rank that cannot reach rank 0 names the address, and says that rank 0 has perhaps not started."""
-        with held_port() as port:
-            (end,) = run(JOIN, by_hand(2, port, INIT="dict(timeout_s=2)")[1:])
-        assert end.code == 1
-        assert re.search(rf"could not reach rank 0 at localhost:{port} .* not started", end.sentence)
-
-    def test_no_first_rank_at_the_file(self, tmp_path: Path) -> None:
-        """A rank that waits for the file of rank 0 says that rank 0 did not come."""
-        init = f"dict(timeout_s=2, init_method='file://{tmp_path}/store')"
-        (end,) = run(JOIN, by_hand(2, 1, INIT=init)[1:])
-        assert (end.code, "rank 0 did not come" in end.sentence) == (1, True), end.err
-
     def test_a_stopped_first_rank(self) -> None:
         """A stopped rank 0 (Ctrl-Z), whose store answers nothing, does not block the others forever."""
         with held_port() as port:

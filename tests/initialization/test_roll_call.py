@@ -1,7 +1,5 @@
 """The decisions of the roll call: a real store in this process, and a clock that the test moves."""
 
-from collections.abc import Callable
-
 import pytest
 from torch.distributed import HashStore
 
@@ -19,32 +17,15 @@ from rollcall.initialization.roll_call import (
     leave_store,
     pick_gpu,
 )
-from rollcall.initialization.stores import WorldClaim, WorldStore, claim_world, join_world
-from rollcall.initialization.waiting import TimeSource
+from rollcall.initialization.stores import WorldClaim, WorldStore
 from rollcall.world import get_hostname
+from tests.initialization.fake_time import FakeTime
 
 TIMEOUT_S = 10.0
 
 
 def registration(rank: int, host: str = "h", **more: object) -> Registration:
     return Registration(rank=rank, host=host, machine="", pid=100 + rank, **more)  # type: ignore[arg-type]
-
-
-class FakeTime:
-    """A time that passes only while somebody sleeps, and what happens at certain times."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.clock = TimeSource(lambda: self.now, self._sleep)
-        self._events: list[tuple[float, Callable[[], object]]] = []
-
-    def at(self, time_s: float, event: Callable[[], object]) -> None:
-        self._events.append((time_s, event))
-
-    def _sleep(self, seconds: float) -> None:
-        self.now += seconds
-        while self._events and self._events[0][0] <= self.now:
-            self._events.pop(0)[1]()
 
 
 class Ranks:
@@ -246,35 +227,3 @@ class TestLeaving:
         assert time.now == pytest.approx(LEAVE_S)
         assert not self.left(time, HashStore(), rank=0, wait=False)
         assert time.now == pytest.approx(LEAVE_S)
-
-
-class TestClaims:
-    ONE = RankAssignment("by hand", 1, 3)
-
-    def test_a_rank_joins_the_claim_of_rank_0(self) -> None:
-        """A rank that comes first waits until rank 0 has written its claim."""
-        time, store = FakeTime(), HashStore()
-        claims: list[WorldClaim] = []
-        time.at(1.0, lambda: claims.append(claim_world(store, RankAssignment("by hand", 0, 3))))
-        assert [join_world(store, self.ONE, TIMEOUT_S, time.clock)] == claims
-
-    def test_a_missing_rank_0_is_named_with_the_other_missing_ranks(self) -> None:
-        """Ranks that wait for rank 0 in vain know which others are missing too."""
-        time, store = FakeTime(), HashStore()
-        with pytest.raises(WorldError, match="rank 0 did not come within 10 s, nor did ranks 2: see whether"):
-            join_world(store, self.ONE, TIMEOUT_S, time.clock)
-
-    def test_a_second_rank_0_is_refused(self) -> None:
-        """A rank 0 that finds the claim of another process names both."""
-        store = HashStore()
-        store.set("world", WorldClaim("id", 2, "elsewhere", 7).to_json())
-        with pytest.raises(WorldError, match=rf"rank 0 was started twice: process 7 on elsewhere, .* {get_hostname()}"):
-            claim_world(store, RankAssignment("by hand", 0, 2))
-
-    def test_a_process_replaces_its_own_claim(self) -> None:
-        """After a world that did not come together the same process may open another."""
-        store = HashStore()
-        zero = RankAssignment("by hand", 0, 3)
-        first, second = claim_world(store, zero), claim_world(store, zero)
-        assert first != second
-        assert join_world(store, self.ONE, 0, FakeTime().clock) == second
