@@ -111,7 +111,7 @@ def lab(
         worlds.warm_up()
         raise typer.Exit(perform.all_of_them(settings_for, json, not no_picture))
     check_name(name)
-    place = environment.find_place(os.environ)
+    place = environment.find_assignment(os.environ)
     if place.launcher == "alone" and not virtual_hosts:
         worlds.warm_up([name])  # its import of torch and ours share the cores
     experiment = load(name)

@@ -7,4 +7,6 @@ devices     how many ranks a host gets: a number, or one for each GPU or core
 messages    what launcher and agent send each other, and how it is framed
 exit_codes  exit codes, signals and ranges of ranks in words
 log_files   the files that ranks' output goes to
+torchrun_env   the variables by which a launcher tells a rank its number and its store
+scheduler_env  what the variables of schedulers say
 """

@@ -2,11 +2,11 @@
 
 import sys
 
-from rollcall.errors import speak_plainly
+from rollcall.errors import install_error_hook
 from rollcall.train.config import Recipe
 
 if __name__ == "__main__":
-    speak_plainly()
+    install_error_hook()
     recipe = Recipe.of_words(sys.argv[1:])
 
     from rollcall.train.program import run

@@ -8,7 +8,7 @@ from typing import Any
 from rollcall.addresses import interface_of
 from rollcall.errors import UsageError, say
 from rollcall.functions.api import raise_first
-from rollcall.functions.pool import Answer
+from rollcall.functions.pool import CallResult
 from rollcall.lab.experiment import Arm, Experiment, load
 from rollcall.lab.runner import node_rendezvous, worlds
 from rollcall.lab.runner.node import Node
@@ -41,7 +41,7 @@ def run(experiment: Experiment, node: Node, arm: str | None, extras: dict[str, A
         return max(int(answer.value) for answer in answers)
 
 
-def _tell_end(experiment: Experiment, arm: Arm, answers: list[Answer]) -> None:
+def _tell_end(experiment: Experiment, arm: Arm, answers: list[CallResult]) -> None:
     """Of an arm that is meant to come to no good end: that it did."""
     failed = [answer for answer in answers if answer.failed]
     for answer in failed:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.coordinator.run_folder import RunFolder
-from rollcall.initialization.environment import Place
+from rollcall.initialization.environment import RankAssignment
 from rollcall.lab.experiment import Experiment, Results, Settings
 from rollcall.lab.runner import perform, recording, terminal, worlds
 from rollcall.lab.runner.rank_world import meet
@@ -16,7 +16,7 @@ from rollcall.lab.runner.rank_world import meet
 def run(
     experiment: Experiment,
     settings: Settings,
-    place: Place,
+    place: RankAssignment,
     arm: str | None,
     results: Path | None,
     is_recorded: bool,

@@ -18,7 +18,7 @@ from typing import Any
 
 from rollcall.errors import RankError, RollcallError, UsageError
 from rollcall.functions.api import raise_first
-from rollcall.functions.pool import Answer, CallServer
+from rollcall.functions.pool import CallResult, CallServer
 from rollcall.lab import NAMES
 from rollcall.lab.experiment import Arm, Experiment, Results, Settings, load, source_of
 from rollcall.lab.runner import recording, standstill
@@ -93,7 +93,7 @@ def measure_arm(experiment: Experiment, arm: Arm, settings: Settings, folder: Pa
 
 def call(
     on_rank: Callable[[int], Any], ranks: int, env: dict[str, str], timeout_s: float | None = None
-) -> list[Answer]:
+) -> list[CallResult]:
     """A function on ranks whose output is shown as it comes."""
     return _server().call(on_rank, ranks, env=env, timeout_s=timeout_s)
 
@@ -145,7 +145,7 @@ def _here(experiment: Experiment, arm: Arm, settings: Settings, folder: Path) ->
     return ended, plain([answer.value for answer in answers]), errors, folder
 
 
-def _raise_first(experiment: Experiment, answers: list[Answer]) -> None:
+def _raise_first(experiment: Experiment, answers: list[CallResult]) -> None:
     """What went wrong on a rank: its own traceback, and one sentence."""
     try:
         raise_first(answers, _LIMIT_S)
@@ -156,14 +156,14 @@ def _raise_first(experiment: Experiment, answers: list[Answer]) -> None:
         raise RankError(f"{experiment.name} failed on a rank ({first_line(error)}): see its traceback above") from None
 
 
-def _refuse_usage(answers: list[Answer]) -> None:
+def _refuse_usage(answers: list[CallResult]) -> None:
     """A wrong option is no result of the experiment."""
     for answer in answers:
         if isinstance(answer.error, UsageError):
             raise answer.error
 
 
-def _note_run(folder: Path, ended: str, answers: list[Answer]) -> None:
+def _note_run(folder: Path, ended: str, answers: list[CallResult]) -> None:
     """What explain wants to know beside the rings."""
     codes = {str(a.rank): a.exit_code for a in answers if a.exit_code is not None}
     asked = {str(a.rank): True for a in answers if a.exit_code is None}
@@ -172,7 +172,7 @@ def _note_run(folder: Path, ended: str, answers: list[Answer]) -> None:
     (folder / "run.json").write_text(json.dumps({"outcome": outcome, "attempts": [attempt]}) + "\n")
 
 
-def _keep_output(folder: Path, answers: list[Answer]) -> None:
+def _keep_output(folder: Path, answers: list[CallResult]) -> None:
     """What the ranks printed, where `rollcall run` would have put it."""
     logs = folder / "logs" / "attempt-0"
     logs.mkdir(parents=True, exist_ok=True)
