@@ -29,4 +29,6 @@ def test_only_the_unit_of_the_interval_counts() -> None:
     assert [epochs.includes_epoch(done) for done in (1, 2, 4)] == [False, True, True]
     assert [steps.includes_step(step) for step in (4, 5, 10)] == [False, True, True]
     assert [minutes.has_passed_since(now - seconds) for seconds in (15, 30)] == [False, True]
-    assert not (epochs.includes_step(2) or steps.includes_epoch(5) or steps.has_passed_since(now - 300))
+    assert not epochs.includes_step(2)
+    assert not steps.includes_epoch(5)
+    assert not steps.has_passed_since(now - 300)
