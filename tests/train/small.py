@@ -1,5 +1,6 @@
 """A small training with everything: dropout, batch norm, Adam, a learning rate schedule, a short last batch."""
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -68,6 +69,9 @@ def fit(
         metrics = trainer.fit(loader, epochs)
         return {"weights": weights(trainer), "metrics": metrics, "step": trainer.step, "epoch": trainer.epoch}
 
+
+# For PROGRAM: where `tests` is found, and what the tests themselves import.
+PYTHON_PATH = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
 
 # The same as a program. Its arguments: the save interval, then the number of epochs in attempt 0, in attempt 1, …
 PROGRAM = """\

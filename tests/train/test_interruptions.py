@@ -15,7 +15,7 @@ import torch
 import rollcall as rc
 from tests.rollcall_command import Runner, until
 from tests.train.conftest import WarmRanks
-from tests.train.small import PROGRAM, fit
+from tests.train.small import PROGRAM, PYTHON_PATH, fit
 from tests.transport.test_virtual_hosts import needs_namespaces
 
 
@@ -46,7 +46,7 @@ def logged_epochs(runner: Runner) -> list[int]:
 def test_a_training_continues_after_a_killed_rank_and_a_lost_host(rollcall: Runner) -> None:
     """With --max-restarts it continues from the newest snapshot, and metrics.jsonl has each epoch once."""
     rollcall.script(PROGRAM)
-    rollcall.env["PYTHONPATH"] = str(Path(__file__).parent.parent.parent)
+    rollcall.env["PYTHONPATH"] = PYTHON_PATH
     preload = ("--preload", "tests.train.small", "--preload", "torch._dynamo")
     options = ("--virtual-hosts", 2, "-n", 1, "--max-restarts", 2, *preload)
     process = rollcall.start("run", *options, "script.py", "5 steps", 10**6, 10**6, 40)

@@ -9,9 +9,7 @@ from typing import Any
 from tests.cluster.slurm import Slurm
 from tests.cluster.sshd import Cluster
 from tests.rollcall_command import until
-from tests.train.small import PROGRAM
-
-REPOSITORY = Path(__file__).parent.parent.parent
+from tests.train.small import PROGRAM, PYTHON_PATH
 
 # Attempt 0 trains until it is preempted; attempt 1 loads the snapshot and ends.
 JOB = """\
@@ -28,7 +26,7 @@ def test_a_requeued_job_continues_from_the_snapshot(slurm: Slurm, hosts: Cluster
     (tmp_path / "program.py").write_text(PROGRAM)
     runs, log, snapshots = tmp_path / ".rollcall" / "runs", tmp_path / "log", tmp_path / "snapshots"
     words = ["sbatch", "--parsable", "--requeue", "--nodes=2", "--output=log", "--open-mode=append", "job.sh"]
-    env = {**os.environ, **slurm.env, "ROLLCALL_DIR": str(runs.parent), "PYTHONPATH": str(REPOSITORY)}
+    env = {**os.environ, **slurm.env, "ROLLCALL_DIR": str(runs.parent), "PYTHONPATH": PYTHON_PATH}
     job = slurm.run(words, cwd=tmp_path, env=env).stdout.strip()
     assert until((snapshots / "metrics.jsonl").exists, 60), log.exists() and log.read_text()
     slurm.run(["scontrol", "requeue", job])

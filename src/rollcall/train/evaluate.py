@@ -15,7 +15,7 @@ from rollcall.world import World
 def compute_means(
     model: nn.Module, world: World, loader: AnyLoader, compute: Callable[..., list[torch.Tensor]], values: int
 ) -> list[float]:
-    """`compute` gives so many values for a batch, each a mean over its samples. The model is in eval mode meanwhile."""
+    """The means of the `values` numbers that `compute` gives for each batch. Puts the model in eval mode meanwhile."""
     sums = torch.zeros(1 + values, dtype=torch.float64, device=world.device)
     was_training = model.training
     model.eval()

@@ -68,7 +68,7 @@ def without_gradient_sync(model: nn.Module) -> Iterator[None]:
 
 def averages_gradients(model: nn.Module) -> bool:
     """Whether backward averages the gradients of all ranks."""
-    return isinstance(model, (DistributedDataParallel, _fsdp_module()))
+    return isinstance(model, DistributedDataParallel) or isinstance(model, _fsdp_module())
 
 
 def replace_parameters(optimizer: torch.optim.Optimizer, before: dict[str, nn.Parameter], model: nn.Module) -> None:
@@ -80,7 +80,7 @@ def replace_parameters(optimizer: torch.optim.Optimizer, before: dict[str, nn.Pa
 
 
 def _fsdp_module() -> type[Any]:
-    # Late, to save start time for programs that do not shard.
+    # Late: its import takes seconds, which a program with DDP alone saves.
     from torch.distributed.fsdp import FSDPModule
 
     return FSDPModule
