@@ -56,19 +56,20 @@ def without_gradient_sync(model: nn.Module) -> Iterator[None]:
     if isinstance(model, DistributedDataParallel):
         with model.no_sync():
             yield
-    elif isinstance(model, _fsdp_module()):
-        model.set_requires_gradient_sync(False)
+    elif _is_sharded(model):
+        sharded = cast(Any, model)
+        sharded.set_requires_gradient_sync(False)
         try:
             yield
         finally:
-            model.set_requires_gradient_sync(True)
+            sharded.set_requires_gradient_sync(True)
     else:
         yield
 
 
 def averages_gradients(model: nn.Module) -> bool:
     """Whether backward averages the gradients of all ranks."""
-    return isinstance(model, DistributedDataParallel) or isinstance(model, _fsdp_module())
+    return isinstance(model, DistributedDataParallel) or _is_sharded(model)
 
 
 def replace_parameters(optimizer: torch.optim.Optimizer, before: dict[str, nn.Parameter], model: nn.Module) -> None:
@@ -79,11 +80,11 @@ def replace_parameters(optimizer: torch.optim.Optimizer, before: dict[str, nn.Pa
         group["params"] = [new.get(id(parameter), parameter) for parameter in group["params"]]
 
 
-def _fsdp_module() -> type[Any]:
-    # Late: its import takes seconds, which a program with DDP alone saves.
+def _is_sharded(model: nn.Module) -> bool:
+    # Late: the import takes seconds, and programs with DDP do not need it.
     from torch.distributed.fsdp import FSDPModule
 
-    return FSDPModule
+    return isinstance(model, FSDPModule)
 
 
 def _compile(model: nn.Module, backend: str) -> None:
