@@ -9,7 +9,7 @@ import pytest
 from rollcall.explain.verdict import explain
 from rollcall.lab import NAMES
 from rollcall.lab.experiment import Results, Settings, Verdict, load
-from rollcall.lab.runner import perform, recording
+from rollcall.lab.runner import perform, run_folder
 
 # How little is enough to see it.
 TRIALS = {
@@ -33,17 +33,17 @@ def run(
     name: str,
     folder: Path,
     ranks: int = 4,
-    tell: perform.Tell = lambda _: None,
+    report: perform.Report = lambda _: None,
     is_recorded: bool = False,
-    **extras: Any,
+    **options: Any,
 ) -> tuple[Results, Verdict]:
     """One experiment with few trials; where it hangs by design, it is given up early."""
     experiment = load(name)
     experiment = replace(
-        experiment, arms=tuple(replace(arm, limit_s=HANGS_S) if arm.may_fail else arm for arm in experiment.arms)
+        experiment, cases=tuple(replace(case, limit_s=HANGS_S) if case.may_fail else case for case in experiment.cases)
     )
-    settings = perform.check(experiment, Settings(ranks, TRIALS.get(name, 1), extras=extras))
-    results = perform.collect(experiment, settings, folder, tell, is_recorded)
+    settings = perform.check(experiment, Settings(ranks, TRIALS.get(name, 1), options=options))
+    results = perform.collect(experiment, settings, folder, report, is_recorded)
     verdict = experiment.judge(results)
     assert not verdict.violations, verdict.sentence
     return results, verdict
@@ -64,16 +64,16 @@ def test_hello_tells_the_thirteen_facts(tmp_path: Path) -> None:
 
 def test_with_a_barrier_no_result_comes_before_a_message(tmp_path: Path) -> None:
     """None of the trials with a barrier, some of those without; and everyone but the slow rank waits for it."""
-    heard: list[float] = []
-    _, verdict = run("barrier", tmp_path, tell=heard.append)
+    shares: list[float] = []
+    _, verdict = run("barrier", tmp_path, report=shares.append)
     numbers = verdict.numbers
     assert numbers["barrier"]["inversions"] == numbers["barrier, slow rank"]["inversions"] == 0
     assert numbers["no barrier"]["inversions"] > 0
     # A slow rank that sleeps between the barrier and its message is behind the others' results, always.
     assert numbers["no barrier, slow rank"]["inversions"] == 30
     # The bar has moved meanwhile, and not back.
-    assert any(0 < share < 1 for share in heard)
-    assert heard == sorted(heard)
+    assert any(0 < share < 1 for share in shares)
+    assert shares == sorted(shares)
 
 
 def test_recv_writes_in_place(tmp_path: Path) -> None:
@@ -173,9 +173,9 @@ def test_the_recording_names_the_slow_rank(tmp_path: Path) -> None:
 def test_deadlocks_hang_and_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three circles hang, explain names each with its ranks, and the mended twins have the right values."""
     monkeypatch.setenv("ROLLCALL_DIR", str(tmp_path))
-    folder = perform.open_folder(load("deadlock"), Settings(3, 1))
+    folder = run_folder.create(load("deadlock"), Settings(3, 1))
     results, verdict = run("deadlock", folder.path, ranks=3)
-    recording.note(load("deadlock"), results, folder)
+    run_folder.complete(folder, load("deadlock"), results)
     # What the run itself shows is one of them, as it ended.
     shown = explain(folder.path)
     assert (shown.outcome, shown.verdict and shown.verdict.ranks) == ("hung", (0, 1, 2))
@@ -191,7 +191,7 @@ def test_disagreements_crash_hang_or_compute_garbage(tmp_path: Path) -> None:
     assert fates["order"] == fates["absence"] == "hang"
     assert (kinds["shape"], kinds["dtype"]) == ("mismatched-shape", "mismatched-dtype")
     assert (kinds["reduce op"], kinds["order"]) == ("mismatched-reduce-op", "order-swap")
-    assert all(results[arm]["verdict"]["ranks"] == [3] for arm in ("shape", "dtype", "reduce op", "order"))
+    assert all(results[case]["verdict"]["ranks"] == [3] for case in ("shape", "dtype", "reduce op", "order"))
 
 
 def test_a_second_host_costs_what_its_link_takes(tmp_path: Path) -> None:
@@ -216,9 +216,9 @@ def test_every_experiment_has_a_test() -> None:
     for name in NAMES:
         assert f'run("{name}"' in here
         experiment = load(name)
-        assert experiment.about.startswith(f"python -m rollcall.lab.{name}\n")
+        assert experiment.about.startswith(f"python -m rollcall.lab.experiments.{name}\n")
         assert experiment.question.endswith("?")
-        assert experiment.walk
+        assert experiment.code_on_page
         assert experiment.next
 
 

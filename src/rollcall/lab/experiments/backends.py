@@ -10,18 +10,17 @@ there.
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_bytes, in_time, median
+from rollcall import World
+from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_bytes, in_time, usually
+from rollcall.lab.plots import Figure, colour_of, plain_log
 from rollcall.lab.progress import track
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall.lab.runner.command import main
 
 QUESTION = "is gloo slower than nccl, and why?"
 TRIALS = 5
@@ -29,14 +28,14 @@ LEAST_RANKS = 1
 SIZES_BYTES = (64 << 10, 1 << 20, 16 << 20)
 
 
-def choose_gpu(world: "World") -> torch.device | None:
+def choose_gpu(world: World) -> torch.device | None:
     """This rank's GPU; ranks share one where there are too few. None on a machine without."""
     if not torch.cuda.is_available():
         return None
     return torch.device("cuda", world.info.local_rank % torch.cuda.device_count())
 
 
-def make_group(backend: str, world: "World") -> Any:
+def make_group(backend: str, world: World) -> Any:
     """A group with this backend, or None where it cannot be: nccl wants a GPU for each rank."""
     if not dist.is_backend_available(backend):
         return None
@@ -76,7 +75,7 @@ def make_ways(size_bytes: int, gpu: torch.device | None, gloo: Any, nccl: Any) -
     return ways
 
 
-def measure(world: "World", trials: int) -> dict[str, Any]:
+def measure(world: World, trials: int) -> dict[str, Any]:
     gpu = choose_gpu(world)
     gloo, nccl = make_group("gloo", world), make_group("nccl", world)
     timed: dict[str, dict[str, list[float]]] = {}
@@ -103,9 +102,7 @@ def judge(results: Results) -> Verdict:
     largest = SIZES_BYTES[-1]
     cpu, copy = times["gloo, CPU tensor"][largest], times["copy CPU to CPU"][largest]
     what = f"an all_reduce of {in_bytes(largest)} on {len(results)} rank{'s' * (len(results) > 1)}"
-    claims: tuple[Claim, ...] = (
-        Claim("time grows with size", times["gloo, CPU tensor"][SIZES_BYTES[0]] < cpu, is_invariant=False),
-    )
+    claims: tuple[Claim, ...] = (usually("time grows with size", times["gloo, CPU tensor"][SIZES_BYTES[0]] < cpu),)
     if not results[0]["gpu"]:
         sentence = (
             f"this machine has no GPU, so here is the CPU's half alone: {what} takes gloo {in_time(cpu)}, of which"
@@ -119,11 +116,11 @@ def judge(results: Results) -> Verdict:
             f"{what} on a {results[0]['gpu']} takes gloo {in_time(gpu)}, where a tensor of the CPU takes it"
             f" {in_time(cpu)}: copying down and up alone takes {in_time(down + up)}"
         )
-        claims += (Claim("a tensor on the GPU costs gloo more than one on the CPU", gpu > cpu, is_invariant=False),)
+        claims += (usually("a tensor on the GPU costs gloo more than one on the CPU", gpu > cpu),)
         if "nccl, GPU tensor" in times:
             nccl = times["nccl, GPU tensor"][largest]
             sentence += f"; nccl takes {in_time(nccl)}, {gpu / nccl:.1f} times less"
-            claims += (Claim("nccl is faster than gloo on GPUs", nccl < gpu, is_invariant=False),)
+            claims += (usually("nccl is faster than gloo on GPUs", nccl < gpu),)
         else:
             sentence += f"; nccl needs a GPU for each rank, and here are {results[0]['gpus']} for {len(results)}"
     rows = tuple((way, *(in_time(by_size[size]) for size in SIZES_BYTES)) for way, by_size in times.items())
@@ -138,9 +135,7 @@ def judge(results: Results) -> Verdict:
     )
 
 
-def draw(results: Results, figure: "Figure") -> None:
-    from rollcall.lab.plots import colour_of, plain_log
-
+def draw(results: Results, figure: Figure) -> None:
     axes = figure.add_subplot()
     ways = results[0]["timed"]
     width = 0.8 / len(ways)
@@ -160,13 +155,11 @@ def draw(results: Results, figure: "Figure") -> None:
     axes.legend(loc="upper left", fontsize=9)
 
 
-WALK = (choose_gpu, make_group, make_ways)
+CODE_ON_PAGE = (choose_gpu, make_group, make_ways)
 NEXT = (
     "`rollcall lab backends -n 2` on a machine with two GPUs: all of it, nccl too",
     "`rollcall lab bandwidth --backend nccl`: the same question over many sizes",
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

@@ -10,20 +10,18 @@ each rank has to send: it can be compared with what the network is sold as, what
 import re
 import statistics
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import torch
 import torch.distributed as dist
 
+from rollcall import World
 from rollcall.errors import UsageError
-from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_bytes, in_time, percentile
+from rollcall.lab.experiment import Results, Table, Verdict, always, in_bytes, in_time, usually
+from rollcall.lab.plots import BLUE, ORANGE, Figure, plain_log
 from rollcall.lab.progress import track
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall.lab.runner.command import main
 
 QUESTION = "how fast is an all_reduce, from 512 KB to 1 GB?"
 TRIALS = 10
@@ -32,7 +30,7 @@ LARGEST_BYTES = 1 << 30
 WARM_UP = 2
 LEAST_TRIALS = 3
 BUDGET_S = 20.0  # large sizes get fewer trials where so much time would be passed
-SHOWN_WITH = {"largest": "16MB"}  # for the record: what a timeline shows does not get better with gigabytes
+REPORTED_WITH = {"largest": "16MB"}  # for the record: what a timeline shows does not get better with gigabytes
 COPIES = 2  # the tensor, and what the backend needs beside it
 
 
@@ -55,7 +53,7 @@ def list_sizes(largest_bytes: int, ranks_here: int) -> list[int]:
     return sizes
 
 
-def time_once(tensor: torch.Tensor, world: "World") -> float:
+def time_once(tensor: torch.Tensor, world: World) -> float:
     """One all_reduce, from the moment at which all ranks are ready."""
     world.barrier()
     began = time.monotonic()
@@ -65,7 +63,7 @@ def time_once(tensor: torch.Tensor, world: "World") -> float:
     return time.monotonic() - began
 
 
-def measure(world: "World", trials: int, largest: str = "1GB") -> dict[str, Any]:
+def measure(world: World, trials: int, largest: str = "1GB") -> dict[str, Any]:
     """Every size in turn: this rank's seconds. Rank 0 decides for all how often a size can be repeated."""
     plan: list[Any] = [list_sizes(read_size(largest), world.info.local_world_size)]
     dist.broadcast_object_list(plan, device=world.device)
@@ -86,13 +84,14 @@ def describe(results: Results, size: str) -> dict[str, float]:
     """Statistics over all trials of all ranks; bandwidths from the mean time of the slowest rank."""
     times = [seconds for result in results for seconds in result["seconds"][size]]
     slowest = [max(trial) for trial in zip(*(result["seconds"][size] for result in results), strict=True)]
+    percentiles = statistics.quantiles(times, n=100, method="inclusive")
     mean = statistics.fmean(slowest)
     ranks = len(results)
     return {
         "trials": len(slowest),
         "mean_s": mean,
         "sd_s": statistics.stdev(slowest) if len(slowest) > 1 else 0.0,
-        **{f"p{share}_s": percentile(times, share / 100) for share in (5, 50, 95, 99)},
+        **{f"p{share}_s": percentiles[share - 1] for share in (5, 50, 95, 99)},
         "algorithm_bytes_per_s": int(size) / mean,
         "bus_bytes_per_s": int(size) / mean * 2 * (ranks - 1) / ranks,
     }
@@ -119,8 +118,8 @@ def judge(results: Results) -> Verdict:
         f" the best bus bandwidth is {stats[best]['bus_bytes_per_s'] / 1e9:.2f} GB/s at {in_bytes(best)}",
         {"sizes": {str(size): each for size, each in stats.items()}, "best_bytes": best},
         (
-            Claim("more bytes take more time", last["mean_s"] > first["mean_s"], is_invariant=False),
-            Claim(
+            usually("more bytes take more time", last["mean_s"] > first["mean_s"]),
+            always(
                 "bus bandwidth is algorithm bandwidth × 2(n−1)/n",
                 all(
                     abs(s["bus_bytes_per_s"] / s["algorithm_bytes_per_s"] - 2 * (1 - 1 / len(results))) < 1e-9
@@ -132,9 +131,7 @@ def judge(results: Results) -> Verdict:
     )
 
 
-def draw(results: Results, figure: "Figure") -> None:
-    from rollcall.lab.plots import BLUE, ORANGE, plain_log
-
+def draw(results: Results, figure: Figure) -> None:
     sizes = sorted(map(int, results[0]["seconds"]))
     stats = [describe(results, str(size)) for size in sizes]
     left, right = figure.subplots(1, 2)
@@ -164,7 +161,7 @@ def draw(results: Results, figure: "Figure") -> None:
         axes.grid(axis="y")
 
 
-WALK = (list_sizes, time_once, measure, describe)
+CODE_ON_PAGE = (list_sizes, time_once, measure, describe)
 NEXT = (
     "`rollcall lab bandwidth --trials 50 --largest 64MB`: more trials of fewer sizes",
     "`rollcall lab bandwidth --virtual-hosts 2 -n 2`: the same over a network",
@@ -172,6 +169,4 @@ NEXT = (
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

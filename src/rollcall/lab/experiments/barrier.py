@@ -10,24 +10,22 @@ how much; once with all ranks alike, and once with a rank that comes late.
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import Any
 
+from rollcall import World
 from rollcall.errors import UsageError
-from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, median
+from rollcall.lab.experiment import Results, Table, Verdict, always, in_time, usually
+from rollcall.lab.plots import BLACK, BLUE, GREY, PALE, RED, Axes, Figure, colour_of
 from rollcall.lab.progress import track
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall.lab.runner.command import main
 
 QUESTION = "does order hold without a barrier?"
 TRIALS = 200
 SLOW_S = 0.003
 NO_BARRIER = "I HAVE NO BARRIER DUDE!"
 BARRIER = "I HAVE BARRIER DUDE! WAITING FOR ALL PROCESSES TO SYNCHRONIZE..."
-ARMS_OF_A_TRIAL = {  # with a barrier, and with a rank that comes late?
+VARIANTS = {  # with a barrier, and with a rank that comes late?
     "no barrier": (False, False),
     "no barrier, slow rank": (False, True),
     "barrier": (True, False),
@@ -35,7 +33,7 @@ ARMS_OF_A_TRIAL = {  # with a barrier, and with a rank that comes late?
 }
 
 
-def trial(world: "World", with_barrier: bool, is_late: bool) -> list[int]:
+def trial(world: World, with_barrier: bool, is_late: bool) -> list[int]:
     """When this rank wrote its message, when it got past the barrier, and when it had its result (nanoseconds)."""
     if is_late:
         time.sleep(SLOW_S)
@@ -48,35 +46,35 @@ def trial(world: "World", with_barrier: bool, is_late: bool) -> list[int]:
     return [message_ns, past_ns, time.monotonic_ns()]
 
 
-def measure(world: "World", trials: int) -> dict[str, Any]:
-    """All four arms in turn, so that whatever else this machine does meets them all alike."""
-    times: dict[str, list[list[int]]] = {arm: [] for arm in ARMS_OF_A_TRIAL}
+def measure(world: World, trials: int) -> dict[str, Any]:
+    """All four cases in turn, so that whatever else this machine does meets them all alike."""
+    times: dict[str, list[list[int]]] = {case: [] for case in VARIANTS}
     slow_rank = world.size - 1
     for _ in track(range(trials)):
-        for arm, (with_barrier, has_slow_rank) in ARMS_OF_A_TRIAL.items():
+        for case, (with_barrier, has_slow_rank) in VARIANTS.items():
             world.barrier()  # all begin together
-            times[arm].append(trial(world, with_barrier, has_slow_rank and world.rank == slow_rank))
+            times[case].append(trial(world, with_barrier, has_slow_rank and world.rank == slow_rank))
     # One machine has one monotonic clock, so the times of all its ranks can be compared.
     machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return {"times": times, "machine": machine}
 
 
-def leads(results: Results, arm: str) -> list[float]:
+def leads(results: Results, case: str) -> list[float]:
     """Per trial: by how many seconds the first result came before the last message. Below zero, all was in order."""
-    by_trial = zip(*(result["times"][arm] for result in results), strict=True)
+    by_trial = zip(*(result["times"][case] for result in results), strict=True)
     return [(max(times[0] for times in t) - min(times[2] for times in t)) / 1e9 for t in by_trial]
 
 
-def waits(results: Results, arm: str) -> list[float]:
+def waits(results: Results, case: str) -> list[float]:
     """Per rank: how long it stood at the barrier, in seconds (median)."""
-    return [median([(past - message) / 1e9 for message, past, _ in result["times"][arm]]) for result in results]
+    return [median([(past - message) / 1e9 for message, past, _ in result["times"][case]]) for result in results]
 
 
-def median_trial(results: Results, arm: str) -> list[list[int]]:
+def median_trial(results: Results, case: str) -> list[list[int]]:
     """The times of all ranks in a trial that is neither lucky nor unlucky."""
-    lead = leads(results, arm)
+    lead = leads(results, case)
     chosen = sorted(range(len(lead)), key=lead.__getitem__)[len(lead) // 2]
-    return [result["times"][arm][chosen] for result in results]
+    return [result["times"][case][chosen] for result in results]
 
 
 def as_written(times: list[list[int]], message: str) -> list[tuple[str, str]]:
@@ -87,7 +85,7 @@ def as_written(times: list[list[int]], message: str) -> list[tuple[str, str]]:
     return [(f"{(ns - start) / 1e6:.3f} ms", line) for ns, line in sorted(lines)]
 
 
-def once(world: "World", run_with_no_barrier: bool = False) -> None:
+def once(world: World, run_with_no_barrier: bool = False) -> None:
     """The origin's program: a message, perhaps a barrier, a result."""
     if run_with_no_barrier:
         world.logger.info(NO_BARRIER)
@@ -108,19 +106,19 @@ def judge(results: Results) -> Verdict:
     trials = len(results[0]["times"]["barrier"])
     numbers: dict[str, Any] = {"trials": trials, "slow_rank": len(results) - 1, "slow_s": SLOW_S}
     rows = []
-    for arm in ARMS_OF_A_TRIAL:
-        inverted = [lead for lead in leads(results, arm) if lead > 0]
-        waited = waits(results, arm)
-        numbers[arm] = {
+    for case in VARIANTS:
+        inverted = [lead for lead in leads(results, case) if lead > 0]
+        waited = waits(results, case)
+        numbers[case] = {
             "inversions": len(inverted),
             "median_lead_s": median(inverted) if inverted else 0.0,
             "largest_lead_s": max(inverted, default=0.0),
             "waited_s": waited,
         }
         by = f"{in_time(median(inverted))}, at most {in_time(max(inverted))}" if inverted else "—"
-        at_barrier = ", ".join(in_time(wait) for wait in waited) if "no" not in arm.split() else "—"
-        rows.append((arm, f"{len(inverted)} of {trials}", by, at_barrier))
-    none, slow, held, late = (numbers[arm] for arm in ARMS_OF_A_TRIAL)
+        at_barrier = ", ".join(in_time(wait) for wait in waited) if "no" not in case.split() else "—"
+        rows.append((case, f"{len(inverted)} of {trials}", by, at_barrier))
+    none, slow, held, late = (numbers[case] for case in VARIANTS)
     waited = late["waited_s"]
     return Verdict(
         f"without a barrier some rank's result came before another rank's message in {none['inversions']} of {trials}"
@@ -131,17 +129,15 @@ def judge(results: Results) -> Verdict:
         f" {in_time(waited[-1])} itself",
         numbers,
         (
-            Claim("with a barrier no result comes before a message", held["inversions"] + late["inversions"] == 0),
-            Claim("without a barrier, some do", none["inversions"] > 0, is_invariant=False),
-            Claim(
-                "a slow rank makes the gap larger", slow["median_lead_s"] > none["median_lead_s"], is_invariant=False
-            ),
-            Claim("at the barrier the slow rank waits least", waited[-1] < min(waited[:-1]), is_invariant=False),
+            always("with a barrier no result comes before a message", held["inversions"] + late["inversions"] == 0),
+            usually("without a barrier, some do", none["inversions"] > 0),
+            usually("a slow rank makes the gap larger", slow["median_lead_s"] > none["median_lead_s"]),
+            usually("at the barrier the slow rank waits least", waited[-1] < min(waited[:-1])),
         ),
         (
             Table(
                 "A result before another rank's message",
-                ("arm", "trials", "by (median)", f"waited at the barrier, rank 0 to {len(results) - 1}"),
+                ("case", "trials", "by (median)", f"waited at the barrier, rank 0 to {len(results) - 1}"),
                 tuple(rows),
             ),
             Table(
@@ -160,17 +156,15 @@ def judge(results: Results) -> Verdict:
     )
 
 
-def draw(results: Results, figure: "Figure") -> None:
+def draw(results: Results, figure: Figure) -> None:
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
     _draw_leads(results, left)
     _draw_trial(results, right)
 
 
-def _draw_leads(results: Results, axes: "Axes") -> None:
-    from rollcall.lab.plots import BLUE, GREY, RED
-
-    for row, arm in enumerate(ARMS_OF_A_TRIAL):
-        lead_us = [lead * 1e6 for lead in leads(results, arm)]
+def _draw_leads(results: Results, axes: Axes) -> None:
+    for row, case in enumerate(VARIANTS):
+        lead_us = [lead * 1e6 for lead in leads(results, case)]
         step = 0.6 / max(1, len(lead_us) - 1)
         colours = [RED if lead > 0 else BLUE for lead in lead_us]
         axes.scatter(
@@ -180,23 +174,21 @@ def _draw_leads(results: Results, axes: "Axes") -> None:
     axes.set_xscale("symlog", linthresh=40)
     axes.set_xticks([-1e4, -1e3, -100, 0, 100, 1e3, 1e4], ["−10", "−1", "−0.1", "0", "0.1", "1", "10"])
     axes.minorticks_off()
-    axes.set_yticks(range(len(ARMS_OF_A_TRIAL)), [arm.replace(", ", ",\n") for arm in ARMS_OF_A_TRIAL])
-    axes.set_ylim(len(ARMS_OF_A_TRIAL) - 0.5, -0.5)
+    axes.set_yticks(range(len(VARIANTS)), [case.replace(", ", ",\n") for case in VARIANTS])
+    axes.set_ylim(len(VARIANTS) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("ms from the first result to the last message")
     axes.set_title("Each dot is a trial: red, out of order")
 
 
-def _draw_trial(results: Results, axes: "Axes") -> None:
-    """One trial of both arms with a slow rank, side by side."""
-    from rollcall.lab.plots import BLACK, GREY, PALE, colour_of
-
+def _draw_trial(results: Results, axes: Axes) -> None:
+    """One trial of both cases with a slow rank, side by side."""
     ranks = len(results)
-    for block, arm in enumerate(("no barrier, slow rank", "barrier, slow rank")):
-        times = median_trial(results, arm)
+    for block, case in enumerate(("no barrier, slow rank", "barrier, slow rank")):
+        times = median_trial(results, case)
         start = min(message for message, _, _ in times)
         base = block * (ranks + 1)
-        axes.text(0, base - 0.62, arm, size=9, color=BLACK, weight="bold")
+        axes.text(0, base - 0.62, case, size=9, color=BLACK, weight="bold")
         for rank, (message, past, result) in enumerate(times):
             y, colour = base + rank, colour_of(rank)
             at = [(ns - start) / 1e6 for ns in (message, past, result)]
@@ -216,7 +208,7 @@ def _draw_trial(results: Results, axes: "Axes") -> None:
     axes.legend(loc="upper center", ncols=3, fontsize=8, bbox_to_anchor=(0.5, -0.16))
 
 
-WALK = (trial, measure, leads)
+CODE_ON_PAGE = (trial, measure, leads)
 NEXT = (
     "`python -m rollcall.lab.experiments.barrier --run_with_no_barrier`: the origin's own log, once, as it came",
     "`rollcall lab barrier -n 16`: more ranks than cores, so that the gaps grow",
@@ -224,6 +216,4 @@ NEXT = (
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

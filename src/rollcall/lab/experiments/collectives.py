@@ -6,20 +6,17 @@ before and after. Then the same with one megabyte, while the kernel counts the b
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from rollcall import World
 from rollcall.lab.bytes_sent import sent_bytes
-from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_bytes
+from rollcall.lab.experiment import Results, Table, Verdict, always, in_bytes, usually
+from rollcall.lab.plots import BLACK, GREY, Axes, Figure, colour_of, label_ranks
 from rollcall.lab.progress import track
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall.lab.runner.command import main
 
 QUESTION = "what does each collective do?"
 TRIALS = 3
@@ -29,52 +26,52 @@ Pieces = list[torch.Tensor]
 # Each takes the pieces that this rank brings, and returns those that it has afterwards. The root is rank 0.
 
 
-def broadcast(mine: Pieces, world: "World") -> Pieces:
+def broadcast(mine: Pieces, world: World) -> Pieces:
     dist.broadcast(mine[0], src=0)
     return mine
 
 
-def reduce(mine: Pieces, world: "World") -> Pieces:
+def reduce(mine: Pieces, world: World) -> Pieces:
     dist.reduce(mine[0], dst=0)
     return mine if world.is_first else []  # what is in the others' tensors now, nobody promises
 
 
-def all_reduce(mine: Pieces, world: "World") -> Pieces:
+def all_reduce(mine: Pieces, world: World) -> Pieces:
     dist.all_reduce(mine[0])
     return mine
 
 
-def gather(mine: Pieces, world: "World") -> Pieces:
+def gather(mine: Pieces, world: World) -> Pieces:
     room = [torch.empty_like(mine[0]) for _ in range(world.size)] if world.is_first else None
     dist.gather(mine[0], room, dst=0)
     return room or []
 
 
-def all_gather(mine: Pieces, world: "World") -> Pieces:
+def all_gather(mine: Pieces, world: World) -> Pieces:
     room = [torch.empty_like(mine[0]) for _ in range(world.size)]
     dist.all_gather(room, mine[0])
     return room
 
 
-def scatter(mine: Pieces, world: "World") -> Pieces:
+def scatter(mine: Pieces, world: World) -> Pieces:
     room = torch.empty_like(mine[0])
     dist.scatter(room, mine if world.is_first else None, src=0)
     return [room]
 
 
-def reduce_scatter(mine: Pieces, world: "World") -> Pieces:
+def reduce_scatter(mine: Pieces, world: World) -> Pieces:
     room = torch.empty_like(mine[0])
     dist.reduce_scatter(room, mine)
     return [room]
 
 
-def all_to_all(mine: Pieces, world: "World") -> Pieces:
+def all_to_all(mine: Pieces, world: World) -> Pieces:
     room = [torch.empty_like(piece) for piece in mine]
     dist.all_to_all(room, mine)
     return room
 
 
-def barrier(mine: Pieces, world: "World") -> Pieces:
+def barrier(mine: Pieces, world: World) -> Pieces:
     world.barrier()
     return mine
 
@@ -82,7 +79,7 @@ def barrier(mine: Pieces, world: "World") -> Pieces:
 # Does a rank bring one piece, or one for each rank?
 ONE = {f.__name__: f for f in (broadcast, reduce, all_reduce, gather, all_gather, barrier)}
 MANY = {f.__name__: f for f in (scatter, reduce_scatter, all_to_all)}
-COLLECTIVES: dict[str, Callable[[Pieces, "World"], Pieces]] = {**ONE, **MANY}
+COLLECTIVES: dict[str, Callable[[Pieces, World], Pieces]] = {**ONE, **MANY}
 REDUCE_OPS = ("SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "AVG", "PREMUL_SUM")
 
 
@@ -91,7 +88,7 @@ def start_values(name: str, rank: int, size: int) -> list[int]:
     return [rank + 1] if name in ONE else [10 * (rank + 1) + place for place in range(size)]
 
 
-def before_and_after(name: str, world: "World") -> dict[str, list[int]]:
+def before_and_after(name: str, world: World) -> dict[str, list[int]]:
     """One collective on pieces of one number."""
     values = start_values(name, world.rank, world.size)
     mine = [torch.tensor([value], device=world.device) for value in values]
@@ -99,7 +96,7 @@ def before_and_after(name: str, world: "World") -> dict[str, list[int]]:
     return {"before": values, "after": [int(piece.item()) for piece in after]}
 
 
-def count_bytes(name: str, world: "World") -> int:
+def count_bytes(name: str, world: World) -> int:
     """What this rank sends when each rank brings a megabyte, in one piece or in one for each rank."""
     pieces = 1 if name in ONE else world.size
     mine = [torch.ones(MEGABYTE // 4 // pieces, device=world.device) for _ in range(pieces)]
@@ -113,7 +110,7 @@ def count_bytes(name: str, world: "World") -> int:
     return sent
 
 
-def try_reduce_op(name: str, world: "World") -> Any:
+def try_reduce_op(name: str, world: World) -> Any:
     """all_reduce of rank + 1 with each reduce op; or the reason why this backend has not got it."""
     dtype = torch.float32 if name in ("AVG", "PREMUL_SUM") else torch.int64
     tensor = torch.tensor([world.rank + 1], device=world.device, dtype=dtype)
@@ -125,7 +122,7 @@ def try_reduce_op(name: str, world: "World") -> Any:
     return tensor.item()
 
 
-def measure(world: "World", trials: int) -> dict[str, Any]:
+def measure(world: World, trials: int) -> dict[str, Any]:
     return {
         "seen": {name: before_and_after(name, world) for name in COLLECTIVES},
         "bytes": {name: [count_bytes(name, world) for _ in track(range(trials))] for name in track(COLLECTIVES)},
@@ -202,14 +199,11 @@ def judge(results: Results) -> Verdict:
         f" sent {in_bytes(sent['broadcast'][0])}",
         {"sent_bytes": sent, "refused": refused, "wrong": wrong, "wrong_ops": bad_ops, "ring_share": ring},
         (
-            Claim("every collective leaves what it should on every rank", not wrong),
-            Claim("every reduce op that this backend has computes what it should", not bad_ops),
-            Claim(
-                "all_reduce: each rank sends about 2(n−1)/n of the tensor, no more than a ring needs",
-                is_counted and ring * 0.98 <= most <= ring * 1.1,
-                is_invariant=False,
-            ),
-            Claim("a barrier sends next to nothing", max(sent["barrier"]) < 10_000, is_invariant=False),
+            always("every collective leaves what it should on every rank", not wrong),
+            always("every reduce op that this backend has computes what it should", not bad_ops),
+            usually("all_reduce: each rank sends about 2(n−1)/n of the tensor, no more than a ring needs",
+                is_counted and ring * 0.98 <= most <= ring * 1.1),
+            usually("a barrier sends next to nothing", max(sent["barrier"]) < 10_000),
         ),
         (
             Table(
@@ -227,7 +221,7 @@ def judge(results: Results) -> Verdict:
     )  # fmt: skip
 
 
-def draw(results: Results, figure: "Figure") -> None:
+def draw(results: Results, figure: Figure) -> None:
     figure.set_size_inches(10, 1.0 + 1.0 * 3 + 0.36 * len(results) * 3)
     names = (*MANY, *(name for name in ONE))
     for axes, name in zip(figure.subplots(3, 3).flat, names, strict=True):
@@ -238,10 +232,8 @@ def draw(results: Results, figure: "Figure") -> None:
     )
 
 
-def _draw_one(axes: "Axes", name: str, seen: list[dict[str, list[int]]], sent: list[int]) -> None:
+def _draw_one(axes: Axes, name: str, seen: list[dict[str, list[int]]], sent: list[int]) -> None:
     from matplotlib.patches import Rectangle
-
-    from rollcall.lab.plots import BLACK, GREY, colour_of, label_ranks
 
     size = len(seen)
     starts = {"before": 0.0, "after": size + 1.0}
@@ -271,7 +263,7 @@ def _draw_one(axes: "Axes", name: str, seen: list[dict[str, list[int]]], sent: l
     axes.set_title(name)
 
 
-WALK = (before_and_after, count_bytes, all_gather, reduce_scatter, all_to_all)
+CODE_ON_PAGE = (before_and_after, count_bytes, all_gather, reduce_scatter, all_to_all)
 NEXT = (
     "`rollcall lab collectives -n 8`: how the bytes of each rank grow with the ranks, or do not",
     "`rollcall lab ring`: an all_reduce that you can read",
@@ -279,6 +271,4 @@ NEXT = (
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

@@ -8,21 +8,19 @@ without averaging, and with an averaging that silently does nothing.
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, median
+from rollcall import World
+from rollcall.lab.experiment import Results, Table, Verdict, always, in_time
+from rollcall.lab.plots import BLACK, BLUE, GREY, ORANGE, RED, Axes, Figure, colour_of
 from rollcall.lab.progress import track
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall.lab.runner.command import main
 
 QUESTION = "which gradient updates the weights, my own or the average?"
 TRIALS = 3
@@ -39,7 +37,7 @@ def make_model(seed: int, device: torch.device) -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)).to(device)
 
 
-def make_batch(seed: int, world: "World") -> tuple[torch.Tensor, torch.Tensor]:
+def make_batch(seed: int, world: World) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1000 + seed)
     inputs = torch.randn(ROWS_PER_RANK * world.size, 8, generator=generator)
     targets = inputs.sin().sum(1, keepdim=True) + 0.1 * torch.randn(len(inputs), 1, generator=generator)
@@ -100,7 +98,7 @@ def train(
     return after, count
 
 
-def watch_one_step(world: "World", seed: int) -> dict[str, Any]:
+def watch_one_step(world: World, seed: int) -> dict[str, Any]:
     """One step, phase by phase: one weight, its gradient, and how long each phase took."""
     model = make_model(seed, world.device)
     inputs, targets = make_batch(seed, world)
@@ -135,7 +133,7 @@ def watch_one_step(world: "World", seed: int) -> dict[str, Any]:
     }
 
 
-def measure(world: "World", trials: int) -> dict[str, Any]:
+def measure(world: World, trials: int) -> dict[str, Any]:
     """Every way with every seed: how far this rank's weights are from those of one process on the whole batch."""
     apart: dict[str, list[list[float]]] = {}
     averaged: dict[str, int] = {}
@@ -191,14 +189,14 @@ def judge(results: Results) -> Verdict:
             "phases_s": dict(zip(PHASES[1:], took, strict=True)),
         },
         (
-            Claim(f"by hand, within {TOLERANCE:g} of one process", apart["by hand"] <= TOLERANCE),
-            Claim(f"DDP, within {TOLERANCE:g} of one process", apart["DDP"] <= TOLERANCE),
-            Claim("with averaging all ranks have the same weights", spread["by hand"] == spread["DDP"] == 0),
-            Claim("the weights move in the update alone", unmoved),
-            Claim("before averaging each rank has its own gradient, after it all have one", alike and len(own) > 1),
-            Claim("the update uses the average", by_average <= TOLERANCE < by_own),
-            Claim("without averaging the ranks drift apart", spread["no averaging"] > 1000 * TOLERANCE),
-            Claim(
+            always(f"by hand, within {TOLERANCE:g} of one process", apart["by hand"] <= TOLERANCE),
+            always(f"DDP, within {TOLERANCE:g} of one process", apart["DDP"] <= TOLERANCE),
+            always("with averaging all ranks have the same weights", spread["by hand"] == spread["DDP"] == 0),
+            always("the weights move in the update alone", unmoved),
+            always("before averaging each rank has its own gradient, after it all have one", alike and len(own) > 1),
+            always("the update uses the average", by_average <= TOLERANCE < by_own),
+            always("without averaging the ranks drift apart", spread["no averaging"] > 1000 * TOLERANCE),
+            always(
                 "the trap averages nothing",
                 results[0]["averaged"]["the trap"] == 0 and spread["the trap"] == spread["no averaging"],
             ),
@@ -237,16 +235,14 @@ def judge(results: Results) -> Verdict:
     )
 
 
-def draw(results: Results, figure: "Figure") -> None:
+def draw(results: Results, figure: Figure) -> None:
     grid = figure.add_gridspec(2, 2, height_ratios=(1.5, 1))
     _draw_drift(results, figure.add_subplot(grid[:, 0]))
     above = figure.add_subplot(grid[0, 1])
     _draw_phases(results, above, figure.add_subplot(grid[1, 1], sharex=above))
 
 
-def _draw_drift(results: Results, axes: "Axes") -> None:
-    from rollcall.lab.plots import BLUE, GREY, ORANGE, RED
-
+def _draw_drift(results: Results, axes: Axes) -> None:
     floor = 1e-9
     styles = (("no averaging", RED, "-"), ("the trap", GREY, ":"), ("by hand", BLUE, "-"), ("DDP", ORANGE, "--"))
     for way, colour, line in styles:
@@ -262,9 +258,7 @@ def _draw_drift(results: Results, axes: "Axes") -> None:
     axes.grid(axis="y")
 
 
-def _draw_phases(results: Results, above: "Axes", below: "Axes") -> None:
-    from rollcall.lab.plots import BLACK, colour_of
-
+def _draw_phases(results: Results, above: Axes, below: Axes) -> None:
     for rank, result in enumerate(results):
         gradient = result["step"]["gradient"]
         places = [place for place, value in enumerate(gradient) if value is not None]
@@ -282,7 +276,7 @@ def _draw_phases(results: Results, above: "Axes", below: "Axes") -> None:
         axes.grid(axis="y")
 
 
-WALK = (average, train, watch_one_step, average_with_the_trap)
+CODE_ON_PAGE = (average, train, watch_one_step, average_with_the_trap)
 NEXT = (
     "`rollcall lab overlap`: DDP gives the same weights as averaging by hand; here is what it does better",
     "give the ranks batches of different sizes: is the average of averages still the whole batch's gradient?",
@@ -290,6 +284,4 @@ NEXT = (
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

@@ -7,36 +7,34 @@ groups in another order than the others; and a group that only its members make.
 """
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from rollcall.lab.experiment import Arm, Claim, Results, Table, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall import World
+from rollcall.lab.experiment import Case, Results, Table, Verdict, always, usually
+from rollcall.lab.plots import BLUE, ORANGE, PALE, RED, Figure, colour_of
+from rollcall.lab.runner.command import main
 
 QUESTION = "what is a process group?"
 TRIALS = 1
 LEAST_RANKS = 4
-ARMS = (
-    Arm("two groups", "even and odd ranks broadcast at the same time"),
-    Arm("a stranger calls", "ranks 2 and up call a broadcast of the group of ranks 0 and 1"),
-    Arm("another order", "the last rank makes its two groups in the other order", limit_s=3, may_fail=True),
-    Arm(
+CASES = (
+    Case("two groups", "even and odd ranks broadcast at the same time"),
+    Case("a stranger calls", "ranks 2 and up call a broadcast of the group of ranks 0 and 1"),
+    Case("another order", "the last rank makes its two groups in the other order", limit_s=3, may_fail=True),
+    Case(
         "members only",
         "only ranks 0 and 1 call new_group for their group; then all make another",
         limit_s=3,
         may_fail=True,
     ),
 )
-SHOWN_ARM = "two groups"
+REPORTED_CASE = "two groups"
 
 
-def two_groups(world: "World") -> dict[str, Any]:
+def two_groups(world: World) -> dict[str, Any]:
     """Every rank makes both groups, also the one it is not in, and broadcasts in its own."""
     evens = list(range(0, world.size, 2))
     odds = list(range(1, world.size, 2))
@@ -48,7 +46,7 @@ def two_groups(world: "World") -> dict[str, Any]:
     return {"before": before, "after": tensor.item(), "rank_in_group": dist.get_rank(group), "group": members}
 
 
-def stranger(world: "World") -> dict[str, Any]:
+def stranger(world: World) -> dict[str, Any]:
     """All ranks make the group of 0 and 1; then all call its broadcast. Torch warns the strangers, and goes on."""
     group = dist.new_group([0, 1])
     tensor = torch.tensor([100 + world.rank], device=world.device)
@@ -59,7 +57,7 @@ def stranger(world: "World") -> dict[str, Any]:
     return {"before": before, "after": tensor.item(), "warned": [str(warning.message) for warning in told]}
 
 
-def another_order(world: "World") -> dict[str, Any]:
+def another_order(world: World) -> dict[str, Any]:
     """Groups are matched by the order in which they are made, not by their members."""
     pairs = [[0, 1], [2, 3]]
     if world.rank == world.size - 1:
@@ -72,7 +70,7 @@ def another_order(world: "World") -> dict[str, Any]:
     return {"after": tensor.item()}
 
 
-def members_only(world: "World") -> dict[str, Any]:
+def members_only(world: World) -> dict[str, Any]:
     """new_group is for all ranks of the world, members or not: who leaves one out counts differently ever after."""
     if world.rank in (0, 1):
         dist.new_group([0, 1])
@@ -82,14 +80,14 @@ def members_only(world: "World") -> dict[str, Any]:
     return {"after": tensor.item()}
 
 
-def measure(world: "World", arm: str, trials: int) -> dict[str, Any]:
+def measure(world: World, case: str, trials: int) -> dict[str, Any]:
     ways = {
         "two groups": two_groups,
         "a stranger calls": stranger,
         "another order": another_order,
         "members only": members_only,
     }
-    return ways[arm](world)
+    return ways[case](world)
 
 
 def judge(results: Results) -> Verdict:
@@ -99,7 +97,7 @@ def judge(results: Results) -> Verdict:
     outsiders = (strange["values"] or [])[2:]
     untouched = strange["ended"] == "well" and all(seen["before"] == seen["after"] for seen in outsiders)
     swapped, partial = results["another order"], results["members only"]
-    kinds = {arm: (ending["verdict"] or {}).get("kind", "nothing") for arm, ending in results.items()}
+    kinds = {case: (ending["verdict"] or {}).get("kind", "nothing") for case, ending in results.items()}
     return Verdict(
         f"a broadcast reached {sum(inside)} of {len(inside)} members of its own group, with that group's value."
         f" A rank that"
@@ -107,19 +105,13 @@ def judge(results: Results) -> Verdict:
         f" (explain: {kinds['a stranger calls']}). new_group in another order: {_in_words(swapped)} (explain:"
         f" {kinds['another order']}); new_group by its members alone: {_in_words(partial)} (explain:"
         f" {kinds['members only']})",
-        {"ended": {arm: ending["ended"] for arm, ending in results.items()}, "explain": kinds},
+        {"ended": {case: ending["ended"] for case, ending in results.items()}, "explain": kinds},
         (
-            Claim("a broadcast stays within its group", all(inside) and len(inside) >= LEAST_RANKS),
-            Claim("a stranger's tensor is left alone", untouched),
-            Claim(
-                "the same groups in another order come to no good end", swapped["ended"] != "well", is_invariant=False
-            ),
-            Claim("nor does a group that only its members make", partial["ended"] != "well", is_invariant=False),
-            Claim(
-                "explain names both",
-                "nothing" not in (kinds["another order"], kinds["members only"]),
-                is_invariant=False,
-            ),
+            always("a broadcast stays within its group", all(inside) and len(inside) >= LEAST_RANKS),
+            always("a stranger's tensor is left alone", untouched),
+            usually("the same groups in another order come to no good end", swapped["ended"] != "well"),
+            usually("nor does a group that only its members make", partial["ended"] != "well"),
+            usually("explain names both", "nothing" not in (kinds["another order"], kinds["members only"])),
         ),
         (
             Table(
@@ -134,8 +126,12 @@ def judge(results: Results) -> Verdict:
                 "What goes wrong",
                 ("what", "how it ended", "what explain says"),
                 tuple(
-                    (arm.about, _in_words(results[arm.name]), (results[arm.name]["verdict"] or {}).get("message", "—"))
-                    for arm in ARMS[1:]
+                    (
+                        case.about,
+                        _in_words(results[case.name]),
+                        (results[case.name]["verdict"] or {}).get("message", "—"),
+                    )
+                    for case in CASES[1:]
                 ),
             ),
         ),
@@ -148,10 +144,8 @@ def _in_words(ending: dict[str, Any]) -> str:
     return "goes on" if ending["ended"] == "well" else "hangs"
 
 
-def draw(results: Results, figure: "Figure") -> None:
+def draw(results: Results, figure: Figure) -> None:
     from matplotlib.patches import FancyBboxPatch
-
-    from rollcall.lab.plots import BLUE, ORANGE, PALE, RED, colour_of
 
     scoped = results["two groups"]["values"]
     left, right = figure.subplots(1, 2, width_ratios=(1.2, 1))
@@ -179,24 +173,22 @@ def draw(results: Results, figure: "Figure") -> None:
     left.axis("off")
     left.set_title("A broadcast in each of two groups")
     colours = {"well": colour_of(2), "failed": RED, "hung": RED}
-    for row, arm in enumerate(ARMS):
-        ending = results[arm.name]
-        right.text(0, -row, arm.name, weight="bold", va="bottom")
+    for row, case in enumerate(CASES):
+        ending = results[case.name]
+        right.text(0, -row, case.name, weight="bold", va="bottom")
         said = (ending["verdict"] or {}).get("kind", "nothing to explain")
         right.text(0, -row - 0.08, f"{_in_words(ending)}  ·  {said}", va="top", size=9, color=colours[ending["ended"]])
-    right.set_ylim(-len(ARMS) + 0.3, 0.6)
+    right.set_ylim(-len(CASES) + 0.3, 0.6)
     right.axis("off")
     right.set_title("How it ended  ·  what explain says")
 
 
-WALK = (two_groups, stranger, another_order, members_only)
+CODE_ON_PAGE = (two_groups, stranger, another_order, members_only)
 NEXT = (
-    "`rollcall run -n 4 --hang-after 3 --on-hang stop -m rollcall.lab.experiments.groups --arm 'members only'`:"
+    "`rollcall run -n 4 --hang-after 3 --on-hang stop -m rollcall.lab.experiments.groups --case 'members only'`:"
     " see it hang, and be named",
     "`rollcall lab collectives`: what can be done in a group",
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

@@ -7,17 +7,15 @@ backends its torch has. Then the ranks part and meet again in two other places: 
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 
 import rollcall
-from rollcall.lab.experiment import Claim, Results, Table, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall import World
+from rollcall.lab.experiment import Results, Table, Verdict, always
+from rollcall.lab.plots import PALE, Figure, colour_of
+from rollcall.lab.runner.command import main
 
 QUESTION = "who is here?"
 TRIALS = 1
@@ -25,7 +23,7 @@ LEAST_RANKS = 1
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 
 
-def measure(world: "World", trials: int) -> dict[str, Any]:
+def measure(world: World, trials: int) -> dict[str, Any]:
     """Every rank says who it is, and where the ranks could meet as well."""
     facts = {
         "facts": world.info.model_dump(),
@@ -40,7 +38,7 @@ def list_backends() -> list[str]:
     return [name for name in BACKENDS if dist.is_backend_available(name)]
 
 
-def meet_elsewhere(world: "World") -> dict[str, list[int]]:
+def meet_elsewhere(world: World) -> dict[str, list[int]]:
     """The same world three times: rank 0 chooses a port and a file, and all meet there. An init method is no more."""
     places: list[Any] = [None, None]
     if world.is_first:
@@ -58,7 +56,7 @@ def meet_elsewhere(world: "World") -> dict[str, list[int]]:
     return met
 
 
-def once(world: "World") -> None:
+def once(world: World) -> None:
     """As the walkthrough has it: the display of each rank."""
     world.logger.info(rollcall.world.describe(world.rank, world.size))
     if world.is_first:
@@ -77,13 +75,12 @@ def judge(results: Results) -> Verdict:
         f" this torch has {', '.join(backends)}",
         {"ranks": size, "hosts": hosts, "backends": backends, "met": met, "facts": facts},
         (
-            Claim("every rank knows thirteen facts", all(len(fact) == 13 for fact in facts)),
-            Claim("the ranks are 0 to n-1, each once", [fact["global_rank"] for fact in facts] == list(range(size))),
-            Claim(
-                "each is a process of its own",
-                len({(fact["hostname"], fact["process_id"]) for fact in facts}) == size,
+            always("every rank knows thirteen facts", all(len(fact) == 13 for fact in facts)),
+            always("the ranks are 0 to n-1, each once", [fact["global_rank"] for fact in facts] == list(range(size))),
+            always(
+                "each is a process of its own", len({(fact["hostname"], fact["process_id"]) for fact in facts}) == size
             ),
-            Claim(
+            always(
                 "env://, tcp:// and file:// lead to the same world",
                 all(set(map(tuple, r["met"].values())) == {(rank, size)} for rank, r in enumerate(results)),
             ),
@@ -111,10 +108,8 @@ def judge(results: Results) -> Verdict:
     )
 
 
-def draw(results: Results, figure: "Figure") -> None:
+def draw(results: Results, figure: Figure) -> None:
     from matplotlib.patches import FancyBboxPatch
-
-    from rollcall.lab.plots import PALE, colour_of
 
     facts = [result["facts"] for result in results]
     nodes = sorted({(fact["node_rank"], fact["hostname"]) for fact in facts})
@@ -145,7 +140,7 @@ def draw(results: Results, figure: "Figure") -> None:
     axes.set_title(f"{len(facts)} ranks meet at {first['master_addr']}:{first['master_port']}, over {first['backend']}")
 
 
-WALK = (measure, list_backends, meet_elsewhere)
+CODE_ON_PAGE = (measure, list_backends, meet_elsewhere)
 NEXT = (
     "`rollcall lab hello --virtual-hosts 2 -n 2`: two hosts, so node_rank and local_rank part from the rank",
     "`torchrun --nproc-per-node 3 -m rollcall.lab.experiments.hello`: the same program under another launcher",
@@ -153,6 +148,4 @@ NEXT = (
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

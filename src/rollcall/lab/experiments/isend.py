@@ -8,18 +8,17 @@ Rank 0 sends, rank 1 receives; other ranks only watch.
 """
 
 import time
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, less, median
+from rollcall import World
+from rollcall.lab.experiment import Results, Table, Verdict, always, compared, in_time, usually
+from rollcall.lab.plots import BLUE, GREEN, GREY, RED, Figure
 from rollcall.lab.progress import track
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall.lab.runner.command import main
 
 QUESTION = "what may I touch before wait()?"
 TRIALS = 20
@@ -32,7 +31,7 @@ def work() -> None:
     time.sleep(WORK_S)
 
 
-def receive(world: "World", overlap: bool) -> float:
+def receive(world: World, overlap: bool) -> float:
     """The sender works before it sends, the receiver has work as well: seconds until both are done."""
     tensor = torch.zeros(ELEMENTS, device=world.device)
     world.barrier()
@@ -50,7 +49,7 @@ def receive(world: "World", overlap: bool) -> float:
     return time.monotonic() - began
 
 
-def overwrite(world: "World", value: int, wait_first: bool) -> int:
+def overwrite(world: World, value: int, wait_first: bool) -> int:
     """Rank 0 sends `value` and reuses its tensor, before or after wait(). How many wrong elements has rank 1?"""
     tensor = torch.full((ELEMENTS,), float(value), device=world.device)
     world.barrier()
@@ -69,7 +68,7 @@ def overwrite(world: "World", value: int, wait_first: bool) -> int:
     return 0
 
 
-def read_early(world: "World", value: int) -> tuple[int, int]:
+def read_early(world: World, value: int) -> tuple[int, int]:
     """Rank 1 reads what it receives before wait(), and after. How many elements are wrong each time?"""
     tensor = torch.full((ELEMENTS,), float(value), device=world.device)
     world.barrier()
@@ -84,7 +83,7 @@ def read_early(world: "World", value: int) -> tuple[int, int]:
     return 0, 0
 
 
-def measure(world: "World", trials: int) -> dict[str, Any]:
+def measure(world: World, trials: int) -> dict[str, Any]:
     """Every way in turn, so that they meet the same machine."""
     seen: dict[str, list[Any]] = {
         "recv, then work": [],
@@ -117,7 +116,7 @@ def judge(results: Results) -> Verdict:
     saved = 1 - overlapped / blocking
     return Verdict(
         f"irecv, work, wait() took {in_time(overlapped)} where recv and then work took {in_time(blocking)}"
-        f" ({less(blocking, overlapped)}). A tensor that was overwritten before wait() arrived wrong in"
+        f" ({compared(blocking, overlapped)}). A tensor that was overwritten before wait() arrived wrong in"
         f" {wrong['overwritten early']} of"
         f" {trials} trials ({share['overwritten early']:.0%} of its elements), one that was read before wait() was not"
         f" there yet in {wrong['read early']}; after wait() in {wrong['overwritten after wait']} and"
@@ -131,11 +130,11 @@ def judge(results: Results) -> Verdict:
             "wrong_share": share,
         },
         (
-            Claim("after wait() the sender may write", wrong["overwritten after wait"] == 0),
-            Claim("after wait() the receiver may read", wrong["read after wait"] == 0),
-            Claim("before wait(), overwriting spoils what arrives", wrong["overwritten early"] > 0, is_invariant=False),
-            Claim("before wait(), reading sees old content", wrong["read early"] > 0, is_invariant=False),
-            Claim("work beside the transfer saves time", overlapped < blocking, is_invariant=False),
+            always("after wait() the sender may write", wrong["overwritten after wait"] == 0),
+            always("after wait() the receiver may read", wrong["read after wait"] == 0),
+            usually("before wait(), overwriting spoils what arrives", wrong["overwritten early"] > 0),
+            usually("before wait(), reading sees old content", wrong["read early"] > 0),
+            usually("work beside the transfer saves time", overlapped < blocking),
         ),
         (
             Table(
@@ -147,9 +146,7 @@ def judge(results: Results) -> Verdict:
     )
 
 
-def draw(results: Results, figure: "Figure") -> None:
-    from rollcall.lab.plots import BLUE, GREEN, GREY, RED
-
+def draw(results: Results, figure: Figure) -> None:
     seen = results[1]
     left, right = figure.subplots(1, 2)
     ways = ("recv, then work", "irecv, work, wait")
@@ -181,7 +178,7 @@ def draw(results: Results, figure: "Figure") -> None:
         axes.tick_params(axis="y", length=0)
 
 
-WALK = (receive, overwrite, read_early)
+CODE_ON_PAGE = (receive, overwrite, read_early)
 NEXT = (
     "make `WORK_S` longer than the transfer takes: all of the transfer disappears behind it",
     "`rollcall explain` after a run of yours names buffers that were overwritten, and handles nobody waited for",
@@ -189,6 +186,4 @@ NEXT = (
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

@@ -10,20 +10,19 @@ do. On a CPU that computes itself, communication has to share the cores with it,
 import contextlib
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, less, median
+from rollcall import World
+from rollcall.lab.experiment import Results, Table, Verdict, always, compared, in_time, usually
+from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure
 from rollcall.lab.progress import track
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall.lab.runner.command import main
 
 QUESTION = "why is DDP faster than averaging by hand?"
 TRIALS = 5
@@ -98,7 +97,7 @@ def noting_hook(size: int, events: Events) -> Callable[[Any, Any], Any]:
     return hook
 
 
-def make_ways(world: "World", events: Events) -> dict[str, Callable[[], None]]:
+def make_ways(world: World, events: Events) -> dict[str, Callable[[], None]]:
     """One step in each way, each with a model of its own."""
     value = torch.zeros(1, requires_grad=True, device=world.device)
     plain = Model().to(world.device)
@@ -130,7 +129,7 @@ def make_ways(world: "World", events: Events) -> dict[str, Callable[[], None]]:
     return ways
 
 
-def measure(world: "World", trials: int) -> dict[str, Any]:
+def measure(world: World, trials: int) -> dict[str, Any]:
     """Every way in turn: how long each step took, and what happened in the last one."""
     events: Events = []
     ways = make_ways(world, events)
@@ -159,7 +158,7 @@ def judge(results: Results) -> Verdict:
         f"DDP sends buckets of gradients while backward still computes: a step took {in_time(step[by_hand])} by"
         f" hand and"
         f" {in_time(step[best])} with"
-        f" {best.removeprefix('DDP, ')} ({less(step[by_hand], step[best])}), where the computing alone takes"
+        f" {best.removeprefix('DDP, ')} ({compared(step[by_hand], step[best])}), where the computing alone takes"
         f" {in_time(compute)}; {hidden[best]:.0%} of its communication was hidden behind backward, by hand"
         f" {hidden[by_hand]:.0%}. One bucket for all has to wait for the last gradient ({in_time(step[large])},"
         f" {hidden[large]:.0%} hidden). With no_sync, {MICRO_BATCHES} micro-batches cost {calls[accumulated]}"
@@ -173,11 +172,11 @@ def judge(results: Results) -> Verdict:
             "per_micro_batch_s": step[accumulated] / MICRO_BATCHES,
         },
         (
-            Claim("by hand nothing is hidden", hidden[by_hand] == 0),
-            Claim("with small buckets some of the communication is", hidden[best] > 0, is_invariant=False),
-            Claim("DDP with small buckets is faster than by hand", step[best] < step[by_hand], is_invariant=False),
-            Claim("smaller buckets, more all_reduces", calls[small] >= calls[medium] > calls[large]),
-            Claim("no_sync sends once for all micro-batches", calls[accumulated] == calls[large]),
+            always("by hand nothing is hidden", hidden[by_hand] == 0),
+            usually("with small buckets some of the communication is", hidden[best] > 0),
+            usually("DDP with small buckets is faster than by hand", step[best] < step[by_hand]),
+            always("smaller buckets, more all_reduces", calls[small] >= calls[medium] > calls[large]),
+            always("no_sync sends once for all micro-batches", calls[accumulated] == calls[large]),
         ),
         (
             Table(
@@ -197,9 +196,7 @@ def _hidden(timeline: Events) -> float:
     return sum(max(0.0, min(stop, end) - start) for start, stop in spans) / whole if whole else 0.0
 
 
-def draw(results: Results, figure: "Figure") -> None:
-    from rollcall.lab.plots import BLUE, GREY, ORANGE
-
+def draw(results: Results, figure: Figure) -> None:
     ways = list(results[0]["timeline"])[:4]
     figure.set_size_inches(9, 5)
     axes = figure.add_subplot()
@@ -227,7 +224,7 @@ def draw(results: Results, figure: "Figure") -> None:
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, -0.28), ncols=2)
 
 
-WALK = (Elsewhere, noting_hook, make_ways)
+CODE_ON_PAGE = (Elsewhere, noting_hook, make_ways)
 NEXT = (
     "`rollcall lab overlap -n 2`: less to send, so more of it can hide",
     "let `Elsewhere.backward` compute a matrix product in place of the sleep, with as many ranks as cores",
@@ -235,6 +232,4 @@ NEXT = (
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

@@ -9,19 +9,18 @@ chunks go round (all-gather). Every rank sends 2(n−1)/n of the tensor, however
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from rollcall import World
 from rollcall.lab.bytes_sent import sent_bytes
-from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_bytes, in_time, median
+from rollcall.lab.experiment import Results, Table, Verdict, always, in_bytes, in_time, usually
+from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure, plain_log
 from rollcall.lab.progress import track
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall.lab.runner.command import main
 
 QUESTION = "how does all-reduce work?"
 TRIALS = 7
@@ -77,7 +76,7 @@ def ring_with_the_old_fault(tensor: torch.Tensor, rank: int, size: int) -> None:
         going = coming
 
 
-def compare(world: "World", elements: int) -> dict[str, Any]:
+def compare(world: World, elements: int) -> dict[str, Any]:
     """The ring against the library, on whole numbers, on fractions that add up exactly, and on any fractions."""
     generator = torch.Generator().manual_seed(world.rank)
     whole = torch.randint(-1000, 1000, (elements,), generator=generator)
@@ -106,7 +105,7 @@ def compare(world: "World", elements: int) -> dict[str, Any]:
     return found
 
 
-def time_all(world: "World", trials: int) -> list[dict[str, Any]]:
+def time_all(world: World, trials: int) -> list[dict[str, Any]]:
     """Seconds for naive, ring and library, for every size, on 2, 3 … ranks; the others sit and wait."""
     timed = []
     for ranks in track(range(2, world.size + 1)):
@@ -133,7 +132,7 @@ def time_all(world: "World", trials: int) -> list[dict[str, Any]]:
     return timed
 
 
-def count_bytes(world: "World") -> dict[str, int]:
+def count_bytes(world: World) -> dict[str, int]:
     """What this rank sends for one all-reduce of a megabyte, as the kernel counts it."""
     sent = {}
     for name, way in (("naive", naive_all_reduce), ("ring", ring_all_reduce)):
@@ -148,7 +147,7 @@ def count_bytes(world: "World") -> dict[str, int]:
     return sent
 
 
-def measure(world: "World", trials: int) -> dict[str, Any]:
+def measure(world: World, trials: int) -> dict[str, Any]:
     return {"equal": compare(world, 10_007), "sent": count_bytes(world), "timed": time_all(world, trials)}
 
 
@@ -194,18 +193,15 @@ def judge(results: Results) -> Verdict:
             "ring_over_library": ring / library,
         },
         (
-            Claim("equal bit for bit on whole numbers", all(each["whole"]["bit_equal"] for each in equal)),
-            Claim("equal bit for bit where nothing is rounded", all(each["exact"]["bit_equal"] for each in equal)),
-            Claim("on random floats, no further apart than rounding explains",
+            always("equal bit for bit on whole numbers", all(each["whole"]["bit_equal"] for each in equal)),
+            always("equal bit for bit where nothing is rounded", all(each["exact"]["bit_equal"] for each in equal)),
+            always("on random floats, no further apart than rounding explains",
                   all(each["random"]["within_bound"] for each in equal)),
-            Claim("a ring that adds the wrong buffer is found out",
+            always("a ring that adds the wrong buffer is found out",
                   not any(each["old fault"]["bit_equal"] for each in equal)),
-            Claim(
-                "in a ring of three or more, nobody sends as much as naive's busiest rank",
-                most < 3 or busiest["ring"] < busiest["naive"],
-                is_invariant=False,
-            ),
-            Claim("for the largest tensor on all ranks the ring beats naive", ring < naive, is_invariant=False),
+            usually("in a ring of three or more, nobody sends as much as naive's busiest rank",
+                most < 3 or busiest["ring"] < busiest["naive"]),
+            usually("for the largest tensor on all ranks the ring beats naive", ring < naive),
         ),
         (
             Table(
@@ -221,9 +217,7 @@ def judge(results: Results) -> Verdict:
     )  # fmt: skip
 
 
-def draw(results: Results, figure: "Figure") -> None:
-    from rollcall.lab.plots import BLUE, GREY, ORANGE, plain_log
-
+def draw(results: Results, figure: Figure) -> None:
     times, most = medians(results), len(results)
     left, right = figure.subplots(1, 2)
     for way, colour, marker in (("naive", GREY, "s"), ("ring", BLUE, "o"), ("library", ORANGE, "^")):
@@ -247,7 +241,7 @@ def draw(results: Results, figure: "Figure") -> None:
         axes.legend()
 
 
-WALK = (ring_all_reduce, naive_all_reduce, compare)
+CODE_ON_PAGE = (ring_all_reduce, naive_all_reduce, compare)
 NEXT = (
     "on one host there is no link that could be full: `--virtual-hosts 2 -n 2` is where naive pays for its busy rank",
     "`rollcall lab collectives` counts the bytes: 2(n−1)/n per rank, as here",
@@ -256,6 +250,4 @@ NEXT = (
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

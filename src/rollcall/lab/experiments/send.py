@@ -8,18 +8,17 @@ sender still own its tensor? And when send has returned, has the other side rece
 """
 
 import time
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_bytes, in_time, median
+from rollcall import World
+from rollcall.lab.experiment import Results, Table, Verdict, always, in_bytes, in_time, usually
+from rollcall.lab.plots import GREY, Figure, colour_of, label_ranks
 from rollcall.lab.progress import track
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall.lab.runner.command import main
 
 QUESTION = "what does a blocking send/recv do?"
 TRIALS = 20
@@ -27,7 +26,7 @@ LATE_S = 0.005
 SIZES_BYTES = (4, 4 << 20)
 
 
-def send_one(world: "World") -> dict[str, Any]:
+def send_one(world: World) -> dict[str, Any]:
     """Rank 0 adds one and sends; the others receive, and look at what happened to their tensor."""
     tensor = torch.zeros(1, device=world.device)
     before, place = tensor.item(), tensor.data_ptr()
@@ -50,7 +49,7 @@ def send_one(world: "World") -> dict[str, Any]:
     }
 
 
-def receive_nowhere(world: "World") -> str:
+def receive_nowhere(world: World) -> str:
     """A receiver without memory: torch refuses, since recv only fills what is there."""
     if world.rank == 0:
         return ""
@@ -61,7 +60,7 @@ def receive_nowhere(world: "World") -> str:
     return "it was not refused"
 
 
-def send_to_a_late_one(world: "World", size_bytes: int) -> list[int]:
+def send_to_a_late_one(world: World, size_bytes: int) -> list[int]:
     """Rank 1 comes late to its recv. When does rank 0's send return? (nanoseconds: began, ended)"""
     tensor = torch.zeros(size_bytes // 4, device=world.device)
     world.barrier()
@@ -75,7 +74,7 @@ def send_to_a_late_one(world: "World", size_bytes: int) -> list[int]:
     return [began_ns, time.monotonic_ns()]
 
 
-def measure(world: "World", trials: int) -> dict[str, Any]:
+def measure(world: World, trials: int) -> dict[str, Any]:
     """Both in turn: what comes over, and when a send returns."""
     seen: list[dict[str, Any]] = []
     late: dict[str, list[list[int]]] = {str(size): [] for size in SIZES_BYTES}
@@ -86,7 +85,7 @@ def measure(world: "World", trials: int) -> dict[str, Any]:
     return {"seen": seen, "nowhere": receive_nowhere(world), "late": late}
 
 
-def once(world: "World") -> None:
+def once(world: World) -> None:
     """The walkthrough's program: values before and after, on each rank."""
     seen = send_one(world)
     world.logger.info(f"before: {seen['before']:g}, after: {seen['after']:g}")
@@ -120,16 +119,13 @@ def judge(results: Results) -> Verdict:
         f" of {trials} trials: a returned send says that the tensor may be used again, not that it has arrived",
         numbers,
         (
-            Claim("all ranks end with 1", all_have_one),
-            Claim("recv writes in place: same data_ptr", in_place),
-            Claim("the sender's tensor is its own", is_untouched),
-            Claim("recv returns the sender's rank", all(seen["recv_returned"] == 0 for seen in receivers)),
-            Claim("without memory to write to, recv is refused", all("Error" in r["nowhere"] for r in results[1:])),
-            Claim(
-                "a send has returned before it was received, at times",
-                small["before_recv_ended"] + large["before_recv_ended"] > 0,
-                is_invariant=False,
-            ),
+            always("all ranks end with 1", all_have_one),
+            always("recv writes in place: same data_ptr", in_place),
+            always("the sender's tensor is its own", is_untouched),
+            always("recv returns the sender's rank", all(seen["recv_returned"] == 0 for seen in receivers)),
+            always("without memory to write to, recv is refused", all("Error" in r["nowhere"] for r in results[1:])),
+            usually("a send has returned before it was received, at times",
+                small["before_recv_ended"] + large["before_recv_ended"] > 0),
         ),
         (
             Table(
@@ -145,9 +141,7 @@ def judge(results: Results) -> Verdict:
     )  # fmt: skip
 
 
-def draw(results: Results, figure: "Figure") -> None:
-    from rollcall.lab.plots import GREY, colour_of, label_ranks
-
+def draw(results: Results, figure: Figure) -> None:
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
     for rank, result in enumerate(results):
         seen, colour = result["seen"][-1], colour_of(rank)
@@ -185,7 +179,7 @@ def draw(results: Results, figure: "Figure") -> None:
     right.set_title(f"The receiver comes {in_time(LATE_S)} late (one trial)")
 
 
-WALK = (send_one, receive_nowhere, send_to_a_late_one)
+CODE_ON_PAGE = (send_one, receive_nowhere, send_to_a_late_one)
 NEXT = (
     "`rollcall lab isend`: the same without waiting, and what may be touched meanwhile",
     "`rollcall lab deadlock`: two ranks that both send first",
@@ -193,6 +187,4 @@ NEXT = (
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

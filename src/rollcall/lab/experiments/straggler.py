@@ -9,36 +9,34 @@ have taken without the delay; the run without a delay tells whether that is righ
 
 import time
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from rollcall.lab.experiment import Arm, Claim, Results, Table, Verdict, in_time
+from rollcall import World
+from rollcall.lab.experiment import Case, Results, Table, Verdict, always, in_time, usually
+from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure, colour_of
 from rollcall.lab.progress import track
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall.lab.runner.command import main
 
 QUESTION = "what does one slow rank cost?"
 TRIALS = 40
 COMPUTE_S = 0.004
 DELAYS_MS = (0, 2, 5, 10, 20)
-ARMS = tuple(Arm(f"{delay} ms", f"one rank computes {delay} ms longer") for delay in DELAYS_MS)
+CASES = tuple(Case(f"{delay} ms", f"one rank computes {delay} ms longer") for delay in DELAYS_MS)
 
 
-def step(world: "World", delay_s: float) -> None:
+def step(world: World, delay_s: float) -> None:
     """Compute, then add up what all have computed."""
     is_slow = world.rank == world.size - 1
     time.sleep(COMPUTE_S + (delay_s if is_slow else 0))
     dist.all_reduce(torch.ones(1, device=world.device))
 
 
-def measure(world: "World", arm: str, trials: int) -> dict[str, Any]:
+def measure(world: World, case: str, trials: int) -> dict[str, Any]:
     """So many steps: how many, and seconds per step."""
-    delay_s = int(arm.split()[0]) / 1000
+    delay_s = int(case.split()[0]) / 1000
     dist.all_reduce(torch.ones(1, device=world.device))  # the first one warms up
     world.barrier()
     began = time.monotonic()
@@ -90,16 +88,13 @@ def judge(results: Results) -> Verdict:
             "explain": verdict["kind"] if verdict else None,
         },
         (
-            Claim("the recording names the slow rank", most["slowest"] == slow),
-            Claim("it does so at every delay from 5 ms on", named == large, is_invariant=False),
-            Claim(
+            always("the recording names the slow rank", most["slowest"] == slow),
+            usually("it does so at every delay from 5 ms on", named == large),
+            usually(
                 "the longer the delay, the longer the step",
                 all(told[a]["step_s"] < told[b]["step_s"] for a, b in pairwise(large)),
-                is_invariant=False,
             ),
-            Claim(
-                "what-if comes within a quarter of what a run without the delay took", off < 0.25, is_invariant=False
-            ),
+            usually("what-if comes within a quarter of what a run without the delay took", off < 0.25),
         ),
         (
             Table(
@@ -126,9 +121,7 @@ def judge(results: Results) -> Verdict:
     )
 
 
-def draw(results: Results, figure: "Figure") -> None:
-    from rollcall.lab.plots import BLUE, GREY, ORANGE, colour_of
-
+def draw(results: Results, figure: Figure) -> None:
     told = {delay: explain_arm(results[f"{delay} ms"]) for delay in DELAYS_MS}
     left, right = figure.subplots(1, 2)
     steps = [told[delay]["step_s"] * 1e3 for delay in DELAYS_MS]
@@ -158,7 +151,7 @@ def draw(results: Results, figure: "Figure") -> None:
     right.set_title(f"Who waits, with {DELAYS_MS[-1]} ms: not the slow one")
 
 
-WALK = (step, measure, explain_arm)
+CODE_ON_PAGE = (step, measure, explain_arm)
 NEXT = (
     "`rollcall explain` says the same of any run of yours: who was last, and what the others waited",
     "let another rank be slow in every step, in turn: the cost is the same, and nobody stands out",
@@ -166,6 +159,4 @@ NEXT = (
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)
