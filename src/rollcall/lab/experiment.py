@@ -44,6 +44,11 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
+    """A table of anything that can be printed."""
+    return Table(title, tuple(columns), tuple(tuple(map(str, row)) for row in rows))
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The answer: a sentence, its numbers, and which claims held."""

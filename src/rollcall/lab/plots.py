@@ -41,6 +41,8 @@ _STYLE: Any = {
     "grid.color": PALE,
     "xtick.color": "#444444",
     "ytick.color": "#444444",
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
     "legend.frameon": False,
     "lines.linewidth": 2.0,
 }
@@ -91,4 +93,3 @@ def label_ranks(axes: Axes, ranks: int) -> None:
     """One row per rank, rank 0 on top."""
     axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
     axes.set_ylim(ranks - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)

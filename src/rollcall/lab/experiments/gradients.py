@@ -1,8 +1,8 @@
 """python -m rollcall.lab.experiments.gradients
 
-Which gradient updates the weights, my own or the average? We watch one step in its four phases: forward, backward,
-averaging, update. Then we train for twenty steps in five ways: alone on the whole batch, averaging by hand, with DDP,
-without averaging, and with an averaging that silently does nothing.
+Which gradient updates the weights, my own or the average? We look at one step in its four phases: forward, backward,
+averaging, update. Then we train for twenty steps in five ways: in one process on the whole batch, averaging by hand,
+with DDP, without averaging, and with an averaging that silently does nothing.
 """
 
 import time
@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rollcall import World
-from rollcall.lab.experiment import Results, Table, Verdict, always, in_time
+from rollcall.lab.experiment import Results, Verdict, always, in_time, table
 from rollcall.lab.plots import BLACK, BLUE, GREY, ORANGE, RED, Axes, Figure, colour_of
 from rollcall.lab.progress import track
 from rollcall.lab.runner.command import main
@@ -45,7 +45,7 @@ def make_batch(seed: int, world: World) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def average(model: nn.Module, size: int) -> int:
-    """Add up every gradient over all ranks and divide: how many parameters were averaged?"""
+    """Add up every gradient over all ranks and divide; returns how many parameters were averaged."""
     count = 0
     for parameter in model.parameters():
         if parameter.grad is not None:
@@ -55,8 +55,8 @@ def average(model: nn.Module, size: int) -> int:
     return count
 
 
-def average_with_the_trap(model: nn.Module, size: int) -> int:
-    """The same with the old tutorial's check of the type: no parameter is exactly a Tensor, so it skips them all."""
+def average_with_wrong_type_check(model: nn.Module, size: int) -> int:
+    """The same with a check of the type that old tutorials have: a parameter is no plain Tensor, so all are skipped."""
     count = 0
     for parameter in model.parameters():
         if type(parameter) is torch.Tensor and parameter.grad is not None:
@@ -66,7 +66,7 @@ def average_with_the_trap(model: nn.Module, size: int) -> int:
     return count
 
 
-def nothing(model: nn.Module, size: int) -> int:
+def average_nothing(model: nn.Module, size: int) -> int:
     return 0
 
 
@@ -75,7 +75,7 @@ def weights_of(model: nn.Module) -> torch.Tensor:
 
 
 def spread_of(weights: torch.Tensor) -> float:
-    """How far apart two ranks are at most, in any weight."""
+    """The largest difference between two ranks in any weight."""
     highest, lowest = weights.clone(), weights.clone()
     dist.all_reduce(highest, dist.ReduceOp.MAX)
     dist.all_reduce(lowest, dist.ReduceOp.MIN)
@@ -85,7 +85,7 @@ def spread_of(weights: torch.Tensor) -> float:
 def train(
     model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, size: int, averaging: Callable[[nn.Module, int], int]
 ) -> tuple[list[torch.Tensor], int]:
-    """Twenty steps: the weights after each of them, and how many parameters were averaged per step."""
+    """Twenty steps: the weights after each one, and how many parameters were averaged per step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     after, count = [], 0
     for _ in range(STEPS):
@@ -98,7 +98,7 @@ def train(
     return after, count
 
 
-def watch_one_step(world: World, seed: int) -> dict[str, Any]:
+def look_at_one_step(world: World, seed: int) -> dict[str, Any]:
     """One step, phase by phase: one weight, its gradient, and how long each phase took."""
     model = make_model(seed, world.device)
     inputs, targets = make_batch(seed, world)
@@ -134,20 +134,20 @@ def watch_one_step(world: World, seed: int) -> dict[str, Any]:
 
 
 def measure(world: World, trials: int) -> dict[str, Any]:
-    """Every way with every seed: how far this rank's weights are from those of one process on the whole batch."""
+    """Every way with every seed: the distance of this rank's weights from those of one process on the whole batch."""
     apart: dict[str, list[list[float]]] = {}
     averaged: dict[str, int] = {}
     spread: dict[str, list[float]] = {}
     for seed in track(range(trials)):
         inputs, targets = make_batch(seed, world)
         mine = slice(world.rank * ROWS_PER_RANK, (world.rank + 1) * ROWS_PER_RANK)
-        alone, _ = train(make_model(seed, world.device), inputs, targets, world.size, nothing)
+        alone, _ = train(make_model(seed, world.device), inputs, targets, world.size, average_nothing)
         wrapped = DistributedDataParallel(make_model(seed, world.device))
         ways = {
             "by hand": (make_model(seed, world.device), average),
-            "DDP": (wrapped, nothing),  # it averages during backward
-            "no averaging": (make_model(seed, world.device), nothing),
-            "the trap": (make_model(seed, world.device), average_with_the_trap),
+            "DDP": (wrapped, average_nothing),  # DDP averages during backward
+            "no averaging": (make_model(seed, world.device), average_nothing),
+            "wrong type check": (make_model(seed, world.device), average_with_wrong_type_check),
         }
         for name, (model, averaging) in ways.items():
             after, count = train(model, inputs[mine], targets[mine], world.size, averaging)
@@ -155,7 +155,7 @@ def measure(world: World, trials: int) -> dict[str, Any]:
             distances = [float((one - other).abs().max()) for one, other in zip(after, alone, strict=True)]
             apart.setdefault(name, []).append(distances)
             spread.setdefault(name, []).append(spread_of(after[-1]))
-    return {"apart": apart, "averaged": averaged, "spread": spread, "step": watch_one_step(world, 0)}
+    return {"apart": apart, "averaged": averaged, "spread": spread, "step": look_at_one_step(world, 0)}
 
 
 def judge(results: Results) -> Verdict:
@@ -168,18 +168,16 @@ def judge(results: Results) -> Verdict:
     unmoved = all(len(set(step["weight"][:4])) == 1 for step in steps)
     alike = len({step["gradient"][3] for step in steps}) == 1
     own = {step["gradient"][2] for step in steps}
-    took = [median([step["took_s"][place] for step in steps]) for place in range(4)]
+    took = [median(step["took_s"][place] for step in steps) for place in range(4)]
+    skipped = results[0]["averaged"]["wrong type check"]
     return Verdict(
-        f"{'the average' if by_average < by_own else 'its own'}: the update moved the weights by the rate times the"
-        f" averaged gradient, off by {by_average:.1g} (by its own it would be off by {by_own:.1g}); backward and"
-        f" averaging"
-        f" {'moved them not at all' if unmoved else 'MOVED THEM, TOO'}. After {STEPS} steps the weights differ"
-        f" from those"
-        f" of one process on the whole batch by {apart['by hand']:.1g} by hand and by {apart['DDP']:.1g} with"
-        f" DDP; without"
-        f" averaging by {apart['no averaging']:.2g}, and the ranks have drifted {spread['no averaging']:.2g} apart. The"
-        f" trap averaged {results[0]['averaged']['the trap']} of 4 parameters, said nothing, and its ranks are"
-        f" {spread['the trap']:.2g} apart",
+        f"{'the average' if by_average < by_own else 'my own'}: the update moved the weights by the learning rate times"
+        f" the averaged gradient, with an error of {by_average:.1g} (for the own gradient it is {by_own:.1g}); backward"
+        f" and averaging {'did not change them' if unmoved else 'CHANGED THEM, TOO'}. After {STEPS} steps the weights"
+        f" differ from those of one process on the whole batch by {apart['by hand']:.1g} with averaging by hand and by"
+        f" {apart['DDP']:.1g} with DDP. Without averaging they differ by {apart['no averaging']:.2g}, and the ranks by"
+        f" {spread['no averaging']:.2g} from each other. With the wrong type check {skipped} of 4 parameters were"
+        f" averaged, without any error, and the ranks differ by {spread['wrong type check']:.2g}",
         {
             "apart": apart,
             "spread": spread,
@@ -192,20 +190,22 @@ def judge(results: Results) -> Verdict:
             always(f"by hand, within {TOLERANCE:g} of one process", apart["by hand"] <= TOLERANCE),
             always(f"DDP, within {TOLERANCE:g} of one process", apart["DDP"] <= TOLERANCE),
             always("with averaging all ranks have the same weights", spread["by hand"] == spread["DDP"] == 0),
-            always("the weights move in the update alone", unmoved),
-            always("before averaging each rank has its own gradient, after it all have one", alike and len(own) > 1),
+            always("the weights change in the update alone", unmoved),
+            always(
+                "before averaging every rank has its own gradient, after it all have the same", alike and len(own) > 1
+            ),
             always("the update uses the average", by_average <= TOLERANCE < by_own),
             always("without averaging the ranks drift apart", spread["no averaging"] > 1000 * TOLERANCE),
             always(
-                "the trap averages nothing",
-                results[0]["averaged"]["the trap"] == 0 and spread["the trap"] == spread["no averaging"],
+                "the wrong type check averages nothing",
+                skipped == 0 and spread["wrong type check"] == spread["no averaging"],
             ),
         ),
         (
-            Table(
+            table(
                 "One weight and its gradient on rank 0 and rank 1, phase by phase",
                 ("after", "took", "gradient, rank 0", "gradient, rank 1", "weight, rank 0", "weight, rank 1"),
-                tuple(
+                (
                     (
                         phase,
                         in_time(took[place - 1]) if place else "—",
@@ -218,17 +218,12 @@ def judge(results: Results) -> Verdict:
                     for place, phase in enumerate(PHASES)
                 ),
             ),
-            Table(
-                f"Weights after {STEPS} steps",
+            table(
+                f"Difference of weights after {STEPS} steps",
                 ("way", "from one process on the whole batch", "between ranks", "parameters averaged per step"),
-                tuple(
-                    (
-                        way,
-                        f"{apart[way]:.2g}",
-                        f"{spread[way]:.2g}",
-                        "4, in backward" if way == "DDP" else str(results[0]["averaged"][way]),
-                    )
-                    for way in ways
+                (
+                    (way, f"{apart[way]:.2g}", f"{spread[way]:.2g}", "4, in backward" if way == "DDP" else averaged)
+                    for way, averaged in results[0]["averaged"].items()
                 ),
             ),
         ),
@@ -244,8 +239,13 @@ def draw(results: Results, figure: Figure) -> None:
 
 def _draw_drift(results: Results, axes: Axes) -> None:
     floor = 1e-9
-    styles = (("no averaging", RED, "-"), ("the trap", GREY, ":"), ("by hand", BLUE, "-"), ("DDP", ORANGE, "--"))
-    for way, colour, line in styles:
+    styles = {
+        "no averaging": (RED, "-"),
+        "wrong type check": (GREY, ":"),
+        "by hand": (BLUE, "-"),
+        "DDP": (ORANGE, "--"),
+    }
+    for way, (colour, line) in styles.items():
         by_step = [max(r["apart"][way][0][step] for r in results) for step in range(STEPS)]
         axes.plot(range(1, STEPS + 1), [max(value, floor) for value in by_step], line, color=colour, label=way)
     axes.axhline(TOLERANCE, color=GREY, lw=0.8)
@@ -276,10 +276,10 @@ def _draw_phases(results: Results, above: Axes, below: Axes) -> None:
         axes.grid(axis="y")
 
 
-CODE_ON_PAGE = (average, train, watch_one_step, average_with_the_trap)
+CODE_ON_PAGE = (average, train, look_at_one_step, average_with_wrong_type_check)
 NEXT = (
-    "`rollcall lab overlap`: DDP gives the same weights as averaging by hand; here is what it does better",
-    "give the ranks batches of different sizes: is the average of averages still the whole batch's gradient?",
+    "`rollcall lab overlap`: DDP gives the same weights as averaging by hand; why is it faster?",
+    "give the ranks batches of different sizes: is the average of averages still the gradient of the whole batch?",
     "`rollcall lab gradients -n 8 --trials 10`",
 )
 
