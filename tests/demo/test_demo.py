@@ -9,7 +9,7 @@ import pytest
 
 
 def test_the_demo_runs_its_steps(tmp_path: Path) -> None:
-    """Ranks print who they are, a barrier orders, training ends with equal weights, deadlocks are named, two hosts talk."""
+    """Ranks print who they are, a barrier orders, training gives equal weights, deadlocks are named, two hosts talk."""
     pytest.importorskip("sklearn", reason="the demo's training needs scikit-learn: pip install 'rollcall[demo]'")
     ran = subprocess.run(
         [sys.executable, "-m", "rollcall", "demo"],
