@@ -97,7 +97,7 @@ def test_several_hosts(rollcall: Runner) -> None:
         ({"dtype": "float8"}, "float8 is not a dtype that can be measured"),
         ({"sizes": "8-"}, "'' is not a size"),
         ({"place": "beside"}, "--place beside is not known"),
-        ({"ranks": "1"}, "one rank cannot communicate"),
+        ({"ranks": "1"}, "a benchmark needs 2 ranks or more"),
         ({"compare": Path("none.json")}, "cannot read none.json"),
         ({"max_time": 0.0}, "--max-time is in seconds above 0"),
         ({"link": "1gbit"}, "--link is for several hosts"),

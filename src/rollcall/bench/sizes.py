@@ -14,7 +14,7 @@ def parse(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     size_bytes = int(found[1]) * _UNITS[found[2].upper()] if found else 0
     if not size_bytes:
-        raise UsageError(f"{text!r} is not a size: use a number of bytes from 1, such as 8, 512K, 64M or 1G")
+        raise UsageError(f"--sizes: {text!r} is not a size; use a number of bytes from 1, such as 8, 512K, 64M or 1G")
     return size_bytes
 
 

@@ -28,7 +28,7 @@ def bench(
         typer.Argument(
             help="all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, send_one_way, send_two_way,"
             " barrier. Default: all.",
-            metavar="[OP]...",
+            metavar="OP",
         ),
     ] = None,
     ranks: Annotated[str, typer.Option("-n", "--ranks", help="Ranks per host. Default: 2; 1 on several hosts.")] = "",
@@ -146,7 +146,7 @@ def _run(wanted: "Settings", place: host_options.Place, **reach: Any) -> "Result
         cwd=os.getcwd(),
     )
     if plan.world_size < 2:
-        raise UsageError("one rank cannot communicate: use -n 2 or more, or more hosts")
+        raise UsageError("a benchmark needs 2 ranks or more: use -n 2, or more hosts")
     check(plan)
     if code := run(plan):
         raise typer.Exit(code)

@@ -81,7 +81,7 @@ def lab(
 
       rollcall lab all
 
-      rollcall lab barrier --nnodes=2 --node_rank=0 --master_addr=10.0.0.1 --nproc_per_node=2   (and 1 on the other)
+      rollcall lab barrier --nnodes=2 --node_rank=0 --master_addr=alpha   (on the other host --node_rank=1)
     """
     from rollcall.initialization import environment
     from rollcall.lab.experiment import Experiment, Settings, check_name, load
