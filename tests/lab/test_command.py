@@ -24,15 +24,14 @@ from rollcall.lab import NAMES
 from rollcall.lab.experiment import Results, Settings, Verdict, always, load
 from rollcall.lab.runner import in_world, perform, worlds
 from rollcall.report import logs
-from tests.rollcall_command import Runner
 
 
-def test_the_lab_lists_its_experiments(rollcall: Runner) -> None:
+def test_the_lab_lists_its_experiments(capsys: pytest.CaptureFixture[str]) -> None:
     """Sixteen, each with the question that it answers."""
-    shown = rollcall("lab")
-    assert shown.code == 0
-    assert all(name in shown.out for name in NAMES)
-    assert "does order hold without a barrier?" in shown.out
+    app(["lab"], standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in NAMES)
+    assert "does order hold without a barrier?" in printed
 
 
 def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,10 +208,18 @@ def test_in_a_recorded_run_the_picture_is_in_its_folder(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lab.json", "pictures"]
 
 
-def test_one_case_runs_under_rollcall_run_and_is_explained(rollcall: Runner) -> None:
-    """A deadlock of the lab hangs, is ended, and explained with its line."""
-    words = ["-m", "rollcall.lab.experiments.deadlock", "--case", "recv recv"]
-    ran = rollcall("run", "-n", "2", "--hang-after", "1", "--on-hang", "stop", "--grace", "1", *words)
-    assert ran.code == 124
-    assert "p2p-deadlock" in ran.err
-    assert "deadlock.py" in ran.err
+def test_one_case_runs_on_ranks_that_are_already_started() -> None:
+    """`rollcall run -m rollcall.lab.experiments.deadlock --case NAME`: each rank logs its value."""
+
+    def run(rank: int) -> int:
+        return in_world.run(load("deadlock"), Settings(2, 1), rank, "recv recv, fixed", None, False)
+
+    answers = worlds.start_server().call(run, 2, capture=True)
+    assert [answer.value for answer in answers] == [0, 0]
+    assert "rank 0: recv recv, fixed: 1.0" in answers[0].output
+
+
+def test_an_unknown_case_is_refused_with_the_known_ones() -> None:
+    """So that the right one can be copied."""
+    with pytest.raises(UsageError, match="deadlock has no case 'send recv': it has 'recv recv', 'ring of receives'"):
+        load("deadlock").case("send recv")
