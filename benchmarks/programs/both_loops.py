@@ -13,11 +13,10 @@ import torch.distributed as dist
 import rollcall
 from rollcall.bench import ops, timed_loop
 
-# Calls of each turn, and turns in a round. A turn is short: what this machine does beside us changes within a
-# second, and must hit both loops alike.
+# Calls per turn, and turns per round. A turn is short, so that disturbances of the machine affect both loops.
 SIZES = {8: (20, 30), 64 << 20: (2, 2)}
 
-# Each rank stays on a core: where the scheduler puts gloo's threads makes more of a difference than the loops.
+# Each rank is pinned to a core: the placement of gloo's threads would matter more than the loops.
 CORES = sorted(os.sched_getaffinity(0))
 os.sched_setaffinity(0, {CORES[int(os.environ["LOCAL_RANK"]) % len(CORES)]})
 
@@ -32,19 +31,19 @@ def main(rounds: int) -> None:
             for _ in range(3):
                 trial.call()
             quads = [_quad(world, trial, input, times) for _ in range(rounds * turns)]
-            # Means, not medians: a wake-up takes one time or twice that, and the median jumps between the two.
+            # Means: the time of a wake-up has two typical values, and a median jumps between them.
             found[size] = {"bare_s": fmean(bare for bare, _ in quads), "bench_s": fmean(bench for _, bench in quads)}
         if world.is_first:
             Path(os.environ["ROLLCALL_BENCH"], "loops.json").write_text(json.dumps(found))
 
 
 def _quad(world, trial, input, times) -> tuple[float, float]:
-    """Bare, bench, bench, bare: what grows or shrinks steadily meanwhile is the same for both."""
+    """Bare, bench, bench, bare: a steady change of speed affects both alike."""
     taken = {_bare: 0.0, _bench: 0.0}
     for measure in (_bare, _bench, _bench, _bare):
         trial.fill()
         world.barrier()
-        trial.call()  # after the barrier and the filling, the first one is not like the others
+        trial.call()  # the first call after the barrier takes longer
         taken[measure] += measure(trial, input, times) / 2
     return taken[_bare], taken[_bench]
 
