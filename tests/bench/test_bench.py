@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollcall.bench import mpi
-from rollcall.bench.results import Results, read
+from rollcall.bench.results import BenchResults, read
 from rollcall.cli.bench import bench
 from rollcall.errors import UsageError
 from tests.rollcall_command import Result, Runner
@@ -126,4 +126,4 @@ def test_without_open_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     """Without mpirun, one line says what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     facts = {"settings": {}, "ranks": 2, "hosts": [], "backend": "gloo", "device": "cpu", "versions": {}, "seconds": 1}
-    assert "install openmpi-bin" in mpi.measure(Results.model_validate(facts)).missing
+    assert "install openmpi-bin" in mpi.measure(BenchResults.model_validate(facts)).missing

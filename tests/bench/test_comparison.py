@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from rollcall.bench.comparison import compare
-from rollcall.bench.results import Results, Row, read
-from rollcall.bench.settings import Settings
+from rollcall.bench.results import BenchResults, Row, read
+from rollcall.bench.settings import BenchSettings
 from rollcall.bench.sizes import in_words, parse, parse_list, steps_of_four
 from rollcall.errors import UsageError
 
@@ -19,10 +19,10 @@ def _row(*rounds_s: float, op: str = "all_reduce", size_bytes: int = 8) -> Row:
     )  # fmt: skip
 
 
-def _results(*rows: Row, backend: str = "gloo") -> Results:
-    return Results(
-        settings=Settings(), ranks=2, hosts=("a", "a"), backend=backend, device="cpu", versions={"torch": "2.13.0"},
-        seconds=1, rows=rows,
+def _results(*rows: Row, backend: str = "gloo") -> BenchResults:
+    return BenchResults(
+        settings=BenchSettings(), ranks=2, hosts=("a", "a"), backend=backend, device="cpu", seconds=1, rows=rows,
+        versions={"torch": "2.13.0"},
     )  # fmt: skip
 
 

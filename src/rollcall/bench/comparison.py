@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median, pstdev
 from typing import Literal
 
-from rollcall.bench.results import Results, Row
+from rollcall.bench.results import BenchResults, Row
 from rollcall.bench.sizes import in_words
 from rollcall.errors import UsageError
 
@@ -55,7 +55,7 @@ class Comparison:
         return "; ".join(parts) or f"no difference beyond noise in {count} measurements"
 
 
-def compare(then: Results, now: Results) -> Comparison:
+def compare(then: BenchResults, now: BenchResults) -> Comparison:
     before = {row.key: row for row in then.rows}
     pairs = [(before[row.key], row) for row in now.rows if row.key in before]
     if not pairs:
@@ -80,7 +80,7 @@ def _spread(row: Row) -> float:
     return pstdev(row.rounds_s) / median(row.rounds_s)
 
 
-def _other_differences(then: Results, now: Results) -> list[str]:
+def _other_differences(then: BenchResults, now: BenchResults) -> list[str]:
     facts = {
         "ranks": (then.ranks, now.ranks),
         "hosts": (len(set(then.hosts)), len(set(now.hosts))),

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from rollcall.bench.results import Mpi, MpiRow, Results
+from rollcall.bench.results import BenchResults, Mpi, MpiRow
 
 _SOURCE = Path(__file__).with_name("mpi_ops.c")
 _COMPILE_S = 60.0
@@ -17,7 +17,7 @@ _INSTALL = "install openmpi-bin and libopenmpi-dev to compare with its times"
 _MOST_BYTES = 1 << 30  # MPI counts in ints
 
 
-def measure(results: Results) -> Mpi:
+def measure(results: BenchResults) -> Mpi:
     """Each op at each size that was measured, in about a third of the time."""
     for command in ("mpirun", "mpicc"):
         if shutil.which(command) is None:
@@ -36,7 +36,7 @@ def measure(results: Results) -> Mpi:
         return _run([str(program), f"{each_s:g}", *words], results.ranks, results.settings.max_time_s)
 
 
-def _wanted(results: Results) -> dict[str, list[int]]:
+def _wanted(results: BenchResults) -> dict[str, list[int]]:
     wanted: dict[str, dict[int, None]] = {}
     for row in results.rows:
         if row.size_bytes <= _MOST_BYTES:

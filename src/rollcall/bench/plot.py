@@ -5,14 +5,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rollcall.bench.results import Results
+from rollcall.bench.results import BenchResults
 from rollcall.errors import UsageError
 from rollcall.lab.plots import colour_of
 
 _MARKS = "osD^vPX*"
 
 
-def draw(results: Results, path: Path) -> None:
+def draw(results: BenchResults, path: Path) -> None:
     os.environ.setdefault("MPLBACKEND", "Agg")
     try:
         import matplotlib.pyplot as plt

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 import rollcall
 from rollcall.bench import ops, pairs, sizes, timed_loop
-from rollcall.bench.results import FILE, Results, Row
-from rollcall.bench.settings import Placement, Settings
+from rollcall.bench.results import FILE, BenchResults, Row
+from rollcall.bench.settings import BenchSettings, Placement
 from rollcall.world import World
 
 ROUNDS = 5
@@ -48,7 +48,7 @@ class _Case:
 class Bench:
     """The benchmark on one rank."""
 
-    def __init__(self, world: World, settings: Settings) -> None:
+    def __init__(self, world: World, settings: BenchSettings) -> None:
         self._world, self._settings = world, settings
         self._device = world.device
         self._synchronize = timed_loop.synchronizer(world.device)
@@ -70,7 +70,7 @@ class Bench:
             free = psutil.virtual_memory().available
         return timed_loop.min_over_ranks(free * _MEMORY_SHARE / local / _BUFFERS, self._device)
 
-    def measure(self) -> Results:
+    def measure(self) -> BenchResults:
         parts = [(op, dtype) for op in self._settings.ops for dtype in self._dtypes(op)]
         rows: list[Row] = []
         for number, (op, dtype) in enumerate(parts):
@@ -80,7 +80,7 @@ class Bench:
             if self._world.is_first and found:
                 print(f"{op} {dtype}: up to {sizes.in_words(found[-1].size_bytes)}", file=sys.stderr, flush=True)
         hosts = self._hosts()
-        return Results(
+        return BenchResults(
             settings=self._settings,
             ranks=self._world.size,
             hosts=hosts,
@@ -206,7 +206,7 @@ def _span(of: list[int]) -> str:
 
 
 def main() -> None:
-    settings = Settings.model_validate_json(sys.argv[1])
+    settings = BenchSettings.model_validate_json(sys.argv[1])
     with rollcall.init(backend=settings.backend) as world:
         results = Bench(world, settings).measure()
         if world.is_first:

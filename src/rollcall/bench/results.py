@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rollcall.bench.settings import Placement, Settings
+from rollcall.bench.settings import BenchSettings, Placement
 from rollcall.errors import UsageError
 
 FORMAT = 1
@@ -64,9 +64,9 @@ class Mpi(_Frozen):
     missing: str = ""
 
 
-class Results(_Frozen):
+class BenchResults(_Frozen):
     format: int = FORMAT
-    settings: Settings
+    settings: BenchSettings
     ranks: int
     hosts: tuple[str, ...]  # by rank
     backend: str
@@ -79,9 +79,9 @@ class Results(_Frozen):
     mpi: Mpi | None = None
 
 
-def read(path: Path) -> Results:
+def read(path: Path) -> BenchResults:
     try:
-        results = Results.model_validate_json(path.read_bytes())
+        results = BenchResults.model_validate_json(path.read_bytes())
     except OSError as error:
         raise UsageError(f"cannot read {path} ({error.strerror}): name a file of `rollcall bench --json`") from error
     except ValidationError as error:
@@ -106,7 +106,7 @@ def write(path: Path, text: str) -> None:
         raise UsageError(f"cannot write {path} ({error.strerror}): choose another file") from error
 
 
-def to_csv(results: Results) -> str:
+def to_csv(results: BenchResults) -> str:
     out = io.StringIO()
     names = [name for name in Row.model_fields if name != "rounds_s"]
     writer = csv.DictWriter(out, ["ranks", "backend", *names], lineterminator="\n")

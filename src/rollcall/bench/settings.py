@@ -23,7 +23,7 @@ Placement = Literal["out", "in"]
 PLACES: dict[str, tuple[Placement, ...]] = {"both": ("out", "in"), "out": ("out",), "in": ("in",)}
 
 
-class Settings(BaseModel):
+class BenchSettings(BaseModel):
     """The options of one benchmark."""
 
     model_config = ConfigDict(frozen=True)

@@ -9,13 +9,13 @@ from rich.table import Table
 
 from rollcall.bench import sizes
 from rollcall.bench.comparison import Comparison, Difference
-from rollcall.bench.results import MpiRow, Pair, Results, Row
+from rollcall.bench.results import BenchResults, MpiRow, Pair, Row
 from rollcall.bench.settings import Placement
 
 _MOST_HOSTS_IN_MATRIX = 16
 
 
-def show(results: Results, comparison: Comparison | None) -> None:
+def show(results: BenchResults, comparison: Comparison | None) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:  # a pipe has no width: with a large one, lines are not broken there
         console = Console(highlight=False, width=200)
@@ -130,7 +130,7 @@ def _matrix(pairs: Iterable[Pair]) -> Table:
     return table
 
 
-def _remarks(results: Results) -> list[str]:
+def _remarks(results: BenchResults) -> list[str]:
     remarks = [f"left out: {each}" for each in results.left_out]
     if results.mpi is not None and results.mpi.missing:
         remarks.append(f"Open MPI: {results.mpi.missing}")

@@ -11,8 +11,8 @@ from rollcall.errors import UsageError
 from rollcall.protocol.plan import Plan, Program, Show, check
 
 if TYPE_CHECKING:
-    from rollcall.bench.results import Results
-    from rollcall.bench.settings import Settings
+    from rollcall.bench.results import BenchResults
+    from rollcall.bench.settings import BenchSettings
 
 _HOSTS = "Hosts"
 _OUT = "Output"
@@ -81,7 +81,7 @@ def bench(
         raise UsageError(f"--place {place} is not known: use out, in or both")
     if max_time <= 0 or warmup < 0 or iterations < 1:
         raise UsageError("--max-time is in seconds above 0, --warmup a number from 0, --iterations a number from 1")
-    wanted = settings.Settings(
+    wanted = settings.BenchSettings(
         ops=settings.check_names("an op", ops or [], settings.OPS),
         sizes_bytes=parsing.parse_list(sizes),
         dtypes=settings.check_names("a dtype", [name.strip() for name in dtype.split(",")], settings.DTYPES),
@@ -130,7 +130,7 @@ def _check_writable(path: Path | None) -> None:
         raise UsageError(f"cannot write {path}: choose a file in a folder that exists and can be written")
 
 
-def _run(wanted: "Settings", place: host_options.Place, **reach: Any) -> "Results":
+def _run(wanted: "BenchSettings", place: host_options.Place, **reach: Any) -> "BenchResults":
     """Start the ranks as `rollcall run` does, and read what they measured."""
     from rollcall.bench import results
     from rollcall.coordinator.early_agent import run

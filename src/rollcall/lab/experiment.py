@@ -38,15 +38,15 @@ def usually(text: str, holds: bool) -> Claim:
 
 
 @dataclass(frozen=True)
-class Table:
+class VerdictTable:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
-def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> VerdictTable:
     """A table of anything that can be printed."""
-    return Table(title, tuple(columns), tuple(tuple(map(str, row)) for row in rows))
+    return VerdictTable(title, tuple(columns), tuple(tuple(map(str, row)) for row in rows))
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Verdict:
     sentence: str
     numbers: dict[str, Any]
     claims: tuple[Claim, ...]
-    tables: tuple[Table, ...] = ()
+    tables: tuple[VerdictTable, ...] = ()
 
     @property
     def violations(self) -> tuple[str, ...]:

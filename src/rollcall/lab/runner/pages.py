@@ -20,7 +20,7 @@ import psutil
 
 from rollcall.errors import UsageError, say
 from rollcall.lab import NAMES, plots
-from rollcall.lab.experiment import Claim, Experiment, Results, Settings, Table, load, plural, question_of
+from rollcall.lab.experiment import Claim, Experiment, Results, Settings, VerdictTable, load, plural, question_of
 from rollcall.lab.runner import perform, worlds
 
 FOLDER = Path("docs/lab")
@@ -106,7 +106,7 @@ def _claim(claim: Claim) -> str:
     return f"- {'✓' if claim.holds else '✗' if claim.is_invariant else '–'} {claim.text}"
 
 
-def _table(table: Table) -> str:
+def _table(table: VerdictTable) -> str:
     def row(cells: tuple[str, ...]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

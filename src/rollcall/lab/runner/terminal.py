@@ -9,10 +9,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table as RichTable
+from rich.table import Table
 
 from rollcall.lab import NAMES
-from rollcall.lab.experiment import Experiment, Settings, Table, Verdict, plural, question_of
+from rollcall.lab.experiment import Experiment, Settings, Verdict, VerdictTable, plural, question_of
 
 
 def list_experiments(as_json: bool) -> None:
@@ -21,7 +21,7 @@ def list_experiments(as_json: bool) -> None:
         print(json.dumps([{"name": name, "question": question} for name, question in questions.items()], indent=2))
         return
     console = _console()
-    table = RichTable("experiment", "question", box=None, pad_edge=False, header_style="bold")
+    table = Table("experiment", "question", box=None, pad_edge=False)
     for name, question in questions.items():
         table.add_row(f"[bold]{name}[/]", escape(question))
     console.print(table)
@@ -68,9 +68,8 @@ def print_sentence(verdict: Verdict) -> None:
         console.print(f"  {mark} {escape(claim.text)}{remark}")
 
 
-def _table(table: Table) -> RichTable:
-    style = {"title_justify": "left", "title_style": "", "box": None, "pad_edge": False, "header_style": "bold"}
-    drawn = RichTable(*table.columns, title=table.title, **style)  # type: ignore[arg-type]
+def _table(table: VerdictTable) -> Table:
+    drawn = Table(*table.columns, title=table.title, title_justify="left", title_style="", box=None, pad_edge=False)
     for row in table.rows:
         drawn.add_row(*map(escape, row))
     return drawn
