@@ -16,6 +16,7 @@ import typer
 from rollcall.errors import RollcallError, UsageError, say
 
 _LARGEST_IN_ALL = "64MB"  # of bandwidth in `rollcall lab all`
+_OF_ALL = "-n, --trials, --backend, --virtual-hosts, --json and --no-picture"
 _BY_HAND = "Run it once, node by node, with the flags of torch.distributed.launch"
 
 
@@ -117,18 +118,14 @@ def lab(
         raise UsageError(f"--virtual-hosts {virtual_hosts} is not possible: use 1 or more")
     if name == "all":
         if flags or case or options:
-            raise UsageError(
-                "rollcall lab all takes -n, --trials, --backend, --virtual-hosts, --json and --no-picture:"
-                " leave the other options out"
-            )
+            raise UsageError(f"rollcall lab all takes {_OF_ALL}: leave the other options out")
         worlds.start_server()
         raise typer.Exit(perform.all_of_them(settings_for, json))
     check_name(name)
     place = environment.find_place(os.environ)
     if place.launcher != "alone":
-        if flags or virtual_hosts is not None or ranks not in (None, place.world_size):
-            option = f"--{next(iter(flags))}" if flags else "--virtual-hosts" if virtual_hosts is not None else "-n"
-            raise UsageError(f"{place.launcher} has already started the ranks: leave {option} out")
+        refused = [*flags, *_given(virtual_hosts=virtual_hosts, n=None if ranks == place.world_size else ranks)]
+        _refuse(refused, f"the ranks are already started ({place.launcher})")
         experiment = load(name)
         settings = replace(settings_for(experiment), ranks=place.world_size)
         raise typer.Exit(in_world.run(experiment, settings, place.rank, case, results, recorded))
@@ -136,18 +133,24 @@ def lab(
         worlds.start_server([name])  # its import of torch overlaps with ours
     experiment = load(name)
     if flags or run_with_no_barrier:
-        from rollcall.lab.runner import by_hand
+        from rollcall.lab.runner import by_hand  # here, since other commands start faster without it
         from rollcall.lab.runner.node import Node
 
-        if virtual_hosts is not None or json:
-            flag, option = next(iter(flags), "run_with_no_barrier"), "--json" if json else "--virtual-hosts"
-            raise UsageError(f"with --{flag} the experiment runs once and only logs: leave {option} out")
+        flag = next(iter(flags), "run_with_no_barrier")
+        refused = list(_given(virtual_hosts=virtual_hosts, json=json or None))
+        _refuse(refused, f"with --{flag} the experiment runs once and only logs")
         raise typer.Exit(by_hand.run(experiment, Node.of(flags, ranks, backend), case, options))
     if case is not None:
         raise UsageError(
             f"--case needs ranks that are already started: rollcall run -n 2 -m {experiment.module} --case '{case}'"
         )
     raise typer.Exit(perform.one(experiment, settings_for(experiment)))
+
+
+def _refuse(options: list[str], reason: str) -> None:
+    if options:
+        option = "-n" if options[0] == "n" else f"--{options[0].replace('virtual_hosts', 'virtual-hosts')}"
+        raise UsageError(f"{reason}: leave {option} out")
 
 
 def _given(**options: Any) -> dict[str, Any]:
