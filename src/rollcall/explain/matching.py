@@ -61,6 +61,19 @@ class Calls:
         return np.asarray(self.sizes >= members[self.groups])
 
     @cached_property
+    def numbers(self) -> NDArray[np.intp]:
+        """Of each of `rows`: the number of its call."""
+        return np.repeat(np.arange(len(self)), self.sizes)
+
+    @cached_property
+    def last_rows(self) -> NDArray[np.intp]:
+        """Per call: the row of the last to arrive."""
+        arrived_ns = self.table.entered_ns[self.rows]
+        places = np.flatnonzero(arrived_ns == np.repeat(self.most(self.table.entered_ns), self.sizes))
+        first = np.flatnonzero(np.diff(self.numbers[places], prepend=-1))
+        return self.rows[places[first]]
+
+    @cached_property
     def by_time(self) -> NDArray[np.intp]:
         return np.argsort(self.least(self.table.entered_ns), kind="stable")
 

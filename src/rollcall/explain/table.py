@@ -31,6 +31,14 @@ class Site:
         return f"{Path(self.file).name}:{self.line}"
 
 
+def site_in_words(site: Site | None) -> str:
+    """`train.py:7 in step`; a function's name can be of any length."""
+    return f"{site} in {site.function}"[:_MOST_TEXT] if site else ""
+
+
+_MOST_TEXT = 160
+
+
 @dataclass(frozen=True)
 class Group:
     name: str

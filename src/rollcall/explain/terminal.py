@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rollcall.errors import UsageError
-from rollcall.explain.finding import ranks
+from rollcall.explain.findings import ranks
 from rollcall.explain.verdict import Explanation, explain, in_words, to_json
 
 
@@ -47,23 +47,23 @@ _FEW = 6  # lines of a table, names in a sentence: who wants all of them takes -
 
 
 def _show_waits(console: Console, explanation: Explanation) -> None:
-    counted = explanation.waits
-    if not counted.calls:
+    waits = explanation.waits
+    if not waits.calls:
         return
     table = _table("rank", "last in", "made others wait", "waited itself", "of the run", "run without its delays")
-    worst_first = sorted(counted.caused_s, key=lambda rank: -counted.caused_s[rank])
+    worst_first = sorted(explanation.run.ranks, key=lambda rank: -waits.caused_s[rank])
     for rank in sorted(worst_first[:_MOST_RANKS]):
         table.add_row(
             str(rank),
-            f"{counted.last[rank]} of {counted.calls} calls",
-            f"{counted.caused_s[rank]:.3f} s",
-            f"{counted.suffered_s[rank]:.3f} s",
-            f"{counted.share(counted.suffered_s[rank]):.0%}",
-            f"{counted.saved(rank):.0%} shorter",
+            f"{waits.last_in[rank]} of {waits.calls} calls",
+            f"{waits.caused_s[rank]:.3f} s",
+            f"{waits.suffered_s[rank]:.3f} s",
+            f"{waits.share(waits.suffered_s[rank]):.0%}",
+            f"{waits.share(waits.saved_s[rank]):.0%} shorter",
         )
     error_ms = explanation.run.clock_error_ns / 1e6
     give_or_take = f", give or take {error_ms:.1f} ms between hosts" if error_ms else ""
-    console.print(f"\nwho waited for whom, in {counted.run_s:.2f} s from the first op to the last{give_or_take}:")
+    console.print(f"\nwho waited for whom, in {waits.run_s:.2f} s from the first op to the last{give_or_take}:")
     console.print(table)
     if len(worst_first) > _MOST_RANKS:
         console.print(f"the {_MOST_RANKS} who made others wait most; --json has all {len(worst_first)}")

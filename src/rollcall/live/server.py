@@ -25,7 +25,8 @@ from rollcall.live.state import Observer, RankNow
 from rollcall.live.terminal import check_recorded
 from rollcall.report import page
 from rollcall.report.write import gather, judge
-from rollcall.timeline import scene
+from rollcall.timeline.encode import encode
+from rollcall.timeline.model import Attempt, Timeline
 
 LOOPBACK = "127.0.0.1"
 _NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -120,10 +121,10 @@ class LivePage:
         ranks = self._observer.look()
         zero_ns = self._zero_ns()
         since_ns = zero_ns + int(since_s * 1e9) - _OVERLAP_NS
-        view = View(self._run.window(since_ns, _MOST_OPS))
-        act = scene.Act.of(self._run.attempt, view, 0 if self._run.is_over else self._run.moment_ns())
-        shown = scene.to_page(scene.Scene([act], zero_ns, 0), {})
-        from_s = max(since_ns - zero_ns, _beginning(act) - zero_ns) / 1e9
+        now_ns = 0 if self._run.is_over else self._run.moment_ns()
+        attempt = Attempt.of(View(self._run.window(since_ns, _MOST_OPS), now_ns))
+        shown = encode(Timeline([attempt], zero_ns, 0), {})
+        from_s = max(since_ns - zero_ns, _beginning(attempt) - zero_ns) / 1e9
         there = {each.rank for each in ranks if each.state != "ended"}
         for lane in shown["told"]["lanes"]:
             if lane["rank"] in there and not self._run.is_over:  # also who is in no op is there until now
@@ -143,9 +144,9 @@ class LivePage:
         return min(begins, default=0)
 
 
-def _beginning(act: scene.Act) -> int:
+def _beginning(attempt: Attempt) -> int:
     """The first op of an answer: after a long sleep of the browser, that is later than what it asked for."""
-    return int(act.bars.begin_ns.min()) if len(act.bars.row) else 0
+    return int(attempt.bars.begin_ns.min()) if len(attempt.bars.row) else 0
 
 
 def _told(each: RankNow) -> dict[str, Any]:

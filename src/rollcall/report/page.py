@@ -12,12 +12,12 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from rollcall.explain.finding import Finding
+from rollcall.explain.costs import Cost, Speed
+from rollcall.explain.findings import Finding
 from rollcall.explain.verdict import advice
+from rollcall.explain.waits import Waits
 from rollcall.report.excerpt import Excerpt, excerpt
 from rollcall.report.logs import LogLine
-from rollcall.report.matrix import Waiting
-from rollcall.report.traffic import Line, Point
 from rollcall.timeline.encode import deflate
 
 _SCRIPTS = ("columns.js", "lanes.js", "theme.js", "timeline.js", "samples.js", "page.js")
@@ -33,9 +33,9 @@ class Judged:
     findings: Sequence[Finding]
     problems: Sequence[str]
     facts: Sequence[tuple[str, str]]
-    waiting: Waiting
-    lines: Sequence[Line]
-    points: Sequence[Point]
+    waits: Waits
+    costs: Sequence[Cost]
+    speeds: Sequence[Speed]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Content:
     wall_ns: int  # of the timeline's zero
     lanes: int
     seconds: float
-    scene: dict[str, Any]
+    timeline: dict[str, Any]
     # PNGs that the run has left in its folder, such as the lab's: name, content, what it says of itself
     pictures: Sequence[tuple[str, bytes, str]] = ()
 
@@ -66,10 +66,10 @@ def render(content: Content, script: str = "") -> str:
         _logs(content),
         _facts(judged.facts),
     ]
-    lanes = [{"rank": lane["rank"], "host": lane["host"]} for lane in content.scene["told"]["lanes"]]
+    lanes = [{"rank": lane["rank"], "host": lane["host"]} for lane in content.timeline["told"]["lanes"]]
     data = {
         "lanes-data": lanes,
-        "timeline-data": content.scene,
+        "timeline-data": content.timeline,
         "timeline-figure": _timeline_figure(content),
         "figures-data": figures_of(judged),
         "logs-data": _packed(content),
@@ -110,7 +110,7 @@ def _timeline_figure(content: Content) -> Any:
 
     from rollcall.report import figures
 
-    plot = figures.timeline(content.lanes, content.seconds, bool(content.scene["told"]["phases"]))
+    plot = figures.timeline(content.lanes, content.seconds, bool(content.timeline["told"]["phases"]))
     for event, handler in (("mousemove", "onMove"), ("mouseleave", "onLeave"), ("tap", "onTap")):
         plot.js_on_event(event, CustomJS(code=f"rollcall.timeline.{handler}?.(cb_obj)"))
     return json_item(plot)
@@ -122,14 +122,13 @@ def figures_of(judged: Judged) -> dict[str, Any]:
 
     from rollcall.report import figures
 
-    waiting = judged.waiting
     shown = {
-        "matrix-plot": figures.matrix(waiting),
-        "shares-plot": figures.shares(waiting),
-        "what-if-plot": figures.what_if(waiting),
+        "matrix-plot": figures.matrix(judged.waits),
+        "shares-plot": figures.shares(judged.waits),
+        "what-if-plot": figures.what_if(judged.waits),
     }
-    if judged.points:
-        shown["sizes-plot"] = figures.sizes(judged.points)
+    if judged.speeds:
+        shown["sizes-plot"] = figures.sizes(judged.speeds)
     return {place: json_item(figure) for place, figure in shown.items()}
 
 
@@ -225,7 +224,7 @@ def _waits() -> str:
         '<section id="waits"><h2>Who waits for whom</h2><div class="two"><div>'
         '<p class="hint">Seconds that the rank on the left waited for the rank above.</p>'
         '<div id="matrix-plot"></div></div><div id="shares-plot"></div></div><h3>What if?</h3>'
-        '<p class="hint">How long the run had taken, had one rank come with the second last wherever it came last.</p>'
+        '<p class="hint">Run time if this rank had never been the last to arrive.</p>'
         '<div id="what-if-plot"></div></section>'
     )
 
@@ -242,19 +241,20 @@ def _traffic(judged: Judged) -> str:
         ("mean", 0),
     )
     head = "".join(f'<th class="{"text" if is_text else ""}">{name}</th>' for name, is_text in heads)
-    body = "".join(
-        f'<tr><td class="text">{escape(line.op)}</td><td class="text">{escape(line.site)}</td>'
-        f'<td class="text">{escape(line.group)}</td>{_cell(line.count, f"{line.count:,}")}'
-        f"{_cell(line.size_bytes, in_bytes(line.size_bytes))}{_cell(line.wait_s, in_seconds(line.wait_s))}"
-        f"{_cell(line.busy_s, in_seconds(line.busy_s))}{_cell(line.mean_s, in_seconds(line.mean_s))}</tr>"
-        for line in judged.lines
-    )
-    plot = '<h3>Size against bandwidth</h3><div id="sizes-plot"></div>' if judged.points else ""
+    body = "".join(map(_cost_row, judged.costs))
+    plot = '<h3>Size against bandwidth</h3><div id="sizes-plot"></div>' if judged.speeds else ""
     return (
         '<section id="traffic"><h2>Communication</h2><p class="hint">By op and line of the program, of all ranks'
         ' together. Click a heading to sort.</p><div class="scroll"><table class="sortable" id="by-site">'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{plot}</section>"
     )
+
+
+def _cost_row(cost: Cost) -> str:
+    text = "".join(f'<td class="text">{escape(each)}</td>' for each in (cost.name, cost.site, cost.group))
+    seconds = (cost.waiting_s, cost.communicating_s, cost.mean_s)
+    numbers = _cell(cost.ops, f"{cost.ops:,}") + _cell(cost.size_bytes, in_bytes(cost.size_bytes))
+    return f"<tr>{text}{numbers}{''.join(_cell(each, in_seconds(each)) for each in seconds)}</tr>"
 
 
 def _cell(value: float, text: str) -> str:

@@ -7,13 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rollcall.explain.evidence import View
+from rollcall.explain.findings import ranks
 from rollcall.explain.load import Rank
-from rollcall.explain.table import Op, Table
-from rollcall.explain.waits import blocked_since_ns, is_waited_in, last_rows
+from rollcall.explain.table import Op
 
 # An async op that is waited for at once is one stretch: dist.send is an isend and its wait().
 _AT_ONCE_NS = 200_000
@@ -54,45 +51,13 @@ class Lane:
 
 def lanes(view: View) -> Iterator[Lane]:
     """Rank by rank."""
-    table = view.table
-    if not len(table):
-        return
-    late = _latecomers(view)
-    run_end_ns = max(int(table.entered_ns.max()), int(table.completed_ns.max()))
-    for rank in view.run.ranks.values():
-        yield _lane(table, rank, late, run_end_ns)
+    if len(view.table):
+        for rank in view.run.ranks.values():
+            yield _lane(view, rank)
 
 
-@dataclass(frozen=True)
-class _Late:
-    """Per row: from when its rank was blocked, until when for another, and that one's row; -1: for nobody."""
-
-    since_ns: NDArray[np.int64]
-    until_ns: NDArray[np.int64]
-    row: NDArray[np.int64]
-
-
-def _latecomers(view: View) -> _Late:
-    table, calls = view.table, view.calls
-    since = blocked_since_ns(table)
-    until, row = np.zeros(len(table), np.int64), np.full(len(table), -1, np.int64)
-    if len(calls) and view.run.is_one_clock:
-        chosen = np.repeat(is_waited_in(calls), calls.sizes)
-        rows = calls.rows[chosen]
-        until[rows] = np.repeat(calls.most(table.entered_ns), calls.sizes)[chosen]
-        row[rows] = np.repeat(last_rows(calls), calls.sizes)[chosen]
-    for mine, theirs in (view.pairs.met(), view.pairs.met()[::-1]) if view.run.is_one_clock else ():
-        until[mine], row[mine] = table.entered_ns[theirs], theirs
-    # Between hosts, a wait that is shorter than the clocks are sure of is none that can be told. And not all ops need
-    # all ranks: the root of a broadcast may be done before the others have come.
-    least_ns = max(_NOTABLE_NS, view.run.clock_error_ns)
-    is_done_before = (table.completed_ns > 0) & (table.completed_ns <= until)
-    row[(until - np.minimum(since, until) <= least_ns) | is_done_before] = -1
-    return _Late(since, until, row)
-
-
-def _lane(table: Table, rank: Rank, late: _Late, run_end_ns: int) -> Lane:
-    end_ns = _end(rank, run_end_ns)
+def _lane(view: View, rank: Rank) -> Lane:
+    end_ns = _end(rank, view.intervals.end_ns)
     threads: dict[int, list[Slice]] = defaultdict(list)
     in_flight: list[Slice] = []
     arrows: list[Arrow] = []
@@ -102,10 +67,10 @@ def _lane(table: Table, rank: Rank, late: _Late, run_end_ns: int) -> Lane:
         slices = _of_op(op, end_ns, following.get(op.thread, end_ns))
         if op.is_async and (len(slices) > 1 or not op.waited_ns):
             in_flight.append(Slice(op.entered_ns, op.completed_ns or end_ns, op.op, "op", op))
-        if (row := int(late.row[op.row])) >= 0:
-            last = table.get(row)
-            slices.append(_waiting(slices[-1], last, int(late.since_ns[op.row]), int(late.until_ns[op.row])))
-            arrows.append(Arrow(last, op))
+        if (waiting := _waiting(view, slices[-1])) is not None:
+            slices.append(waiting)
+            last = int(view.intervals.last[op.row])
+            arrows += [Arrow(view.table.get(last), op)] if last >= 0 else []
         threads[op.thread] += slices
         following[op.thread] = op.entered_ns
     events = [event for event in rank.events if not event.thread]
@@ -152,11 +117,19 @@ def _of_op(op: Op, end_ns: int, next_ns: int) -> list[Slice]:
     ]
 
 
-def _waiting(outer: Slice, last: Op, since_ns: int, until_ns: int) -> Slice:
-    """The part of it in which the rank did nothing but wait for the last."""
-    return Slice(
-        max(since_ns, outer.start_ns), min(until_ns, outer.end_ns), f"waiting for rank {last.rank}", "wait", outer.op
-    )
+def _waiting(view: View, outer: Slice) -> Slice | None:
+    """The part of a slice in which its rank waited for others; None where that is too short to be told."""
+    op, found = outer.op, view.intervals
+    start_ns, end_ns = int(found.blocked_ns[op.row]), int(found.arrived_ns[op.row])
+    # Between hosts, a wait that is shorter than the clocks are sure of may be none.
+    if end_ns - start_ns <= max(_NOTABLE_NS, view.run.clock_error_ns):
+        return None
+    last = int(found.last[op.row])
+    for_ranks = [int(view.table.rank[last])] if last >= 0 else view.waits_for(op)
+    if not for_ranks:
+        return None
+    name = f"waiting for {ranks(for_ranks)}"
+    return Slice(max(start_ns, outer.start_ns), min(end_ns, outer.end_ns), name, "wait", op)
 
 
 def _nested(slices: list[Slice]) -> list[Slice]:

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.errors import UsageError
+from rollcall.explain import costs
 from rollcall.explain.evidence import View
 from rollcall.explain.load import load
 from rollcall.explain.verdict import explained
-from rollcall.report import facts, logs, matrix, page, traffic
-from rollcall.timeline import model, scene
+from rollcall.report import facts, logs, page
+from rollcall.timeline.encode import encode
+from rollcall.timeline.model import Attempt, timeline
 
 FILE = "report.html"
 
@@ -38,21 +40,20 @@ def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
     """All attempts on the timeline; the verdict and all figures are of the last. `zero_ns` is where the time begins."""
     told = facts.read(folder)
     numbers = attempts_of(folder)
-    acts = [scene.Act.of(number, View(load(folder, number))) for number in numbers[:-1]]
-    run = load(folder)  # where there are no rings, this says so
-    last = scene.Act.of(run.attempt, View(run))
-    staged = scene.stage([*acts, last], folder, told, zero_ns)
+    earlier = [Attempt.of(View(load(folder, number))) for number in numbers[:-1]]
+    view = View(load(folder))  # where there are no rings, this says so
+    drawn = timeline([*earlier, Attempt.of(view)], folder, told, zero_ns)
     lines, left_out = logs.read(folder)
-    packed = scene.to_page(staged, told)
+    encoded = encode(drawn, told)
     return page.Content(
-        name=run.name,
-        judged=_judged(last.view, last.bars, told),
+        name=view.run.name,
+        judged=_judged(view, told),
         logs=lines,
         logs_left_out=left_out,
-        wall_ns=staged.wall_ns,
-        lanes=max(len(packed["told"]["lanes"]), 1),
-        seconds=staged.seconds,
-        scene=packed,
+        wall_ns=drawn.wall_ns,
+        lanes=max(len(encoded["told"]["lanes"]), 1),
+        seconds=drawn.seconds,
+        timeline=encoded,
         pictures=[(path.stem, path.read_bytes(), _words(path)) for path in sorted(folder.glob("pictures/*.png"))],
     )
 
@@ -60,20 +61,19 @@ def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
 def judge(folder: Path, newest: int | None) -> page.Judged:
     """The last attempt alone, without its timeline: all of it, or about so many of its newest records."""
     view = View(load(folder, newest=newest))
-    return _judged(view, model.draw(view), facts.read(folder))
+    return _judged(view, facts.read(folder))
 
 
-def _judged(view: View, bars: model.Bars, told: dict[str, Any]) -> page.Judged:
+def _judged(view: View, told: dict[str, Any]) -> page.Judged:
     explanation = explained(view)
-    begin_ns = int(bars.entered_ns.min()) if len(bars.row) else 0
     return page.Judged(
         outcome=explanation.outcome,
         findings=explanation.findings,
         problems=view.run.problems,
         facts=facts.tell(told, explanation),
-        waiting=matrix.count(view, bars, begin_ns),
-        lines=traffic.by_site(view, bars),
-        points=traffic.by_size(view, bars),
+        waits=view.waits,
+        costs=costs.by_line(view),
+        speeds=costs.by_size(view),
     )
 
 

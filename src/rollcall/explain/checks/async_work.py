@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollcall.explain.evidence import View
-from rollcall.explain.finding import Finding, of_ops, ranks, where
+from rollcall.explain.findings import Finding, of_ops, ranks, where
 from rollcall.explain.table import Ops
 from rollcall.record import ring_format
 
 
-def overwritten(view: View) -> Iterator[Finding]:
+def overwritten_buffers(view: View) -> Iterator[Finding]:
     """Async ops whose buffer changed before anybody waited for them."""
     table = view.table
     changed = table.where(
@@ -23,7 +23,7 @@ def overwritten(view: View) -> Iterator[Finding]:
         yield of_ops("buffer-overwritten", same, message, [first])
 
 
-def unwaited(view: View) -> Iterator[Finding]:
+def unwaited_work(view: View) -> Iterator[Finding]:
     """Of ranks that came to a good end: in others, nobody knows what they still would have done."""
     table = view.table
     ended = [rank.number for rank in view.run.ranks.values() if rank.exit_code == 0]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rollcall.explain.evidence import View
-from rollcall.explain.finding import Finding, of_call, ranks, where
+from rollcall.explain.findings import Finding, of_call, ranks, where
 from rollcall.explain.matching import deviants
 from rollcall.explain.table import Op
 

@@ -9,7 +9,7 @@ import numpy as np
 from rollcall.explain import source
 from rollcall.explain.checks.call_order import permutation
 from rollcall.explain.evidence import View
-from rollcall.explain.finding import Finding, each, of_call, of_ops, ranks, where
+from rollcall.explain.findings import Finding, each, of_call, of_ops, ranks, where
 from rollcall.explain.matching import Call, deviants
 from rollcall.explain.table import Op
 
@@ -159,7 +159,7 @@ def _is_turn(mine: Op, theirs: Op) -> bool:
     return is_same and source.is_turn_of_loop(mine.site, theirs.site)
 
 
-def strangers(view: View) -> Iterator[Finding]:
+def non_member_calls(view: View) -> Iterator[Finding]:
     """Ops on a group by ranks that are not in it: torch passes over them."""
     found = view.table.where(view.table.is_strange & ~view.table.is_event)
     if found:
@@ -169,7 +169,7 @@ def strangers(view: View) -> Iterator[Finding]:
         yield of_ops("non-member-call", same, message, [first])
 
 
-def threads(view: View) -> Iterator[Finding]:
+def concurrent_calls(view: View) -> Iterator[Finding]:
     """One group used by several threads, in another order on another rank."""
     table, calls = view.table, view.calls
     candidates = calls.differ_in(table.site) & calls.any(table.thread > 0)

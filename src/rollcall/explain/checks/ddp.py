@@ -8,7 +8,7 @@ import numpy as np
 
 from rollcall.explain.checks.deaths import is_echo
 from rollcall.explain.evidence import View
-from rollcall.explain.finding import Finding, each, of_ops, ranks
+from rollcall.explain.findings import Finding, each, of_ops, ranks
 from rollcall.explain.matching import deviants
 from rollcall.explain.table import Op
 from rollcall.record import ring_format

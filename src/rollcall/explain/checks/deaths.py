@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rollcall.explain import source
 from rollcall.explain.evidence import View
-from rollcall.explain.finding import Finding, of_call, ranks, wait_in
+from rollcall.explain.findings import Finding, of_call, ranks, wait_in
 from rollcall.explain.load import Rank
 from rollcall.explain.matching import Call
 from rollcall.explain.table import Op, Site
@@ -114,7 +114,7 @@ def _died_before(other: Rank, rank: Rank) -> bool:
     return bool(other.ended_ns) and other.ended_ns < rank.ended_ns and not died_in_op
 
 
-def cuts(view: View) -> Iterator[Finding]:
+def network_cuts(view: View) -> Iterator[Finding]:
     """Hosts that nothing reached any more."""
     cut = [lost for lost in view.run.lost if lost.is_cut]
     if cut:

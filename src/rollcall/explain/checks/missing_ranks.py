@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rollcall.explain.evidence import View
-from rollcall.explain.finding import Finding, of_call, ranks, sites, wait_in, where
+from rollcall.explain.findings import Finding, of_call, ranks, sites, wait_in, where
 from rollcall.explain.matching import Call
 from rollcall.explain.table import Op, Site
 from rollcall.record.sites import waits_for_data
 
 
-def worlds(view: View) -> Iterator[Finding]:
+def incomplete_worlds(view: View) -> Iterator[Finding]:
     """init_process_group that did not come to its end."""
     table, calls = view.table, view.calls
     stuck_in_init = table.is_one_of("init") & (table.is_blocked | table.has_failed)
@@ -25,7 +25,7 @@ def worlds(view: View) -> Iterator[Finding]:
         return
 
 
-def missing(view: View) -> Iterator[Finding]:
+def missing_ranks(view: View) -> Iterator[Finding]:
     """Collectives that some ranks wait in, and others never come to."""
     calls = view.calls
     for call in calls.where(~calls.has_all & calls.any(view.table.is_blocked)):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rollcall.explain.evidence import View
-from rollcall.explain.finding import Finding, of_ops, where
+from rollcall.explain.findings import Finding, of_ops, where
 from rollcall.explain.table import Op
 
 
@@ -37,7 +37,7 @@ def _circle(view: View, cycle: list[int]) -> Finding | None:
     return of_ops("p2p-deadlock", cycle, f"a circle of ranks that wait for each other: {told}", ops, cycle=cycle)
 
 
-def lonely(view: View) -> Iterator[Finding]:
+def unmatched(view: View) -> Iterator[Finding]:
     """Sends nobody receives, receives nobody sends to, and why."""
     recvs, sends = list(view.pairs.alone("recv")[:_MANY]), list(view.pairs.alone("send")[:_MANY])
     stuck = sorted((op for op in recvs if op.is_blocked or op.is_failed), key=lambda op: op.entered_ns)
@@ -111,7 +111,7 @@ def _odd_side(view: View, send: Op, recv: Op, read: Callable[[Op], Any]) -> list
     return [recv] if like_send > like_recv else [send]
 
 
-def misfits(view: View) -> Iterator[Finding]:
+def mismatches(view: View) -> Iterator[Finding]:
     """Sends and receives that met, with other sizes or types."""
     table = view.table
     dtypes = np.array([hash(str(each.get("dtypes"))) for each in table.names.signatures])

@@ -3,45 +3,57 @@
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollcall.explain.evidence import View
-from rollcall.explain.finding import Finding, of_ops
+from rollcall.explain.findings import Finding, of_ops
 from rollcall.explain.table import Op
-from rollcall.explain.waits import caused_in_calls_ns, is_waited_in, last_rows
 from rollcall.record import ring_format
 
-_ENOUGH_CALLS, _MOST_OF_IT, _NOTABLE, _NOTABLE_S = 5, 0.7, 0.2, 0.3
+_ENOUGH_CALLS = 5
+_MOST_OF_IT = 0.7  # of all delays
+_NOTABLE, _NOTABLE_S = 0.2, 0.3  # share of the run; seconds
 
 
-def latecomers(view: View) -> Iterator[Finding]:
-    """One rank that costs the others a good part of the run: as a rule, or because its data did not come."""
-    found = view.waits
-    # Who is late because it waited itself passes the blame on.
-    own_s = {rank: max(0.0, caused_s - found.suffered_s[rank]) for rank, caused_s in found.caused_s.items()}
-    total_s = sum(own_s.values())
-    if not total_s or not found.run_s:
+def stragglers(view: View) -> Iterator[Finding]:
+    """One rank that costs the others a good part of the run: again and again, or because it waited for its data."""
+    waits = view.waits
+    own_s = _own_delays_s(view)
+    rank = int(np.argmax(own_s))
+    share = waits.share(waits.saved_s[rank])
+    if own_s[rank] < _MOST_OF_IT * own_s.sum() or share < _NOTABLE or own_s[rank] < _NOTABLE_S:
         return
-    rank = max(own_s, key=lambda each: own_s[each])
-    share = found.saved(rank)
-    if own_s[rank] < _MOST_OF_IT * total_s or share < _NOTABLE or own_s[rank] < _NOTABLE_S:
-        return
-    told = f"the others waited for rank {rank} {share:.0%} of the time (it was the last in {found.last[rank]} of"
-    told += f" {found.calls} calls): without its delay the run would be that much shorter"
+    message = (
+        f"rank {rank} arrived last in {waits.last_in[rank]} of {waits.calls} calls: without its delays the run would be"
+        f" {share:.0%} shorter"
+    )
+    caused_s = {number: float(waits.caused_s[number]) for number in view.run.ranks}
     fetching = _samples(view, rank, ring_format.INPUT)
-    if sum(map(_seconds, fetching)) > share * found.run_s / 2:
-        message = f"{told}; meanwhile it waited for its data at {fetching[0].site}"
-        yield of_ops("input-stall", [rank], message, [fetching[0], *_late(view, rank)], waits=found.caused_s)
+    if sum(map(_seconds, fetching)) > share * waits.run_s / 2:
+        message += f"; meanwhile it waited for its data at {fetching[0].site}"
+        yield of_ops("input-stall", [rank], message, [fetching[0], *_late(view, rank)], waits=caused_s)
     elif _is_a_habit(view, rank):
         seen = _samples(view, rank)[:2]
         if seen:
-            told += f"; meanwhile it was seen at {seen[0].site}"
-        yield of_ops("straggler", [rank], told, [*seen, *_late(view, rank)], waits=found.caused_s)
+            message += f"; meanwhile it was seen at {seen[0].site}"
+        yield of_ops("straggler", [rank], message, [*seen, *_late(view, rank)], waits=caused_s)
+
+
+def _own_delays_s(view: View) -> NDArray[np.float64]:
+    """By rank: what it made others wait, less what it waited itself: a rank that is late because it waited passes the
+    blame on. A rank that never arrived is another finding."""
+    waits, size = view.waits, len(view.waits.last_in)
+    seconds = np.where(waits.is_over, waits.seconds, 0)
+    return np.clip(np.bincount(waits.for_rank, seconds, size) - np.bincount(waits.rank, seconds, size), 0, None)
 
 
 def _is_a_habit(view: View, rank: int) -> bool:
-    """Again and again, not once: the wait is spread over many calls."""
-    waited = caused_in_calls_ns(view.calls, view.pairs, rank).astype(np.float64)
-    return bool(waited.sum() ** 2 > _ENOUGH_CALLS * (waited**2).sum())
+    """Again and again, not once: the delay is spread over many calls."""
+    waits = view.waits
+    mine = np.flatnonzero(waits.is_over & (waits.for_rank == rank))
+    _, call = np.unique(waits.last[mine], return_inverse=True)
+    by_call_s = np.bincount(call, waits.seconds[mine])
+    return bool(by_call_s.sum() ** 2 > _ENOUGH_CALLS * (by_call_s**2).sum())
 
 
 def _samples(view: View, rank: int, flag: int = 0) -> list[Op]:
@@ -52,12 +64,12 @@ def _samples(view: View, rank: int, flag: int = 0) -> list[Op]:
     if not len(rows):
         return []
     lines, place = np.unique(table.site[rows], return_inverse=True)
-    total_ns = np.bincount(place, table.completed_ns[rows] - table.entered_ns[rows] + _LEAST_NS)
+    total_ns = np.bincount(place, table.completed_ns[rows] - table.entered_ns[rows] + _SAMPLE_NS)
     first = [rows[np.argmax(place == number)] for number in range(len(lines))]
     return [table.get(first[number]) for number in np.argsort(-total_ns)]
 
 
-_LEAST_NS = 20_000_000  # what a sample stands for: the time between two looks
+_SAMPLE_NS = 20_000_000  # the time between two samples
 
 
 def _seconds(sample: Op) -> float:
@@ -65,6 +77,7 @@ def _seconds(sample: Op) -> float:
 
 
 def _late(view: View, rank: int) -> list[Op]:
-    """The call that it was late for, at last."""
-    lasts = last_rows(view.calls)[is_waited_in(view.calls)]
-    return [view.table.get(row) for row in lasts[view.table.rank[lasts] == rank][-1:]]
+    """The last of the ops that it was late for."""
+    waits = view.waits
+    rows = waits.last[waits.is_over & (waits.for_rank == rank)]
+    return [view.table.get(rows.max())] if len(rows) else []
