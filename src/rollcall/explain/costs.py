@@ -1,8 +1,9 @@
 """Where the time of communication goes: by op, by line of the program, by phase, by size; and how much was hidden
 behind computing. The setup of groups is not counted."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,55 +54,53 @@ class Costs:
 
 
 def count(view: View) -> Costs:
-    columns = _Columns(view)
     table, names = view.table, view.table.names
+    by_op, by_site, by_phase = _sums(view, table.op, table.site, table.phase)
     return Costs(
-        columns.sums(table.op, lambda number: ring_format.OPS[number]),
-        columns.sums(table.site, lambda number: str(names.sites[number] or "?")),
-        columns.sums(table.phase, lambda number: names.phases[number] or "(none)"),
+        _largest_first(replace(cost, name=ring_format.OPS[number]) for number, cost in by_op),
+        _largest_first(replace(cost, name=str(names.sites[number] or "?")) for number, cost in by_site),
+        _largest_first(replace(cost, name=names.phases[number] or "(none)") for number, cost in by_phase),
     )
-
-
-class _Columns:
-    """What is summed up of each op."""
-
-    def __init__(self, view: View) -> None:
-        table, found = view.table, view.intervals
-        self.rows = rows = np.flatnonzero(~table.is_event & ~is_setup(table))
-        self._size = table.size_bytes[rows]
-        self._waiting_ns, self._communicating_ns = found.waiting_ns[rows], found.communicating_ns[rows]
-        is_hidden = table.is_async[rows] & (table.waited_ns[rows] > 0)
-        self._hidden_ns = np.where(is_hidden, np.clip(table.waited_ns[rows] - table.issued_ns[rows], 0, None), 0)
-
-    def sums(self, numbers: NDArray[np.integer], name: Callable[[int], str]) -> tuple[Cost, ...]:
-        """One cost per number that a column has, the largest first."""
-        return self.costs(numbers[self.rows], lambda number, sums: Cost(name(number), *sums))
-
-    def costs(self, numbers: NDArray[np.integer], make: Callable[..., Cost]) -> tuple[Cost, ...]:
-        """Of numbers from 0 on, one per row."""
-        counts = np.bincount(numbers)
-        columns = [self._size, self._waiting_ns / 1e9, self._communicating_ns / 1e9, self._hidden_ns / 1e9]
-        size, *seconds = (np.bincount(numbers, column) for column in columns)
-        found = [
-            make(int(n), (int(counts[n]), int(size[n]), *(float(each[n]) for each in seconds)))
-            for n in np.flatnonzero(counts)
-        ]
-        return tuple(sorted(found, key=lambda cost: -cost.blocked_s))
 
 
 def by_line(view: View) -> tuple[Cost, ...]:
     """One cost per op, line of the program and group, the largest first."""
-    columns, table = _Columns(view), view.table
-    rows = columns.rows
-    op, site, group = (column[rows].astype(np.int64) for column in (table.op, table.site, table.group))
+    table = view.table
+    op, site, group = (column.astype(np.int64) for column in (table.op, table.site, table.group))
     key = (op * (int(site.max(initial=0)) + 1) + site) * (int(group.max(initial=0)) + 1) + group
-    _, first, number = np.unique(key, return_index=True, return_inverse=True)
+    _, first, line = np.unique(key, return_index=True, return_inverse=True)
+    [costs] = _sums(view, line)
+    ops = ((table.get(first[number]), cost) for number, cost in costs)
+    return _largest_first(
+        replace(cost, name=op.op, site=site_in_words(op.site), group=op.group.name) for op, cost in ops
+    )
 
-    def make(number: int, sums: tuple[int, int, float, float, float]) -> Cost:
-        op = table.get(rows[first[number]])
-        return Cost(op.op, *sums, site=site_in_words(op.site), group=op.group.name)
 
-    return columns.costs(number, make)
+def _largest_first(costs: Iterable[Cost]) -> tuple[Cost, ...]:
+    return tuple(sorted(costs, key=lambda cost: -cost.blocked_s))
+
+
+def _sums(view: View, *keys: NDArray[np.integer]) -> list[list[tuple[int, Cost]]]:
+    """Per key: each number that ops have there, with the cost of these ops, which has no name yet."""
+    sums = [[np.bincount(key, column) for key in keys] for column in _columns(view)]
+    found = []
+    for ops, size, waiting_ns, communicating_ns, hidden_ns in zip(*sums, strict=True):
+        seconds = np.stack([waiting_ns, communicating_ns, hidden_ns], axis=1) / 1e9
+        numbers = np.flatnonzero(ops).tolist()
+        found.append([(n, Cost("", int(ops[n]), int(size[n]), *seconds[n].tolist())) for n in numbers])
+    return found
+
+
+def _columns(view: View) -> Iterator[NDArray[Any]]:
+    """What is summed up, one column at a time: of ten million ops, each takes its memory. 0 where an op is not
+    counted."""
+    table, found = view.table, view.intervals
+    is_counted = ~table.is_event & ~is_setup(table)
+    yield is_counted
+    yield table.size_bytes * is_counted
+    yield found.waiting_ns * is_counted
+    yield found.communicating_ns * is_counted
+    yield np.clip(table.waited_ns - table.issued_ns, 0, None) * (is_counted & table.is_async)
 
 
 @dataclass(frozen=True)

@@ -51,18 +51,19 @@ class Intervals:
 def intervals(run: Run, calls: Calls, pairs: Pairs, now_ns: int = 0) -> Intervals:
     """`now_ns`: the end of a run that goes on. Where nobody compared the hosts' clocks, nobody is said to wait."""
     table = run.table
-    shift_ns = np.zeros(len(table), dtype=np.int64) if run.is_one_clock else _first_op_shift_ns(table)
+    shift_ns = np.broadcast_to(np.int64(0), len(table)) if run.is_one_clock else _first_op_shift_ns(table)
     end_ns = max(_end_ns(table, shift_ns), now_ns)
-    since_ns = blocked_since_ns(table.flags, table.entered_ns, table.waited_ns)
-    never_blocked = since_ns == 0
-    blocked_ns = np.where(never_blocked, table.entered_ns, since_ns)
-    ended_ns = np.where(table.completed_ns > 0, table.completed_ns, _presumed_end_ns(table, end_ns + shift_ns))
-    ended_ns = np.where(never_blocked, blocked_ns, np.maximum(ended_ns, blocked_ns))
+    blocked_ns = blocked_since_ns(table.flags, table.entered_ns, table.waited_ns)
+    never_blocked = np.flatnonzero(blocked_ns == 0)
+    blocked_ns[never_blocked] = table.entered_ns[never_blocked]
+    ended_ns = np.maximum(_ended_ns(table, end_ns, shift_ns), blocked_ns)
+    ended_ns[never_blocked] = blocked_ns[never_blocked]
     last, arrived_ns = np.arange(len(table)), blocked_ns
     if run.is_one_clock:
-        found = _last_rows(table, calls, pairs)
-        arrived_ns = _arrived_ns(table, found, blocked_ns, ended_ns)
-        last = np.where((found >= 0) & (arrived_ns == blocked_ns), last, found)
+        last = _last_rows(table, calls, pairs)
+        arrived_ns = _arrived_ns(table, last, blocked_ns, ended_ns)
+        in_time = np.flatnonzero((last >= 0) & (arrived_ns == blocked_ns))
+        last[in_time] = in_time
     begin_ns = int((table.entered_ns - shift_ns)[~table.is_event].min(initial=end_ns))
     return Intervals(blocked_ns, arrived_ns, ended_ns, last, shift_ns, begin_ns, end_ns)
 
@@ -77,12 +78,15 @@ def _end_ns(table: Table, shift_ns: _Times) -> int:
     return max(int((each - shift_ns).max(initial=0)) for each in times)
 
 
-def _presumed_end_ns(table: Table, end_ns: _Times) -> _Times:
+def _ended_ns(table: Table, end_ns: int, shift_ns: _Times) -> _Times:
     """Of ops without an end: one that failed ended when its rank did the next thing; the others go on."""
-    presumed_ns = end_ns.copy()
-    has_next = table.has_failed[:-1] & (table.rank[1:] == table.rank[:-1])
-    presumed_ns[:-1][has_next] = table.entered_ns[1:][has_next]
-    return presumed_ns
+    ended_ns = table.completed_ns.copy()
+    open_ops = np.flatnonzero(ended_ns == 0)
+    ended_ns[open_ops] = end_ns + shift_ns[open_ops]
+    failed = open_ops[table.has_failed[open_ops] & (open_ops + 1 < len(table))]
+    failed = failed[table.rank[failed] == table.rank[failed + 1]]
+    ended_ns[failed] = table.entered_ns[failed + 1]
+    return ended_ns
 
 
 def _first_op_shift_ns(table: Table) -> _Times:
@@ -119,12 +123,14 @@ def _wait_for_roots(table: Table, calls: Calls, last: _Rows) -> None:
 
 def _arrived_ns(table: Table, last: _Rows, blocked_ns: _Times, ended_ns: _Times) -> _Times:
     """Until when each op waited."""
+    arrived_ns = table.entered_ns[last]
     # Where a rank is missing, all of the time until the op's end was waiting; of an op that completed, nobody knows.
-    unknown_ns = np.where(table.completed_ns > 0, blocked_ns, ended_ns)
-    arrived_ns = np.where(last >= 0, table.entered_ns[last], unknown_ns)
+    missing = np.flatnonzero(last < 0)
+    arrived_ns[missing] = np.where(table.completed_ns[missing] > 0, blocked_ns[missing], ended_ns[missing])
     # An op that ended before the last arrived did not wait for it: a buffered send, a rank that only contributes.
-    has_ended_before = (arrived_ns > ended_ns) & ~table.is_blocked
-    return np.where(has_ended_before, blocked_ns, np.clip(arrived_ns, blocked_ns, ended_ns))
+    not_needed = np.flatnonzero((arrived_ns > ended_ns) & ~table.is_blocked)
+    arrived_ns[not_needed] = blocked_ns[not_needed]
+    return np.clip(arrived_ns, blocked_ns, ended_ns, out=arrived_ns)
 
 
 @dataclass(frozen=True)
