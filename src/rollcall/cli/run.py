@@ -11,8 +11,8 @@ from rollcall.cli import host_options, submit
 from rollcall.cli.submit import Wishes
 from rollcall.coordinator.early_agent import run as run_plan
 from rollcall.errors import UsageError, say
-from rollcall.protocol.exit_codes import ranks_of
 from rollcall.protocol.plan import DEFAULT_PORT, Plan, Program, Show, check, describe
+from rollcall.protocol.rank_ranges import ranks_of
 
 _BACKENDS = ("static", "c10d", "rollcall")
 _TORCHRUN = "torchrun's options"

@@ -7,6 +7,7 @@ from typing import Any
 from rollcall.explain import source
 from rollcall.explain.matching import Call
 from rollcall.explain.table import Op, Site
+from rollcall.protocol.rank_ranges import ranks_in_words
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,9 @@ def of_ops(kind: str, ranks: Iterable[int], message: str, ops: list[Op], **evide
     )
 
 
-def ranks(numbers: Iterable[int]) -> str:
-    """`rank 3`, `ranks 0, 2`, and of many the first few."""
-    all_of_them = sorted(numbers)
-    few = ", ".join(map(str, all_of_them[:_FEW]))
-    more = f" and {len(all_of_them) - _FEW} more" if len(all_of_them) > _FEW else ""
-    return f"rank{'s' * (len(all_of_them) > 1)} {few}{more}"
-
-
 def wait_in(ops: Sequence[Op]) -> str:
     """`ranks 0, 2 wait in all_reduce at train.py:12`."""
-    return f"{ranks(op.rank for op in ops)} wait{'s' * (len(ops) == 1)} in {where(ops[0])}"
+    return f"{ranks_in_words(op.rank for op in ops)} wait{'s' * (len(ops) == 1)} in {where(ops[0])}"
 
 
 def each(values: dict[int, Any]) -> str:
@@ -65,10 +58,7 @@ def each(values: dict[int, Any]) -> str:
     by_value: dict[str, list[int]] = {}
     for rank, value in sorted(values.items()):
         by_value.setdefault(str(value), []).append(rank)
-    return "; ".join(f"{ranks(numbers)}: {value}" for value, numbers in by_value.items())
-
-
-_FEW = 8
+    return "; ".join(f"{ranks_in_words(numbers)}: {value}" for value, numbers in by_value.items())
 
 
 def where(op: Op) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from rollcall.errors import UsageError
 from rollcall.explain import rings
 from rollcall.explain.table import Op, Ops, Readings, Site, Table
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 from rollcall.record.sites import is_users_file
 
@@ -109,7 +110,7 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None) ->
     ranks = {rank: _rank(files, rank, told) for rank in sorted(files.table.spans)}
     world_size = int(told.get("world_size") or max(files.world_size, len(ranks)))
     if missing := sorted(set(range(world_size)) - set(ranks)):
-        files.problems.append(f"no ring of rank {_shorten(missing)}: what is said here is said without them")
+        files.problems.append(f"no ring of {ranks_in_words(missing)}: what is said here is said without them")
     error_ns = max((min(error for _, _, error in readings) for readings in known if readings), default=0)
     hosts = {header.host for _, header, _ in files.kept.values()}
     is_one_clock = len(hosts) < 2 or all(rank < len(known) and known[rank] for rank in ranks)
@@ -194,11 +195,6 @@ def _telling(readings: Readings) -> Readings:
 def _number(path: Path) -> int:
     number = path.stem.removeprefix("rank-")
     return int(number) if number.isdigit() else 0
-
-
-def _shorten(ranks: list[int]) -> str:
-    few = ", ".join(map(str, ranks[:8]))
-    return few if len(ranks) <= 8 else f"{few} and {len(ranks) - 8} more"
 
 
 @dataclass

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from rollcall.errors import UsageError
-from rollcall.explain.findings import ranks
 from rollcall.explain.verdict import Explanation, explain, in_words, to_json
+from rollcall.protocol.rank_ranges import ranks_in_words
 
 
 def show(folder: Path, attempt: int | None, as_json: bool) -> None:
@@ -147,4 +147,4 @@ def _stacks(explanation: Explanation) -> list[str]:
     for rank in explanation.run.ranks.values():
         told = " ← ".join(f"{site} in {site.function}" for site in rank.own_stack) or "nowhere to be seen"
         alike.setdefault(told, []).append(rank.number)
-    return [f"  {ranks(numbers)}: {told}" for told, numbers in alike.items()]
+    return [f"  {ranks_in_words(numbers)}: {told}" for told, numbers in alike.items()]

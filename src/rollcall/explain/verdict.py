@@ -12,6 +12,7 @@ from rollcall.explain.findings import Finding
 from rollcall.explain.load import Rank, Run, load
 from rollcall.explain.table import Site
 from rollcall.explain.waits import Waits
+from rollcall.protocol.rank_ranges import ranks_in_words
 
 # All kinds of findings, the one that explains most first: a mismatch explains a hang, a death explains a wait. With
 # each what to change, where that holds for every program.
@@ -168,8 +169,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 def in_words(finding: Finding) -> str:
     """One paragraph: what, who, where, and what to change."""
-    ranks = f"rank{'s' * (len(finding.ranks) > 1)} {', '.join(map(str, finding.ranks))}"
-    lines = [f"{finding.kind} — look at {ranks}", f"  {finding.message}"]
+    lines = [f"{finding.kind} — look at {ranks_in_words(finding.ranks)}", f"  {finding.message}"]
     lines += [f"  {site}  {_text(site)}" for site in finding.sites]
     if told := advice(finding):
         lines.append(f"  → {told}")

@@ -14,7 +14,7 @@ from rich.text import Text
 from rollcall.errors import UsageError
 from rollcall.live.reader import LiveRun
 from rollcall.live.state import Observer, RankNow
-from rollcall.protocol.exit_codes import list_of
+from rollcall.protocol.rank_ranges import list_of
 
 _COLOURS = {"waiting": "yellow", "communicating": "blue", "computing": "", "ended": "dim", "unseen": "dim"}
 _ROOM_LINES = 5  # around the table

@@ -16,12 +16,12 @@ from rollcall.explain.costs import Cost, Speed
 from rollcall.explain.findings import Finding
 from rollcall.explain.verdict import advice
 from rollcall.explain.waits import Waits
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.report.excerpt import Excerpt, excerpt
 from rollcall.report.logs import LogLine
 from rollcall.timeline.encode import deflate
 
 _SCRIPTS = ("columns.js", "lanes.js", "theme.js", "timeline.js", "samples.js", "page.js")
-_MOST_RANKS = 12
 _MOST_FINDINGS = 20
 
 
@@ -182,8 +182,7 @@ def _verdict(judged: Judged) -> str:
 
 
 def _finding(finding: Finding) -> str:
-    ranks = ", ".join(map(str, finding.ranks[:_MOST_RANKS])) + (" …" if len(finding.ranks) > _MOST_RANKS else "")
-    look = f"look at rank{'s' * (len(finding.ranks) > 1)} {ranks}" if finding.ranks else ""
+    look = f"look at {ranks_in_words(finding.ranks)}" if finding.ranks else ""
     parts = [f'<p class="verdict"><b>{escape(finding.kind)}</b>{" — " if look else ""}{escape(look)}</p>']
     parts.append(f"<p>{escape(finding.message)}</p>")
     if told := advice(finding):

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rollcall.explain.evidence import View
-from rollcall.explain.findings import ranks
 from rollcall.explain.load import Rank
 from rollcall.explain.table import Op
+from rollcall.protocol.rank_ranges import ranks_in_words
 
 # An async op that is waited for at once is one stretch: dist.send is an isend and its wait().
 _AT_ONCE_NS = 200_000
@@ -128,7 +128,7 @@ def _waiting(view: View, outer: Slice) -> Slice | None:
     for_ranks = [int(view.table.rank[last])] if last >= 0 else view.waits_for(op)
     if not for_ranks:
         return None
-    name = f"waiting for {ranks(for_ranks)}"
+    name = f"waiting for {ranks_in_words(for_ranks)}"
     return Slice(max(start_ns, outer.start_ns), min(end_ns, outer.end_ns), name, "wait", op)
 
 

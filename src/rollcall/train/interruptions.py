@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from rollcall.errors import RankError
-from rollcall.protocol.exit_codes import list_of
+from rollcall.protocol.rank_ranges import list_of
 from rollcall.train.checkpoint.snapshot import Snapshot
 from rollcall.train.consensus import raise_together
 from rollcall.train.meter import Meter

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollcall.explain.evidence import View
-from rollcall.explain.findings import Finding, of_ops, ranks, where
+from rollcall.explain.findings import Finding, of_ops, where
 from rollcall.explain.table import Ops
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 
 
@@ -19,7 +20,7 @@ def overwritten_buffers(view: View) -> Iterator[Finding]:
     if changed:
         first = changed.first()
         same = _ranks_at(changed, first.row)
-        message = f"{ranks(same)} changed the buffer of {where(first)} before it was waited for"
+        message = f"{ranks_in_words(same)} changed the buffer of {where(first)} before it was waited for"
         yield of_ops("buffer-overwritten", same, message, [first])
 
 
@@ -32,7 +33,7 @@ def unwaited_work(view: View) -> Iterator[Finding]:
     if lazy:
         first = lazy.first()
         same = _ranks_at(lazy, first.row)
-        message = f"{ranks(same)} never waited for {where(first)}: its result may not have been there when it was used"
+        message = f"{ranks_in_words(same)} never waited for {where(first)}: its result may have been used too early"
         yield of_ops("unwaited-work", same, message, [first])
 
 

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from rollcall.explain.evidence import View
-from rollcall.explain.findings import Finding, of_call, ranks, where
+from rollcall.explain.findings import Finding, of_call, where
 from rollcall.explain.matching import deviants
 from rollcall.explain.table import Op
+from rollcall.protocol.rank_ranges import ranks_in_words
 
 _AHEAD = 8  # how far two ranks may be out of step
 
@@ -34,7 +35,8 @@ def permutation(view: View, number: int) -> Finding | None:
             kind = "order-inversion" if is_async else "order-swap"
             others = [op for rank in call.ops if rank not in odd for op in plans[rank][:length]][:length]
             message = (
-                f"{ranks(odd)} made the same {length} calls in another order than the others, from {where(ops[0])} on"
+                f"{ranks_in_words(odd)} made the same {length} calls as the others in another order, from"
+                f" {where(ops[0])} on"
             )
             return of_call(kind, call, odd, message, [*ops, *others])
     return None

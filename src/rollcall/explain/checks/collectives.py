@@ -9,9 +9,10 @@ import numpy as np
 from rollcall.explain import source
 from rollcall.explain.checks.call_order import permutation
 from rollcall.explain.evidence import View
-from rollcall.explain.findings import Finding, each, of_call, of_ops, ranks, where
+from rollcall.explain.findings import Finding, each, of_call, of_ops, where
 from rollcall.explain.matching import Call, deviants
 from rollcall.explain.table import Op
+from rollcall.protocol.rank_ranges import ranks_in_words
 
 # What must be alike on all ranks, the most telling first: kind, its name, value.
 _ALIKE: tuple[tuple[str, str, Callable[[Op], Any]], ...] = (
@@ -165,7 +166,7 @@ def non_member_calls(view: View) -> Iterator[Finding]:
     if found:
         first = found.first()
         same = sorted({op.rank for op in found if op.site == first.site})
-        message = f"{ranks(same)} called {where(first)} on a group without being in it"
+        message = f"{ranks_in_words(same)} called {where(first)} on a group without being in it"
         yield of_ops("non-member-call", same, message, [first])
 
 

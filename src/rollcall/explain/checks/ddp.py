@@ -8,9 +8,10 @@ import numpy as np
 
 from rollcall.explain.checks.deaths import is_echo
 from rollcall.explain.evidence import View
-from rollcall.explain.findings import Finding, each, of_ops, ranks
+from rollcall.explain.findings import Finding, each, of_ops
 from rollcall.explain.matching import deviants
 from rollcall.explain.table import Op
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 
 
@@ -41,8 +42,8 @@ def unused_parameters(view: View) -> Iterator[Finding]:
     if short:
         first = min(short.values(), key=lambda op: op.entered_ns)
         message = (
-            f"on {ranks(short)} a backward at {first.site} ended while parameters of the DDP module had no gradient"
-            f" yet: they were not used in the forward, so that their buckets were never averaged"
+            f"on {ranks_in_words(short)} the backward at {first.site} ended before all parameters of the DDP module had a"
+            f" gradient: the forward did not use them, so their buckets were never averaged"
         )
         yield of_ops("ddp-unused-parameter", short, message, list(short.values()))
 

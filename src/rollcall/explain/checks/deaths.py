@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from rollcall.explain import source
 from rollcall.explain.evidence import View
-from rollcall.explain.findings import Finding, of_call, ranks, wait_in
+from rollcall.explain.findings import Finding, of_call, wait_in
 from rollcall.explain.load import Rank
 from rollcall.explain.matching import Call
 from rollcall.explain.table import Op, Site
+from rollcall.protocol.rank_ranges import ranks_in_words
 
 
 def deaths(view: View) -> Iterator[Finding]:
@@ -121,7 +122,7 @@ def network_cuts(view: View) -> Iterator[Finding]:
         gone = [rank for lost in cut for rank in lost.ranks]
         last = _last_ops(view)
         waiting = [op for rank, op in last.items() if rank not in gone] or list(last.values())
-        told = "; ".join(f"host {lost.host} with {ranks(lost.ranks)} {lost.why}" for lost in cut)
+        told = "; ".join(f"host {lost.host} with {ranks_in_words(lost.ranks)} {lost.why}" for lost in cut)
         sites = tuple(dict.fromkeys(op.site for op in waiting if op.site is not None))[:3]
         evidence = {"hosts": [lost.host for lost in cut]}
         yield Finding("network-cut", tuple(gone), f"the network is cut: {told}", sites=sites, evidence=evidence)
@@ -149,7 +150,7 @@ def _explain_exit(view: View, call: Call, gone: list[int], waiting: list[Op]) ->
     exits = tuple(rank.exit_site for rank in found if rank.exit_site is not None)
     made_it = (view.table.rank == gone[0]) & (view.table.site == view.table.site[waiting[0].row])
     kind = "rank-exited-early" if exits or made_it.any() else "missing-rank"
-    message = f"{ranks(gone)} ended while {wait_in(waiting)}"
+    message = f"{ranks_in_words(gone)} ended while {wait_in(waiting)}"
     finding = of_call(kind, call, gone, message, waiting)
     ways_out = source.ways_out(found[0].last.site, waiting[0].site) if found[0].last else ()
     return replace(finding, sites=(*exits, *finding.sites, *ways_out))

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rollcall.explain.evidence import View
-from rollcall.explain.findings import Finding, of_call, ranks, sites, wait_in, where
+from rollcall.explain.findings import Finding, of_call, sites, wait_in, where
 from rollcall.explain.matching import Call
 from rollcall.explain.table import Op, Site
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record.sites import waits_for_data
 
 
@@ -17,8 +18,10 @@ def incomplete_worlds(view: View) -> Iterator[Finding]:
     for call in calls.where(calls.any(stuck_in_init)):
         stuck = [op for op in call.ops.values() if op.op == "init" and (op.is_blocked or op.is_failed)]
         absent = [rank for rank in view.run.ranks if rank not in call.ops]
-        never = f"; {ranks(absent)} never called it" if absent else ", which waits for more ranks than there are"
-        message = f"{ranks(op.rank for op in stuck)} did not get through {where(stuck[0])}{never}"
+        never = (
+            f"; {ranks_in_words(absent)} never called it" if absent else ", which waits for more ranks than there are"
+        )
+        message = f"{ranks_in_words(op.rank for op in stuck)} did not get through {where(stuck[0])}{never}"
         exits = tuple(site for rank in absent if (site := view.run.ranks[rank].exit_site) is not None)
         finding = of_call("world-incomplete", call, absent or [op.rank for op in stuck], message, stuck)
         yield replace(finding, sites=(*exits, *finding.sites))
@@ -43,10 +46,10 @@ def _explain(view: View, call: Call, absent: list[int]) -> Finding:
         return _elsewhere(view, call, absent, waiting, elsewhere, told)
     if stalled := _stalled(view, absent):
         kind, place = stalled
-        told += f"; {ranks(absent)} {_are(absent)} busy at {place}"
+        told += f"; {ranks_in_words(absent)} {_are(absent)} busy at {place}"
         return replace(of_call(kind, call, absent, told, waiting), sites=(place, *sites(waiting)))
     kind = {"new_group": "group-incomplete", "init": "world-incomplete"}.get(waiting[0].op, "missing-rank")
-    return of_call(kind, call, absent, f"{told}; {ranks(absent)} did not come", waiting)
+    return of_call(kind, call, absent, f"{told}; {ranks_in_words(absent)} did not come", waiting)
 
 
 def _elsewhere(view: View, call: Call, absent: list[int], waiting: list[Op], elsewhere: list[Op], told: str) -> Finding:
@@ -64,7 +67,7 @@ def _elsewhere(view: View, call: Call, absent: list[int], waiting: list[Op], els
         kind = "cross-group-deadlock"
         looked_at = _fewer(absent, call) if set(first.group.ranks) == set(call.group.ranks) else circle
         elsewhere = [view.blocked[rank] for rank in circle]
-    told += f", while {ranks(absent)} {_are(absent)} in {where(first)}"
+    told += f", while {ranks_in_words(absent)} {_are(absent)} in {where(first)}"
     return of_call(kind, call, looked_at, told, [*waiting, *elsewhere])
 
 
