@@ -1,8 +1,9 @@
-"""Sizes in bytes: as people write them, and as they read them."""
+"""Sizes in bytes, as people write them."""
 
 import re
 
 from rollcall.errors import UsageError
+from rollcall.units import in_binary_bytes
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:I?B)?", re.IGNORECASE)
@@ -29,17 +30,12 @@ def parse_list(text: str) -> tuple[int, ...]:
 def ladder(first: int, last: int, factor: int = 4) -> tuple[int, ...]:
     """From the first size to the last, each so many times the one before; the last always counts."""
     if last < first:
-        raise UsageError(f"sizes from {in_words(first)} to {in_words(last)} run backwards: put the smaller first")
+        raise UsageError(
+            f"sizes from {in_binary_bytes(first)} to {in_binary_bytes(last)} run backwards: put the smaller first"
+        )
     sizes = []
     size = first
     while size < last:
         sizes.append(size)
         size *= factor
     return (*sizes, last)
-
-
-def in_words(size_bytes: int) -> str:
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size_bytes >= factor:
-            return f"{size_bytes / factor:.4g} {unit}"
-    return f"{size_bytes} B"

@@ -11,6 +11,7 @@ from rich.table import Table
 from rollcall.errors import UsageError
 from rollcall.explain.verdict import Explanation, explain, in_words, to_json
 from rollcall.protocol.rank_ranges import ranks_in_words
+from rollcall.units import in_bytes, in_seconds
 
 
 def show(folder: Path, attempt: int | None, as_json: bool) -> None:
@@ -38,7 +39,9 @@ def show(folder: Path, attempt: int | None, as_json: bool) -> None:
 def _show_deaths(console: Console, explanation: Explanation) -> None:
     deaths = explanation.deaths
     if len(deaths) > 1:
-        told = [f"rank {d.rank} ({d.how}{f', {d.after_s:.3f} s later' if n else ''})" for n, d in enumerate(deaths)]
+        told = [
+            f"rank {d.rank} ({d.how}{f', {in_seconds(d.after_s)} later' if n else ''})" for n, d in enumerate(deaths)
+        ]
         more = f" and {len(told) - _FEW} more" if len(told) > _FEW else ""
         console.print(f"\nwho died in which order: {escape(', '.join(told[:_FEW]))}{more}")
 
@@ -56,14 +59,14 @@ def _show_waits(console: Console, explanation: Explanation) -> None:
         table.add_row(
             str(rank),
             f"{waits.last_in[rank]} of {waits.calls} calls",
-            f"{waits.caused_s[rank]:.3f} s",
-            f"{waits.suffered_s[rank]:.3f} s",
+            in_seconds(waits.caused_s[rank]),
+            in_seconds(waits.suffered_s[rank]),
             f"{waits.share(waits.suffered_s[rank]):.0%}",
             f"{waits.share(waits.saved_s[rank]):.0%} shorter",
         )
-    error_ms = explanation.run.clock_error_ns / 1e6
-    give_or_take = f", give or take {error_ms:.1f} ms between hosts" if error_ms else ""
-    console.print(f"\nwho waited for whom, in {waits.run_s:.2f} s from the first op to the last{give_or_take}:")
+    error_s = explanation.run.clock_error_ns / 1e9
+    give_or_take = f", give or take {in_seconds(error_s)} between hosts" if error_s else ""
+    console.print(f"\nwho waited for whom, in {in_seconds(waits.run_s)} from the first op to the last{give_or_take}:")
     console.print(table)
     if len(worst_first) > _MOST_RANKS:
         console.print(f"the {_MOST_RANKS} who made others wait most; --json has all {len(worst_first)}")
@@ -82,9 +85,9 @@ def _show_costs(console: Console, explanation: Explanation) -> None:
             table.add_row(
                 kind + escape(cost.name),
                 f"{cost.ops:,}",
-                _bytes(cost.size_bytes),
-                f"{cost.blocked_s:.3f} s",
-                f"{cost.hidden_s:.3f} s",
+                in_bytes(cost.size_bytes),
+                in_seconds(cost.blocked_s),
+                in_seconds(cost.hidden_s),
             )
     console.print(f"\nwhere communication takes its time, all ranks together; {costs.overlap:.0%} of it is hidden:")
     console.print(table)
@@ -95,15 +98,6 @@ def _table(*columns: str) -> Table:
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")
     return table
-
-
-def _bytes(size: int) -> str:
-    value = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"
 
 
 def find_run(name: str | None, home: Path) -> Path:

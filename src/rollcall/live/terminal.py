@@ -15,6 +15,7 @@ from rollcall.errors import UsageError
 from rollcall.live.reader import LiveRun
 from rollcall.live.state import Observer, RankNow
 from rollcall.protocol.rank_ranges import list_of
+from rollcall.units import in_bytes, in_seconds
 
 _COLOURS = {"waiting": "yellow", "communicating": "blue", "computing": "", "ended": "dim", "unseen": "dim"}
 _ROOM_LINES = 5  # around the table
@@ -113,18 +114,12 @@ def _cells(each: RankNow) -> list[str]:
         each.host,
         each.state,
         each.doing,
-        _time(each.since_s) if is_here else "",
+        in_seconds(each.since_s) if is_here else "",
         list_of(list(each.waits_for)),
         str(each.holds_up or ""),
         f"{each.ops_per_s:,.0f}" if is_here else "",
         f"{each.mb_per_s:,.1f}" if is_here else "",
         f"{each.cpu_percent:.0f} %" if each.cpu_percent is not None and is_here else "",
-        f"{each.memory_bytes / 1e6:,.0f} MB" if each.memory_bytes is not None and is_here else "",
+        in_bytes(each.memory_bytes) if each.memory_bytes is not None and is_here else "",
     ]
     return [_CONTROL.sub("", cell)[:_MOST_CELL] for cell in cells]
-
-
-def _time(seconds: float) -> str:
-    if seconds >= 60:
-        return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"

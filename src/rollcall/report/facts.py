@@ -7,6 +7,7 @@ from typing import Any
 
 from rollcall.explain.load import Run
 from rollcall.explain.verdict import Explanation
+from rollcall.units import in_seconds
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def tell(facts: dict[str, Any], explanation: Explanation) -> list[tuple[str, str
     lines = [
         ("command", shlex.join(map(str, facts.get("command") or []))),
         ("started", str(facts.get("started", ""))),
-        ("took", f"{facts['seconds']:.2f} s" if isinstance(facts.get("seconds"), int | float) else ""),
+        ("took", in_seconds(facts["seconds"]) if isinstance(facts.get("seconds"), int | float) else ""),
         ("outcome", _outcome(facts, explanation)),
         ("ranks", f"{run.world_size}, of which {len(run.ranks)} are recorded"),
         ("attempts", str(len(attempts)) if len(attempts) > 1 else ""),
@@ -61,4 +62,4 @@ def _clocks(run: Run) -> str:
         return "nobody compared those of the hosts"
     if not run.clock_error_ns:
         return "one host, one clock"
-    return f"aligned to ± {run.clock_error_ns / 1e6:.2f} ms between hosts: differences below that say nothing"
+    return f"aligned to ± {in_seconds(run.clock_error_ns / 1e9)} between hosts: differences below that say nothing"

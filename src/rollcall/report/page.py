@@ -20,6 +20,7 @@ from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.report.excerpt import Excerpt, excerpt
 from rollcall.report.logs import LogLine
 from rollcall.timeline.encode import deflate
+from rollcall.units import in_bytes, in_seconds
 
 _SCRIPTS = ("columns.js", "lanes.js", "theme.js", "timeline.js", "samples.js", "page.js")
 _MOST_FINDINGS = 20
@@ -258,19 +259,6 @@ def _cost_row(cost: Cost) -> str:
 
 def _cell(value: float, text: str) -> str:
     return f'<td data-value="{value:.9g}">{text}</td>'
-
-
-def in_seconds(value: float) -> str:
-    if value >= 1:
-        return f"{value:,.2f} s"
-    return f"{value * 1e3:.2f} ms" if value >= 1e-3 else f"{value * 1e6:.0f} µs"
-
-
-def in_bytes(value: float) -> str:
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= factor:
-            return f"{value / factor:.2f} {unit}"
-    return f"{value:.0f} B"
 
 
 def _logs(content: Content) -> str:

@@ -42,8 +42,8 @@ def unused_parameters(view: View) -> Iterator[Finding]:
     if short:
         first = min(short.values(), key=lambda op: op.entered_ns)
         message = (
-            f"on {ranks_in_words(short)} the backward at {first.site} ended before all parameters of the DDP module had a"
-            f" gradient: the forward did not use them, so their buckets were never averaged"
+            f"on {ranks_in_words(short)} the backward at {first.site} ended before all parameters of the DDP module had"
+            f" a gradient: the forward did not use them, so their buckets were never averaged"
         )
         yield of_ops("ddp-unused-parameter", short, message, list(short.values()))
 
