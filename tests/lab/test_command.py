@@ -15,13 +15,13 @@ import pytest
 
 from rollcall import RankError
 from rollcall.cli.app import app
-from rollcall.coordinator.run_folder import all_runs
 from rollcall.errors import UsageError
 from rollcall.explain.verdict import explain
 from rollcall.lab import NAMES
 from rollcall.lab.experiment import Claim, Results, Settings, Verdict, load
 from rollcall.lab.runner import perform
 from rollcall.report import logs
+from rollcall.runs import all_runs
 from tests.rollcall_command import Runner
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rollcall.errors import UsageError
-from rollcall.explain.terminal import find_run
 from rollcall.report.write import write as write_page
+from rollcall.runs import find_run
 from tests.report.fixtures import Looked
 from tests.report.rings import Made, write
 from tests.rollcall_command import Runner

@@ -128,7 +128,7 @@ def _run(wanted: "Settings", place: host_options.Place, **reach: Any) -> "Result
     """The benchmark's ranks, as `rollcall run` would start them."""
     from rollcall.bench import results
     from rollcall.coordinator.early_agent import run
-    from rollcall.coordinator.run_folder import folder_of
+    from rollcall.runs import folder_of
 
     plan = Plan(
         program=Program("module", "rollcall.bench.ranks", (wanted.model_dump_json(),)),

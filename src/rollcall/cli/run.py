@@ -257,8 +257,8 @@ def run(
 
 
 def _report(run_id: str) -> None:
-    from rollcall.coordinator.run_folder import folder_of
     from rollcall.report.write import write
+    from rollcall.runs import folder_of
 
     try:
         say(f"the report is {os.path.relpath(write(folder_of(run_id)))}")

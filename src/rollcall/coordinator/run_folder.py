@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from rollcall.errors import UsageError, say
 from rollcall.protocol.messages import File, Wire
 from rollcall.protocol.plan import Plan
-from rollcall.runs import runs_home
+from rollcall.runs import all_runs, read_facts, runs_home
 
 _CHUNK_BYTES = 1 << 20
 _MOST_OF_ONE_SECOND = 1000
@@ -55,9 +55,8 @@ class RunHere:
 
     @classmethod
     def of(cls, plan: Plan, folder: Path) -> "RunHere":
-        with contextlib.suppress(OSError, ValueError):
-            if json.loads((folder / "run.json").read_text())["plan"]["run_id"] == plan.run_id:
-                return cls(folder)
+        if read_facts(folder).get("plan", {}).get("run_id") == plan.run_id:
+            return cls(folder)
         return cls(Path(tempfile.mkdtemp(prefix=f"rollcall-{plan.run_id}-")), shared=False)
 
     def send_back(self, wire: Wire) -> None:
@@ -88,11 +87,6 @@ class RunHere:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def home() -> Path:
-    """Where the runs of this folder are kept."""
-    return runs_home(os.environ)
-
-
 class RunFolder:
     """A run's folder and its run.json, which is rewritten as the run goes on."""
 
@@ -119,7 +113,7 @@ class RunFolder:
 
     @classmethod
     def _reopen(cls, facts: dict[str, Any]) -> "RunFolder":
-        path = home() / facts.pop("name")
+        path = runs_home() / facts.pop("name")
         for key in ("seconds", "exit_code"):
             facts.pop(key, None)
         folder = cls(path, facts)
@@ -132,7 +126,7 @@ class RunFolder:
         now = datetime.now(UTC).astimezone()
         name = f"{now:%Y-%m-%dT%H-%M-%S}-{_stem(plan)}"
         try:
-            path = _make_new(home(), name)
+            path = _make_new(runs_home(), name)
             if plan.log_dir is not None:
                 _check_writable(Path(plan.cwd, plan.log_dir))
         except OSError as error:
@@ -215,22 +209,6 @@ def _written(file: BinaryIO) -> Iterator[int]:
         with contextlib.suppress(OSError):  # past the last data
             if is_last or os.lseek(file.fileno(), at, os.SEEK_DATA) < at + _CHUNK_BYTES:
                 yield at
-
-
-def all_runs() -> Iterator[dict[str, Any]]:
-    """The facts of every run of this folder, oldest first."""
-    for path in sorted(home().glob("*/run.json")):
-        if not path.parent.is_symlink():
-            with contextlib.suppress(OSError, ValueError):
-                yield {"name": path.parent.name, **json.loads(path.read_text())}
-
-
-def folder_of(run_id: str) -> Path:
-    """The folder of the newest run of this id."""
-    for facts in reversed(list(all_runs())):
-        if facts["plan"]["run_id"] == run_id:
-            return home() / str(facts["name"])
-    raise UsageError(f"no run {run_id} was begun in {home()}")
 
 
 def _stem(plan: Plan) -> str:

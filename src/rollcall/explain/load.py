@@ -1,6 +1,5 @@
 """The files of a run → plain values: its table of ops, and how each rank ended."""
 
-import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from rollcall.explain.table import Op, Ops, Readings, Site, Table
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 from rollcall.record.sites import is_users_file
+from rollcall.runs import facts_of_attempt, read_facts, recorded_attempts
 
 _DRIFT = 100e-6  # seconds per second; clocks of hosts stay below it
 
@@ -93,9 +93,8 @@ class Folded:
 
 def load(folder: Path, attempt: int | None = None, newest: int | None = None) -> Run:
     """The newest attempt of a run, or the one that is asked for; all of it, or about so many of the newest records."""
-    facts = _facts(folder)
-    attempts = facts.get("attempts", [])
-    found = {int(path.name.removeprefix("attempt-")): path for path in sorted((folder / "rings").glob("attempt-*"))}
+    facts = read_facts(folder)
+    found = recorded_attempts(folder)
     if not found:
         raise UsageError(
             f"{folder.name} has no rings, so there is nothing to explain: it ran with --no-record, or ended before its"
@@ -103,10 +102,10 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None) ->
         )
     number = max(found) if attempt is None else attempt
     if number not in found:
-        raise UsageError(f"{folder.name} has no attempt {number}: it has {', '.join(map(str, sorted(found)))}")
-    told = attempts[number] if number < len(attempts) else {}
+        raise UsageError(f"{folder.name} has no attempt {number}: it has {', '.join(map(str, found))}")
+    told = facts_of_attempt(facts, number)
     known = clocks(facts)
-    files = _read(sorted(found[number].glob("rank-*.ring"), key=_number), known, newest)
+    files = _read(sorted((folder / "rings" / f"attempt-{number}").glob("rank-*.ring"), key=_number), known, newest)
     ranks = {rank: _rank(files, rank, told) for rank in sorted(files.table.spans)}
     world_size = int(told.get("world_size") or max(files.world_size, len(ranks)))
     if missing := sorted(set(range(world_size)) - set(ranks)):
@@ -164,13 +163,6 @@ def _cut_off(facts: dict[str, Any], unreachable: dict[str, list[str]]) -> list[L
             found.append(Lost(host, why, True, tuple(range(first, first + slots))))
         first += slots
     return found
-
-
-def _facts(folder: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads((folder / "run.json").read_text()))
-    except (OSError, ValueError):
-        return {}
 
 
 def clocks(facts: dict[str, Any]) -> list[Readings]:

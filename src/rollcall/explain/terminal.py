@@ -39,9 +39,8 @@ def show(folder: Path, attempt: int | None, as_json: bool) -> None:
 def _show_deaths(console: Console, explanation: Explanation) -> None:
     deaths = explanation.deaths
     if len(deaths) > 1:
-        told = [
-            f"rank {d.rank} ({d.how}{f', {in_seconds(d.after_s)} later' if n else ''})" for n, d in enumerate(deaths)
-        ]
+        told = [f"rank {deaths[0].rank} ({deaths[0].how})"]
+        told += [f"rank {each.rank} ({each.how}, {in_seconds(each.after_s)} later)" for each in deaths[1:]]
         more = f" and {len(told) - _FEW} more" if len(told) > _FEW else ""
         console.print(f"\nwho died in which order: {escape(', '.join(told[:_FEW]))}{more}")
 
@@ -98,19 +97,6 @@ def _table(*columns: str) -> Table:
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")
     return table
-
-
-def find_run(name: str | None, home: Path) -> Path:
-    """The folder of a run: by its name, by a path, or the newest."""
-    candidates = [Path(name), home / name] if name else [home / "latest"]
-    for path in candidates:
-        if (path / "run.json").exists() or (path / "rings").exists():
-            return path.resolve()
-    if name is None:
-        raise UsageError("no run here yet: start one with `rollcall run -n 2 SCRIPT`, or name the folder of one")
-    known = sorted(path.name for path in home.glob("*") if path.is_dir() and not path.is_symlink())[-3:]
-    hint = f"; the newest here are {', '.join(known)}" if known else ""
-    raise UsageError(f"there is no run {name}: `rollcall runs` lists those of this folder{hint}")
 
 
 def tell(folder: Path, hangs_for_s: float | None = None) -> str:

@@ -1,7 +1,6 @@
 """The rings while they are written. Reading them costs their ranks nothing: only what is new is read."""
 
 import contextlib
-import json
 import os
 import resource
 import time
@@ -18,7 +17,7 @@ from rollcall.explain import rings
 from rollcall.explain.load import Rank, Run, clocks
 from rollcall.explain.table import Ops, Readings, Table
 from rollcall.record import ring_format
-from rollcall.runs import WATCHED
+from rollcall.runs import WATCHED, facts_of_attempt, read_facts, recorded_attempts
 
 _LOOK_BACK = 64  # records that may still have been open when they were read last
 _GRAIN_NS = 2_000_000_000
@@ -155,12 +154,10 @@ class LiveRun:
     def refresh(self) -> None:
         """Look for new attempts and ranks, where something has changed."""
         if self._has_changed(self.folder / "run.json"):
-            with contextlib.suppress(OSError, ValueError):
-                self.facts = dict(json.loads((self.folder / "run.json").read_text()))
-                self._known_clocks = clocks(self.facts)
+            self.facts = read_facts(self.folder) or self.facts
+            self._known_clocks = clocks(self.facts)
         if self._has_changed(self.folder / "rings"):
-            attempts = list((self.folder / "rings").glob("attempt-*"))
-            numbers = sorted(int(path.name.partition("-")[2]) for path in attempts if path.name[8:].isdecimal())
+            numbers = recorded_attempts(self.folder)
             if numbers and numbers[-1] != self.attempt:
                 self.close()
                 self.attempt = numbers[-1]
@@ -211,8 +208,7 @@ class LiveRun:
     @property
     def told(self) -> dict[str, Any]:
         """What run.json says of this attempt."""
-        attempts = self.facts.get("attempts") or []
-        return attempts[self.attempt] if 0 <= self.attempt < len(attempts) else {}
+        return facts_of_attempt(self.facts, self.attempt)
 
     @property
     def world_size(self) -> int:

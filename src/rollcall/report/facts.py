@@ -1,22 +1,11 @@
 """What is known of a run besides its ops."""
 
-import json
 import shlex
-from pathlib import Path
 from typing import Any
 
 from rollcall.explain.load import Run
 from rollcall.explain.verdict import Explanation
 from rollcall.units import in_seconds
-
-
-def read(folder: Path) -> dict[str, Any]:
-    """run.json; empty where it is missing or damaged."""
-    try:
-        found = json.loads((folder / "run.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def tell(facts: dict[str, Any], explanation: Explanation) -> list[tuple[str, str]]:

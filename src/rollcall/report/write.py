@@ -11,6 +11,7 @@ from rollcall.explain.evidence import View
 from rollcall.explain.load import load
 from rollcall.explain.verdict import explained
 from rollcall.report import facts, logs, page
+from rollcall.runs import read_facts, recorded_attempts
 from rollcall.timeline.encode import encode
 from rollcall.timeline.model import Attempt, timeline
 
@@ -38,9 +39,8 @@ def _told_where(path: Path) -> Iterator[None]:
 
 def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
     """All attempts on the timeline; the verdict and all figures are of the last. `zero_ns` is where the time begins."""
-    told = facts.read(folder)
-    numbers = attempts_of(folder)
-    earlier = [Attempt.of(View(load(folder, number))) for number in numbers[:-1]]
+    told = read_facts(folder)
+    earlier = [Attempt.of(View(load(folder, number))) for number in recorded_attempts(folder)[:-1]]
     view = View(load(folder))  # where there are no rings, this says so
     drawn = timeline([*earlier, Attempt.of(view)], folder, told, zero_ns)
     lines, left_out = logs.read(folder)
@@ -61,7 +61,7 @@ def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
 def judge(folder: Path, newest: int | None) -> page.Judged:
     """The last attempt alone, without its timeline: all of it, or about so many of its newest records."""
     view = View(load(folder, newest=newest))
-    return _judged(view, facts.read(folder))
+    return _judged(view, read_facts(folder))
 
 
 def _judged(view: View, told: dict[str, Any]) -> page.Judged:
@@ -81,8 +81,3 @@ def _words(picture: Path) -> str:
     """What stands beside a picture, where whoever drew it has left words."""
     words = picture.with_suffix(".txt")
     return words.read_text(encoding="utf-8", errors="replace").strip() if words.is_file() else ""
-
-
-def attempts_of(folder: Path) -> list[int]:
-    names = [path.name.removeprefix("attempt-") for path in (folder / "rings").glob("attempt-*")]
-    return sorted(int(name) for name in names if name.isdecimal())

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.protocol.exit_codes import how_it_ended
+from rollcall.runs import facts_of_attempt
 from rollcall.timeline import model
 from rollcall.timeline.model import Bars, Timeline
 
@@ -145,9 +146,8 @@ def _phases(timeline: Timeline) -> list[dict[str, Any]]:
 def _deaths(timeline: Timeline, facts: dict[str, Any], lane_of: NDArray[np.int64]) -> list[dict[str, Any]]:
     """Ranks that ended badly by themselves."""
     deaths = []
-    attempts = facts.get("attempts") or []
     for attempt in timeline.attempts:
-        told = attempts[attempt.number] if 0 <= attempt.number < len(attempts) else {}
+        told = facts_of_attempt(facts, attempt.number)
         for name, code in told.get("exit_codes", {}).items():
             wall_ns = told.get("ended_ns", {}).get(name)
             rank = int(name)

@@ -77,7 +77,10 @@ def _seconds(sample: Op) -> float:
 
 
 def _late(view: View, rank: int) -> list[Op]:
-    """The last of the ops that it was late for."""
+    """The last op of the line for which it was late most."""
     waits = view.waits
-    rows = waits.last[waits.is_over & (waits.for_rank == rank)]
-    return [view.table.get(rows.max())] if len(rows) else []
+    mine = waits.is_over & (waits.for_rank == rank)
+    rows = waits.last[mine]
+    site = view.table.site[rows]
+    worst = np.argmax(np.bincount(site, waits.seconds[mine]))
+    return [view.table.get(rows[site == worst].max())]
