@@ -40,7 +40,7 @@ class Calls:
     def __init__(self, run: Run) -> None:
         self.table = table = run.table
         self._made: dict[int, Call] = {}
-        kept = ~table.is_event & ~table.is_one_of("send", "recv") & ~table.is_strange
+        kept = ~table.is_event & ~table.is_one_of("send", "recv") & ~table.is_non_member
         kept &= table.seq >= _first_known(run)[table.group]
         rows = np.flatnonzero(kept)
         keys = _key(table.group[rows], table.seq[rows])

@@ -48,9 +48,12 @@ class Group:
         return hash(self.name)
 
     @property
-    def is_strange(self) -> bool:
-        """Of ranks that called a group's op without being in it."""
+    def is_non_member(self) -> bool:
+        """Stands for any group whose op a rank called without being in it."""
         return self.name == ring_format.STRANGE_GROUP
+
+
+UNKNOWN_GROUP = Group("?", ())
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,7 @@ class Op:
     thread: int
     phase: str
     reduce: str
-    is_async: bool
-    is_failed: bool
-    is_bucket: bool
-    was_waited_for: bool
-    waits_for_data: bool
+    flags: int
     entered_ns: int
     issued_ns: int
     waited_ns: int
@@ -81,14 +80,32 @@ class Op:
     size_bytes: int
 
     @property
-    def is_blocked(self) -> bool:
-        """The rank sits in it: entered, or waited for, and not completed."""
-        return not self.completed_ns and not self.is_failed and (not self.is_async or bool(self.waited_ns))
+    def is_async(self) -> bool:
+        return bool(self.flags & ring_format.ASYNC)
 
     @property
-    def is_strange(self) -> bool:
+    def is_failed(self) -> bool:
+        return bool(self.flags & ring_format.FAILED)
+
+    @property
+    def is_bucket(self) -> bool:
+        """DDP's reducer made it."""
+        return bool(self.flags & ring_format.BUCKET)
+
+    @property
+    def waits_for_data(self) -> bool:
+        """Of a sample: its rank was fetching its input."""
+        return bool(self.flags & ring_format.INPUT)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Its rank is in it, and it is not over."""
+        return bool(ring_format.is_blocked(self.flags, self.waited_ns, self.completed_ns))
+
+    @property
+    def is_non_member(self) -> bool:
         """Its rank is not in its group."""
-        return self.group.is_strange
+        return self.group.is_non_member
 
     @property
     def is_point_to_point(self) -> bool:
@@ -99,7 +116,7 @@ class Op:
 class Names:
     """What records name, numbered alike for all ranks; 0 is nothing."""
 
-    groups: list[Group] = field(default_factory=lambda: [Group("?", ())])
+    groups: list[Group] = field(default_factory=lambda: [UNKNOWN_GROUP])
     sites: list[Site | None] = field(default_factory=lambda: [None])
     signatures: list[dict[str, Any]] = field(default_factory=lambda: [{}])
     phases: list[str] = field(default_factory=lambda: [""])
@@ -117,7 +134,7 @@ class Names:
     def _add(self, kind: str, value: bytes) -> int:
         told = rings.parse(value)
         kept, made = {
-            "group": (self.groups, _group(told)),
+            "group": (self.groups, parse_group(told)),
             "site": (self.sites, _site(told)),
             "signature": (self.signatures, told if isinstance(told, dict) else {}),
             "phase": (self.phases, str(told)),
@@ -130,7 +147,7 @@ class Names:
 _MOST_NAMES = 1 << 22  # more have no room in a ring: a larger number is damage
 
 
-def _group(told: Any) -> Group:
+def parse_group(told: Any) -> Group:
     """A group's ranks stand there one by one, or as [first, last] where they follow each other."""
     try:
         spans = [(rank, rank) if isinstance(rank, int) else tuple(rank) for rank in told["ranks"]]
@@ -138,7 +155,7 @@ def _group(told: Any) -> Group:
             raise ValueError(spans)
         return Group(str(told["name"]), tuple(rank for first, last in spans for rank in range(first, last + 1)))
     except (TypeError, KeyError, ValueError):
-        return Group("?", ())
+        return UNKNOWN_GROUP
 
 
 def _site(told: Any) -> Site | None:
@@ -254,16 +271,17 @@ class Table:
 
     @cached_property
     def is_blocked(self) -> NDArray[np.bool_]:
-        is_in = ~self.is_async | (self.waited_ns > 0)
-        return np.asarray((self.completed_ns == 0) & ~self.has_failed & is_in & ~self.is_event)
+        """Ops that their rank is in, and that are not over."""
+        is_blocked = ring_format.is_blocked(self.flags, self.waited_ns, self.completed_ns)
+        return np.asarray(is_blocked & ~self.is_event)
 
     @cached_property
-    def is_strange(self) -> NDArray[np.bool_]:
-        return np.asarray(np.array([group.is_strange for group in self.names.groups])[self.group])
+    def is_non_member(self) -> NDArray[np.bool_]:
+        return np.asarray(np.array([group.is_non_member for group in self.names.groups])[self.group])
 
     def get(self, row: int | np.integer[Any]) -> Op:
         row = int(row)
-        flags, reduce = int(self.flags[row]), int(self.reduce[row])
+        reduce = int(self.reduce[row])
         return Op(
             rank=int(self.rank[row]),
             row=row,
@@ -277,11 +295,7 @@ class Table:
             thread=int(self.thread[row]),
             phase=self.names.phases[self.phase[row]],
             reduce=ring_format.REDUCE_OPS[reduce] if reduce < len(ring_format.REDUCE_OPS) else "",
-            is_async=bool(flags & ring_format.ASYNC),
-            is_failed=bool(flags & ring_format.FAILED),
-            is_bucket=bool(flags & ring_format.BUCKET),
-            was_waited_for=bool(flags & ring_format.WAITED),
-            waits_for_data=bool(flags & ring_format.INPUT),
+            flags=int(self.flags[row]),
             entered_ns=int(self.entered_ns[row]),
             issued_ns=int(self.issued_ns[row]),
             waited_ns=int(self.waited_ns[row]),

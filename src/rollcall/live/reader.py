@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rollcall.explain import rings
 from rollcall.explain.load import Rank, Run, clocks
-from rollcall.explain.table import Ops, Readings, Table
+from rollcall.explain.table import UNKNOWN_GROUP, Group, Ops, Readings, Table, parse_group
 from rollcall.record import ring_format
 from rollcall.runs import WATCHED, facts_of_attempt, read_facts, recorded_attempts
 
@@ -44,7 +44,7 @@ class LiveRing:
     seen: int = 0  # records
     names_end: int = -1
     names: list[tuple[str, int, bytes]] = field(default_factory=list)
-    groups: dict[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    groups: dict[int, Group] = field(default_factory=dict)
     sites: dict[int, str] = field(default_factory=dict)
     reached: dict[tuple[str, bool], int] = field(default_factory=dict)  # by group, and whether point to point: its seq
     has_ended: bool = False
@@ -103,7 +103,7 @@ class LiveRing:
         group, seq = fresh["group"], fresh["seq"]
         for is_pair, mine in ((False, ~IS_EVENT[op] & ~_IS_PAIR[op]), (True, _IS_PAIR[op])):
             for number in set(group[mine].tolist()):
-                name = self.groups.get(number, ("?", ()))[0]
+                name = self.groups.get(number, UNKNOWN_GROUP).name
                 newest = int(seq[mine & (group == number)].max())
                 self.reached[name, is_pair] = max(self.reached.get((name, is_pair), 0), newest)
 
@@ -123,12 +123,9 @@ class LiveRing:
 
 
 @lru_cache(maxsize=1024)
-def _group(value: bytes) -> tuple[str, tuple[int, ...]]:
-    """Its name and its members, who all have it in the same words: of ten thousand ranks, one list is enough."""
-    told = rings.parse(value)
-    # Ranks stand there one by one, or as [first, last].
-    spans = [(each, each) if isinstance(each, int) else (each[0], each[1]) for each in told["ranks"]]
-    return str(told["name"]), tuple(rank for first, last in spans for rank in range(first, last + 1))
+def _group(value: bytes) -> Group:
+    """All ranks of a group name it alike: for ten thousand of them, one list of members is enough."""
+    return parse_group(rings.parse(value))
 
 
 def _allow_files() -> None:

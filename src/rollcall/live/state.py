@@ -1,5 +1,7 @@
 """What every rank does at this moment, and whom it waits for."""
 
+import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -8,13 +10,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcall.explain.table import UNKNOWN_GROUP, Group
+from rollcall.explain.waits import blocked_since_ns
 from rollcall.live.reader import IS_EVENT, LiveRing, LiveRun
-from rollcall.live.usage import Usage
 from rollcall.record import ring_format
 
 State = Literal["waiting", "communicating", "computing", "ended", "unseen"]
 _MB = 1e6
 _HALVES = set(ring_format.POINT_TO_POINT)
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_USER, _SYSTEM, _BEGUN, _RESIDENT = 11, 12, 19, 21  # behind the name, which may have spaces in it
 
 
 @dataclass(frozen=True)
@@ -44,8 +50,7 @@ class _Open:
     """The op that a rank sits in."""
 
     op: int
-    group: str
-    members: tuple[int, ...]
+    group: Group
     seq: int
     peer: int
 
@@ -87,15 +92,14 @@ class Observer:
 
     def _calls(self, opened: dict[int, _Open]) -> Iterator[tuple[list[int], tuple[int, ...]]]:
         """Who sits in one call together, and who has not come to it yet."""
-        together: dict[tuple[str, int], list[int]] = {}
+        together: dict[tuple[Group, int], list[int]] = {}
         for rank, mine in opened.items():
             if mine.is_pair:
                 yield [rank], self._other_half(rank, mine, opened)
             else:
                 together.setdefault((mine.group, mine.seq), []).append(rank)
         for (group, seq), ranks in together.items():
-            members = dict.fromkeys(member for rank in ranks[:1] for member in opened[rank].members)
-            yield ranks, tuple(other for other in members if not self._has_come(other, group, seq))
+            yield ranks, tuple(other for other in group.ranks if not self._has_come(other, group.name, seq))
 
     def _has_come(self, rank: int, group: str, seq: int) -> bool:
         ring = self._run.rings.get(rank)
@@ -121,22 +125,21 @@ class Observer:
         seen = RankNow(rank, ring.header.host, "computing", "", "", 0.0, (), 0, *speeds, cpu, memory)
         if ring.has_ended or str(rank) in (self._run.told.get("exit_codes") or {}):
             return replace(seen, state="ended"), None
-        is_op = ~IS_EVENT[records["op"]]
-        is_in = ((records["flags"] & ring_format.ASYNC) == 0) | (records["waited_ns"] > 0)
-        is_open = is_op & is_in & (records["completed_ns"] == 0) & ((records["flags"] & ring_format.FAILED) == 0)
+        is_blocked = ring_format.is_blocked(records["flags"], records["waited_ns"], records["completed_ns"])
+        is_open = is_blocked & ~IS_EVENT[records["op"]]
         if not is_open.any():
             since_s = max(now_ns - ring.done_ns, 0) / 1e9 if ring.done_ns else 0.0
             return replace(seen, since_s=since_s, site=_seen_at(ring, records)), None
         record = records[is_open][-1]
-        since_ns = int(record["waited_ns"] if record["flags"] & ring_format.ASYNC else record["entered_ns"])
-        group, members = ring.groups.get(int(record["group"]), ("?", ()))
+        since_ns = int(blocked_since_ns(record["flags"], record["entered_ns"], record["waited_ns"]))
+        group = ring.groups.get(int(record["group"]), UNKNOWN_GROUP)
         told = replace(
             seen,
             op=ring_format.OPS[record["op"]],
             site=ring.sites.get(int(record["site"]), ""),
             since_s=max(now_ns - since_ns, 0) / 1e9,
         )
-        return told, _Open(int(record["op"]), group, members, int(record["seq"]), int(record["peer"]))
+        return told, _Open(int(record["op"]), group, int(record["seq"]), int(record["peer"]))
 
     def _other_half(self, rank: int, mine: _Open, opened: dict[int, _Open]) -> tuple[int, ...]:
         """Of a send or receive: the other side, unless it is in the other half."""
@@ -163,3 +166,30 @@ def _seen_at(ring: LiveRing, records: NDArray[np.void]) -> str:
     if not len(records) or records["op"][-1] != ring_format.OP["sample"]:
         return ""
     return ring.sites.get(int(records["site"][-1]), "")
+
+
+class Usage:
+    """CPU and memory of one process, from /proc. OSError when it is gone, also if another one has its pid by now."""
+
+    def __init__(self, pid: int) -> None:
+        self._path = f"/proc/{pid}/stat"
+        self._begun = self._read()[_BEGUN]
+        self._ticks, self._looked_s = 0, 0.0
+
+    def now(self) -> tuple[float | None, int]:
+        """Per cent of a core since the last look, None at the first; bytes of memory."""
+        fields = self._read()
+        if fields[_BEGUN] != self._begun:
+            raise ProcessLookupError(self._path)
+        ticks, looked_s = int(fields[_USER]) + int(fields[_SYSTEM]), time.monotonic()
+        passed_s = looked_s - self._looked_s
+        percent = 100 * (ticks - self._ticks) / _TICKS_PER_S / passed_s if self._looked_s and passed_s else None
+        self._ticks, self._looked_s = ticks, looked_s
+        return percent, int(fields[_RESIDENT]) * _PAGE_BYTES
+
+    def _read(self) -> list[bytes]:
+        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(fd, 1024).rpartition(b")")[2].split()
+        finally:
+            os.close(fd)

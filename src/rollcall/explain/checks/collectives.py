@@ -162,7 +162,7 @@ def _is_turn(mine: Op, theirs: Op) -> bool:
 
 def non_member_calls(view: View) -> Iterator[Finding]:
     """Ops on a group by ranks that are not in it: torch passes over them."""
-    found = view.table.where(view.table.is_strange & ~view.table.is_event)
+    found = view.table.where(view.table.is_non_member & ~view.table.is_event)
     if found:
         first = found.first()
         same = sorted({op.rank for op in found if op.site == first.site})
