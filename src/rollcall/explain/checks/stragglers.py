@@ -28,12 +28,13 @@ def stragglers(view: View) -> Iterator[Finding]:
         f" {share:.0%} shorter"
     )
     caused_s = {number: float(waits.caused_s[number]) for number in view.run.ranks}
-    fetching = _samples(view, rank, ring_format.INPUT)
-    if sum(map(_seconds, fetching)) > share * waits.run_s / 2:
+    fetching, fetching_s = _samples(view, rank, ring_format.INPUT)
+    if fetching_s > share * waits.run_s / 2:
         message += f"; meanwhile it waited for its data at {fetching[0].site}"
         yield of_ops("input-stall", [rank], message, [fetching[0], *_late(view, rank)], waits=caused_s)
     elif _is_a_habit(view, rank):
-        seen = _samples(view, rank)[:2]
+        samples, _ = _samples(view, rank)
+        seen = samples[:2]
         if seen:
             message += f"; meanwhile it was seen at {seen[0].site}"
         yield of_ops("straggler", [rank], message, [*seen, *_late(view, rank)], waits=caused_s)
@@ -56,24 +57,19 @@ def _is_a_habit(view: View, rank: int) -> bool:
     return bool(by_call_s.sum() ** 2 > _ENOUGH_CALLS * (by_call_s**2).sum())
 
 
-def _samples(view: View, rank: int, flag: int = 0) -> list[Op]:
-    """Where it was seen between its ops: one sample per line, the longest first."""
+def _samples(view: View, rank: int, flag: int = 0) -> tuple[list[Op], float]:
+    """Where it was seen between its ops: one sample per line, the longest first; and the seconds of all."""
     table = view.table
     mask = (table.op == ring_format.OP["sample"]) & (table.rank == rank) & ((table.flags & flag) == flag)
     rows = np.flatnonzero(mask)
-    if not len(rows):
-        return []
-    lines, place = np.unique(table.site[rows], return_inverse=True)
-    total_ns = np.bincount(place, table.completed_ns[rows] - table.entered_ns[rows] + _SAMPLE_NS)
-    first = [rows[np.argmax(place == number)] for number in range(len(lines))]
-    return [table.get(first[number]) for number in np.argsort(-total_ns)]
+    length_ns = table.completed_ns[rows] - table.entered_ns[rows]
+    _, first, line = np.unique(table.site[rows], return_index=True, return_inverse=True)
+    by_line_ns = np.bincount(line, length_ns + _SAMPLE_NS)
+    longest_first = rows[first[np.argsort(-by_line_ns)]]
+    return [table.get(row) for row in longest_first], float(length_ns.sum()) / 1e9
 
 
 _SAMPLE_NS = 20_000_000  # the time between two samples
-
-
-def _seconds(sample: Op) -> float:
-    return (sample.completed_ns - sample.entered_ns) / 1e9
 
 
 def _late(view: View, rank: int) -> list[Op]:
