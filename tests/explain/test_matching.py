@@ -13,7 +13,7 @@ def seqs(calls: Calls) -> list[tuple[str, int, list[int]]]:
 
 def pairs(*ranks: list[Made]) -> dict[int, int]:
     """By row of a send: the row of its receive."""
-    sends, recvs = Pairs(run(ranks)).met()
+    sends, recvs = Pairs(run(ranks)).matched()
     return dict(zip(sends.tolist(), recvs.tolist(), strict=True))
 
 
@@ -88,8 +88,8 @@ def test_of_one_tag_the_first_send_meets_the_first_receive() -> None:
 def test_a_send_to_another_rank_does_not_meet() -> None:
     """Both are left alone, each on its side."""
     matched = Pairs(run([[Made("send", 1, 0, 9, peer=2)], [Made("recv", 1, 0, peer=0)], []]))
-    assert [op.rank for op in matched.alone("send")] == [0]
-    assert [op.rank for op in matched.alone("recv")] == [1]
+    assert [op.rank for op in matched.unmatched("send")] == [0]
+    assert [op.rank for op in matched.unmatched("recv")] == [1]
 
 
 def test_a_receive_from_anyone_takes_a_send_that_is_left() -> None:

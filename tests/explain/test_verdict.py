@@ -9,7 +9,7 @@ from rollcall.explain.evidence import View
 from rollcall.explain.findings import Finding
 from rollcall.explain.load import Lost, Run
 from rollcall.explain.table import Site
-from rollcall.explain.verdict import Explanation, advice, explained, in_words, most_telling_first, to_json
+from rollcall.explain.verdict import Explanation, advice, explain_run, in_words, most_telling_first, to_json
 from rollcall.record import ring_format
 from tests.report.rings import FILE, Made, run
 
@@ -17,7 +17,7 @@ ASYNC, WAITED, FAILED = ring_format.ASYNC, ring_format.WAITED, ring_format.FAILE
 
 
 def explain(*ranks: list[Made], outcome: str = "stopped", **facts: Any) -> Explanation:
-    return explained(View(run(ranks, outcome=outcome, **facts)))
+    return explain_run(View(run(ranks, outcome=outcome, **facts)))
 
 
 def named(explanation: Explanation) -> tuple[str, tuple[int, ...], list[int]]:
@@ -189,7 +189,7 @@ def test_a_host_that_nothing_reached_any_more() -> None:
     """Explains all that its ranks did not do."""
     made = run([[Made("barrier", 1, 0)], []], outcome="stopped")
     cut = Lost("alpha", "was not heard of any more", True, (1,))
-    found = explained(View(Run(**{**made.__dict__, "lost": (cut,)})))
+    found = explain_run(View(Run(**{**made.__dict__, "lost": (cut,)})))
     assert named(found)[:2] == ("network-cut", (1,))
 
 

@@ -1,4 +1,4 @@
-"""A run with what several looks need, each worked out once."""
+"""A run with all that several checks need, each computed once."""
 
 from functools import cached_property
 
@@ -29,13 +29,13 @@ class View:
 
     @cached_property
     def blocked(self) -> dict[int, Op]:
-        """By rank: the op that it sits in."""
+        """By rank: the op that it is blocked in."""
         rows = np.flatnonzero(self.table.is_blocked)
-        return {int(self.table.rank[row]): self.table.get(row) for row in rows}  # the last of a rank counts
+        return {int(self.table.rank[row]): self.table.get(row) for row in rows}  # of several, a rank's last
 
     @cached_property
     def signals(self) -> Ops:
-        """Those that ranks sent."""
+        """Signals that ranks sent."""
         return self.table.where(self.table.is_one_of("signal"))
 
     def has_ended(self, rank: int) -> bool:

@@ -1,4 +1,4 @@
-"""A finding: something that was noticed, with its evidence. And the words in which all of them are told."""
+"""A finding: something that is wrong, with its evidence; and the words in which findings are told."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from rollcall.protocol.rank_ranges import ranks_in_words
 
 @dataclass(frozen=True)
 class Finding:
-    """What kind, which ranks to look at, in which call, on which lines."""
+    """What is wrong, which ranks to look at, in which call, on which lines. Nothing comes from the texts of errors."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -49,12 +49,12 @@ def of_ops(kind: str, ranks: Iterable[int], message: str, ops: list[Op], **evide
 
 
 def wait_in(ops: Sequence[Op]) -> str:
-    """`ranks 0, 2 wait in all_reduce at train.py:12`."""
+    """`ranks 0,2 wait in all_reduce at train.py:12`."""
     return f"{ranks_in_words(op.rank for op in ops)} wait{'s' * (len(ops) == 1)} in {where(ops[0])}"
 
 
 def each(values: dict[int, Any]) -> str:
-    """`rank 0: a; ranks 1, 2: b`."""
+    """`rank 0: a; ranks 1-2: b`."""
     by_value: dict[str, list[int]] = {}
     for rank, value in sorted(values.items()):
         by_value.setdefault(str(value), []).append(rank)
@@ -66,11 +66,13 @@ def where(op: Op) -> str:
 
 
 def sites(ops: Iterable[Op]) -> tuple[Site, ...]:
-    """The lines of the ops, and behind them those where the ways of their ranks part."""
+    """The lines of the ops, then the lines at which their ranks went different ways."""
     own = tuple(dict.fromkeys(op.site for op in ops if op.site is not None))
     known = {(site.file, site.line) for site in own}
-    partings = [line for site in own[1:] for line in source.partings(own[0], site)]
-    return own + tuple(dict.fromkeys(line for line in partings if (line.file, line.line) not in known))[:_MOST_PARTINGS]
+    diverging = [line for site in own[1:] for line in source.diverging_lines(own[0], site)]
+    return (
+        own + tuple(dict.fromkeys(line for line in diverging if (line.file, line.line) not in known))[:_MOST_DIVERGING]
+    )
 
 
-_MOST_PARTINGS = 4
+_MOST_DIVERGING = 4

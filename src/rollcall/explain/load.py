@@ -1,4 +1,4 @@
-"""The files of a run → plain values: its table of ops, and how each rank ended."""
+"""Reads the files of a run: the table of its ops, and how each rank ended."""
 
 import re
 from collections import Counter
@@ -25,7 +25,7 @@ class Rank:
 
     number: int
     ops: Ops
-    events: Ops  # what it wrote down besides: samples, phases, signals
+    events: Ops  # what is recorded besides ops: samples, phases, signals
     host: str = ""
     pid: int = 0
     dropped: int = 0  # older ops that the ring no longer has
@@ -35,8 +35,8 @@ class Rank:
     error_site: Site | None = None
     exit_site: Site | None = None  # where it called sys.exit
     ended_ns: int = 0
-    died_ns: int = 0  # by the launcher's wall clock; 0: it did not, or was asked to
-    stack: tuple[Site, ...] = ()  # where its main thread was when it was asked last, innermost first
+    died_ns: int = 0  # by the launcher's wall clock; 0: it did not die, or was told to end
+    stack: tuple[Site, ...] = ()  # of its main thread, innermost first, when it was last dumped
 
     @property
     def has_ended(self) -> bool:
@@ -64,14 +64,14 @@ class Run:
     table: Table
     folded: tuple["Folded", ...] = ()
     lost: tuple["Lost", ...] = ()
-    is_one_clock: bool = True  # or hosts whose clocks nobody compared: then who waited for whom is not told
-    clock_error_ns: int = 0  # how far the clocks of two hosts may be apart after all
+    is_one_clock: bool = True  # False: the clocks of its hosts were not compared, so waits are not computed
+    clock_error_ns: int = 0  # how far the clocks of two hosts may still be apart
     problems: tuple[str, ...] = field(default=())  # what could not be read
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A host that went in the middle of the attempt: it ended, or nothing reached it any more."""
+    """A host that was lost during the attempt: it ended, or the network to it was cut."""
 
     host: str
     why: str
@@ -81,7 +81,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Folded:
-    """Ops of a rank that its ring has no room for any more, summed up."""
+    """Sums of a rank's ops that its ring has overwritten."""
 
     rank: int
     group: str
@@ -92,7 +92,7 @@ class Folded:
 
 
 def load(folder: Path, attempt: int | None = None, newest: int | None = None) -> Run:
-    """The newest attempt of a run, or the one that is asked for; all of it, or about so many of the newest records."""
+    """One attempt of a run, the newest by default; all records, or about `newest` of them."""
     facts = read_facts(folder)
     found = recorded_attempts(folder)
     if not found:
@@ -109,13 +109,13 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None) ->
     ranks = {rank: _rank(files, rank, told) for rank in sorted(files.table.spans)}
     world_size = int(told.get("world_size") or max(files.world_size, len(ranks)))
     if missing := sorted(set(range(world_size)) - set(ranks)):
-        files.problems.append(f"no ring of {ranks_in_words(missing)}: what is said here is said without them")
+        files.problems.append(f"no ring of {ranks_in_words(missing)}: this explanation is without them")
     error_ns = max((min(error for _, _, error in readings) for readings in known if readings), default=0)
     hosts = {header.host for _, header, _ in files.kept.values()}
     is_one_clock = len(hosts) < 2 or all(rank < len(known) and known[rank] for rank in ranks)
     if not is_one_clock:
         files.problems.append(
-            f"nobody compared the clocks of {', '.join(sorted(hosts))}: who waited for whom is not told"
+            f"the clocks of {', '.join(sorted(hosts))} were not compared: who waited for whom is unknown"
         )
     problems = tuple(files.problems)
     outcome = told.get("outcome") or facts.get("outcome") or _outcome(ranks, world_size)
@@ -135,7 +135,7 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None) ->
 
 
 def _outcome(ranks: dict[int, Rank], world_size: int) -> str:
-    """Of a run that nobody watched: as its ranks tell."""
+    """Of a run without a launcher: according to its ranks."""
     if any(rank.error or rank.exit_code for rank in ranks.values()):
         return "failed"
     has_ended = len(ranks) == world_size and all(rank.has_ended for rank in ranks.values())
@@ -151,7 +151,7 @@ def _lost(facts: dict[str, Any], told: dict[str, Any]) -> tuple[Lost, ...]:
 
 
 def _cut_off(facts: dict[str, Any], unreachable: dict[str, list[str]]) -> list[Lost]:
-    """Hosts that were not to be reached by most of the others while nothing moved; all of them, if none stands out."""
+    """Hosts that most others could not reach while the run hung; all of them if none stands out."""
     counts = Counter(host for mine, others in unreachable.items() for host in {mine, *others})
     most = max(counts.values(), default=0)
     first, found = 0, []
@@ -159,24 +159,24 @@ def _cut_off(facts: dict[str, Any], unreachable: dict[str, list[str]]) -> list[L
         slots = int(each.get("slots", 0))
         if counts[host] == most > 0:
             by = sorted(other for other, silent in unreachable.items() if host in silent)
-            why = f"was not to be reached from {', '.join(by) or 'any other'} while nothing moved"
+            why = f"could not be reached from {', '.join(by) or 'any other'} while the run hung"
             found.append(Lost(host, why, True, tuple(range(first, first + slots))))
         first += slots
     return found
 
 
 def clocks(facts: dict[str, Any]) -> list[Readings]:
-    """Per rank, where there are several hosts: how far its host's clock was ahead of the launcher's, and when."""
+    """Per rank, if there are several hosts: by how much its host's clock was ahead of the launcher's, and when."""
     found: list[Readings] = []
     for host in facts.get("hosts", {}).values():
         readings = [(int(at), int(offset), int(error)) for at, offset, error in host.get("clock_readings", [])]
-        found += [_telling(readings)] * int(host.get("slots", 0))
+        found += [_precise(readings)] * int(host.get("slots", 0))
     return found
 
 
-def _telling(readings: Readings) -> Readings:
-    """Without those whose moment another one tells better, however the clock drifted in between: a ping that a busy
-    host answered late would bend what is between precise ones."""
+def _precise(readings: Readings) -> Readings:
+    """Without readings that are worse than a neighbour plus the drift until then: a ping that a busy host answered late
+    would distort the times between precise readings."""
     return [
         (at, offset, error)
         for at, offset, error in readings
@@ -191,7 +191,7 @@ def _number(path: Path) -> int:
 
 @dataclass
 class _Files:
-    """What the ring files of an attempt hold."""
+    """The contents of the ring files of an attempt."""
 
     table: Table
     kept: dict[int, tuple[Path, rings.Header, int]] = field(default_factory=dict)  # by rank; last: its oldest record
@@ -212,7 +212,7 @@ def _read(paths: list[Path], clocks: list[Readings], newest: int | None) -> _Fil
             continue
         rank = ring.header.rank
         if rank in files.kept:
-            files.problems.append(f"{path.name}: it says that it is of rank {rank}, of which there is another ring")
+            files.problems.append(f"{path.name}: it says it is of rank {rank}, but there is another ring of that rank")
             continue
         oldest = int(ring.records["number"][0]) if len(ring.records) else 1
         files.kept[rank] = path, ring.header, oldest
@@ -223,7 +223,7 @@ def _read(paths: list[Path], clocks: list[Readings], newest: int | None) -> _Fil
     return files
 
 
-_MOST_RANKS = 1 << 20  # a larger world is damage
+_MOST_RANKS = 1 << 20  # a header with a larger world is damaged
 _LEAST_OF_EACH = 100
 
 
@@ -246,13 +246,13 @@ def _rank(files: _Files, rank: int, told: dict[str, Any]) -> Rank:
     for op in Ops(table, rows[_IS_END[table.op[start:end]]]):
         if op.op == "exception":
             ended_ns, exit_code = op.entered_ns, 1
-            if not told.get("asked", {}).get(str(rank)):  # else that it was ended is the error
+            if not told.get("asked", {}).get(str(rank)):  # the error of a rank that was told to end is no finding
                 error, error_site = _error(op), op.site
         elif op.op == "exit":
             ended_ns, exit_site, exit_code = op.entered_ns, op.site, op.tag
     key = str(rank)
     if told.get("asked", {}).get(key):
-        # It was ended while it sat in these. That they failed then, since others were ended first, is our doing.
+        # It was told to end while it was blocked in these: that they failed is the launcher's doing.
         table.flags[ops.rows[-_RECENT:]] &= ~np.uint8(ring_format.FAILED)
     return Rank(
         rank,
@@ -276,7 +276,7 @@ _RECENT = 16
 
 
 def _exit_code(told: dict[str, Any], rank: str) -> int | None:
-    """As the launcher saw it; None where it asked the rank to end."""
+    """As the launcher saw it; None if the launcher told the rank to end."""
     return None if told.get("asked", {}).get(rank) else told["exit_codes"].get(rank)
 
 
@@ -285,7 +285,7 @@ def _died_ns(told: dict[str, Any], rank: str) -> int:
     return int(told.get("ended_ns", {}).get(rank, 0)) if has_died else 0
 
 
-# What is written down besides communication.
+# What is recorded besides communication.
 _IS_EVENT, _IS_END = np.zeros((2, 256), dtype=np.bool_)
 _IS_EVENT[list(ring_format.EVENTS)] = True
 _IS_END[[ring_format.OP["exception"], ring_format.OP["exit"]]] = True
@@ -294,7 +294,7 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 def _stack(path: Path) -> tuple[Site, ...]:
-    """The stack of the main thread, which gets the signal, or of the one that crashed: what faulthandler wrote last."""
+    """What faulthandler wrote last: the stack of the main thread, or of the thread that crashed."""
     try:
         text = path.read_text(errors="replace")
     except OSError:

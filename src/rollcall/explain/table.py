@@ -1,5 +1,5 @@
-"""Every op of every rank, a column per fact: ten million ops are looked through by numpy, and only what stands out
-becomes an object."""
+"""Every op of every rank, a column per field: numpy searches ten million ops, and only what stands out becomes an
+object."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from rollcall.record import ring_format
 
 @dataclass(frozen=True)
 class Site:
-    """A line of the program, and the lines that led there, from the inside outwards."""
+    """A line of the program, and its callers, innermost first."""
 
     file: str
     line: int
@@ -44,7 +44,7 @@ class Group:
     name: str
     ranks: tuple[int, ...]
 
-    def __hash__(self) -> int:  # it is asked for often, and a world has many ranks
+    def __hash__(self) -> int:  # computed often, and a world has many ranks
         return hash(self.name)
 
     @property
@@ -58,7 +58,7 @@ UNKNOWN_GROUP = Group("?", ())
 
 @dataclass(frozen=True)
 class Op:
-    """One communication call on one rank, with everything that a record names by number put in its place."""
+    """One communication call on one rank, with the names that its record has by number."""
 
     rank: int
     row: int
@@ -114,7 +114,7 @@ class Op:
 
 @dataclass
 class Names:
-    """What records name, numbered alike for all ranks; 0 is nothing."""
+    """What records name by number, with the same numbers for all ranks; 0 is nothing."""
 
     groups: list[Group] = field(default_factory=lambda: [UNKNOWN_GROUP])
     sites: list[Site | None] = field(default_factory=lambda: [None])
@@ -123,7 +123,7 @@ class Names:
     _known: dict[tuple[str, bytes], int] = field(default_factory=dict)
 
     def numbers(self, kind: str, ring: rings.Ring) -> NDArray[np.uint32]:
-        """From a ring's own numbers to ours."""
+        """From the numbers of one ring to those of the table."""
         mine = [(number, value) for its, number, value in ring.names if its == kind]
         known = np.zeros(max([number for number, _ in mine if number <= _MOST_NAMES], default=0) + 1, dtype=np.uint32)
         for number, value in mine:
@@ -144,11 +144,11 @@ class Names:
         return number
 
 
-_MOST_NAMES = 1 << 22  # more have no room in a ring: a larger number is damage
+_MOST_NAMES = 1 << 22  # a ring has no room for more: a larger number is damaged
 
 
 def parse_group(told: Any) -> Group:
-    """A group's ranks stand there one by one, or as [first, last] where they follow each other."""
+    """The ranks of a group are written one by one, or as [first, last]."""
     try:
         spans = [(rank, rank) if isinstance(rank, int) else tuple(rank) for rank in told["ranks"]]
         if sum(last - first for first, last in spans) > _MOST_NAMES:
@@ -166,7 +166,7 @@ def _site(told: Any) -> Site | None:
         return None
 
 
-# How far a host's clock was ahead: (when by the launcher's clock, by how much, give or take), in ns.
+# By how much a host's clock was ahead: (when by the launcher's clock, by how much, ± this), in ns.
 Readings = list[tuple[int, int, int]]
 
 _COLUMNS: dict[str, type[np.generic]] = {
@@ -194,7 +194,7 @@ _TIMES = ("entered_ns", "issued_ns", "waited_ns", "completed_ns")
 
 
 class Table:
-    """The ops of all ranks: those of a rank together, each rank's in their order. Times are on one clock."""
+    """The records of all ranks, rank by rank, each rank's in order. Times are on one clock."""
 
     rank: NDArray[np.int32]
     op: NDArray[np.uint8]
@@ -219,11 +219,11 @@ class Table:
         for name, kind in _COLUMNS.items():
             setattr(self, name, np.zeros(most_rows, dtype=kind))
         self.names = Names()
-        self.spans: dict[int, tuple[int, int]] = {}  # by rank: its first row, and the one behind its last
+        self.spans: dict[int, tuple[int, int]] = {}  # by rank: its first row, and the row after its last
         self._end = 0
 
     def add(self, ring: rings.Ring, clock: Readings) -> None:
-        """The next rank, whose clock was ahead as these readings say."""
+        """Add the records of one rank; `clock` says by how much its host's clock was ahead."""
         start = self._end
         records = ring.records[: len(self.rank) - start]  # it may have grown since it was counted
         end = self._end = start + len(records)
@@ -241,7 +241,7 @@ class Table:
         self.was_overwritten[start:end] = records["version_waited"] > records["version_issued"]
 
     def close(self) -> None:
-        """Nothing more comes: a file that was cut off had less than its header said."""
+        """Cut the columns to what was added: a truncated file has fewer records than its header says."""
         for name in _COLUMNS:
             setattr(self, name, getattr(self, name)[: self._end])
 
@@ -258,7 +258,7 @@ class Table:
 
     @cached_property
     def is_event(self) -> NDArray[np.bool_]:
-        """No communication."""
+        """Records that are no communication."""
         return self.is_one_of(*(ring_format.OPS[op] for op in ring_format.EVENTS))
 
     @cached_property
@@ -308,15 +308,15 @@ class Table:
 
 
 def _on_one_clock(times: NDArray[np.int64], clock: Readings) -> NDArray[np.int64]:
-    """Between two readings a clock drifts evenly; before the first and after the last it is taken as it was there."""
+    """Between two readings the drift is even; before the first and after the last there is none."""
     its = np.array([at + offset for at, offset, _ in clock], dtype=np.float64)
-    base = clock[0][1]  # offsets are large and differ by little: floats have room for the little
+    base = clock[0][1]  # offsets are large and differ by little: floats are precise enough for the difference
     ahead = np.interp(times.astype(np.float64), its, [float(offset - base) for _, offset, _ in clock])
     return np.where(times > 0, times - base - ahead.astype(np.int64), 0)
 
 
 class Ops(Sequence[Op]):
-    """Some ops of a table, made when they are asked for."""
+    """Some ops of a table, made on demand."""
 
     def __init__(self, table: Table, rows: NDArray[np.intp]) -> None:
         self.table, self.rows = table, rows

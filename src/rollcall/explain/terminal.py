@@ -1,4 +1,4 @@
-"""`rollcall explain`, for the terminal."""
+"""Prints what `rollcall explain` found."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ def show(folder: Path, attempt: int | None, as_json: bool) -> None:
     for problem in run.problems:
         console.print(f"  [yellow]{escape(problem)}[/]")
     if explanation.verdict is None:
-        console.print("\nno finding: all calls of all ranks fit together")
+        console.print("\nno finding: the calls of all ranks match")
     else:
         console.print(f"\n[bold]verdict:[/] {escape(in_words(explanation.verdict))}")
         for finding in explanation.findings[1:]:
@@ -45,7 +45,7 @@ def _show_deaths(console: Console, explanation: Explanation) -> None:
         console.print(f"\nwho died in which order: {escape(', '.join(told[:_FEW]))}{more}")
 
 
-_FEW = 6  # lines of a table, names in a sentence: who wants all of them takes --json
+_FEW = 6  # lines of a table, names in a sentence; --json has all
 
 
 def _show_waits(console: Console, explanation: Explanation) -> None:
@@ -68,7 +68,7 @@ def _show_waits(console: Console, explanation: Explanation) -> None:
     console.print(f"\nwho waited for whom, in {in_seconds(waits.run_s)} from the first op to the last{give_or_take}:")
     console.print(table)
     if len(worst_first) > _MOST_RANKS:
-        console.print(f"the {_MOST_RANKS} who made others wait most; --json has all {len(worst_first)}")
+        console.print(f"the {_MOST_RANKS} ranks that others waited for most; --json has all {len(worst_first)}")
 
 
 _MOST_RANKS = 16
@@ -100,31 +100,31 @@ def _table(*columns: str) -> Table:
 
 
 def tell(folder: Path, hangs_for_s: float | None = None) -> str:
-    """The verdict on a run that ended badly, where it says more than the report has said; or on one that stands still,
-    with where everyone is. Its kind."""
+    """Print the verdict on a run that failed, unless the launcher's message says as much; or on a run that hangs, with
+    the stacks of its ranks. Returns the kind of the verdict."""
     try:
         explanation = explain(folder)
     except UsageError:  # nothing was recorded
         return ""
     verdict = explanation.verdict
-    if verdict is None or (hangs_for_s is None and verdict.kind in _SAID_BY_THE_REPORT):
+    if verdict is None or (hangs_for_s is None and verdict.kind in _SAID_BY_LAUNCHER):
         return ""
     lines = [f"rollcall: verdict: {in_words(verdict)}"]
     if hangs_for_s is not None:
-        word = "a rank is busy" if verdict.kind == "busy-rank" else "no rank has got any further"
-        lines.insert(0, f"rollcall: {word} for {hangs_for_s:g} s, and others wait")
+        what = "a rank is busy" if verdict.kind == "busy-rank" else "no rank has made progress"
+        lines.insert(0, f"rollcall: {what} for {hangs_for_s:g} s, and others wait")
         lines += ["rollcall: where the ranks are:", *_stacks(explanation)]
     print("\n".join(lines), file=sys.stderr, flush=True)
     return verdict.kind
 
 
-_SAID_BY_THE_REPORT = ("rank-failed", "rank-killed", "stopped-rank")
+_SAID_BY_LAUNCHER = ("rank-failed", "rank-killed", "stopped-rank")
 
 
 def _stacks(explanation: Explanation) -> list[str]:
-    """The user's lines of each rank, from the inside outwards; ranks that are at the same place together."""
-    alike: dict[str, list[int]] = {}
+    """The user's lines of each stack, innermost first; ranks with the same stack share a line."""
+    by_stack: dict[str, list[int]] = {}
     for rank in explanation.run.ranks.values():
-        told = " ← ".join(f"{site} in {site.function}" for site in rank.own_stack) or "nowhere to be seen"
-        alike.setdefault(told, []).append(rank.number)
-    return [f"  {ranks_in_words(numbers)}: {told}" for told, numbers in alike.items()]
+        told = " ← ".join(f"{site} in {site.function}" for site in rank.own_stack) or "not known"
+        by_stack.setdefault(told, []).append(rank.number)
+    return [f"  {ranks_in_words(numbers)}: {told}" for told, numbers in by_stack.items()]

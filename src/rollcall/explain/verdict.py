@@ -1,4 +1,4 @@
-"""The finding that explains the outcome, in a paragraph; and everything that was found, for people and for programs."""
+"""The finding that explains the outcome, what to change, and everything as JSON."""
 
 import linecache
 from dataclasses import asdict, dataclass
@@ -71,10 +71,10 @@ class Explanation:
 
 
 def explain(folder: Path, attempt: int | None = None) -> Explanation:
-    return explained(View(load(folder, attempt)))
+    return explain_run(View(load(folder, attempt)))
 
 
-def explained(view: View) -> Explanation:
+def explain_run(view: View) -> Explanation:
     run = view.run
     return Explanation(
         run, _outcome(view), most_telling_first(checks.find(view)), view.waits, costs.count(view), _deaths(run)
@@ -88,7 +88,7 @@ def most_telling_first(findings: list[Finding]) -> list[Finding]:
 
 @dataclass(frozen=True)
 class Death:
-    """A rank that did not end well, in the order in which they went: the first explains the later ones."""
+    """A rank that died, in order of time: the first death explains the later ones."""
 
     rank: int
     how: str
@@ -108,8 +108,8 @@ def _how(rank: Rank) -> str:
 
 
 def _outcome(view: View) -> str:
-    run, is_stuck = view.run, bool(view.blocked)
-    if run.outcome in ("stopped", "running") and is_stuck:
+    run, is_blocked = view.run, bool(view.blocked)
+    if run.outcome in ("stopped", "running") and is_blocked:
         return "hung" if run.outcome == "stopped" else "running"
     return run.outcome
 
@@ -177,7 +177,7 @@ def in_words(finding: Finding) -> str:
 
 
 def advice(finding: Finding) -> str:
-    """What to change; empty where that depends on the program."""
+    """What to change; empty if that depends on the program."""
     return _ADVICE[finding.kind]
 
 

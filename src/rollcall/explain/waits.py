@@ -105,7 +105,7 @@ def _last_rows(table: Table, calls: Calls, pairs: Pairs) -> _Rows:
     if len(calls):
         last[calls.rows] = np.repeat(np.where(calls.has_all, calls.last_rows, -1), calls.sizes)
         _wait_for_roots(table, calls, last)
-    sends, recvs = pairs.met()
+    sends, recvs = pairs.matched()
     last[sends] = last[recvs] = np.where(table.entered_ns[sends] > table.entered_ns[recvs], sends, recvs)
     return last
 

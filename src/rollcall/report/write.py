@@ -9,7 +9,7 @@ from rollcall.errors import UsageError
 from rollcall.explain import costs
 from rollcall.explain.evidence import View
 from rollcall.explain.load import load
-from rollcall.explain.verdict import explained
+from rollcall.explain.verdict import explain_run
 from rollcall.report import facts, logs, page
 from rollcall.runs import read_facts, recorded_attempts
 from rollcall.timeline.encode import encode
@@ -65,7 +65,7 @@ def judge(folder: Path, newest: int | None) -> page.Judged:
 
 
 def _judged(view: View, told: dict[str, Any]) -> page.Judged:
-    explanation = explained(view)
+    explanation = explain_run(view)
     return page.Judged(
         outcome=explanation.outcome,
         findings=explanation.findings,

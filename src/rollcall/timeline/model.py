@@ -59,7 +59,7 @@ def _calls(view: View) -> NDArray[np.int64]:
     calls = view.calls
     call = np.full(len(view.table), -1, dtype=np.int64)
     call[calls.rows] = calls.numbers
-    sends, recvs = view.pairs.met()
+    sends, recvs = view.pairs.matched()
     call[sends] = call[recvs] = len(calls) + np.arange(len(sends))
     unmatched = np.flatnonzero(call < 0)
     call[unmatched] = len(calls) + len(sends) + np.arange(len(unmatched))

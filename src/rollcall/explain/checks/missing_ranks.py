@@ -1,4 +1,4 @@
-"""Calls that somebody does not come to."""
+"""Calls that a rank does not come to."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +12,7 @@ from rollcall.record.sites import waits_for_data
 
 
 def incomplete_worlds(view: View) -> Iterator[Finding]:
-    """init_process_group that did not come to its end."""
+    """init_process_group that failed or hangs."""
     table, calls = view.table, view.calls
     stuck_in_init = table.is_one_of("init") & (table.is_blocked | table.has_failed)
     for call in calls.where(calls.any(stuck_in_init)):
@@ -29,7 +29,7 @@ def incomplete_worlds(view: View) -> Iterator[Finding]:
 
 
 def missing_ranks(view: View) -> Iterator[Finding]:
-    """Collectives that some ranks wait in, and others never come to."""
+    """Collectives in which some ranks wait, and to which others never come."""
     calls = view.calls
     for call in calls.where(~calls.has_all & calls.any(view.table.is_blocked)):
         absent = [rank for rank in call.missing if rank in view.run.ranks]
@@ -49,11 +49,11 @@ def _explain(view: View, call: Call, absent: list[int]) -> Finding:
         told += f"; {ranks_in_words(absent)} {_are(absent)} busy at {place}"
         return replace(of_call(kind, call, absent, told, waiting), sites=(place, *sites(waiting)))
     kind = {"new_group": "group-incomplete", "init": "world-incomplete"}.get(waiting[0].op, "missing-rank")
-    return of_call(kind, call, absent, f"{told}; {ranks_in_words(absent)} did not come", waiting)
+    return of_call(kind, call, absent, f"{told}; {ranks_in_words(absent)} never made this call", waiting)
 
 
 def _elsewhere(view: View, call: Call, absent: list[int], waiting: list[Op], elsewhere: list[Op], told: str) -> Finding:
-    """Those who are missing sit in another op."""
+    """The missing ranks are blocked in another op."""
     first = elsewhere[0]
     kind, looked_at = "missing-rank", absent
     circle = _circle(view, first.rank)
@@ -76,7 +76,7 @@ def _are(absent: list[int]) -> str:
 
 
 def _stalled(view: View, absent: list[int]) -> tuple[str, Site] | None:
-    """What ranks do that are in no op and have not ended: where they were when they were asked."""
+    """What a missing rank does that is in no op and has not ended: the line of its stack."""
     for rank in absent:
         found = view.run.ranks[rank]
         if found.own_stack and not found.has_ended:
@@ -86,7 +86,7 @@ def _stalled(view: View, absent: list[int]) -> tuple[str, Site] | None:
 
 
 def _fewer(absent: list[int], call: Call) -> list[int]:
-    """The fewer are to be looked at; both sides where they are equally many."""
+    """The smaller side is to be looked at; both sides if they are equal."""
     present = list(call.ops)
     if len(absent) == len(present):
         return sorted({*absent, *present})
@@ -94,7 +94,7 @@ def _fewer(absent: list[int], call: Call) -> list[int]:
 
 
 def _circle(view: View, start: int) -> list[int]:
-    """The ranks of a circle of waiting that goes through this one."""
+    """The ranks that wait for each other in a circle through this one."""
     paths, seen = [[start]], {start}
     while paths:
         path = paths.pop()
