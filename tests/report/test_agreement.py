@@ -46,7 +46,7 @@ def told(folder: Path) -> list[dict[str, Any]]:
 
 def test_the_page_shows_what_the_terminal_says(folder: Path, told: list[dict[str, Any]]) -> None:
     """Seconds that each rank caused and suffered, and how much shorter the run would be without its delays."""
-    shown = page.figures_of(gather(folder).judged)
+    shown = page.figures_of(gather(folder).results)
     shares = _columns(shown["shares-plot"], "caused")
     assert shares["caused"].tolist() == pytest.approx([row["caused_s"] for row in told], abs=1e-5)
     assert shares["suffered_s"].tolist() == pytest.approx([row["suffered_s"] for row in told], abs=1e-5)

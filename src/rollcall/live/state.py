@@ -1,4 +1,4 @@
-"""What every rank does at this moment, and whom it waits for."""
+"""What every rank does now, and whom it waits for."""
 
 import os
 import time
@@ -17,10 +17,10 @@ from rollcall.record import ring_format
 
 State = Literal["waiting", "communicating", "computing", "ended", "unseen"]
 _MB = 1e6
-_HALVES = set(ring_format.POINT_TO_POINT)
+_SEND_AND_RECV = set(ring_format.POINT_TO_POINT)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_USER, _SYSTEM, _BEGUN, _RESIDENT = 11, 12, 19, 21  # behind the name, which may have spaces in it
+_USER, _SYSTEM, _BEGUN, _RESIDENT = 11, 12, 19, 21  # fields after the name, which may contain spaces
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class RankNow:
 
 
 @dataclass(frozen=True)
-class _Open:
-    """The op that a rank sits in."""
+class _OpenOp:
+    """The op that a rank is blocked in."""
 
     op: int
     group: Group
@@ -60,7 +60,7 @@ class _Open:
 
 
 class Observer:
-    """Looks at a run from time to time; speeds are those since the last look."""
+    """Looks at a run from time to time; speeds are averages since the last look."""
 
     def __init__(self, run: LiveRun) -> None:
         self._run = run
@@ -71,9 +71,9 @@ class Observer:
         """All ranks, those that hold up most others first."""
         self._run.refresh()
         if not self._run.is_over:
-            self._run.attend()
+            self._run.note_watching()
         found: dict[int, RankNow] = {}
-        opened: dict[int, _Open] = {}
+        opened: dict[int, _OpenOp] = {}
         for rank, ring in self._run.rings.items():
             found[rank], open_op = self._look_at(ring)
             if open_op is not None:
@@ -90,12 +90,12 @@ class Observer:
         now = [replace(each, holds_up=held[each.rank]) if held[each.rank] else each for each in found.values()]
         return sorted(now, key=lambda each: (-each.holds_up, each.state == "ended", each.rank))
 
-    def _calls(self, opened: dict[int, _Open]) -> Iterator[tuple[list[int], tuple[int, ...]]]:
-        """Who sits in one call together, and who has not come to it yet."""
+    def _calls(self, opened: dict[int, _OpenOp]) -> Iterator[tuple[list[int], tuple[int, ...]]]:
+        """Ranks that are blocked in the same call, and the ranks that have not come to it."""
         together: dict[tuple[Group, int], list[int]] = {}
         for rank, mine in opened.items():
             if mine.is_pair:
-                yield [rank], self._other_half(rank, mine, opened)
+                yield [rank], self._missing_partner(rank, mine, opened)
             else:
                 together.setdefault((mine.group, mine.seq), []).append(rank)
         for (group, seq), ranks in together.items():
@@ -109,16 +109,16 @@ class Observer:
         hosts = self._run.told.get("hosts") or {}
         return next((str(host) for host, ranks in hosts.items() if rank in ranks), "")
 
-    def _look_at(self, ring: LiveRing) -> tuple[RankNow, _Open | None]:
+    def _look_at(self, ring: LiveRing) -> tuple[RankNow, _OpenOp | None]:
         rank, now_ns, before = ring.header.rank, self._run.now_ns(ring), ring.seen
-        records = ring.news()
+        records = ring.read_new()
         fresh = records[records["number"] > before]
         ops = fresh[~IS_EVENT[fresh["op"]]]
         passed_s = (now_ns - self._looked_ns.get(rank, now_ns)) / 1e9
         self._looked_ns[rank] = now_ns
         if (done := records["completed_ns"][~IS_EVENT[records["op"]]]).size:
             ring.done_ns = max(ring.done_ns, int(done.max()))
-        missed = (ring.seen - before) / max(len(fresh), 1)  # of a fast rank elsewhere not every record comes
+        missed = (ring.seen - before) / max(len(fresh), 1)  # of a fast rank on another host, not every record arrives
         rate = missed / passed_s if passed_s > 0 else 0.0
         speeds = len(ops) * rate, float(ops["size_bytes"].sum()) / _MB * rate
         cpu, memory = self._resources(ring)
@@ -139,16 +139,16 @@ class Observer:
             site=ring.sites.get(int(record["site"]), ""),
             since_s=max(now_ns - since_ns, 0) / 1e9,
         )
-        return told, _Open(int(record["op"]), group, int(record["seq"]), int(record["peer"]))
+        return told, _OpenOp(int(record["op"]), group, int(record["seq"]), int(record["peer"]))
 
-    def _other_half(self, rank: int, mine: _Open, opened: dict[int, _Open]) -> tuple[int, ...]:
-        """Of a send or receive: the other side, unless it is in the other half."""
-        other_half = opened.get(mine.peer)
-        is_there = other_half is not None and other_half.peer == rank and {mine.op, other_half.op} == _HALVES
+    def _missing_partner(self, rank: int, mine: _OpenOp, opened: dict[int, _OpenOp]) -> tuple[int, ...]:
+        """Of a send or receive: the other rank, unless it is in the matching op."""
+        theirs = opened.get(mine.peer)
+        is_there = theirs is not None and theirs.peer == rank and {mine.op, theirs.op} == _SEND_AND_RECV
         return (mine.peer,) if mine.peer >= 0 and mine.peer != rank and not is_there else ()
 
     def _resources(self, ring: LiveRing) -> tuple[float | None, int | None]:
-        """CPU and memory, of ranks on this machine."""
+        """CPU and memory of ranks on this machine."""
         if not self._run.is_here:
             return None, None
         pid = ring.header.pid
@@ -162,7 +162,7 @@ class Observer:
 
 
 def _seen_at(ring: LiveRing, records: NDArray[np.void]) -> str:
-    """Where a rank was seen that has done nothing since."""
+    """The line of the newest record, if that is a sample."""
     if not len(records) or records["op"][-1] != ring_format.OP["sample"]:
         return ""
     return ring.sites.get(int(records["site"][-1]), "")

@@ -1,4 +1,4 @@
-"""`rollcall watch`, in the terminal: a table of ranks that refreshes in place, who holds the others up first."""
+"""`rollcall watch`: a table of ranks that refreshes in place; ranks that hold up others come first."""
 
 import re
 import shlex
@@ -23,12 +23,12 @@ _COLUMNS = ("rank", "host", "state", "op", "for", "waits for", "holds up", "ops/
 _LEFT = ("host", "state", "op", "waits for")
 _MOST_CELL = 48
 _GAP = "  "
-_UNSEEN_S = 3.0  # for hosts without our disk to show their ranks
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a terminal would obey it
+_UNSEEN_S = 3.0  # for hosts without a shared disk to send their rings
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # control characters
 
 
 def watch(folder: Path, every_s: float, once: bool) -> None:
-    """Until the run is over, or Ctrl-C. Where nobody can see it refresh, one look is shown."""
+    """Until the run is over, or Ctrl-C. Without a terminal, the table is printed once."""
     run = LiveRun(folder)
     run.refresh()
     check_recorded(run)
@@ -49,7 +49,7 @@ def watch(folder: Path, every_s: float, once: bool) -> None:
 
 
 def _look_once(observer: Observer, every_s: float) -> list[RankNow]:
-    """Speeds need two looks, and hosts elsewhere some time to answer."""
+    """Speeds need two looks, and other hosts some time to answer."""
     observer.look()
     until_s = time.monotonic() + _UNSEEN_S
     while True:
@@ -76,7 +76,7 @@ def _page(run: LiveRun, ranks: list[RankNow], lines: int) -> RenderableType:
 
 
 def _table(ranks: list[RankNow]) -> Text:
-    """Laid out by hand, a stretch a line: this is done every second, and rich takes its time for each stretch."""
+    """Laid out by hand, one styled text per line: rich's own table is too slow for every second."""
     rows = [list(_COLUMNS), *map(_cells, ranks)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     alarm_at = sum(width + len(_GAP) for width in widths[: _COLUMNS.index("holds up")])

@@ -1,4 +1,4 @@
-"""Bokeh's part of the page. Colours of text and axes come from the page's style, light or dark: assets/theme.js."""
+"""The plots of the page, by bokeh. assets/theme.js sets the colours of text and axes, light or dark."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ from bokeh.plotting import figure
 from rollcall.explain.costs import Speed
 from rollcall.explain.waits import Waits
 
-# Okabe and Ito's, which people with any colour vision can tell apart; also in assets/page.css.
+# Okabe and Ito's colours, for any colour vision; assets/page.css has them, too.
 COMPUTE, COMMUNICATE, WAIT = "#b9c2cd", "#0072b2", "#e69f00"
 CHOSEN = "#d55e00"
 _OPS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f", "#882255")
@@ -30,12 +30,12 @@ _MARKERS = ("circle", "square", "diamond", "triangle", "inverted_triangle", "plu
 _SHADES = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in np.linspace((247, 240, 222), (179, 88, 6), 256).astype(int)]
 _MOST_BARS = 14
 _MOST_LINES = 64  # of the matrix: more ranks share a line
-_TELLING = 0.01  # of the run: what saves less is not worth a bar
+_NOTABLE = 0.01  # of the run: what saves less gets no bar
 _LANE_PX, _LEAST_PX, _MOST_PX = 26, 130, 620
 
 
 def timeline(lanes: int, seconds: float, has_phases: bool) -> figure:
-    """Lanes from the top down, phases above them. assets/timeline.js fills it: only the page knows what is in view."""
+    """One lane per rank from the top down, phases above them. assets/timeline.js fills it with what is in view."""
     top = -0.5 - (max(0.8, lanes / 40) if has_phases else 0)
     plot = figure(
         name="timeline",
@@ -142,7 +142,7 @@ def matrix(waits: Waits) -> figure:
     plot.xaxis.axis_label, plot.yaxis.axis_label = "for rank", "rank that waited"
     for axis in (plot.xaxis, plot.yaxis):
         axis.ticker = _whole_numbers()
-        # The first rank of a line is enough here; all of them stand in its tip.
+        # The label has the first rank of a line; the tooltip has all.
         axis.formatter = CustomJSTickFormatter(
             args={"step": step, "count": count}, code="return tick < 0 || tick >= count ? '' : tick * step"
         )
@@ -210,7 +210,7 @@ def what_if(waits: Waits) -> figure:
     order = [
         rank
         for rank in np.argsort(-waits.saved_s, kind="stable")[:4].tolist()
-        if waits.saved_s[rank] > _TELLING * waits.run_s
+        if waits.saved_s[rank] > _NOTABLE * waits.run_s
     ]
     names = ["as it was", *(f"rank {rank} in time" for rank in order)]
     took = [waits.run_s, *(waits.run_s - waits.saved_s[rank] for rank in order)]
@@ -248,7 +248,7 @@ def what_if(waits: Waits) -> figure:
 
 
 def sizes(speeds: Sequence[Speed]) -> figure:
-    """What ops carried, against how fast it went once all were there."""
+    """Size of ops against their bandwidth once all ranks were there."""
     plot = figure(
         name="sizes",
         height=340,

@@ -1,6 +1,6 @@
-"""A run as stretches of time: what each thread of each rank was in, for whom it waited, what was in flight meanwhile.
+"""A run as intervals on tracks: what each thread of each rank was in, for whom it waited, what was in flight.
 
-On one track slices lie in each other or beside each other, whatever the rings say: nothing that draws has to check.
+On one track slices are nested or disjoint, whatever the rings say, as viewers require.
 """
 
 from collections import defaultdict
@@ -12,14 +12,14 @@ from rollcall.explain.load import Rank
 from rollcall.explain.table import Op
 from rollcall.protocol.rank_ranges import ranks_in_words
 
-# An async op that is waited for at once is one stretch: dist.send is an isend and its wait().
+# An async op that is waited for at once is one slice: dist.send is an isend and its wait().
 _AT_ONCE_NS = 200_000
 _NOTABLE_NS = 20_000  # shorter waits are how long a call takes, not who is late
 
 
 @dataclass(frozen=True)
 class Slice:
-    """One stretch. `op` is what it is about: the op that a rank is in, or waits for; an event."""
+    """One interval. `op` is the op or the event that it shows."""
 
     start_ns: int
     end_ns: int
@@ -30,7 +30,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Arrow:
-    """From the op of the last to arrive, when it did, to one that waited for it until then."""
+    """From the op of the last to arrive to an op that waited for it."""
 
     last: Op
     waiting: Op
@@ -38,7 +38,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Lane:
-    """One rank: its slices by thread; phases of its main thread, and where that was seen; who was late for whom."""
+    """One rank: the slices of its threads, phases and samples of its main thread, and arrows to its waits."""
 
     rank: Rank
     threads: dict[int, list[Slice]]
@@ -46,7 +46,7 @@ class Lane:
     samples: list[Slice]
     in_flight: list[Slice]
     arrows: list[Arrow]
-    end_ns: int  # the last that is known of it
+    end_ns: int  # its last known moment
 
 
 def lanes(view: View) -> Iterator[Lane]:
@@ -88,7 +88,7 @@ def _lane(view: View, rank: Rank) -> Lane:
 
 
 def _end(rank: Rank, run_end_ns: int) -> int:
-    """The last that is known of it; of one that still sits in an op, the end of the run."""
+    """Its last known moment; of a rank that is blocked in an op, the end of the run."""
     if rank.last is not None and rank.last.is_blocked and not rank.has_ended:
         return run_end_ns
     known = [rank.ended_ns]
@@ -102,7 +102,7 @@ def _of_event(event: Op, name: str, end_ns: int) -> Slice:
 
 
 def _of_op(op: Op, end_ns: int, next_ns: int) -> list[Slice]:
-    """Where its thread is in it: one stretch, or its issue and its wait()."""
+    """When its thread is in the op: one slice, or one of its issue and one of its wait()."""
     ended_ns = op.completed_ns or (min(next_ns, end_ns) if op.is_failed else end_ns)
     if not op.is_async:
         return [Slice(op.entered_ns, ended_ns, op.op, "op", op)]
@@ -118,10 +118,10 @@ def _of_op(op: Op, end_ns: int, next_ns: int) -> list[Slice]:
 
 
 def _waiting(view: View, outer: Slice) -> Slice | None:
-    """The part of a slice in which its rank waited for others; None where that is too short to be told."""
+    """The part of a slice in which its rank waited for others; None if that is too short to be sure."""
     op, found = outer.op, view.intervals
     start_ns, end_ns = int(found.blocked_ns[op.row]), int(found.arrived_ns[op.row])
-    # Between hosts, a wait that is shorter than the clocks are sure of may be none.
+    # Between hosts, a wait that is shorter than the error of the clocks may be none.
     if end_ns - start_ns <= max(_NOTABLE_NS, view.run.clock_error_ns):
         return None
     last = int(found.last[op.row])
@@ -133,9 +133,9 @@ def _waiting(view: View, outer: Slice) -> Slice | None:
 
 
 def _nested(slices: list[Slice]) -> list[Slice]:
-    """In order of time, the outer first; what sticks out of the one it began in is cut off there."""
+    """In order of time, the outer first; a slice that ends after the one it began in is cut there."""
     found: list[Slice] = []
-    open_: list[int] = []  # when the slices that we are in end
+    open_: list[int] = []  # the ends of the slices around this one
     for each in sorted(slices, key=lambda s: (s.start_ns, -s.end_ns, s.sort != "op")):
         while open_ and open_[-1] <= each.start_ns:
             open_.pop()

@@ -19,18 +19,18 @@ FILE = "report.html"
 
 
 def write(folder: Path, target: Path | None = None) -> Path:
-    """Write the page of a run, into its folder or where it is asked for; returns where it is."""
+    """Write the page of a run, into its folder or to `target`; returns its path."""
     path = target or folder / FILE
-    with _told_where(path):
-        path.parent.stat()  # before seconds of work, not after them
+    with _naming(path):
+        path.parent.stat()  # fail before the work, not after it
     text = page.render(gather(folder))
-    with _told_where(path):
+    with _naming(path):
         path.write_text(text, encoding="utf-8", errors="replace")
     return path
 
 
 @contextlib.contextmanager
-def _told_where(path: Path) -> Iterator[None]:
+def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -38,46 +38,46 @@ def _told_where(path: Path) -> Iterator[None]:
 
 
 def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
-    """All attempts on the timeline; the verdict and all figures are of the last. `zero_ns` is where the time begins."""
-    told = read_facts(folder)
+    """All attempts on the timeline; verdict and figures of the last. `zero_ns`: where the timeline begins."""
+    run_facts = read_facts(folder)
     earlier = [Attempt.of(View(load(folder, number))) for number in recorded_attempts(folder)[:-1]]
-    view = View(load(folder))  # where there are no rings, this says so
-    drawn = timeline([*earlier, Attempt.of(view)], folder, told, zero_ns)
+    view = View(load(folder))  # UsageError if there are no rings
+    drawn = timeline([*earlier, Attempt.of(view)], folder, run_facts, zero_ns)
     lines, left_out = logs.read(folder)
-    encoded = encode(drawn, told)
+    encoded = encode(drawn, run_facts)
     return page.Content(
         name=view.run.name,
-        judged=_judged(view, told),
+        results=_results(view, run_facts),
         logs=lines,
         logs_left_out=left_out,
         wall_ns=drawn.wall_ns,
         lanes=max(len(encoded["told"]["lanes"]), 1),
         seconds=drawn.seconds,
         timeline=encoded,
-        pictures=[(path.stem, path.read_bytes(), _words(path)) for path in sorted(folder.glob("pictures/*.png"))],
+        pictures=[(path.stem, path.read_bytes(), _caption(path)) for path in sorted(folder.glob("pictures/*.png"))],
     )
 
 
-def judge(folder: Path, newest: int | None) -> page.Judged:
-    """The last attempt alone, without its timeline: all of it, or about so many of its newest records."""
+def results_of(folder: Path, newest: int | None) -> page.Results:
+    """The verdict and figures of the last attempt: of all records, or of about `newest`."""
     view = View(load(folder, newest=newest))
-    return _judged(view, read_facts(folder))
+    return _results(view, read_facts(folder))
 
 
-def _judged(view: View, told: dict[str, Any]) -> page.Judged:
+def _results(view: View, run_facts: dict[str, Any]) -> page.Results:
     explanation = explain_run(view)
-    return page.Judged(
+    return page.Results(
         outcome=explanation.outcome,
         findings=explanation.findings,
         problems=view.run.problems,
-        facts=facts.tell(told, explanation),
+        facts=facts.lines(run_facts, explanation),
         waits=view.waits,
         costs=costs.by_line(view),
         speeds=costs.by_size(view),
     )
 
 
-def _words(picture: Path) -> str:
-    """What stands beside a picture, where whoever drew it has left words."""
-    words = picture.with_suffix(".txt")
-    return words.read_text(encoding="utf-8", errors="replace").strip() if words.is_file() else ""
+def _caption(picture: Path) -> str:
+    """The text beside a picture, if there is a file with it."""
+    text = picture.with_suffix(".txt")
+    return text.read_text(encoding="utf-8", errors="replace").strip() if text.is_file() else ""

@@ -25,11 +25,11 @@ class Column(TypedDict):
 
 
 def pack(values: NDArray[Any], differences: bool = False) -> Column:
-    """Whole numbers from 0 to 2**48; with `differences` the steps from one to the next, of any sign."""
+    """Whole numbers from 0 to 2**48; with `differences`, what each adds to the one before, of any sign."""
     numbers = values.astype(np.int64)
     if differences:
         steps = np.diff(numbers, prepend=0)
-        numbers = (steps << 1) ^ (steps >> 63)  # the sign goes last, so that small steps stay small
+        numbers = (steps << 1) ^ (steps >> 63)  # the sign becomes the lowest bit: small steps stay small
     largest = int(numbers.max()) if len(numbers) else 0
     planes = max(1, (largest.bit_length() + 7) // 8)
     raw = numbers.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :planes]
@@ -46,7 +46,7 @@ def deflate(data: bytes) -> str:
 
 
 def encode(timeline: Timeline, facts: dict[str, Any]) -> dict[str, Any]:
-    """The columns, packed, and what they mean, told."""
+    """The columns, packed, and what their numbers mean."""
     ranks = sorted({rank for attempt in timeline.attempts for rank in attempt.view.run.ranks})
     lane_of = np.zeros(max(ranks, default=0) + 1, dtype=np.int64)
     lane_of[ranks] = np.arange(len(ranks))
@@ -68,7 +68,7 @@ def encode(timeline: Timeline, facts: dict[str, Any]) -> dict[str, Any]:
     order = np.lexsort((whole["start"], whole["lane"])) if len(timeline.attempts) > 1 else slice(None)
     lanes = whole["lane"][order]
     return {
-        "columns": {name: pack(whole[name][order], differences=name in _STEPS) for name in _COLUMNS},
+        "columns": {name: pack(whole[name][order], differences=name in _AS_DIFFERENCES) for name in _COLUMNS},
         "told": {
             "first": np.searchsorted(lanes, np.arange(len(ranks) + 1)).tolist(),
             "lanes": _lanes(timeline, ranks),
@@ -85,11 +85,11 @@ def encode(timeline: Timeline, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 _COLUMNS = ("start", "lead", "wait", "busy", "kind", "call")
-_STEPS = ("start", "call")
+_AS_DIFFERENCES = ("start", "call")
 
 
 def _samples(timeline: Timeline) -> dict[str, Any]:
-    """Columns, too: a rank that computes a lot is seen fifty times a second."""
+    """In columns, too: there may be fifty samples a second."""
     found = [model.samples(attempt.view) for attempt in timeline.attempts]
     places: list[str] = []
     parts: dict[str, list[NDArray[np.int64]]] = {name: [] for name in ("rank", "start", "length", "place")}
@@ -100,13 +100,13 @@ def _samples(timeline: Timeline) -> dict[str, Any]:
         parts["place"].append(each.place + len(places))
         places += each.places
     whole = {name: np.concatenate(each) for name, each in parts.items()}
-    kept = np.flatnonzero(whole["start"] >= 0)  # the time of a page begins with its first op
+    kept = np.flatnonzero(whole["start"] >= 0)  # the timeline begins with the first op
     packed = {name: pack(column[kept], differences=name in ("rank", "start")) for name, column in whole.items()}
     return {"columns": packed, "places": places}
 
 
 def _by_time(bars: Bars) -> NDArray[np.int64]:
-    """Calls numbered as they began: from one op of a rank to the next, numbers make small steps."""
+    """Calls numbered in order of time: from one op of a rank to the next, the differences are small."""
     if not len(bars.call):
         return bars.call
     first = np.full(int(bars.call.max()) + 1, np.iinfo(np.int64).max)
@@ -121,7 +121,7 @@ def _s(ns: int, timeline: Timeline) -> float:
 
 
 def _lanes(timeline: Timeline, ranks: list[int]) -> list[dict[str, Any]]:
-    """Per rank: its host, and from when to when it was there in each attempt."""
+    """Per rank: its host, and from when to when it was alive in each attempt."""
     lanes: dict[int, dict[str, Any]] = {rank: {"rank": rank, "host": "", "alive": []} for rank in ranks}
     for attempt in timeline.attempts:
         finish_ns = attempt.bars.begin_ns + attempt.bars.wait_ns + attempt.bars.busy_ns
@@ -144,7 +144,7 @@ def _phases(timeline: Timeline) -> list[dict[str, Any]]:
 
 
 def _deaths(timeline: Timeline, facts: dict[str, Any], lane_of: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Ranks that ended badly by themselves."""
+    """Ranks that died, and were not told to end."""
     deaths = []
     for attempt in timeline.attempts:
         told = facts_of_attempt(facts, attempt.number)

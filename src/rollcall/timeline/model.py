@@ -68,7 +68,7 @@ def _calls(view: View) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Kinds:
-    """Ops alike in everything but their time: one number each, and what it stands for."""
+    """Ops that differ in nothing but their time have one number; `told` has what a number stands for."""
 
     number: NDArray[np.int64]  # per bar
     told: list[dict[str, Any]] = field(default_factory=list)
@@ -83,26 +83,26 @@ def kinds(view: View, bars: Bars) -> Kinds:
     taken = [column[bars.row] for column in (*(getattr(table, name) for name in names), flags)]
     differing = [column for column in taken if column.min() != column.max()]
     first, number = _classes(differing, len(bars.row))
-    return Kinds(number, [_tell(view, int(bars.row[place])) for place in first])
+    return Kinds(number, [_describe(view, int(bars.row[place])) for place in first])
 
 
 def _classes(columns: list[NDArray[Any]], length: int) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-    """Rows that are alike in all columns: the first row of each class, and of each row its class."""
+    """Rows that are the same in all columns are one class: the first row of each class, and the class of each row."""
     mixed = np.zeros(length, dtype=np.uint64)
-    for column in columns:  # one number for all of a row: sorting once is much of the time of a page
+    for column in columns:  # a hash of the row, so that one sort is enough: sorting takes most of the time
         mixed = (mixed + column.astype(np.int64).view(np.uint64)) * _MIX
         mixed ^= mixed >> np.uint64(29)
     _, first, number = np.unique(mixed, return_index=True, return_inverse=True)
     if all((column == column[first[number]]).all() for column in columns):
         return first, number
-    number = np.zeros(length, dtype=np.int64)  # two rows that differ have the same number after all
+    number = np.zeros(length, dtype=np.int64)  # two rows that differ have the same hash
     for column in columns:
         _, part = np.unique(column, return_inverse=True)
         _, first, number = np.unique(number * (int(part.max()) + 1) + part, return_index=True, return_inverse=True)
     return first, number
 
 
-def _tell(view: View, row: int) -> dict[str, Any]:
+def _describe(view: View, row: int) -> dict[str, Any]:
     op = view.table.get(row)
     told: dict[str, Any] = {"op": op.op, "group": op.group.name, "ranks": len(op.group.ranks), "bytes": op.size_bytes}
     if op.site:
@@ -125,7 +125,7 @@ def _tell(view: View, row: int) -> dict[str, Any]:
 
 
 def tensors_in_words(signature: dict[str, Any]) -> str:
-    """`float32 [64, 128]`, and how many more there are."""
+    """`float32 [64, 128]`, and how many more tensors there are."""
     shapes, dtypes = signature.get("shapes") or [], signature.get("dtypes") or []
     if not shapes or not dtypes:
         return ""
@@ -143,7 +143,7 @@ class Band:
 
 
 def bands(view: View, bars: Bars) -> list[Band]:
-    """The phases, as the first rank that names any went through them: all run the same program."""
+    """The phases of the first rank that has any: all ranks run the same program."""
     table = view.table
     rows = np.flatnonzero(table.is_one_of("phase", "ddp_forward"))
     mine = rows[table.rank[rows] == table.rank[rows[0]]][:_MOST_BANDS] if len(rows) else rows
@@ -162,7 +162,7 @@ class Samples:
 
 
 def samples(view: View) -> Samples:
-    """The samples of main threads; of very many, the longest."""
+    """The samples of main threads; of very many, the longest ones."""
     table = view.table
     rows = np.flatnonzero(table.is_one_of("sample") & (table.thread == 0))
     length_ns = np.maximum(table.completed_ns[rows] - table.entered_ns[rows], 0)

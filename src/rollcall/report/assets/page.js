@@ -18,9 +18,9 @@ const details = {
     const missing = told.ranks - ops.length;
     const heading = make("h3", `${told.op}${told.site ? ` at ${told.site}` : ""}: ${ops.length} of ${Math.max(told.ranks, ops.length)} ranks`);
     const sentence =
-      missing > 0 && !["send", "recv"].includes(told.op) ? `${missing} of its group never came; the others still wait.`
+      missing > 0 && !["send", "recv"].includes(told.op) ? `${missing} of its group never arrived; the others still wait.`
       : ops.length < 2 ? "Nobody else takes part in this op."
-      : `${timeline.name(last.lane)} was the last to come, ${seconds(late)} after the first.`;
+      : `${timeline.name(last.lane)} was the last to arrive, ${seconds(late)} after the first.`;
     const zoom = make("button", "zoom to this call"), logs = make("button", "logs at this time");
     const end = Math.max(...ops.map(({ op }) => start[op] + wait[op] + busy[op])), margin = Math.max((end - came(first.op)) * 0.4, 2e-5);
     zoom.addEventListener("click", () => timeline.show(came(first.op) - margin, end + margin));
