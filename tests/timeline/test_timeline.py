@@ -61,7 +61,7 @@ def test_kinds_are_what_ops_have_in_common(monkeypatch: pytest.MonkeyPatch, mix:
     view = View(run([ops]))
     bars = model.draw(view)
     found = model.kinds(view, bars)
-    assert len(found.told) == 4
-    assert [found.told[number]["op"] for number in found.number] == [op.op for op in ops]
-    assert [found.told[number]["bytes"] for number in found.number] == [op.size_bytes for op in ops]
+    assert len(found.descriptions) == 4
+    assert [found.descriptions[number]["op"] for number in found.number] == [op.op for op in ops]
+    assert [found.descriptions[number]["bytes"] for number in found.number] == [op.size_bytes for op in ops]
     assert found.number[0] == found.number[1]

@@ -35,7 +35,7 @@ class Rank:
     error_site: Site | None = None
     exit_site: Site | None = None  # where it called sys.exit
     ended_ns: int = 0
-    died_ns: int = 0  # by the launcher's wall clock; 0: it did not die, or was told to end
+    died_ns: int = 0  # by the launcher's wall clock; 0: it did not die, or was asked to end
     stack: tuple[Site, ...] = ()  # of its main thread, innermost first, when it was last dumped
 
     @property
@@ -103,11 +103,11 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None) ->
     number = max(found) if attempt is None else attempt
     if number not in found:
         raise UsageError(f"{folder.name} has no attempt {number}: it has {', '.join(map(str, found))}")
-    told = facts_of_attempt(facts, number)
+    attempt_facts = facts_of_attempt(facts, number)
     known = clocks(facts)
     files = _read(sorted((folder / "rings" / f"attempt-{number}").glob("rank-*.ring"), key=_number), known, newest)
-    ranks = {rank: _rank(files, rank, told) for rank in sorted(files.table.spans)}
-    world_size = int(told.get("world_size") or max(files.world_size, len(ranks)))
+    ranks = {rank: _rank(files, rank, attempt_facts) for rank in sorted(files.table.spans)}
+    world_size = int(attempt_facts.get("world_size") or max(files.world_size, len(ranks)))
     if missing := sorted(set(range(world_size)) - set(ranks)):
         files.problems.append(f"no ring of {ranks_in_words(missing)}: this explanation is without them")
     error_ns = max((min(error for _, _, error in readings) for readings in known if readings), default=0)
@@ -118,7 +118,7 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None) ->
             f"the clocks of {', '.join(sorted(hosts))} were not compared: who waited for whom is unknown"
         )
     problems = tuple(files.problems)
-    outcome = told.get("outcome") or facts.get("outcome") or _outcome(ranks, world_size)
+    outcome = attempt_facts.get("outcome") or facts.get("outcome") or _outcome(ranks, world_size)
     return Run(
         folder.name,
         number,
@@ -127,7 +127,7 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None) ->
         world_size,
         files.table,
         tuple(files.folded),
-        _lost(facts, told),
+        _lost(facts, attempt_facts),
         is_one_clock,
         error_ns,
         problems,
@@ -142,12 +142,12 @@ def _outcome(ranks: dict[int, Rank], world_size: int) -> str:
     return "ok" if has_ended else "running"
 
 
-def _lost(facts: dict[str, Any], told: dict[str, Any]) -> tuple[Lost, ...]:
+def _lost(facts: dict[str, Any], attempt_facts: dict[str, Any]) -> tuple[Lost, ...]:
     gone = [
         Lost(host, str(each.get("why", "")), bool(each.get("is_cut")), tuple(each.get("ranks", ())))
-        for host, each in told.get("lost", {}).items()
+        for host, each in attempt_facts.get("lost", {}).items()
     ]
-    return (*gone, *_cut_off(facts, told.get("unreachable", {})))
+    return (*gone, *_cut_off(facts, attempt_facts.get("unreachable", {})))
 
 
 def _cut_off(facts: dict[str, Any], unreachable: dict[str, list[str]]) -> list[Lost]:
@@ -235,24 +235,25 @@ def _folded(ring: rings.Ring) -> list[Folded]:
     ]
 
 
-def _rank(files: _Files, rank: int, told: dict[str, Any]) -> Rank:
+def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
     table = files.table
     path, header, oldest = files.kept[rank]
     start, end = table.spans[rank]
     is_event = _IS_EVENT[table.op[start:end]]
     rows = np.arange(start, end)
     ops, events = Ops(table, rows[~is_event]), Ops(table, rows[is_event])
+    key = str(rank)
+    was_asked = bool(attempt_facts.get("asked", {}).get(key))
     error, error_site, exit_site, ended_ns, exit_code = "", None, None, 0, None
     for op in Ops(table, rows[_IS_END[table.op[start:end]]]):
         if op.op == "exception":
             ended_ns, exit_code = op.entered_ns, 1
-            if not told.get("asked", {}).get(str(rank)):  # the error of a rank that was told to end is no finding
+            if not was_asked:  # else its error is the launcher's doing
                 error, error_site = _error(op), op.site
         elif op.op == "exit":
             ended_ns, exit_site, exit_code = op.entered_ns, op.site, op.tag
-    key = str(rank)
-    if told.get("asked", {}).get(key):
-        # It was told to end while it was blocked in these: that they failed is the launcher's doing.
+    if was_asked:
+        # It was asked to end while it was blocked in these: that they failed is the launcher's doing.
         table.flags[ops.rows[-_RECENT:]] &= ~np.uint8(ring_format.FAILED)
     return Rank(
         rank,
@@ -261,13 +262,13 @@ def _rank(files: _Files, rank: int, told: dict[str, Any]) -> Rank:
         host=header.host,
         pid=header.pid,
         dropped=oldest - 1,
-        exit_code=exit_code if "exit_codes" not in told else _exit_code(told, key),
-        cause=str(told.get("causes", {}).get(key, "")),
+        exit_code=exit_code if "exit_codes" not in attempt_facts else _exit_code(attempt_facts, key),
+        cause=str(attempt_facts.get("causes", {}).get(key, "")),
         error=error,
         error_site=error_site,
         exit_site=exit_site,
         ended_ns=ended_ns,
-        died_ns=_died_ns(told, key),
+        died_ns=_died_ns(attempt_facts, key),
         stack=_stack(path.with_suffix(".stacks")),
     )
 
@@ -275,14 +276,14 @@ def _rank(files: _Files, rank: int, told: dict[str, Any]) -> Rank:
 _RECENT = 16
 
 
-def _exit_code(told: dict[str, Any], rank: str) -> int | None:
-    """As the launcher saw it; None if the launcher told the rank to end."""
-    return None if told.get("asked", {}).get(rank) else told["exit_codes"].get(rank)
+def _exit_code(attempt_facts: dict[str, Any], rank: str) -> int | None:
+    """As the launcher saw it; None if the launcher asked the rank to end."""
+    return None if attempt_facts.get("asked", {}).get(rank) else attempt_facts["exit_codes"].get(rank)
 
 
-def _died_ns(told: dict[str, Any], rank: str) -> int:
-    has_died = told.get("exit_codes", {}).get(rank) and not told.get("asked", {}).get(rank)
-    return int(told.get("ended_ns", {}).get(rank, 0)) if has_died else 0
+def _died_ns(attempt_facts: dict[str, Any], rank: str) -> int:
+    has_died = attempt_facts.get("exit_codes", {}).get(rank) and not attempt_facts.get("asked", {}).get(rank)
+    return int(attempt_facts.get("ended_ns", {}).get(rank, 0)) if has_died else 0
 
 
 # What is recorded besides communication.

@@ -132,12 +132,12 @@ class Names:
         return known
 
     def _add(self, kind: str, value: bytes) -> int:
-        told = rings.parse(value)
+        parsed = rings.parse(value)
         kept, made = {
-            "group": (self.groups, parse_group(told)),
-            "site": (self.sites, _site(told)),
-            "signature": (self.signatures, told if isinstance(told, dict) else {}),
-            "phase": (self.phases, str(told)),
+            "group": (self.groups, parse_group(parsed)),
+            "site": (self.sites, _site(parsed)),
+            "signature": (self.signatures, parsed if isinstance(parsed, dict) else {}),
+            "phase": (self.phases, str(parsed)),
         }[kind]
         kept.append(made)  # type: ignore[attr-defined]
         number = self._known[kind, value] = len(kept) - 1  # type: ignore[arg-type]
@@ -147,20 +147,20 @@ class Names:
 _MOST_NAMES = 1 << 22  # a ring has no room for more: a larger number is damaged
 
 
-def parse_group(told: Any) -> Group:
+def parse_group(parsed: Any) -> Group:
     """The ranks of a group are written one by one, or as [first, last]."""
     try:
-        spans = [(rank, rank) if isinstance(rank, int) else tuple(rank) for rank in told["ranks"]]
+        spans = [(rank, rank) if isinstance(rank, int) else tuple(rank) for rank in parsed["ranks"]]
         if sum(last - first for first, last in spans) > _MOST_NAMES:
             raise ValueError(spans)
-        return Group(str(told["name"]), tuple(rank for first, last in spans for rank in range(first, last + 1)))
+        return Group(str(parsed["name"]), tuple(rank for first, last in spans for rank in range(first, last + 1)))
     except (TypeError, KeyError, ValueError):
         return UNKNOWN_GROUP
 
 
-def _site(told: Any) -> Site | None:
+def _site(parsed: Any) -> Site | None:
     try:
-        (file, line, function), *outer = told
+        (file, line, function), *outer = parsed
         return Site(str(file), int(line), str(function), tuple(Site(str(f), int(n), str(g)) for f, n, g in outer))
     except (TypeError, ValueError):
         return None

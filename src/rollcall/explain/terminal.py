@@ -39,10 +39,10 @@ def show(folder: Path, attempt: int | None, as_json: bool) -> None:
 def _show_deaths(console: Console, explanation: Explanation) -> None:
     deaths = explanation.deaths
     if len(deaths) > 1:
-        told = [f"rank {deaths[0].rank} ({deaths[0].how})"]
-        told += [f"rank {each.rank} ({each.how}, {in_seconds(each.after_s)} later)" for each in deaths[1:]]
-        more = f" and {len(told) - _FEW} more" if len(told) > _FEW else ""
-        console.print(f"\nwho died in which order: {escape(', '.join(told[:_FEW]))}{more}")
+        words = [f"rank {deaths[0].rank} ({deaths[0].how})"]
+        words += [f"rank {each.rank} ({each.how}, {in_seconds(each.after_s)} later)" for each in deaths[1:]]
+        more = f" and {len(words) - _FEW} more" if len(words) > _FEW else ""
+        console.print(f"\nwho died in which order: {escape(', '.join(words[:_FEW]))}{more}")
 
 
 _FEW = 6  # lines of a table, names in a sentence; --json has all
@@ -125,6 +125,6 @@ def _stacks(explanation: Explanation) -> list[str]:
     """The user's lines of each stack, innermost first; ranks with the same stack share a line."""
     by_stack: dict[str, list[int]] = {}
     for rank in explanation.run.ranks.values():
-        told = " ← ".join(f"{site} in {site.function}" for site in rank.own_stack) or "not known"
-        by_stack.setdefault(told, []).append(rank.number)
-    return [f"  {ranks_in_words(numbers)}: {told}" for told, numbers in by_stack.items()]
+        words = " ← ".join(f"{site} in {site.function}" for site in rank.own_stack) or "not known"
+        by_stack.setdefault(words, []).append(rank.number)
+    return [f"  {ranks_in_words(numbers)}: {words}" for words, numbers in by_stack.items()]

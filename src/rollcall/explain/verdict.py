@@ -44,7 +44,7 @@ _ADVICE = {
     "cross-group-deadlock": "use the groups in the same order on all ranks",
     "p2p-against-collective": "let both sides make the same kind of call",
     "p2p-deadlock": "let one side receive while the other sends, or use isend, irecv or batch_isend_irecv",
-    "unmatched-recv": "let somebody send it, or leave the receive out",
+    "unmatched-recv": "let its peer send it, or leave the receive out",
     "busy-rank": "look at what it does there; the others only wait",
     "input-stall": "look at where its data comes from; the others only wait",
     "buffer-overwritten": "leave the buffer alone until wait() has returned",
@@ -171,8 +171,8 @@ def in_words(finding: Finding) -> str:
     """One paragraph: what, who, where, and what to change."""
     lines = [f"{finding.kind} — look at {ranks_in_words(finding.ranks)}", f"  {finding.message}"]
     lines += [f"  {site}  {_text(site)}" for site in finding.sites]
-    if told := advice(finding):
-        lines.append(f"  → {told}")
+    if change := advice(finding):
+        lines.append(f"  → {change}")
     return "\n".join(lines)
 
 

@@ -28,10 +28,10 @@ class Intervals:
     """Per row of the table, in ns: a rank waits from `blocked_ns` to `arrived_ns`, communicates until `ended_ns`."""
 
     blocked_ns: _Times  # when the op began to block its rank: of an async op, when wait() was called
-    arrived_ns: _Times  # when the last rank that it waited for had arrived; `blocked_ns` where it waited for nobody
+    arrived_ns: _Times  # when the last rank that it waited for had arrived; `blocked_ns` if it waited for nobody
     ended_ns: _Times  # of an op that never ended: the end of the run
     last: _Rows  # the row of the op it waited for; its own row: it waited for nobody; -1: a rank never arrived
-    shift_ns: _Times  # by how much to shift a rank's times where nobody compared the clocks: each then begins at 0
+    shift_ns: _Times  # if the clocks were not compared: subtracted, all ranks begin at the same time; else 0
     begin_ns: int  # the first op of the run
     end_ns: int
 
@@ -49,7 +49,7 @@ class Intervals:
 
 
 def intervals(run: Run, calls: Calls, pairs: Pairs, now_ns: int = 0) -> Intervals:
-    """`now_ns`: the end of a run that goes on. Where nobody compared the hosts' clocks, nobody is said to wait."""
+    """`now_ns`: the end of a run that goes on. If the hosts' clocks were not compared, there are no waits."""
     table = run.table
     shift_ns = np.broadcast_to(np.int64(0), len(table)) if run.is_one_clock else _first_op_shift_ns(table)
     end_ns = max(_end_ns(table, shift_ns), now_ns)
@@ -124,7 +124,7 @@ def _wait_for_roots(table: Table, calls: Calls, last: _Rows) -> None:
 def _arrived_ns(table: Table, last: _Rows, blocked_ns: _Times, ended_ns: _Times) -> _Times:
     """Until when each op waited."""
     arrived_ns = table.entered_ns[last]
-    # Where a rank is missing, all of the time until the op's end was waiting; of an op that completed, nobody knows.
+    # If a rank is missing, the op waited until its end; of an op that completed without it, that is not known.
     missing = np.flatnonzero(last < 0)
     arrived_ns[missing] = np.where(table.completed_ns[missing] > 0, blocked_ns[missing], ended_ns[missing])
     # An op that ended before the last arrived did not wait for it: a buffered send, a rank that only contributes.

@@ -203,14 +203,14 @@ class LiveRun:
         return bool(pid) and self._is_launchers_host and not os.path.exists(f"/proc/{pid}")
 
     @property
-    def told(self) -> dict[str, Any]:
+    def attempt_facts(self) -> dict[str, Any]:
         """What run.json says of this attempt."""
         return facts_of_attempt(self.facts, self.attempt)
 
     @property
     def world_size(self) -> int:
         sizes = [ring.header.world_size for ring in self.rings.values()]
-        return int(self.told.get("world_size") or max(sizes, default=0))
+        return int(self.attempt_facts.get("world_size") or max(sizes, default=0))
 
     def clock(self, rank: int) -> Readings:
         """By how much the clock of a rank's host was ahead of the launcher's; empty if they were not compared."""

@@ -113,9 +113,9 @@ class LivePage:
         """The ops since a moment, as many as fit into one answer; and what each rank does now."""
         with self._news_lock:
             began_s = time.thread_time()
-            told = self._news(since_s)
+            answer = self._news(since_s)
             self._news_limit.add(time.thread_time() - began_s)
-            return {**told, "again": self._news_limit.left_s}
+            return {**answer, "again": self._news_limit.left_s}
 
     def _news(self, since_s: float) -> dict[str, Any]:
         ranks = self._observer.look()
@@ -126,10 +126,10 @@ class LivePage:
         shown = encode(Timeline([attempt], zero_ns, 0), {})
         from_s = max(since_ns - zero_ns, _beginning(attempt) - zero_ns) / 1e9
         there = {each.rank for each in ranks if each.state != "ended"}
-        for lane in shown["told"]["lanes"]:
+        for lane in shown["meaning"]["lanes"]:
             if lane["rank"] in there and not self._run.is_over:  # a rank that is in no op is alive until now, too
                 begin_s = lane["alive"][0][0] if lane["alive"] else from_s
-                lane["alive"] = [[begin_s, shown["told"]["duration"]]]
+                lane["alive"] = [[begin_s, shown["meaning"]["duration"]]]
         return {
             "attempt": self._run.attempt,
             "scene": shown,
@@ -189,8 +189,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif url.path == "/":
             self._answer(200, "text/html; charset=utf-8", self._page.html().encode("utf-8", "replace"))
         elif url.path == "/news":
-            told = self._page.news(_number(query.get("since", ["0"])[0]))
-            self._answer(200, "application/json", json.dumps(told, allow_nan=False).encode())
+            answer = self._page.news(_number(query.get("since", ["0"])[0]))
+            self._answer(200, "application/json", json.dumps(answer, allow_nan=False).encode())
         elif url.path == "/explained":
             why = self._page.explained(int(_number(query.get("seen", ["0"])[0])))
             self._answer(200, "application/json", json.dumps(why, allow_nan=False).encode())
@@ -272,6 +272,6 @@ def serve(folder: Path, port: int) -> None:
     server, url = open_server(folder, port)
     number = server.server_address[1]
     print(url, flush=True)
-    say(f"open it in a browser; from elsewhere, ssh -L {number}:{LOOPBACK}:{number} THIS-HOST first. Ctrl-C ends it")
+    say(f"open it in a browser; from another machine, first ssh -L {number}:{LOOPBACK}:{number} HOST. Ctrl-C ends it")
     with server:
         server.serve_forever(poll_interval=0.5)

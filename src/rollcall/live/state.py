@@ -106,7 +106,7 @@ class Observer:
         return ring is not None and ring.reached.get((group, False), 0) >= seq
 
     def _host_of(self, rank: int) -> str:
-        hosts = self._run.told.get("hosts") or {}
+        hosts = self._run.attempt_facts.get("hosts") or {}
         return next((str(host) for host, ranks in hosts.items() if rank in ranks), "")
 
     def _look_at(self, ring: LiveRing) -> tuple[RankNow, _OpenOp | None]:
@@ -123,7 +123,7 @@ class Observer:
         speeds = len(ops) * rate, float(ops["size_bytes"].sum()) / _MB * rate
         cpu, memory = self._resources(ring)
         seen = RankNow(rank, ring.header.host, "computing", "", "", 0.0, (), 0, *speeds, cpu, memory)
-        if ring.has_ended or str(rank) in (self._run.told.get("exit_codes") or {}):
+        if ring.has_ended or str(rank) in (self._run.attempt_facts.get("exit_codes") or {}):
             return replace(seen, state="ended"), None
         is_blocked = ring_format.is_blocked(records["flags"], records["waited_ns"], records["completed_ns"])
         is_open = is_blocked & ~IS_EVENT[records["op"]]
@@ -133,13 +133,13 @@ class Observer:
         record = records[is_open][-1]
         since_ns = int(blocked_since_ns(record["flags"], record["entered_ns"], record["waited_ns"]))
         group = ring.groups.get(int(record["group"]), UNKNOWN_GROUP)
-        told = replace(
+        found = replace(
             seen,
             op=ring_format.OPS[record["op"]],
             site=ring.sites.get(int(record["site"]), ""),
             since_s=max(now_ns - since_ns, 0) / 1e9,
         )
-        return told, _OpenOp(int(record["op"]), group, int(record["seq"]), int(record["peer"]))
+        return found, _OpenOp(int(record["op"]), group, int(record["seq"]), int(record["peer"]))
 
     def _missing_partner(self, rank: int, mine: _OpenOp, opened: dict[int, _OpenOp]) -> tuple[int, ...]:
         """Of a send or receive: the other rank, unless it is in the matching op."""

@@ -137,8 +137,8 @@ def matrix(waits: Waits) -> figure:
         "whom", "who", 0.94, 0.94, source=source, line_color=None, fill_color={"field": "seconds", "transform": mapper}
     )
     plot.add_layout(ColorBar(color_mapper=mapper, width=10, title="s", background_fill_color=None), "right")
-    told = [("", "rank @who_name waited @seconds{0.000} s for rank @whom_name")]
-    plot.add_tools(HoverTool(tooltips=told))
+    tooltips = [("", "rank @who_name waited @seconds{0.000} s for rank @whom_name")]
+    plot.add_tools(HoverTool(tooltips=tooltips))
     plot.xaxis.axis_label, plot.yaxis.axis_label = "for rank", "rank that waited"
     for axis in (plot.xaxis, plot.yaxis):
         axis.ticker = _whole_numbers()
@@ -194,8 +194,8 @@ def shares(waits: Waits) -> figure:
         line_color=None,
         legend_label="waited itself",
     )
-    told = [("", "@name: others waited @caused{0.000} s for it, it waited @suffered_s{0.000} s")]
-    plot.add_tools(HoverTool(tooltips=told))
+    tooltips = [("", "@name: others waited @caused{0.000} s for it, it waited @suffered_s{0.000} s")]
+    plot.add_tools(HoverTool(tooltips=tooltips))
     plot.xaxis.axis_label = "seconds, of all ranks together"
     plot.xaxis.formatter = CustomJSTickFormatter(code="return String(Math.abs(tick))")
     plot.add_layout(plot.legend[0], "above")

@@ -67,7 +67,7 @@ def render(content: Content, script: str = "") -> str:
         _logs(content),
         _facts(results.facts),
     ]
-    lanes = [{"rank": lane["rank"], "host": lane["host"]} for lane in content.timeline["told"]["lanes"]]
+    lanes = [{"rank": lane["rank"], "host": lane["host"]} for lane in content.timeline["meaning"]["lanes"]]
     data = {
         "lanes-data": lanes,
         "timeline-data": content.timeline,
@@ -111,7 +111,7 @@ def _timeline_figure(content: Content) -> Any:
 
     from rollcall.report import figures
 
-    plot = figures.timeline(content.lanes, content.seconds, bool(content.timeline["told"]["phases"]))
+    plot = figures.timeline(content.lanes, content.seconds, bool(content.timeline["meaning"]["phases"]))
     for event, handler in (("mousemove", "onMove"), ("mouseleave", "onLeave"), ("tap", "onTap")):
         plot.js_on_event(event, CustomJS(code=f"rollcall.timeline.{handler}?.(cb_obj)"))
     return json_item(plot)
@@ -186,8 +186,8 @@ def _finding(finding: Finding) -> str:
     look = f"look at {ranks_in_words(finding.ranks)}" if finding.ranks else ""
     parts = [f'<p class="verdict"><b>{escape(finding.kind)}</b>{" — " if look else ""}{escape(look)}</p>']
     parts.append(f"<p>{escape(finding.message)}</p>")
-    if told := advice(finding):
-        parts.append(f'<p class="advice">{escape(told)}</p>')
+    if change := advice(finding):
+        parts.append(f'<p class="advice">{escape(change)}</p>')
     excerpts = [excerpt(site) for site in dict.fromkeys(finding.sites)]
     if excerpts:
         parts.append(f'<div class="excerpts">{"".join(map(_excerpt, excerpts[:4]))}</div>')

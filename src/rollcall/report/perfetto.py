@@ -134,7 +134,7 @@ class _Tracks:
 
     def _instant(self, lane: Lane, name: str) -> Event:
         rank = lane.rank
-        told = {"error": rank.error, "exit_code": rank.exit_code, "site": str(rank.error_site or "")}
+        known = {"error": rank.error, "exit_code": rank.exit_code, "site": str(rank.error_site or "")}
         return {
             "ph": "i",
             "s": "t",
@@ -142,7 +142,7 @@ class _Tracks:
             "name": name,
             **self._place(rank.number, 0),
             "ts": self._us(lane.end_ns),
-            "args": {name: value for name, value in told.items() if value},
+            "args": {name: value for name, value in known.items() if value},
         }
 
 
@@ -164,7 +164,7 @@ def _death(rank: Rank) -> str | None:
 
 def _args(op: Op) -> dict[str, object]:
     """What is known of an op, without empty values."""
-    told = {
+    fields = {
         "group": op.group.name if op.group.ranks else None,  # a phase has none
         "seq": op.seq,
         "shapes": op.signature.get("shapes"),
@@ -176,7 +176,7 @@ def _args(op: Op) -> dict[str, object]:
         "phase": op.phase,
         "state": "failed" if op.is_failed else "blocked" if op.is_blocked else None,
     }
-    known: dict[str, object] = {name: value for name, value in told.items() if value not in (None, "", [], 0)}
+    known: dict[str, object] = {name: value for name, value in fields.items() if value not in (None, "", [], 0)}
     if op.is_point_to_point:
         return known | {"peer": op.peer, "tag": op.tag}
     return known | ({"root": op.peer} if op.peer >= 0 else {})

@@ -50,7 +50,7 @@ def encode(timeline: Timeline, facts: dict[str, Any]) -> dict[str, Any]:
     ranks = sorted({rank for attempt in timeline.attempts for rank in attempt.view.run.ranks})
     lane_of = np.zeros(max(ranks, default=0) + 1, dtype=np.int64)
     lane_of[ranks] = np.arange(len(ranks))
-    told_kinds: list[dict[str, Any]] = []
+    descriptions: list[dict[str, Any]] = []
     parts: dict[str, list[NDArray[np.int64]]] = {name: [] for name in ("lane", *_COLUMNS)}
     calls = 0
     for attempt in timeline.attempts:
@@ -60,19 +60,19 @@ def encode(timeline: Timeline, facts: dict[str, Any]) -> dict[str, Any]:
         parts["lead"].append((bars.begin_ns - bars.entered_ns) // 1000)
         parts["wait"].append(bars.wait_ns // 1000)
         parts["busy"].append(bars.busy_ns // 1000)
-        parts["kind"].append(attempt.kinds.number + len(told_kinds))
+        parts["kind"].append(attempt.kinds.number + len(descriptions))
         parts["call"].append(_by_time(bars) + calls)
-        told_kinds += attempt.kinds.told
+        descriptions += attempt.kinds.descriptions
         calls += int(bars.call.max()) + 1 if len(bars.call) else 0
     whole = {name: np.concatenate(each) if each else np.zeros(0, dtype=np.int64) for name, each in parts.items()}
     order = np.lexsort((whole["start"], whole["lane"])) if len(timeline.attempts) > 1 else slice(None)
     lanes = whole["lane"][order]
     return {
         "columns": {name: pack(whole[name][order], differences=name in _AS_DIFFERENCES) for name in _COLUMNS},
-        "told": {
+        "meaning": {
             "first": np.searchsorted(lanes, np.arange(len(ranks) + 1)).tolist(),
             "lanes": _lanes(timeline, ranks),
-            "kinds": told_kinds,
+            "kinds": descriptions,
             "phases": _phases(timeline),
             "attempts": [
                 {"number": attempt.number, "begin": _s(attempt.begin_ns, timeline)} for attempt in timeline.attempts
@@ -144,16 +144,21 @@ def _phases(timeline: Timeline) -> list[dict[str, Any]]:
 
 
 def _deaths(timeline: Timeline, facts: dict[str, Any], lane_of: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Ranks that died, and were not told to end."""
+    """Ranks that died, and were not asked to end."""
     deaths = []
     for attempt in timeline.attempts:
-        told = facts_of_attempt(facts, attempt.number)
-        for name, code in told.get("exit_codes", {}).items():
-            wall_ns = told.get("ended_ns", {}).get(name)
+        attempt_facts = facts_of_attempt(facts, attempt.number)
+        for name, code in attempt_facts.get("exit_codes", {}).items():
+            wall_ns = attempt_facts.get("ended_ns", {}).get(name)
             rank = int(name)
-            if code == 0 or told.get("asked", {}).get(name) or not wall_ns or rank not in attempt.view.run.ranks:
+            if (
+                code == 0
+                or attempt_facts.get("asked", {}).get(name)
+                or not wall_ns
+                or rank not in attempt.view.run.ranks
+            ):
                 continue
             at = (wall_ns - timeline.wall_ns) / 1e9
-            how = str(told.get("causes", {}).get(name) or how_it_ended(code))
+            how = str(attempt_facts.get("causes", {}).get(name) or how_it_ended(code))
             deaths.append({"lane": int(lane_of[rank]), "at": round(min(max(at, 0.0), timeline.seconds), 6), "how": how})
     return deaths

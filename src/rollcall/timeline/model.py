@@ -68,10 +68,10 @@ def _calls(view: View) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Kinds:
-    """Ops that differ in nothing but their time have one number; `told` has what a number stands for."""
+    """Ops that differ in nothing but their time have one number; `descriptions` say what a number stands for."""
 
     number: NDArray[np.int64]  # per bar
-    told: list[dict[str, Any]] = field(default_factory=list)
+    descriptions: list[dict[str, Any]] = field(default_factory=list)
 
 
 def kinds(view: View, bars: Bars) -> Kinds:
@@ -104,11 +104,11 @@ def _classes(columns: list[NDArray[Any]], length: int) -> tuple[NDArray[np.intp]
 
 def _describe(view: View, row: int) -> dict[str, Any]:
     op = view.table.get(row)
-    told: dict[str, Any] = {"op": op.op, "group": op.group.name, "ranks": len(op.group.ranks), "bytes": op.size_bytes}
+    found: dict[str, Any] = {"op": op.op, "group": op.group.name, "ranks": len(op.group.ranks), "bytes": op.size_bytes}
     if op.site:
-        told["site"], told["function"] = str(op.site), op.site.function[:_MOST_TEXT]
+        found["site"], found["function"] = str(op.site), op.site.function[:_MOST_TEXT]
     if tensors := tensors_in_words(op.signature):
-        told["tensors"] = tensors
+        found["tensors"] = tensors
     more = {
         "reduce": op.reduce,
         "phase": op.phase,
@@ -118,10 +118,10 @@ def _describe(view: View, row: int) -> dict[str, Any]:
         "ddp": op.is_bucket,
         "tag": op.tag,
     }
-    told |= {name: value for name, value in more.items() if value}
+    found |= {name: value for name, value in more.items() if value}
     if op.peer >= 0:
-        told["peer"] = op.peer
-    return told
+        found["peer"] = op.peer
+    return found
 
 
 def tensors_in_words(signature: dict[str, Any]) -> str:

@@ -40,8 +40,8 @@ def _mismatch(view: View, call: Call) -> Finding | None:
     names = {rank: op.op for rank, op in call.ops.items()}
     if len(set(names.values())) > 1:
         odd = deviants(names)
-        told = each({rank: f"in {where(op)}" for rank, op in call.ops.items()})
-        message = f"call {call.seq} of group {call.group.name} is not the same on all ranks ({told})"
+        by_rank = each({rank: f"in {where(op)}" for rank, op in call.ops.items()})
+        message = f"call {call.seq} of group {call.group.name} is not the same on all ranks ({by_rank})"
         return of_call(_kind_of_difference(call, odd), call, odd, message, _some(call, odd), seen=names)
     op = next(iter(call.ops.values()))
     for kind, noun, read in _ALIKE:

@@ -43,13 +43,13 @@ def _killed(view: View, rank: Rank) -> Finding:
 
 def _stopped(view: View, rank: Rank) -> Finding:
     sent = _sender(view, rank, signal.SIGSTOP)
-    told = rank.cause or "was stopped (SIGSTOP)"
+    message = rank.cause or "was stopped (SIGSTOP)"
     place = view.seen_last(rank.number)
     sites = (place, *place.callers[:2]) if place else ()
     if sent is not None and sent.site is not None:
-        told += f"; {_who_sent(sent, rank)} sent the signal at {sent.site}"
+        message += f"; {_who_sent(sent, rank)} sent the signal at {sent.site}"
         sites = (sent.site, *sites) if sent.site not in sites else sites
-    return Finding("stopped-rank", (rank.number,), f"rank {rank.number} {told}", sites=sites)
+    return Finding("stopped-rank", (rank.number,), f"rank {rank.number} {message}", sites=sites)
 
 
 def _was_stopped(view: View, rank: Rank) -> bool:
@@ -124,10 +124,10 @@ def network_cuts(view: View) -> Iterator[Finding]:
         gone = [rank for lost in cut for rank in lost.ranks]
         last = _last_ops(view)
         waiting = [op for rank, op in last.items() if rank not in gone] or list(last.values())
-        told = "; ".join(f"host {lost.host} with {ranks_in_words(lost.ranks)} {lost.why}" for lost in cut)
+        message = "; ".join(f"host {lost.host} with {ranks_in_words(lost.ranks)} {lost.why}" for lost in cut)
         sites = tuple(dict.fromkeys(op.site for op in waiting if op.site is not None))[:3]
         evidence = {"hosts": [lost.host for lost in cut]}
-        yield Finding("network-cut", tuple(gone), f"the network is cut: {told}", sites=sites, evidence=evidence)
+        yield Finding("network-cut", tuple(gone), f"the network is cut: {message}", sites=sites, evidence=evidence)
 
 
 def _last_ops(view: View) -> dict[int, Op]:

@@ -40,21 +40,23 @@ def missing_ranks(view: View) -> Iterator[Finding]:
 
 def _explain(view: View, call: Call, absent: list[int]) -> Finding:
     waiting = [call.ops[rank] for rank in call.blocked]
-    told = wait_in(waiting)
-    elsewhere = [view.blocked[rank] for rank in absent if rank in view.blocked]
-    if elsewhere:
-        return _elsewhere(view, call, absent, waiting, elsewhere, told)
+    message = wait_in(waiting)
+    in_other_ops = [view.blocked[rank] for rank in absent if rank in view.blocked]
+    if in_other_ops:
+        return _explain_other_ops(view, call, absent, waiting, in_other_ops, message)
     if stalled := _stalled(view, absent):
         kind, place = stalled
-        told += f"; {ranks_in_words(absent)} {_are(absent)} busy at {place}"
-        return replace(of_call(kind, call, absent, told, waiting), sites=(place, *sites(waiting)))
+        message += f"; {ranks_in_words(absent)} {_are(absent)} busy at {place}"
+        return replace(of_call(kind, call, absent, message, waiting), sites=(place, *sites(waiting)))
     kind = {"new_group": "group-incomplete", "init": "world-incomplete"}.get(waiting[0].op, "missing-rank")
-    return of_call(kind, call, absent, f"{told}; {ranks_in_words(absent)} never made this call", waiting)
+    return of_call(kind, call, absent, f"{message}; {ranks_in_words(absent)} never made this call", waiting)
 
 
-def _elsewhere(view: View, call: Call, absent: list[int], waiting: list[Op], elsewhere: list[Op], told: str) -> Finding:
+def _explain_other_ops(
+    view: View, call: Call, absent: list[int], waiting: list[Op], in_other_ops: list[Op], message: str
+) -> Finding:
     """The missing ranks are blocked in another op."""
-    first = elsewhere[0]
+    first = in_other_ops[0]
     kind, looked_at = "missing-rank", absent
     circle = _circle(view, first.rank)
     if waiting[0].op == "new_group":
@@ -66,9 +68,9 @@ def _elsewhere(view: View, call: Call, absent: list[int], waiting: list[Op], els
     elif first.group != call.group and circle:
         kind = "cross-group-deadlock"
         looked_at = _fewer(absent, call) if set(first.group.ranks) == set(call.group.ranks) else circle
-        elsewhere = [view.blocked[rank] for rank in circle]
-    told += f", while {ranks_in_words(absent)} {_are(absent)} in {where(first)}"
-    return of_call(kind, call, looked_at, told, [*waiting, *elsewhere])
+        in_other_ops = [view.blocked[rank] for rank in circle]
+    message += f", while {ranks_in_words(absent)} {_are(absent)} in {where(first)}"
+    return of_call(kind, call, looked_at, message, [*waiting, *in_other_ops])
 
 
 def _are(absent: list[int]) -> str:

@@ -33,8 +33,8 @@ def _circle(view: View, cycle: list[int]) -> Finding | None:
     ops = [view.blocked[rank] for rank in cycle]
     if len({op.op for op in ops}) > 1 and len(cycle) == 2:
         return None  # a send and a receive that do not match: another finding says why
-    told = ", ".join(f"rank {op.rank} in {where(op)} for rank {op.peer}" for op in ops)
-    return of_ops("p2p-deadlock", cycle, f"these ranks wait for each other in a circle: {told}", ops, cycle=cycle)
+    details = ", ".join(f"rank {op.rank} in {where(op)} for rank {op.peer}" for op in ops)
+    return of_ops("p2p-deadlock", cycle, f"these ranks wait for each other in a circle: {details}", ops, cycle=cycle)
 
 
 def unmatched(view: View) -> Iterator[Finding]:
@@ -124,8 +124,8 @@ def mismatches(view: View) -> Iterator[Finding]:
         kind, field = "p2p-size", "shapes"
         if send.signature.get("dtypes") != recv.signature.get("dtypes"):
             kind, field = "p2p-dtype", "dtypes"
-        told = f"{_tensor(send)} was sent, {_tensor(recv)} received"
-        message = f"rank {send.rank}'s {where(send)} and rank {recv.rank}'s {where(recv)} do not match: {told}"
+        details = f"{_tensor(send)} was sent, {_tensor(recv)} received"
+        message = f"rank {send.rank}'s {where(send)} and rank {recv.rank}'s {where(recv)} do not match: {details}"
         odd = _odd_side(view, send, recv, lambda op: op.signature.get(field))
         yield of_ops(kind, {op.rank for op in odd}, message, [send, recv])
 
