@@ -3,7 +3,7 @@
 import subprocess
 from collections import defaultdict
 
-from rollcall.protocol.exit_codes import ranks_of
+from rollcall.protocol.rank_ranges import ranks_of
 
 
 def said(out: str) -> dict[str, list[int]]:

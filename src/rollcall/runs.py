@@ -1,11 +1,66 @@
-"""Where runs are kept. A module of its own, since everyone needs it, and nobody should import more for it."""
+"""Where runs are kept, how one is found, and what its run.json says. Imports little, since everyone needs it."""
 
-from collections.abc import Mapping
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+from rollcall.errors import UsageError
 
 WATCHED = "watched"  # in a run's folder: whoever watches the run touches it whenever it looks
 
 
-def runs_home(environ: Mapping[str, str]) -> Path:
+def runs_home(environ: Mapping[str, str] = os.environ) -> Path:
     """$ROLLCALL_DIR, or .rollcall in this folder; the runs are below it."""
     return Path(environ.get("ROLLCALL_DIR", ".rollcall")).absolute() / "runs"
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """What run.json says; empty where it is missing or damaged."""
+    with contextlib.suppress(OSError, ValueError):
+        facts = json.loads((folder / "run.json").read_text())
+        return facts if isinstance(facts, dict) else {}
+    return {}
+
+
+def facts_of_attempt(facts: dict[str, Any], attempt: int) -> dict[str, Any]:
+    """What run.json says of one attempt; empty where it does not know it."""
+    attempts = facts.get("attempts") or []
+    return attempts[attempt] if 0 <= attempt < len(attempts) else {}
+
+
+def recorded_attempts(folder: Path) -> list[int]:
+    """Those that have rings."""
+    names = [path.name.removeprefix("attempt-") for path in (folder / "rings").glob("attempt-*")]
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def all_runs() -> Iterator[dict[str, Any]]:
+    """The facts of every run of this folder, oldest first, with its name."""
+    for path in sorted(runs_home().glob("*/run.json")):
+        if not path.parent.is_symlink() and (facts := read_facts(path.parent)):
+            yield {"name": path.parent.name, **facts}
+
+
+def folder_of(run_id: str) -> Path:
+    """The folder of the newest run of this id."""
+    for facts in reversed(list(all_runs())):
+        if (facts.get("plan") or {}).get("run_id") == run_id:
+            return runs_home() / str(facts["name"])
+    raise UsageError(f"no run {run_id} was begun in {runs_home()}")
+
+
+def find_run(name: str | None, home: Path | None = None) -> Path:
+    """The folder of a run: by its name, by a path, or the newest."""
+    home = home or runs_home()
+    candidates = [Path(name), home / name] if name else [home / "latest"]
+    for path in candidates:
+        if (path / "run.json").exists() or (path / "rings").exists():
+            return path.resolve()
+    if name is None:
+        raise UsageError("no run here yet: start one with `rollcall run -n 2 SCRIPT`, or name the folder of one")
+    known = sorted(path.name for path in home.glob("*") if path.is_dir() and not path.is_symlink())[-3:]
+    hint = f"; the newest here are {', '.join(known)}" if known else ""
+    raise UsageError(f"there is no run {name}: `rollcall runs` lists those of this folder{hint}")

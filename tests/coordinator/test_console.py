@@ -5,7 +5,6 @@ import io
 import pytest
 
 from rollcall.coordinator.console import Console, visibility
-from rollcall.protocol.exit_codes import ranks_of
 from rollcall.protocol.plan import Show
 
 OUT, ERR = 1, 2
@@ -172,12 +171,3 @@ def test_what_is_shown(show: Show, seen: set[tuple[int, int]]) -> None:
     """--show, --local-ranks-filter, --redirects and --tee choose ranks and streams."""
     shown = visibility(show, lambda rank: rank % 2)
     assert {(r, s) for r in range(4) for s in (1, 2) if shown(r, s)} == seen
-
-
-def test_rank_lists() -> None:
-    """`0`, `0,2-3` and `all` are understood, other words are not."""
-    assert ranks_of("0") == (0,)
-    assert ranks_of("0,2-3") == (0, 2, 3)
-    assert ranks_of("all") is None
-    with pytest.raises(ValueError, match="invalid literal"):
-        ranks_of("one")

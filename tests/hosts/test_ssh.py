@@ -145,7 +145,7 @@ def test_a_hang_is_explained_without_a_shared_disk(rollcall: Runner, hosts: Clus
     finally:
         shutil.rmtree(folder)
     assert ran.returncode == 124, ran.stderr
-    assert "rollcall: verdict: p2p-against-collective — look at ranks 0, 1" in ran.stderr
+    assert "rollcall: verdict: p2p-against-collective — look at ranks 0-1" in ran.stderr
     assert "  rank 1: script.py:4 in <module>" in ran.stderr
 
 

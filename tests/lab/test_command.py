@@ -17,13 +17,13 @@ import pytest
 
 from rollcall import RankError
 from rollcall.cli.app import app
-from rollcall.coordinator.run_folder import all_runs
 from rollcall.errors import UsageError
 from rollcall.explain.verdict import explain
 from rollcall.lab import NAMES
 from rollcall.lab.experiment import Results, Settings, Verdict, always, load
 from rollcall.lab.runner import in_world, perform, worlds
 from rollcall.report import logs
+from rollcall.runs import all_runs
 
 
 def test_the_lab_lists_its_experiments(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,13 +18,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-
 from rollcall.agent.ring_upload import RingTails
+
 from rollcall.coordinator.run_folder import RunFolder
 from rollcall.errors import UsageError
 from rollcall.explain import rings
 from rollcall.live.reader import LiveRun
-from rollcall.live.server import Pace, open_server
+from rollcall.live.server import RateLimit, open_server
 from rollcall.live.state import Observer
 from rollcall.protocol.messages import File, Wire
 from rollcall.record import ring_format
@@ -131,7 +131,7 @@ def _served(folder: Path, often: bool = False) -> Iterator[str]:
     """The URL of a server; one that explains `often`, whatever that costs."""
     server, url = open_server(folder, 0)
     if often:
-        server.shown.explain_pace = Pace(share=1.0, least_s=0.3)
+        server.page.explain_limit = RateLimit(share=1.0, least_s=0.3)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
@@ -330,12 +330,12 @@ def test_the_command_serves(run: Runner) -> None:
 
 def test_it_asks_for_no_more_than_its_share() -> None:
     """What an answer costs decides when the next may be had; two who ask at once wait for both."""
-    pace = Pace(share=0.02, least_s=5.0)
-    assert pace.left_s == 0
-    pace.add(0.001)
-    assert pace.left_s == pytest.approx(5.0, abs=0.1)
-    pace.add(1.0)
-    assert pace.left_s == pytest.approx(55.0, abs=0.1)
+    limit = RateLimit(share=0.02, least_s=5.0)
+    assert limit.left_s == 0
+    limit.add(0.001)
+    assert limit.left_s == pytest.approx(5.0, abs=0.1)
+    limit.add(1.0)
+    assert limit.left_s == pytest.approx(55.0, abs=0.1)
 
 
 def test_tails_of_a_ring_add_up(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollcall.errors import UsageError
-from rollcall.protocol.exit_codes import how_it_ended, list_of, shell_code
+from rollcall.protocol.exit_codes import how_it_ended, shell_code
 from rollcall.protocol.hosts import Host
 from rollcall.protocol.plan import ByHand, Plan, Program, Show, check, describe
 
@@ -73,9 +73,3 @@ def test_exit_codes_in_words(code: int, words: str, shell: int) -> None:
     """A rank's end is told in words, and a signal becomes 128 + its number."""
     assert how_it_ended(code) == words
     assert shell_code(code) == shell
-
-
-def test_lists_of_ranks() -> None:
-    """Neighbours become a span."""
-    assert list_of([3, 0, 1, 2, 7]) == "0-3,7"
-    assert list_of([]) == ""

@@ -1,22 +1,26 @@
-"""Rings of runs that never ran, op by op: what is drawn of them is known to the nanosecond."""
+"""Rings of runs that never ran, op by op: as files, or in memory. All that is computed from them is known exactly."""
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from rollcall.explain import rings
+from rollcall.explain.load import Rank, Run
+from rollcall.explain.table import Ops, Table
 from rollcall.record import ring_format
 
 START_NS = 1_000_000_000_000
+FILE = "/nowhere/train.py"
 
 
 @dataclass(frozen=True)
 class Made:
-    """One op; times in milliseconds. `completed_ms` 0: it never came to its end."""
+    """One op; times in milliseconds. `completed_ms` 0: it never ended. `group` "": its rank is not in its group."""
 
     op: str
     seq: int
@@ -25,50 +29,116 @@ class Made:
     waited_ms: float = 0
     peer: int = -1
     flags: int = 0
-    phase: int = 0
+    phase: str = ""
     size_bytes: int = 4000
+    tag: int = 0
+    group: str = "0"
+    line: int = 7
+    shape: tuple[int, ...] = (1000,)
+    dtype: str = "float32"
+    reduce: str = ""
+    thread: int = 0
+    issued_ms: float = 0
+    was_overwritten: bool = False
 
 
-NAMES = (
-    ["site", 2, [["/nowhere/train.py", 7, "step<script>"]]],
-    ["signature", 3, {"shapes": [[1000]], "dtypes": ["float32"], "device": "cpu", "splits": []}],
-    ["phase", 4, "forward"],
-    ["phase", 5, "backward"],
-)
+class _Names:
+    """What the records of one ring name by number."""
+
+    def __init__(self, groups: Mapping[str, Sequence[int]]) -> None:
+        self._groups = groups
+        self.numbers: dict[tuple[str, str], int] = {}
+
+    def group(self, name: str) -> int:
+        told = {"name": name or ring_format.STRANGE_GROUP, "ranks": list(self._groups.get(name, ()))}
+        return self._number("group", told)
+
+    def site(self, line: int) -> int:
+        return self._number("site", [[FILE, line, "step<script>"]])
+
+    def signature(self, op: Made) -> int:
+        return self._number("signature", {"shapes": [op.shape], "dtypes": [op.dtype], "device": "cpu", "splits": []})
+
+    def phase(self, name: str) -> int:
+        return self._number("phase", name) if name else 0
+
+    def _number(self, kind: str, value: Any) -> int:
+        return self.numbers.setdefault((kind, json.dumps(value, separators=(",", ":"))), len(self.numbers) + 1)
+
+    def lines(self) -> list[tuple[str, int, bytes]]:
+        return [(kind, number, value.encode()) for (kind, value), number in self.numbers.items()]
+
+
+def ring(rank: int, world_size: int, ops: Iterable[Made], groups: Mapping[str, Sequence[int]], host: str) -> rings.Ring:
+    made = list(ops)
+    names = _Names(groups)
+    names.group("0")
+    records = np.zeros(len(made), dtype=rings.DTYPE)
+    for number, op in enumerate(made):
+        record = records[number]
+        record["number"], record["op"], record["seq"] = number + 1, ring_format.OP[op.op], op.seq
+        for name in ("entered", "issued", "completed", "waited"):
+            value = getattr(op, f"{name}_ms")
+            record[f"{name}_ns"] = START_NS + round(value * 1e6) if value or name == "entered" else 0
+        for name in ("peer", "flags", "size_bytes", "tag", "thread"):
+            record[name] = getattr(op, name)
+        record["group"], record["site"] = names.group(op.group), names.site(op.line)
+        record["signature"], record["phase"] = names.signature(op), names.phase(op.phase)
+        record["reduce"], record["version_waited"] = ring_format.REDUCE_OPS.index(op.reduce), op.was_overwritten
+    header = rings.Header(
+        rank, world_size, host, 1, len(made), 0, ring_format.NAMES_BYTES, max(len(made), 1), 0, START_NS, START_NS
+    )
+    return rings.Ring(header, records, names.lines(), [])
+
+
+def run(
+    ranks: Sequence[Iterable[Made]],
+    groups: Mapping[str, Sequence[int]] | None = None,
+    hosts: Sequence[str] | None = None,
+    outcome: str = "ok",
+    world_size: int | None = None,
+    **ends: Mapping[int, Any],
+) -> Run:
+    """A run in memory. `ends`: facts of load.Rank by rank, such as exit_code={1: -9}."""
+    all_groups = {"0": range(len(ranks)), **(groups or {})}
+    names = hosts or ["host-1"] * len(ranks)
+    made = [ring(rank, len(ranks), ops, all_groups, names[rank]) for rank, ops in enumerate(ranks)]
+    table = Table(sum(len(each.records) for each in made))
+    for each in made:
+        table.add(each, [])
+    table.close()
+    found = {}
+    for number, each in enumerate(made):
+        rows = np.arange(*table.spans[number])
+        is_event = table.is_event[rows]
+        known = {name: values[number] for name, values in ends.items() if number in values}
+        facts = {"host": each.header.host, **known}
+        found[number] = Rank(number, Ops(table, rows[~is_event]), Ops(table, rows[is_event]), **facts)
+    is_one_clock = len(set(names)) == 1
+    return Run("made", 0, outcome, found, world_size or len(ranks), table, is_one_clock=is_one_clock)
 
 
 def write(folder: Path, ranks: Sequence[Iterable[Made]], host: str = "host-1", attempt: int = 0) -> Path:
     """The folder of a run with these ops of each rank."""
     place = folder / "rings" / f"attempt-{attempt}"
     place.mkdir(parents=True)
-    group = ["group", 1, {"name": "0", "ranks": [[0, len(ranks) - 1]]}]
-    names = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in (group, *NAMES))
     for rank, ops in enumerate(ranks):
-        _write_one(place / f"rank-{rank}.ring", rank, len(ranks), list(ops), names, host)
+        _write_one(place / f"rank-{rank}.ring", ring(rank, len(ranks), ops, {"0": range(len(ranks))}, host))
     (folder / "run.json").write_text(json.dumps({"outcome": "ok", "attempts": [{"world_size": len(ranks)}]}))
     return folder
 
 
-def _write_one(path: Path, rank: int, world_size: int, ops: list[Made], names: bytes, host: str) -> None:
-    records = np.zeros(len(ops), dtype=rings.DTYPE)
-    for number, op in enumerate(ops):
-        record = records[number]
-        record["number"], record["op"], record["seq"] = number + 1, ring_format.OP[op.op], op.seq
-        for name in ("entered", "completed", "waited"):
-            value = getattr(op, f"{name}_ms")
-            record[f"{name}_ns"] = START_NS + int(value * 1e6) if value or name == "entered" else 0
-        record["group"], record["site"], record["signature"] = 1, 2, 3
-        record["peer"], record["flags"], record["size_bytes"] = op.peer, op.flags, op.size_bytes
-        record["phase"] = op.phase
-    header = bytearray(ring_format.HEADER_BYTES)
+def _write_one(path: Path, made: rings.Ring) -> None:
+    names = b"".join(b'["%s",%d,%s]\n' % (kind.encode(), number, value) for kind, number, value in made.names)
+    at, header = made.header, bytearray(ring_format.HEADER_BYTES)
     ring_format.HEADER.pack_into(
-        header, 0, ring_format.MAGIC, ring_format.VERSION, ring_format.RECORD.size, rank, world_size, 0, 1,
-        ring_format.NAMES_BYTES, max(len(ops), 1), host.encode(), START_NS, START_NS,
+        header, 0, ring_format.MAGIC, ring_format.VERSION, ring_format.RECORD.size, at.rank, at.world_size, 0, at.pid,
+        at.names_bytes, at.capacity, at.host.encode(), at.wall_ns, at.monotonic_ns,
     )  # fmt: skip
-    ring_format.NUMBER.pack_into(header, ring_format.COUNT_AT, len(ops))
+    ring_format.NUMBER.pack_into(header, ring_format.COUNT_AT, at.count)
     ring_format.NUMBER.pack_into(header, ring_format.NAMES_END_AT, len(names))
     # With holes, as the files of real runs have them.
     fd = os.open(path, os.O_WRONLY | os.O_CREAT)
-    for at, data in ((0, bytes(header)), (ring_format.NAMES_AT, names), (ring_format.RECORDS_AT, records.tobytes())):
-        os.pwrite(fd, data, at)
+    for start, data in ((0, header), (ring_format.NAMES_AT, names), (ring_format.RECORDS_AT, made.records.tobytes())):
+        os.pwrite(fd, bytes(data), start)
     os.close(fd)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rollcall.errors import UsageError
-from rollcall.explain.terminal import find_run
 from rollcall.report.write import write as write_page
+from rollcall.runs import find_run
 from tests.report.fixtures import Looked
 from tests.report.rings import Made, write
 from tests.rollcall_command import Runner
@@ -43,8 +43,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[Lo
         each
         for n in range(2000)
         for each in (
-            Made("phase", n, n * 100, n * 100 + 99, phase=4 + n % 2),
-            Made("all_reduce", n, n * 100 + 5, n * 100 + 8, phase=4 + n % 2),
+            Made("phase", n, n * 100, n * 100 + 99, phase=("forward", "backward")[n % 2]),
+            Made("all_reduce", n, n * 100 + 5, n * 100 + 8, phase=("forward", "backward")[n % 2]),
             Made("sample", 0, n * 100 + 30, n * 100 + 60),
         )
     ]

@@ -1,7 +1,6 @@
 """A run's folder as one host sees it: the launcher's own, or a temporary one where the disk is not shared."""
 
 import contextlib
-import json
 import os
 import shutil
 import tempfile
@@ -13,6 +12,7 @@ from typing import BinaryIO
 from rollcall.protocol.channel import Channel
 from rollcall.protocol.messages import File
 from rollcall.protocol.plan import Plan
+from rollcall.runs import read_facts
 
 _CHUNK_BYTES = 1 << 20
 
@@ -24,9 +24,8 @@ class HostFolder:
 
     @classmethod
     def of(cls, plan: Plan, folder: Path) -> "HostFolder":
-        with contextlib.suppress(OSError, ValueError):
-            if json.loads((folder / "run.json").read_text())["plan"]["run_id"] == plan.run_id:
-                return cls(folder)
+        if (read_facts(folder).get("plan") or {}).get("run_id") == plan.run_id:
+            return cls(folder)
         return cls(Path(tempfile.mkdtemp(prefix=f"rollcall-{plan.run_id}-")), shared=False)
 
     def send_back(self, channel: Channel) -> None:

@@ -11,8 +11,8 @@ from statistics import median, pstdev
 from typing import Literal
 
 from rollcall.bench.results import BenchResults, Row
-from rollcall.bench.sizes import in_words
 from rollcall.errors import UsageError
+from rollcall.units import in_binary_bytes
 
 _MIN_DIFFERENCE = 0.05
 _MIN_SPREADS = 3.0
@@ -92,4 +92,4 @@ def _other_differences(then: BenchResults, now: BenchResults) -> list[str]:
 
 
 def _name(difference: Difference) -> str:
-    return f"{difference.row.op} of {in_words(difference.row.size_bytes)}"
+    return f"{difference.row.op} of {in_binary_bytes(difference.row.size_bytes)}"

@@ -19,9 +19,10 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 import rollcall
-from rollcall.bench import ops, pairs, sizes, timed_loop
+from rollcall.bench import ops, pairs, timed_loop
 from rollcall.bench.results import FILE, BenchResults, Row
 from rollcall.bench.settings import BenchSettings, Placement
+from rollcall.units import in_binary_bytes
 from rollcall.world import World
 
 ROUNDS = 5
@@ -58,7 +59,7 @@ class Bench:
         self._sizes = [size for size in settings.sizes_bytes if size <= largest]
         beyond = [size for size in settings.sizes_bytes if size > largest]
         if beyond:
-            self._left_out.append(f"{_span(beyond)}: memory is enough for {sizes.in_words(int(largest))} on each rank")
+            self._left_out.append(f"{_span(beyond)}: memory is enough for {in_binary_bytes(int(largest))} on each rank")
         self._buffers = ops.Buffers.of(0, world.device)
 
     def _largest(self) -> float:
@@ -78,7 +79,7 @@ class Bench:
             found = list(self._measure_op(op, dtype, share_s))
             rows += found
             if self._world.is_first and found:
-                print(f"{op} {dtype}: up to {sizes.in_words(found[-1].size_bytes)}", file=sys.stderr, flush=True)
+                print(f"{op} {dtype}: up to {in_binary_bytes(found[-1].size_bytes)}", file=sys.stderr, flush=True)
         hosts = self._hosts()
         return BenchResults(
             settings=self._settings,
@@ -131,7 +132,7 @@ class Bench:
             # The check, the first timing with its warm-up, and in each round one call and one to warm up.
             if number and call_s * (_FIRST_CALLS + 2 + 2 * ROUNDS) > left_s:
                 what = f"{case.op} {str(case.dtype).removeprefix('torch.')}"
-                self._left_out.append(f"{what} from {sizes.in_words(case.size_bytes)} on: no time left (--max-time)")
+                self._left_out.append(f"{what} from {in_binary_bytes(case.size_bytes)} on: no time left (--max-time)")
                 return
             call_s = self._check_and_time(case)
             allowed_s = (until_s - self._elapsed_s() - promised_s) / (len(cases) - number)
@@ -201,7 +202,7 @@ class Bench:
 
 
 def _span(of: list[int]) -> str:
-    first, last = sizes.in_words(of[0]), sizes.in_words(of[-1])
+    first, last = in_binary_bytes(of[0]), in_binary_bytes(of[-1])
     return first if len(of) == 1 else f"{first} to {last}"
 
 

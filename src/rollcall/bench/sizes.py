@@ -1,8 +1,9 @@
-"""Sizes in bytes: parsed, and printed."""
+"""Sizes in bytes, as people write them."""
 
 import re
 
 from rollcall.errors import UsageError
+from rollcall.units import in_binary_bytes
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:I?B)?", re.IGNORECASE)
@@ -29,17 +30,11 @@ def parse_list(text: str) -> tuple[int, ...]:
 def steps_of_four(first: int, last: int) -> tuple[int, ...]:
     """From the first size to the last, each four times the one before; the last is always included."""
     if last < first:
-        raise UsageError(f"sizes from {in_words(first)} to {in_words(last)} are reversed: put the smaller first")
+        span = f"{in_binary_bytes(first)} to {in_binary_bytes(last)}"
+        raise UsageError(f"sizes from {span} are reversed: put the smaller first")
     sizes = []
     size = first
     while size < last:
         sizes.append(size)
         size *= 4
     return (*sizes, last)
-
-
-def in_words(size_bytes: int) -> str:
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size_bytes >= factor:
-            return f"{size_bytes / factor:.4g} {unit}"
-    return f"{size_bytes} B"

@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rollcall.bench import sizes
 from rollcall.bench.comparison import Comparison, Difference
 from rollcall.bench.results import BenchResults, MpiRow, Pair, Row
 from rollcall.bench.settings import Placement
+from rollcall.units import in_binary_bytes, in_seconds
 
 _MOST_HOSTS_IN_MATRIX = 16
 
@@ -36,7 +36,7 @@ def show(results: BenchResults, comparison: Comparison | None) -> None:
         console.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
     wrong = [row for row in results.rows if row.wrong]
     for row in wrong:
-        console.print(f"[red]✗ {row.op} of {sizes.in_words(row.size_bytes)}: {row.wrong} elements are wrong[/]")
+        console.print(f"[red]✗ {row.op} of {in_binary_bytes(row.size_bytes)}: {row.wrong} elements are wrong[/]")
     if results.rows and not wrong:
         console.print(f"[green]✓[/] the results of all {len(results.rows)} measurements are correct")
     if comparison is not None:
@@ -76,14 +76,14 @@ def _op_table(
         table.add_column("│ Open MPI\nmean" if has_in_place else "Open MPI mean", justify="right", header_style="dim")
     for size, of_size in groupby(rows, key=lambda row: row.size_bytes):
         found = {row.place: row for row in of_size}
-        cells = [sizes.in_words(size) if with_bandwidth else ""]
+        cells = [in_binary_bytes(size) if with_bandwidth else ""]
         for place, _ in kinds:
             cells += _cells(found.get(place), with_bandwidth)
             if with_change:
                 row = found.get(place)
                 cells.append(_change(differences.get(row.key)) if row else "")
         other = mpi.get((op, size))
-        table.add_row(*cells, *([seconds(other.mean_s) if other else ""] if with_mpi else []))
+        table.add_row(*cells, *([in_seconds(other.mean_s) if other else ""] if with_mpi else []))
     return table
 
 
@@ -91,7 +91,7 @@ def _cells(row: Row | None, with_bandwidth: bool) -> list[str]:
     if row is None:
         return [""] * (4 if with_bandwidth else 2)
     mark = " [red]✗[/]" if row.wrong else ""
-    times = [f"[bold]{seconds(row.p50_s)}[/]{mark}", seconds(row.p99_s)]
+    times = [f"[bold]{in_seconds(row.p50_s)}[/]{mark}", in_seconds(row.p99_s)]
     return [*times, *([_speed(row.algorithm_gb_s), _speed(row.bus_gb_s)] if with_bandwidth else [])]
 
 
@@ -118,7 +118,7 @@ def _matrix(pairs: Iterable[Pair]) -> Table:
             box=None,
         )
         for pair in sorted(found.values(), key=lambda pair: pair.gb_s)[:_MOST_HOSTS_IN_MATRIX]:
-            table.add_row(pair.start, pair.end, seconds(pair.latency_s), _speed(pair.gb_s))
+            table.add_row(pair.start, pair.end, in_seconds(pair.latency_s), _speed(pair.gb_s))
         return table
     table = Table(title="between hosts: 8 B one way, and 4 MiB", title_justify="left", title_style="bold", box=None)
     table.add_column("")
@@ -126,7 +126,7 @@ def _matrix(pairs: Iterable[Pair]) -> Table:
         table.add_column(escape(name), justify="right", header_style="dim")
     for name in names:
         cells = [found.get(frozenset((name, other))) if name != other else None for other in names]
-        table.add_row(escape(name), *(f"{seconds(p.latency_s)}, {_speed(p.gb_s)}" if p else "·" for p in cells))
+        table.add_row(escape(name), *(f"{in_seconds(p.latency_s)}, {_speed(p.gb_s)}" if p else "·" for p in cells))
     return table
 
 
@@ -139,12 +139,6 @@ def _remarks(results: BenchResults) -> list[str]:
             f"{results.mpi.version} on this machine, through shared memory where it can; float, out of place"
         )
     return remarks
-
-
-def seconds(value: float) -> str:
-    if value < 1e-3:
-        return f"{value * 1e6:.1f} µs"
-    return f"{value * 1e3:.2f} ms" if value < 1 else f"{value:.2f} s"
 
 
 def _speed(gb_s: float) -> str:

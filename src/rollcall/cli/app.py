@@ -44,10 +44,10 @@ def explain(
 
       rollcall explain 2026-11-15T10-02-11-train --json
     """
-    from rollcall.coordinator.run_folder import home
-    from rollcall.explain.terminal import find_run, show
+    from rollcall.explain.terminal import show
+    from rollcall.runs import find_run
 
-    show(find_run(run, home()), attempt, json)
+    show(find_run(run), attempt, json)
 
 
 @app.command()
@@ -66,11 +66,10 @@ def export(
 
       rollcall export 2026-11-15T10-02-11-train --perfetto trace.json.gz
     """
-    from rollcall.coordinator.run_folder import home
-    from rollcall.explain.terminal import find_run
     from rollcall.report.perfetto import export
+    from rollcall.runs import find_run
 
-    ops = export(find_run(run, home()), attempt, perfetto)
+    ops = export(find_run(run), attempt, perfetto)
     print(f"{ops:,} ops are in {perfetto}: open it at https://ui.perfetto.dev or in chrome://tracing")
 
 
@@ -89,11 +88,10 @@ def report(
 
       rollcall report 2026-11-15T10-02-11-train --out train.html
     """
-    from rollcall.coordinator.run_folder import home
-    from rollcall.explain.terminal import find_run
     from rollcall.report.write import write
+    from rollcall.runs import find_run
 
-    print(os.path.relpath(write(find_run(run, home()), out)))
+    print(os.path.relpath(write(find_run(run), out)))
 
 
 @app.command()
@@ -112,12 +110,11 @@ def watch(
 
       rollcall watch --web
     """
-    from rollcall.coordinator.run_folder import home
-    from rollcall.explain.terminal import find_run
+    from rollcall.runs import find_run
 
     if not 0.1 <= every <= 3600:
         raise UsageError(f"--every {every:g} is not a time between looks: use seconds from 0.1 on")
-    folder = find_run(run, home())
+    folder = find_run(run)
     if web:
         from rollcall.live.server import serve
 
@@ -132,7 +129,7 @@ def watch(
 def runs() -> None:
     """List the runs of this folder: when, command, ranks, how long, outcome."""
     from rollcall.cli.tables import print_runs
-    from rollcall.coordinator.run_folder import all_runs
+    from rollcall.runs import all_runs
 
     print_runs(list(all_runs()))
 

@@ -134,7 +134,7 @@ def _run(wanted: "BenchSettings", found: host_options.Hosts, **settings: Any) ->
     """Start the ranks as `rollcall run` does, and read what they measured."""
     from rollcall.bench import results
     from rollcall.coordinator.launcher import run
-    from rollcall.coordinator.run_folder import folder_of
+    from rollcall.runs import folder_of
 
     plan = Plan(
         program=Program("module", "rollcall.bench.ranks", (wanted.model_dump_json(),)),

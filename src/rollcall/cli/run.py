@@ -11,8 +11,8 @@ from rollcall.cli import host_options, submit
 from rollcall.cli.run_options import RunOptions
 from rollcall.coordinator import launcher, signals
 from rollcall.errors import UsageError, say
-from rollcall.protocol.exit_codes import ranks_of
 from rollcall.protocol.plan import DEFAULT_PORT, ByHand, Plan, Program, Show, check, describe
+from rollcall.protocol.rank_ranges import ranks_of
 
 _BACKENDS = ("static", "c10d", "rollcall")
 _START_METHODS = {"spawn": "fresh", "fork": "warm", "forkserver": "warm"}
@@ -166,8 +166,8 @@ def _signals(text: str) -> tuple[int, ...]:
 
 
 def _report(run_id: str) -> None:
-    from rollcall.coordinator.run_folder import folder_of  # here, and below: only --report needs them
-    from rollcall.report.write import write
+    from rollcall.report.write import write  # here, and below: only --report needs them
+    from rollcall.runs import folder_of
 
     try:
         say(f"the report is {os.path.relpath(write(folder_of(run_id)))}")

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from rollcall.protocol.exit_codes import list_of
 from rollcall.protocol.plan import Show
+from rollcall.protocol.rank_ranges import list_of
 
 _WINDOW_S = 0.05  # equal lines this close are shown as one
 _PROGRESS_S = 1.0

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from rollcall.coordinator.console import Traceback, indent
-from rollcall.protocol.exit_codes import how_it_ended, list_of, shell_code
+from rollcall.protocol.exit_codes import how_it_ended, shell_code
 from rollcall.protocol.messages import Ended
+from rollcall.protocol.rank_ranges import list_of
 
 # Signals that no failing neighbour causes. A rank that got one is where it began, even if the pipes
 # brought us the others' last words a moment earlier.

@@ -5,7 +5,6 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -15,15 +14,10 @@ from typing import Any
 from rollcall.errors import UsageError, say
 from rollcall.protocol.messages import File
 from rollcall.protocol.plan import Plan
-from rollcall.runs import runs_home
+from rollcall.runs import all_runs, runs_home
 
 _MOST_OF_ONE_SECOND = 1000
 _MOST_PROBED = 16
-
-
-def home() -> Path:
-    """Where the runs of this folder are kept."""
-    return runs_home(os.environ)
 
 
 class RunFolder:
@@ -52,7 +46,7 @@ class RunFolder:
 
     @classmethod
     def _reopen(cls, facts: dict[str, Any]) -> "RunFolder":
-        path = home() / facts.pop("name")
+        path = runs_home() / facts.pop("name")
         for key in ("seconds", "exit_code"):
             facts.pop(key, None)
         folder = cls(path, facts)
@@ -65,7 +59,7 @@ class RunFolder:
         now = datetime.now(UTC).astimezone()
         name = f"{now:%Y-%m-%dT%H-%M-%S}-{_stem(plan)}"
         try:
-            path = _make_new(home(), name)
+            path = _make_new(runs_home(), name)
             if plan.log_dir is not None:
                 _check_writable(Path(plan.cwd, plan.log_dir))
         except OSError as error:
@@ -139,22 +133,6 @@ class RunFolder:
         with contextlib.suppress(OSError):  # a full disk is no reason to end the run
             fresh.write_text(json.dumps(self._facts, indent=2) + "\n")
             fresh.replace(self.path / "run.json")
-
-
-def all_runs() -> Iterator[dict[str, Any]]:
-    """The facts of every run of this folder, oldest first."""
-    for path in sorted(home().glob("*/run.json")):
-        if not path.parent.is_symlink():
-            with contextlib.suppress(OSError, ValueError):
-                yield {"name": path.parent.name, **json.loads(path.read_text())}
-
-
-def folder_of(run_id: str) -> Path:
-    """The folder of the newest run of this id."""
-    for facts in reversed(list(all_runs())):
-        if facts["plan"]["run_id"] == run_id:
-            return home() / str(facts["name"])
-    raise UsageError(f"no run {run_id} was begun in {home()}")
 
 
 def _stem(plan: Plan) -> str:

@@ -1,16 +1,17 @@
-"""What happened in a run, from its files alone: nothing here imports torch, or anything that starts ranks.
+"""Says what happened in a run, from its files alone: nothing here imports torch, or anything that starts ranks.
 
-rings     one ring file → records and what they name
-table     all ranks' records on one clock, a column per fact
-load      the rings and run.json of one attempt → a run
-calls     ops of all ranks that belong together
-source    how two lines of a program stand to each other
-waits     who waited for whom
-costs     where communication takes its time
-view      a run with what several looks need
-looks/    what to look for, one file per sort of trouble
-finding   something that was noticed: kind, ranks, call, sites, evidence
-findings  all of them, the most telling first
+The data goes through these files in this order:
+
+rings     reads one ring file: records, and what they name by number
+table     the records of all ranks on one clock, a column per field
+load      the rings and run.json of one attempt → a Run
+matching  which ops of different ranks belong together
+waits     when an op blocked its rank, until when it waited, and for whom
+evidence  a run with all that the checks need
+source    how two lines of a program relate to each other
+findings  a finding, and the words in which it is told
+checks/   what to look for, one file per kind of trouble
+costs     where the time of communication goes
 verdict   the finding that explains the outcome, and what to change
-show      all of it on a terminal
+terminal  prints all of it
 """

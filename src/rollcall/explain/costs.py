@@ -1,25 +1,42 @@
-"""Where the time of communication goes: by op, by line, by phase; and how much of it was hidden behind computing."""
+"""Where the time of communication goes: by op, by line of the program, by phase, by size; and how much was hidden
+behind computing. The setup of groups is not counted."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain.load import Run
-from rollcall.explain.table import Table
+from rollcall.explain.evidence import View
+from rollcall.explain.table import site_in_words
+from rollcall.explain.waits import is_setup
 from rollcall.record import ring_format
+
+_MOST_POINTS = 2000
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of all ranks together. A rank is blocked in an op, or the op is in flight while the rank does something else."""
+    """Ops of all ranks together. A rank is blocked in an op while it waits for others and while it communicates; the
+    op is hidden while it is in flight and its rank does something else."""
 
     name: str
     ops: int
     size_bytes: int
-    blocked_s: float
+    waiting_s: float
+    communicating_s: float
     hidden_s: float
+    site: str = ""
+    group: str = ""
+
+    @property
+    def blocked_s(self) -> float:
+        return self.waiting_s + self.communicating_s
+
+    @property
+    def mean_s(self) -> float:
+        return self.blocked_s / self.ops
 
 
 @dataclass(frozen=True)
@@ -27,60 +44,89 @@ class Costs:
     by_op: tuple[Cost, ...]
     by_site: tuple[Cost, ...]
     by_phase: tuple[Cost, ...]
-    blocked_s: float
-    hidden_s: float
 
     @property
     def overlap(self) -> float:
         """The part of communication that cost no time."""
-        whole_s = self.blocked_s + self.hidden_s
-        return self.hidden_s / whole_s if whole_s else 0.0
+        hidden_s = sum(cost.hidden_s for cost in self.by_op)
+        whole_s = hidden_s + sum(cost.blocked_s for cost in self.by_op)
+        return hidden_s / whole_s if whole_s else 0.0
 
 
-def count(run: Run) -> Costs:
-    table = run.table
-    rows = np.flatnonzero(~table.is_event & (table.completed_ns > 0) & ~table.is_one_of("init", "new_group", "ddp"))
-    is_async = table.is_async[rows]
-    blocked_from = np.where(is_async, table.waited_ns[rows], table.entered_ns[rows])
-    blocked = np.where(blocked_from > 0, table.completed_ns[rows] - blocked_from, 0)
-    hidden = np.where(is_async & (blocked_from > 0), np.clip(blocked_from - table.issued_ns[rows], 0, None), 0)
-    names = table.names
-
-    def group(numbers: NDArray[np.uint32], name: Callable[[int], str]) -> tuple[Cost, ...]:
-        return _group(table, rows, numbers, name, blocked, hidden)
-
+def count(view: View) -> Costs:
+    table, names = view.table, view.table.names
+    by_op, by_site, by_phase = _sums(view, table.op, table.site, table.phase)
     return Costs(
-        group(table.op[rows].astype(np.uint32), lambda number: ring_format.OPS[number]),
-        group(table.site[rows], lambda number: str(names.sites[number] or "?")),
-        group(table.phase[rows], lambda number: names.phases[number] or "(none)"),
-        float(blocked.sum()) / 1e9,
-        float(hidden.sum()) / 1e9,
+        _largest_first(replace(cost, name=ring_format.OPS[number]) for number, cost in by_op),
+        _largest_first(replace(cost, name=str(names.sites[number] or "?")) for number, cost in by_site),
+        _largest_first(replace(cost, name=names.phases[number] or "(none)") for number, cost in by_phase),
     )
 
 
-def _group(
-    table: Table,
-    rows: NDArray[np.intp],
-    numbers: NDArray[np.uint32],
-    name: Callable[[int], str],
-    blocked: NDArray[np.int64],
-    hidden: NDArray[np.int64],
-) -> tuple[Cost, ...]:
-    """One cost per name, the largest first."""
-    kinds, place = np.unique(numbers, return_inverse=True)
-    size = len(kinds)
-    if not size:
-        return ()
-    counts = np.bincount(place, minlength=size)
-    sizes = np.bincount(place, table.size_bytes[rows], minlength=size)
-    blocked_ns, hidden_ns = np.bincount(place, blocked, minlength=size), np.bincount(place, hidden, minlength=size)
-    return tuple(
-        Cost(
-            name(int(kinds[n])),
-            int(counts[n]),
-            int(sizes[n]),
-            float(blocked_ns[n]) / 1e9,
-            float(hidden_ns[n]) / 1e9,
-        )
-        for n in np.argsort(-blocked_ns, kind="stable")
+def by_line(view: View) -> tuple[Cost, ...]:
+    """One cost per op, line of the program and group, the largest first."""
+    table = view.table
+    op, site, group = (column.astype(np.int64) for column in (table.op, table.site, table.group))
+    key = (op * (int(site.max(initial=0)) + 1) + site) * (int(group.max(initial=0)) + 1) + group
+    _, first, line = np.unique(key, return_index=True, return_inverse=True)
+    [costs] = _sums(view, line)
+    ops = ((table.get(first[number]), cost) for number, cost in costs)
+    return _largest_first(
+        replace(cost, name=op.op, site=site_in_words(op.site), group=op.group.name) for op, cost in ops
     )
+
+
+def _largest_first(costs: Iterable[Cost]) -> tuple[Cost, ...]:
+    return tuple(sorted(costs, key=lambda cost: -cost.blocked_s))
+
+
+def _sums(view: View, *keys: NDArray[np.integer]) -> list[list[tuple[int, Cost]]]:
+    """Per key: each number that ops have there, with the cost of these ops, which has no name yet."""
+    sums = [[np.bincount(key, column) for key in keys] for column in _columns(view)]
+    found = []
+    for ops, size, waiting_ns, communicating_ns, hidden_ns in zip(*sums, strict=True):
+        seconds = np.stack([waiting_ns, communicating_ns, hidden_ns], axis=1) / 1e9
+        numbers = np.flatnonzero(ops).tolist()
+        found.append([(n, Cost("", int(ops[n]), int(size[n]), *seconds[n].tolist())) for n in numbers])
+    return found
+
+
+def _columns(view: View) -> Iterator[NDArray[Any]]:
+    """What is summed up, one column at a time: of ten million ops, each takes its memory. 0 where an op is not
+    counted."""
+    table, found = view.table, view.intervals
+    is_counted = ~table.is_event & ~is_setup(table)
+    yield is_counted
+    yield table.size_bytes * is_counted
+    yield found.waiting_ns * is_counted
+    yield found.communicating_ns * is_counted
+    yield np.clip(table.waited_ns - table.issued_ns, 0, None) * (is_counted & table.is_async)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Ops of one name and size: how many bytes a second they moved once all ranks were there."""
+
+    op: str
+    size_bytes: int
+    bytes_per_s: float  # the median
+    count: int
+
+
+def by_size(view: View) -> list[Speed]:
+    """Of ops that ended and moved something, those of the most frequent sizes."""
+    table = view.table
+    communicating_ns = view.intervals.communicating_ns
+    is_good = ~table.is_event & (table.size_bytes > 0) & (communicating_ns > 0) & ~table.is_blocked & ~table.has_failed
+    rows = np.flatnonzero(is_good)
+    size = table.size_bytes[rows]
+    key = table.op[rows].astype(np.int64) * (int(size.max(initial=0)) + 1) + size
+    speed = size / (communicating_ns[rows] / 1e9)
+    order = np.lexsort((speed, key))
+    starts = np.flatnonzero(np.diff(key[order], prepend=-1))
+    counts = np.diff(starts, append=len(order))
+    found = [
+        Speed(ring_format.OPS[table.op[rows[middle]]], int(size[middle]), float(speed[middle]), int(number))
+        for middle, number in zip(order[starts + counts // 2], counts, strict=True)
+    ]
+    return sorted(found, key=lambda each: -each.count)[:_MOST_POINTS]

@@ -1,4 +1,4 @@
-"""A run with what several looks need, each worked out once."""
+"""A run with all that several checks need, each computed once."""
 
 from functools import cached_property
 
@@ -7,28 +7,35 @@ import numpy as np
 from rollcall.explain.load import Run
 from rollcall.explain.matching import Calls, Pairs
 from rollcall.explain.table import Op, Ops, Site
-from rollcall.explain.waits import Waits, count
+from rollcall.explain.waits import Intervals, Waits, count, intervals, waits_for
 
 
 class View:
-    def __init__(self, run: Run) -> None:
+    """`now_ns`: of a run that goes on, this moment, until which open ops last."""
+
+    def __init__(self, run: Run, now_ns: int = 0) -> None:
         self.run, self.table = run, run.table
+        self._now_ns = now_ns
         self.calls = Calls(run)
         self.pairs = Pairs(run)
 
     @cached_property
+    def intervals(self) -> Intervals:
+        return intervals(self.run, self.calls, self.pairs, self._now_ns)
+
+    @cached_property
     def waits(self) -> Waits:
-        return count(self.run, self.calls, self.pairs)
+        return count(self.run, self.calls, self.intervals)
 
     @cached_property
     def blocked(self) -> dict[int, Op]:
-        """By rank: the op that it sits in."""
+        """By rank: the op that it is blocked in."""
         rows = np.flatnonzero(self.table.is_blocked)
-        return {int(self.table.rank[row]): self.table.get(row) for row in rows}  # the last of a rank counts
+        return {int(self.table.rank[row]): self.table.get(row) for row in rows}  # of several, a rank's last
 
     @cached_property
     def signals(self) -> Ops:
-        """Those that ranks sent."""
+        """Signals that ranks sent."""
         return self.table.where(self.table.is_one_of("signal"))
 
     def has_ended(self, rank: int) -> bool:
@@ -36,11 +43,8 @@ class View:
         return found is not None and found.has_ended
 
     def waits_for(self, op: Op) -> list[int]:
-        """Whose move it is that a blocked op waits for."""
-        if op.is_point_to_point:
-            return [op.peer] if op.peer >= 0 else [rank for rank in op.group.ranks if rank != op.rank]
-        call = self.calls.of(op)
-        return call.missing if call else []
+        """The ranks that a blocked op waits for."""
+        return waits_for(self.calls, op)
 
     def seen_last(self, rank: int) -> Site | None:
         """The line on which a rank was seen last: in an op, sending a signal, or by the sampler."""

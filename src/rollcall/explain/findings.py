@@ -1,72 +1,78 @@
-"""What was noticed in a run. Each finding carries its evidence; nothing is read out of the texts of errors."""
+"""A finding: something that is wrong, with its evidence; and the words in which findings are told."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from rollcall.explain.checks import async_work, call_order, collectives, ddp, deaths, missing_ranks, p2p, stragglers
-from rollcall.explain.evidence import View
-from rollcall.explain.finding import Finding
-
-
-def find(view: View) -> list[Finding]:
-    """All findings, the most telling first."""
-    found = [finding for look in _LOOKS for finding in look(view)]
-    return sorted(found, key=lambda finding: (_WEIGHT.get(finding.kind, 50), finding.since_ns))
+from rollcall.explain import source
+from rollcall.explain.matching import Call
+from rollcall.explain.table import Op, Site
+from rollcall.protocol.rank_ranges import ranks_in_words
 
 
-_LOOKS: tuple[Callable[[View], Iterator[Finding]], ...] = (
-    deaths.deaths,
-    deaths.cuts,
-    missing_ranks.worlds,
-    deaths.early_exits,
-    collectives.strangers,
-    collectives.threads,
-    collectives.mismatches,
-    missing_ranks.missing,
-    p2p.deadlocks,
-    p2p.lonely,
-    p2p.misfits,
-    async_work.overwritten,
-    async_work.unwaited,
-    ddp.uneven_inputs,
-    ddp.unused_parameters,
-    call_order.inversions,
-    stragglers.latecomers,
-)
-# The lower, the more it explains: a death explains a wait, a mismatch explains a hang.
-_WEIGHT = {
-    "network-cut": 0,
-    "stopped-rank": 1,
-    "world-incomplete": 2,
-    "group-incomplete": 3,
-    "ddp-model-mismatch": 4,
-    "non-member-call": 5,
-    "concurrent-calls": 6,
-    "order-inversion": 9,
-    "order-swap": 10,
-    "mismatched-op": 11,
-    "mismatched-reduce-op": 12,
-    "mismatched-root": 12,
-    "mismatched-dtype": 13,
-    "mismatched-shape": 14,
-    "mismatched-splits": 15,
-    "p2p-dtype": 16,
-    "p2p-size": 17,
-    "ddp-unused-parameter": 8,
-    "ddp-uneven-inputs": 18,
-    "rank-killed": 19,
-    "rank-failed": 20,
-    "rank-exited-early": 21,
-    "tag-mismatch": 23,
-    "wrong-peer": 24,
-    "cross-group-deadlock": 25,
-    "p2p-against-collective": 26,
-    "p2p-deadlock": 27,
-    "unmatched-recv": 32,
-    "busy-rank": 33,
-    "input-stall": 33,
-    "buffer-overwritten": 34,
-    "unmatched-send": 35,
-    "unwaited-work": 36,
-    "missing-rank": 38,
-    "straggler": 60,
-}
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong, which ranks to look at, in which call, on which lines. Nothing comes from the texts of errors."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    message: str
+    op: str = ""
+    group: str = ""
+    seq: int = 0
+    sites: tuple[Site, ...] = ()
+    since_ns: int = 0
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+def of_call(kind: str, call: Call, ranks: Iterable[int], message: str, ops: Iterable[Op], **evidence: Any) -> Finding:
+    first = min(call.ops.values(), key=lambda op: op.entered_ns)
+    looked_at = tuple(sorted(ranks))
+    return Finding(
+        kind, looked_at, message, first.op, call.group.name, call.seq, sites(ops), first.entered_ns, evidence
+    )
+
+
+def of_ops(kind: str, ranks: Iterable[int], message: str, ops: list[Op], **evidence: Any) -> Finding:
+    first = ops[0]
+    return Finding(
+        kind,
+        tuple(sorted(ranks)),
+        message,
+        first.op,
+        first.group.name,
+        first.seq,
+        sites(ops),
+        first.entered_ns,
+        evidence,
+    )
+
+
+def wait_in(ops: Sequence[Op]) -> str:
+    """`ranks 0,2 wait in all_reduce at train.py:12`."""
+    return f"{ranks_in_words(op.rank for op in ops)} wait{'s' * (len(ops) == 1)} in {where(ops[0])}"
+
+
+def each(values: dict[int, Any]) -> str:
+    """`rank 0: a; ranks 1-2: b`."""
+    by_value: dict[str, list[int]] = {}
+    for rank, value in sorted(values.items()):
+        by_value.setdefault(str(value), []).append(rank)
+    return "; ".join(f"{ranks_in_words(numbers)}: {value}" for value, numbers in by_value.items())
+
+
+def where(op: Op) -> str:
+    return f"{op.op} at {op.site}" if op.site else op.op
+
+
+def sites(ops: Iterable[Op]) -> tuple[Site, ...]:
+    """The lines of the ops, then the lines at which their ranks went different ways."""
+    own = tuple(dict.fromkeys(op.site for op in ops if op.site is not None))
+    known = {(site.file, site.line) for site in own}
+    diverging = [line for site in own[1:] for line in source.diverging_lines(own[0], site)]
+    return (
+        own + tuple(dict.fromkeys(line for line in diverging if (line.file, line.line) not in known))[:_MOST_DIVERGING]
+    )
+
+
+_MOST_DIVERGING = 4

@@ -1,6 +1,5 @@
-"""The files of a run → plain values: its table of ops, and how each rank ended."""
+"""Reads the files of a run: the table of its ops, and how each rank ended."""
 
-import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,8 +11,10 @@ import numpy as np
 from rollcall.errors import UsageError
 from rollcall.explain import rings
 from rollcall.explain.table import Op, Ops, Readings, Site, Table
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 from rollcall.record.sites import is_users_file
+from rollcall.runs import facts_of_attempt, read_facts, recorded_attempts
 
 _DRIFT = 100e-6  # seconds per second; clocks of hosts stay below it
 
@@ -24,7 +25,7 @@ class Rank:
 
     number: int
     ops: Ops
-    events: Ops  # what it wrote down besides: samples, phases, signals
+    events: Ops  # what is recorded besides ops: samples, phases, signals
     host: str = ""
     pid: int = 0
     dropped: int = 0  # older ops that the ring no longer has
@@ -34,8 +35,8 @@ class Rank:
     error_site: Site | None = None
     exit_site: Site | None = None  # where it called sys.exit
     ended_ns: int = 0
-    died_ns: int = 0  # by the launcher's wall clock; 0: it did not, or was asked to
-    stack: tuple[Site, ...] = ()  # where its main thread was when it was asked last, innermost first
+    died_ns: int = 0  # by the launcher's wall clock; 0: it did not die, or was asked to end
+    stack: tuple[Site, ...] = ()  # of its main thread, innermost first, when it was last dumped
 
     @property
     def has_ended(self) -> bool:
@@ -63,14 +64,14 @@ class Run:
     table: Table
     folded: tuple["Folded", ...] = ()
     lost: tuple["Lost", ...] = ()
-    is_one_clock: bool = True  # or hosts whose clocks nobody compared: then who waited for whom is not told
-    clock_error_ns: int = 0  # how far the clocks of two hosts may be apart after all
+    is_one_clock: bool = True  # False: the clocks of its hosts were not compared, so waits are not computed
+    clock_error_ns: int = 0  # how far the clocks of two hosts may still be apart
     problems: tuple[str, ...] = field(default=())  # what could not be read
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A host that went in the middle of the attempt: it ended, or nothing reached it any more."""
+    """A host that was lost during the attempt: it ended, or the network to it was cut."""
 
     host: str
     why: str
@@ -80,7 +81,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Folded:
-    """Ops of a rank that its ring has no room for any more, summed up."""
+    """Sums of a rank's ops that its ring has overwritten."""
 
     rank: int
     group: str
@@ -91,10 +92,9 @@ class Folded:
 
 
 def load(folder: Path, attempt: int | None = None, newest: int | None = None) -> Run:
-    """The newest attempt of a run, or the one that is asked for; all of it, or about so many of the newest records."""
-    facts = _facts(folder)
-    attempts = facts.get("attempts", [])
-    found = {int(path.name.removeprefix("attempt-")): path for path in sorted((folder / "rings").glob("attempt-*"))}
+    """One attempt of a run, the newest by default; all records, or about `newest` of them."""
+    facts = read_facts(folder)
+    found = recorded_attempts(folder)
     if not found:
         raise UsageError(
             f"{folder.name} has no rings, so there is nothing to explain: it ran with --no-record, or ended before its"
@@ -102,23 +102,23 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None) ->
         )
     number = max(found) if attempt is None else attempt
     if number not in found:
-        raise UsageError(f"{folder.name} has no attempt {number}: it has {', '.join(map(str, sorted(found)))}")
-    told = attempts[number] if number < len(attempts) else {}
+        raise UsageError(f"{folder.name} has no attempt {number}: it has {', '.join(map(str, found))}")
+    attempt_facts = facts_of_attempt(facts, number)
     known = clocks(facts)
-    files = _read(sorted(found[number].glob("rank-*.ring"), key=_number), known, newest)
-    ranks = {rank: _rank(files, rank, told) for rank in sorted(files.table.spans)}
-    world_size = int(told.get("world_size") or max(files.world_size, len(ranks)))
+    files = _read(sorted((folder / "rings" / f"attempt-{number}").glob("rank-*.ring"), key=_number), known, newest)
+    ranks = {rank: _rank(files, rank, attempt_facts) for rank in sorted(files.table.spans)}
+    world_size = int(attempt_facts.get("world_size") or max(files.world_size, len(ranks)))
     if missing := sorted(set(range(world_size)) - set(ranks)):
-        files.problems.append(f"no ring of rank {_shorten(missing)}: what is said here is said without them")
+        files.problems.append(f"no ring of {ranks_in_words(missing)}: this explanation is without them")
     error_ns = max((min(error for _, _, error in readings) for readings in known if readings), default=0)
     hosts = {header.host for _, header, _ in files.kept.values()}
     is_one_clock = len(hosts) < 2 or all(rank < len(known) and known[rank] for rank in ranks)
     if not is_one_clock:
         files.problems.append(
-            f"nobody compared the clocks of {', '.join(sorted(hosts))}: who waited for whom is not told"
+            f"the clocks of {', '.join(sorted(hosts))} were not compared: who waited for whom is unknown"
         )
     problems = tuple(files.problems)
-    outcome = told.get("outcome") or facts.get("outcome") or _outcome(ranks, world_size)
+    outcome = attempt_facts.get("outcome") or facts.get("outcome") or _outcome(ranks, world_size)
     return Run(
         folder.name,
         number,
@@ -127,7 +127,7 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None) ->
         world_size,
         files.table,
         tuple(files.folded),
-        _lost(facts, told),
+        _lost(facts, attempt_facts),
         is_one_clock,
         error_ns,
         problems,
@@ -135,23 +135,23 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None) ->
 
 
 def _outcome(ranks: dict[int, Rank], world_size: int) -> str:
-    """Of a run that nobody watched: as its ranks tell."""
+    """Of a run without a launcher: according to its ranks."""
     if any(rank.error or rank.exit_code for rank in ranks.values()):
         return "failed"
     has_ended = len(ranks) == world_size and all(rank.has_ended for rank in ranks.values())
     return "ok" if has_ended else "running"
 
 
-def _lost(facts: dict[str, Any], told: dict[str, Any]) -> tuple[Lost, ...]:
+def _lost(facts: dict[str, Any], attempt_facts: dict[str, Any]) -> tuple[Lost, ...]:
     gone = [
         Lost(host, str(each.get("why", "")), bool(each.get("is_cut")), tuple(each.get("ranks", ())))
-        for host, each in told.get("lost", {}).items()
+        for host, each in attempt_facts.get("lost", {}).items()
     ]
-    return (*gone, *_cut_off(facts, told.get("unreachable", {})))
+    return (*gone, *_cut_off(facts, attempt_facts.get("unreachable", {})))
 
 
 def _cut_off(facts: dict[str, Any], unreachable: dict[str, list[str]]) -> list[Lost]:
-    """Hosts that were not to be reached by most of the others while nothing moved; all of them, if none stands out."""
+    """Hosts that most others could not reach while the run hung; all of them if none stands out."""
     counts = Counter(host for mine, others in unreachable.items() for host in {mine, *others})
     most = max(counts.values(), default=0)
     first, found = 0, []
@@ -159,31 +159,24 @@ def _cut_off(facts: dict[str, Any], unreachable: dict[str, list[str]]) -> list[L
         slots = int(each.get("slots", 0))
         if counts[host] == most > 0:
             by = sorted(other for other, silent in unreachable.items() if host in silent)
-            why = f"was not to be reached from {', '.join(by) or 'any other'} while nothing moved"
+            why = f"could not be reached from {', '.join(by) or 'any other'} while the run hung"
             found.append(Lost(host, why, True, tuple(range(first, first + slots))))
         first += slots
     return found
 
 
-def _facts(folder: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads((folder / "run.json").read_text()))
-    except (OSError, ValueError):
-        return {}
-
-
 def clocks(facts: dict[str, Any]) -> list[Readings]:
-    """Per rank, where there are several hosts: how far its host's clock was ahead of the launcher's, and when."""
+    """Per rank, if there are several hosts: by how much its host's clock was ahead of the launcher's, and when."""
     found: list[Readings] = []
     for host in facts.get("hosts", {}).values():
         readings = [(int(at), int(offset), int(error)) for at, offset, error in host.get("clock_readings", [])]
-        found += [_telling(readings)] * int(host.get("slots", 0))
+        found += [_precise(readings)] * int(host.get("slots", 0))
     return found
 
 
-def _telling(readings: Readings) -> Readings:
-    """Without those whose moment another one tells better, however the clock drifted in between: a ping that a busy
-    host answered late would bend what is between precise ones."""
+def _precise(readings: Readings) -> Readings:
+    """Without readings that are worse than a neighbour plus the drift until then: a ping that a busy host answered late
+    would distort the times between precise readings."""
     return [
         (at, offset, error)
         for at, offset, error in readings
@@ -196,14 +189,9 @@ def _number(path: Path) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def _shorten(ranks: list[int]) -> str:
-    few = ", ".join(map(str, ranks[:8]))
-    return few if len(ranks) <= 8 else f"{few} and {len(ranks) - 8} more"
-
-
 @dataclass
 class _Files:
-    """What the ring files of an attempt hold."""
+    """The contents of the ring files of an attempt."""
 
     table: Table
     kept: dict[int, tuple[Path, rings.Header, int]] = field(default_factory=dict)  # by rank; last: its oldest record
@@ -224,7 +212,7 @@ def _read(paths: list[Path], clocks: list[Readings], newest: int | None) -> _Fil
             continue
         rank = ring.header.rank
         if rank in files.kept:
-            files.problems.append(f"{path.name}: it says that it is of rank {rank}, of which there is another ring")
+            files.problems.append(f"{path.name}: it says it is of rank {rank}, but there is another ring of that rank")
             continue
         oldest = int(ring.records["number"][0]) if len(ring.records) else 1
         files.kept[rank] = path, ring.header, oldest
@@ -235,7 +223,7 @@ def _read(paths: list[Path], clocks: list[Readings], newest: int | None) -> _Fil
     return files
 
 
-_MOST_RANKS = 1 << 20  # a larger world is damage
+_MOST_RANKS = 1 << 20  # a header with a larger world is damaged
 _LEAST_OF_EACH = 100
 
 
@@ -247,24 +235,25 @@ def _folded(ring: rings.Ring) -> list[Folded]:
     ]
 
 
-def _rank(files: _Files, rank: int, told: dict[str, Any]) -> Rank:
+def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
     table = files.table
     path, header, oldest = files.kept[rank]
     start, end = table.spans[rank]
     is_event = _IS_EVENT[table.op[start:end]]
     rows = np.arange(start, end)
     ops, events = Ops(table, rows[~is_event]), Ops(table, rows[is_event])
+    key = str(rank)
+    was_asked = bool(attempt_facts.get("asked", {}).get(key))
     error, error_site, exit_site, ended_ns, exit_code = "", None, None, 0, None
     for op in Ops(table, rows[_IS_END[table.op[start:end]]]):
         if op.op == "exception":
             ended_ns, exit_code = op.entered_ns, 1
-            if not told.get("asked", {}).get(str(rank)):  # else that it was ended is the error
+            if not was_asked:  # else its error is the launcher's doing
                 error, error_site = _error(op), op.site
         elif op.op == "exit":
             ended_ns, exit_site, exit_code = op.entered_ns, op.site, op.tag
-    key = str(rank)
-    if told.get("asked", {}).get(key):
-        # It was ended while it sat in these. That they failed then, since others were ended first, is our doing.
+    if was_asked:
+        # It was asked to end while it was blocked in these: that they failed is the launcher's doing.
         table.flags[ops.rows[-_RECENT:]] &= ~np.uint8(ring_format.FAILED)
     return Rank(
         rank,
@@ -273,13 +262,13 @@ def _rank(files: _Files, rank: int, told: dict[str, Any]) -> Rank:
         host=header.host,
         pid=header.pid,
         dropped=oldest - 1,
-        exit_code=exit_code if "exit_codes" not in told else _exit_code(told, key),
-        cause=str(told.get("causes", {}).get(key, "")),
+        exit_code=exit_code if "exit_codes" not in attempt_facts else _exit_code(attempt_facts, key),
+        cause=str(attempt_facts.get("causes", {}).get(key, "")),
         error=error,
         error_site=error_site,
         exit_site=exit_site,
         ended_ns=ended_ns,
-        died_ns=_died_ns(told, key),
+        died_ns=_died_ns(attempt_facts, key),
         stack=_stack(path.with_suffix(".stacks")),
     )
 
@@ -287,17 +276,17 @@ def _rank(files: _Files, rank: int, told: dict[str, Any]) -> Rank:
 _RECENT = 16
 
 
-def _exit_code(told: dict[str, Any], rank: str) -> int | None:
-    """As the launcher saw it; None where it asked the rank to end."""
-    return None if told.get("asked", {}).get(rank) else told["exit_codes"].get(rank)
+def _exit_code(attempt_facts: dict[str, Any], rank: str) -> int | None:
+    """As the launcher saw it; None if the launcher asked the rank to end."""
+    return None if attempt_facts.get("asked", {}).get(rank) else attempt_facts["exit_codes"].get(rank)
 
 
-def _died_ns(told: dict[str, Any], rank: str) -> int:
-    has_died = told.get("exit_codes", {}).get(rank) and not told.get("asked", {}).get(rank)
-    return int(told.get("ended_ns", {}).get(rank, 0)) if has_died else 0
+def _died_ns(attempt_facts: dict[str, Any], rank: str) -> int:
+    has_died = attempt_facts.get("exit_codes", {}).get(rank) and not attempt_facts.get("asked", {}).get(rank)
+    return int(attempt_facts.get("ended_ns", {}).get(rank, 0)) if has_died else 0
 
 
-# What is written down besides communication.
+# What is recorded besides communication.
 _IS_EVENT, _IS_END = np.zeros((2, 256), dtype=np.bool_)
 _IS_EVENT[list(ring_format.EVENTS)] = True
 _IS_END[[ring_format.OP["exception"], ring_format.OP["exit"]]] = True
@@ -306,7 +295,7 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 def _stack(path: Path) -> tuple[Site, ...]:
-    """The stack of the main thread, which gets the signal, or of the one that crashed: what faulthandler wrote last."""
+    """What faulthandler wrote last: the stack of the main thread, or of the thread that crashed."""
     try:
         text = path.read_text(errors="replace")
     except OSError:

@@ -1,6 +1,6 @@
-"""Ops of all ranks that belong together: the n-th collective of a group; a send with its receive.
+"""Which ops of different ranks belong together: the n-th collective of a group, a send and its receive.
 
-Both are indices over the table. A call becomes an object when somebody asks for it.
+Both are indices into the table. A call becomes an object on demand.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from rollcall.record import ring_format
 
 @dataclass(frozen=True)
 class Call:
-    """The n-th collective of a group: what each of its ranks did there."""
+    """The n-th collective of a group, with the op of each of its ranks."""
 
     group: Group
     seq: int
@@ -35,16 +35,16 @@ class Call:
 
 
 class Calls:
-    """All collectives of a run. Calls are numbered by group and then by seq; `by_time` has them as they began."""
+    """All collectives of a run, numbered by group and then by seq; `by_time` has the order in which they began."""
 
     def __init__(self, run: Run) -> None:
         self.table = table = run.table
         self._made: dict[int, Call] = {}
-        kept = ~table.is_event & ~table.is_one_of("send", "recv") & ~table.is_strange
+        kept = ~table.is_event & ~table.is_one_of("send", "recv") & ~table.is_non_member
         kept &= table.seq >= _first_known(run)[table.group]
         rows = np.flatnonzero(kept)
         keys = _key(table.group[rows], table.seq[rows])
-        order = np.argsort(keys, kind="stable")  # the table goes by rank, so a call's ops do, too
+        order = np.argsort(keys, kind="stable")  # the table goes by rank, so the ops of a call do, too
         self.rows, keys = rows[order], keys[order]
         self.starts = np.flatnonzero(np.diff(keys, prepend=keys[0] + 1 if len(keys) else 0))
         self.keys = keys[self.starts]
@@ -56,9 +56,22 @@ class Calls:
 
     @cached_property
     def has_all(self) -> NDArray[np.bool_]:
-        """Whether every rank of the group is there."""
+        """Whether every rank of the group has come."""
         members = np.array([len(group.ranks) for group in self.table.names.groups])
         return np.asarray(self.sizes >= members[self.groups])
+
+    @cached_property
+    def numbers(self) -> NDArray[np.intp]:
+        """Of each of `rows`: the number of its call."""
+        return np.repeat(np.arange(len(self)), self.sizes)
+
+    @cached_property
+    def last_rows(self) -> NDArray[np.intp]:
+        """Per call: the row of the last to arrive."""
+        arrived_ns = self.table.entered_ns[self.rows]
+        places = np.flatnonzero(arrived_ns == np.repeat(self.most(self.table.entered_ns), self.sizes))
+        first = np.flatnonzero(np.diff(self.numbers[places], prepend=-1))
+        return self.rows[places[first]]
 
     @cached_property
     def by_time(self) -> NDArray[np.intp]:
@@ -74,7 +87,7 @@ class Calls:
         return np.logical_or.reduceat(mask[self.rows], self.starts) if len(self) else mask[:0]
 
     def differ_in(self, *columns: NDArray[Any]) -> NDArray[np.bool_]:
-        """Calls whose ops are not alike."""
+        """Calls whose ops differ in one of the columns."""
         found = np.zeros(len(self), dtype=np.bool_)
         for column in columns:
             found |= self.least(column) != self.most(column)
@@ -85,7 +98,7 @@ class Calls:
         return (self.get(number) for number in self.by_time[mask[self.by_time]])
 
     def unlike(self, mask: NDArray[np.bool_], *columns: NDArray[Any]) -> Iterator[int]:
-        """Of those, in their order, each that is not just as one before: programs go in loops."""
+        """The calls of the mask in order of time, without those that repeat an earlier one: programs run in loops."""
         seen: set[tuple[bytes, ...]] = set()
         for number in self.by_time[mask[self.by_time]]:
             rows = self.rows_of(number)
@@ -121,7 +134,7 @@ def _key(group: NDArray[Any], seq: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def _first_known(run: Run) -> NDArray[np.int64]:
-    """Per group: the oldest call of which no rank's ring has lost its op."""
+    """Per group: the oldest call that no rank's ring has overwritten."""
     table = run.table
     first = np.zeros(len(table.names.groups), dtype=np.int64)
     counts: Counter[tuple[int, str]] = Counter()
@@ -136,38 +149,38 @@ def _first_known(run: Run) -> NDArray[np.int64]:
 
 
 class Pairs:
-    """Sends and receives, matched as the network does it: by sender, receiver and tag, in their order."""
+    """Sends and receives, matched as the network does: by sender, receiver and tag, in order."""
 
     def __init__(self, run: Run) -> None:
         self.table = table = run.table
         is_send = table.op == ring_format.OP["send"]
         rows = np.flatnonzero(is_send | (table.op == ring_format.OP["recv"]))
-        self.partner = np.full(len(table), -1, dtype=np.int64)  # the row of the other half
+        self.partner = np.full(len(table), -1, dtype=np.int64)  # by row: the row of its partner; -1: none
         named = rows[table.peer[rows] >= 0]
         if len(named):
             self._match(named, is_send[named])
-        self._match_from_anyone([int(row) for row in rows[table.peer[rows] < 0]], is_send)
+        self._match_from_any([int(row) for row in rows[table.peer[rows] < 0]], is_send)
         self.rows = rows
 
     def _match(self, rows: NDArray[np.intp], is_send: NDArray[np.bool_]) -> None:
         table = self.table
         sender = np.where(is_send, table.rank[rows], table.peer[rows]).astype(np.int64)
         receiver = np.where(is_send, table.peer[rows], table.rank[rows]).astype(np.int64)
-        ways = _number_alike(table.group[rows].astype(np.int64), sender, receiver, table.tag[rows].astype(np.int64))
-        sides = ways * 2 + is_send
+        routes = _number_alike(table.group[rows].astype(np.int64), sender, receiver, table.tag[rows].astype(np.int64))
+        sides = routes * 2 + is_send
         order = np.argsort(sides, kind="stable")
         sides = sides[order]
         begins = np.flatnonzero(np.diff(sides, prepend=-1))
         turns = np.arange(len(sides)) - np.repeat(begins, np.diff(begins, append=len(sides)))  # the n-th of its side
-        meeting = (sides // 2) * (int(turns.max()) + 1) + turns
-        again = np.argsort(meeting, kind="stable")
-        ordered = meeting[again]
+        pair = (sides // 2) * (int(turns.max()) + 1) + turns
+        again = np.argsort(pair, kind="stable")
+        ordered = pair[again]
         met = np.flatnonzero(ordered[1:] == ordered[:-1])
         one, other = rows[order[again[met]]], rows[order[again[met + 1]]]
         self.partner[one], self.partner[other] = other, one
 
-    def _match_from_anyone(self, recvs: list[int], is_send: NDArray[np.bool_]) -> None:
-        """A receive from anyone takes a send that nobody else took."""
+    def _match_from_any(self, recvs: list[int], is_send: NDArray[np.bool_]) -> None:
+        """A receive from any rank takes a send that no other receive took."""
         table = self.table
         for recv in recvs:
             free = is_send & (self.partner < 0) & (table.peer == table.rank[recv]) & (table.tag == table.tag[recv])
@@ -175,13 +188,13 @@ class Pairs:
                 send = int(np.argmax(free))
                 self.partner[send], self.partner[recv] = recv, send
 
-    def alone(self, op: str) -> Ops:
-        """Those without their other half."""
+    def unmatched(self, op: str) -> Ops:
+        """Those without a partner."""
         rows = self.rows[(self.partner[self.rows] < 0) & (self.table.op[self.rows] == ring_format.OP[op])]
         return Ops(self.table, rows)
 
-    def met(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """The rows of sends and of their receives, as they began."""
+    def matched(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The rows of sends and of their receives, in order of time."""
         sends = self.rows[(self.partner[self.rows] >= 0) & (self.table.op[self.rows] == ring_format.OP["send"])]
         sends = sends[np.argsort(self.table.entered_ns[sends], kind="stable")]
         return sends, self.partner[sends]
@@ -197,7 +210,7 @@ def _number_alike(*columns: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def deviants(values: dict[int, Any]) -> list[int]:
-    """The ranks that differ from the majority; all of them where there is none."""
+    """The ranks that differ from the majority; all ranks if there is none."""
     counts = Counter(values.values())
     (common, most), *rest = counts.most_common()
     if not rest:

@@ -1,4 +1,4 @@
-"""Reading a ring file. Whatever it holds, reading it ends with values or with a ValueError in words."""
+"""Reads a ring file. A file of any content ends in values, or in a ValueError that says what is wrong."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from rollcall.record import ring_format
 _NUMPY = {"Q": "u8", "I": "u4", "H": "u2", "i": "i4"}
 DTYPE = np.dtype([(name, f"<{_NUMPY[code]}") for name, code in ring_format.FIELDS.items()])
 assert DTYPE.itemsize == ring_format.RECORD.size
-_MOST_RANKS = 1 << 22  # a damaged header may name any number
+_MOST_RANKS = 1 << 22  # a damaged header may have any number
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,17 @@ class Header:
     names_bytes: int
     capacity: int
     counters: int
-    wall_ns: int  # one moment by both clocks
+    wall_ns: int  # the same moment by both clocks
     monotonic_ns: int
 
     @property
     def kept(self) -> int:
-        """How many records are there, at most."""
+        """The most records that can be there."""
         return min(self.count, self.capacity)
 
 
 def read_header(data: bytes) -> Header:
-    """ValueError, in words, for what is no ring of ours."""
+    """ValueError if it is no ring of this version."""
     if len(data) < ring_format.HEADER_BYTES:
         raise ValueError("it is cut off within its header")
     magic, version, size, rank, world_size, _, pid, names_bytes, capacity, host, wall_ns, monotonic_ns = (
@@ -72,7 +72,7 @@ def read_header(data: bytes) -> Header:
 
 @dataclass(frozen=True)
 class Ring:
-    """The records of a ring, oldest first; the JSON lines of what they name; what was summed up."""
+    """The records of a ring, oldest first; what they name by number; sums of overwritten records."""
 
     header: Header
     records: NDArray[Any]
@@ -81,7 +81,7 @@ class Ring:
 
 
 def read(path: Path, newest: int | None = None) -> Ring:
-    """All that is there, or as many of the newest records as are asked for."""
+    """All records, or the `newest` so many."""
     try:
         with open(path, "rb") as file:
             data = file.read(ring_format.HEADER_BYTES)
@@ -103,7 +103,7 @@ def _read_stretches(file: BinaryIO, header: Header, newest: int) -> Iterator[byt
 
 
 def count(path: Path) -> int:
-    """How many records a ring has, at most; 0 where it cannot be read."""
+    """The most records that a ring can have; 0 if it cannot be read."""
     try:
         with open(path, "rb") as file:
             header = read_header(file.read(ring_format.HEADER_BYTES))
@@ -117,7 +117,7 @@ def _records(header: Header, raw: bytes) -> NDArray[Any]:
     whole = len(raw) // ring_format.RECORD.size * ring_format.RECORD.size
     records = np.frombuffer(raw[:whole] if whole < len(raw) else raw, dtype=DTYPE)
     numbers = records["number"]
-    # While a record is written over, or in a damaged file, some numbers are not what they should be.
+    # In a record that is being overwritten, or in a damaged file, the number is wrong.
     fits = (numbers > header.count - header.kept) & (numbers <= header.count) & (records["op"] < len(ring_format.OPS))
     if not fits.all():
         records, numbers = records[fits], numbers[fits]
@@ -133,7 +133,7 @@ def read_names(text: bytes) -> list[tuple[str, int, bytes]]:
         number, _, value = rest.partition(b",")
         if kind[:2] == b'["' and kind[-1:] == b'"' and number.isdigit() and value[-1:] == b"]":
             found.append((kind[2:-1].decode(errors="replace"), int(number), value[:-1]))
-    return found  # of a damaged file, the rest may still be good
+    return found  # damaged lines are skipped
 
 
 def _counters(header: Header, data: bytes) -> list[tuple[int, int, int, int, int]]:
@@ -150,11 +150,11 @@ def _counters(header: Header, data: bytes) -> list[tuple[int, int, int, int, int
     ]
 
 
-_MOST = 1 << 62  # more than anything that can be counted: damage
+_MOST = 1 << 62  # nothing real is larger: it is damaged
 
 
 def parse(value: bytes) -> Any:
-    """A name's value; None where it is damaged."""
+    """A name's value; None if it is damaged."""
     try:
         return json.loads(value)
     except ValueError:

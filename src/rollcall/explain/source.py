@@ -1,7 +1,7 @@
-"""How two lines of a program stand to each other: one after the other, or in branches that exclude each other.
+"""How two lines of a program relate to each other: one after the other, or in branches that exclude each other.
 
-Ranks run the same source. Where two of them are in different calls, the innermost function that both are in tells
-why: one has skipped the other's line, or took another branch.
+Ranks run the same source. If two of them are in different calls, the innermost function that both are in shows why: one
+rank has skipped the other's line, or took another branch.
 """
 
 import ast
@@ -15,7 +15,7 @@ Relation = Literal["after", "before", "exclusive", "same", "unknown"]
 
 
 @dataclass(frozen=True)
-class Parting:
+class Divergence:
     """The innermost function that two ranks are both in, and the line of each there."""
 
     file: str
@@ -23,48 +23,52 @@ class Parting:
     theirs: int
 
 
-def parting(mine: Site, theirs: Site) -> Parting | None:
-    """Where the ways of two ranks part; None where they have no function in common."""
+def divergence_of(mine: Site, theirs: Site) -> Divergence | None:
+    """Where two ranks went different ways; None if no function is on both stacks."""
     ours, others = list(reversed(mine.chain)), list(reversed(theirs.chain))
     found = None
     for a, b in zip(ours, others, strict=False):
         if (a.file, a.function) != (b.file, b.function):
             break
-        found = Parting(a.file, a.line, b.line)
+        found = Divergence(a.file, a.line, b.line)
         if a.line != b.line:
             break
     return found
 
 
-def partings(mine: Site, theirs: Site) -> tuple[Site, ...]:
-    """The two lines where the ways part, if they are not those of the ops themselves."""
-    where = parting(mine, theirs)
-    if where is None or where.mine == where.theirs:
+def diverging_lines(mine: Site, theirs: Site) -> tuple[Site, ...]:
+    """The two lines at which they went different ways, if these are not the lines of the ops themselves."""
+    divergence = divergence_of(mine, theirs)
+    if divergence is None or divergence.mine == divergence.theirs:
         return ()
     lines = {(site.file, site.line): site for site in (*mine.callers, *theirs.callers)}
-    return tuple(lines[where.file, line] for line in (where.mine, where.theirs) if (where.file, line) in lines)
+    return tuple(
+        lines[divergence.file, line]
+        for line in (divergence.mine, divergence.theirs)
+        if (divergence.file, line) in lines
+    )
 
 
-def relation(where: Parting) -> Relation:
-    """How my line stands to theirs."""
-    if where.mine == where.theirs:
+def relation(divergence: Divergence) -> Relation:
+    """How my line relates to theirs."""
+    if divergence.mine == divergence.theirs:
         return "same"
-    tree = _parse(where.file)
+    tree = _parse(divergence.file)
     if tree is None:
         return "unknown"
-    mine, theirs = _path_to(tree, where.mine), _path_to(tree, where.theirs)
+    mine, theirs = _path_to(tree, divergence.mine), _path_to(tree, divergence.theirs)
     for (node, branch), (other, other_branch) in zip(mine, theirs, strict=False):
         if node is not other:
             break
         if branch != other_branch:
             return "exclusive"
-    if _leaves(mine, where.theirs) or _leaves(theirs, where.mine):
+    if _leaves(mine, divergence.theirs) or _leaves(theirs, divergence.mine):
         return "exclusive"
-    return "after" if where.mine > where.theirs else "before"
+    return "after" if divergence.mine > divergence.theirs else "before"
 
 
 def _leaves(path: list[tuple[ast.AST, str]], other: int) -> bool:
-    """Whether a branch on this path ends with a return or the like, before the other line is reached."""
+    """Whether a branch on this path leaves the function or the loop before the other line is reached."""
     for node, branch in path:
         if isinstance(node, ast.If) and _end(node) < other:
             block = [child for name, child in _children(node) if name == branch]
@@ -73,14 +77,14 @@ def _leaves(path: list[tuple[ast.AST, str]], other: int) -> bool:
     return False
 
 
-def is_choice_of_loop(where: Parting) -> bool:
-    """Whether both lines are branches that a loop takes by what it is at: then each comes in its turn."""
-    tree = _parse(where.file)
+def is_choice_of_loop(divergence: Divergence) -> bool:
+    """Whether the variable of a loop decides between the two lines: then each line comes in its turn."""
+    tree = _parse(divergence.file)
     if tree is None:
         return False
     turns: set[str] = set()
     for (node, branch), (other, other_branch) in zip(
-        _path_to(tree, where.mine), _path_to(tree, where.theirs), strict=False
+        _path_to(tree, divergence.mine), _path_to(tree, divergence.theirs), strict=False
     ):
         if node is not other:
             break
@@ -92,8 +96,8 @@ def is_choice_of_loop(where: Parting) -> bool:
 
 
 def is_turn_of_loop(mine: Site, theirs: Site) -> bool:
-    """Whether both came through a line of a loop that does something with what the loop is at: then the order of the
-    loop decides whose turn it is."""
+    """Whether both came through a line of a loop that uses the variable of the loop: then the order of the loop decides
+    which call comes first."""
     for own, other in zip(reversed(mine.chain), reversed(theirs.chain), strict=False):
         if (own.file, own.function, own.line) != (other.file, other.function, other.line):
             return False
@@ -111,7 +115,7 @@ def _names_in(node: ast.AST) -> list[ast.Name]:
 
 
 def calls_later(file: str, line: int, other: int) -> bool:
-    """Whether, after `line` in its own block, something is called that `other` calls, too."""
+    """Whether the block of `line` later calls something that `other` calls, too."""
     tree = _parse(file)
     if tree is None:
         return False
@@ -123,8 +127,8 @@ def calls_later(file: str, line: int, other: int) -> bool:
 
 
 def ways_out(mine: Site | None, theirs: Site | None) -> tuple[Site, ...]:
-    """How a rank may have left a function that the others are still in: the returns and breaks before its end, of the
-    innermost of those functions that has any."""
+    """Where a rank may have left a function that the others are still in: its returns and breaks before the end, of the
+    innermost such function that has any."""
     for own in mine.chain if mine else ():
         if not any(
             (own.file, own.function) == (other.file, other.function) for other in (theirs.chain if theirs else ())
@@ -152,7 +156,7 @@ def _parse(file: str) -> ast.Module | None:
 
 
 def _path_to(tree: ast.AST, line: int) -> list[tuple[ast.AST, str]]:
-    """From the outside to the statement at a line: each node, and the branch of it that leads on."""
+    """From the module down to the statement at a line: each node, and the branch of it that is taken."""
     path: list[tuple[ast.AST, str]] = []
     node: ast.AST | None = tree
     while node is not None:
@@ -198,7 +202,7 @@ def _called(tree: ast.AST, first: int, last: int) -> set[str]:
 
 
 def _names(node: ast.AST) -> set[str]:
-    """The names of what is called below a node, less what is too common to tell anything."""
+    """The names of what is called below a node, without those that every program calls."""
     names = set()
     for each in ast.walk(node):
         if isinstance(each, ast.Call):

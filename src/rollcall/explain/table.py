@@ -1,5 +1,5 @@
-"""Every op of every rank, a column per fact: ten million ops are looked through by numpy, and only what stands out
-becomes an object."""
+"""Every op of every rank, a column per field: numpy searches ten million ops, and only what stands out becomes an
+object."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from rollcall.record import ring_format
 
 @dataclass(frozen=True)
 class Site:
-    """A line of the program, and the lines that led there, from the inside outwards."""
+    """A line of the program, and its callers, innermost first."""
 
     file: str
     line: int
@@ -31,23 +31,34 @@ class Site:
         return f"{Path(self.file).name}:{self.line}"
 
 
+def site_in_words(site: Site | None) -> str:
+    """`train.py:7 in step`; a function's name can be of any length."""
+    return f"{site} in {site.function}"[:_MOST_TEXT] if site else ""
+
+
+_MOST_TEXT = 160
+
+
 @dataclass(frozen=True)
 class Group:
     name: str
     ranks: tuple[int, ...]
 
-    def __hash__(self) -> int:  # it is asked for often, and a world has many ranks
+    def __hash__(self) -> int:  # computed often, and a world has many ranks
         return hash(self.name)
 
     @property
-    def is_strange(self) -> bool:
-        """Of ranks that called a group's op without being in it."""
+    def is_non_member(self) -> bool:
+        """Stands for any group whose op a rank called without being in it."""
         return self.name == ring_format.STRANGE_GROUP
+
+
+UNKNOWN_GROUP = Group("?", ())
 
 
 @dataclass(frozen=True)
 class Op:
-    """One communication call on one rank, with everything that a record names by number put in its place."""
+    """One communication call on one rank, with the names that its record has by number."""
 
     rank: int
     row: int
@@ -61,11 +72,7 @@ class Op:
     thread: int
     phase: str
     reduce: str
-    is_async: bool
-    is_failed: bool
-    is_bucket: bool
-    was_waited_for: bool
-    waits_for_data: bool
+    flags: int
     entered_ns: int
     issued_ns: int
     waited_ns: int
@@ -73,14 +80,32 @@ class Op:
     size_bytes: int
 
     @property
-    def is_blocked(self) -> bool:
-        """The rank sits in it: entered, or waited for, and not completed."""
-        return not self.completed_ns and not self.is_failed and (not self.is_async or bool(self.waited_ns))
+    def is_async(self) -> bool:
+        return bool(self.flags & ring_format.ASYNC)
 
     @property
-    def is_strange(self) -> bool:
+    def is_failed(self) -> bool:
+        return bool(self.flags & ring_format.FAILED)
+
+    @property
+    def is_bucket(self) -> bool:
+        """DDP's reducer made it."""
+        return bool(self.flags & ring_format.BUCKET)
+
+    @property
+    def waits_for_data(self) -> bool:
+        """Of a sample: its rank was fetching its input."""
+        return bool(self.flags & ring_format.INPUT)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Its rank is in it, and it is not over."""
+        return bool(ring_format.is_blocked(self.flags, self.waited_ns, self.completed_ns))
+
+    @property
+    def is_non_member(self) -> bool:
         """Its rank is not in its group."""
-        return self.group.is_strange
+        return self.group.is_non_member
 
     @property
     def is_point_to_point(self) -> bool:
@@ -89,16 +114,16 @@ class Op:
 
 @dataclass
 class Names:
-    """What records name, numbered alike for all ranks; 0 is nothing."""
+    """What records name by number, with the same numbers for all ranks; 0 is nothing."""
 
-    groups: list[Group] = field(default_factory=lambda: [Group("?", ())])
+    groups: list[Group] = field(default_factory=lambda: [UNKNOWN_GROUP])
     sites: list[Site | None] = field(default_factory=lambda: [None])
     signatures: list[dict[str, Any]] = field(default_factory=lambda: [{}])
     phases: list[str] = field(default_factory=lambda: [""])
     _known: dict[tuple[str, bytes], int] = field(default_factory=dict)
 
     def numbers(self, kind: str, ring: rings.Ring) -> NDArray[np.uint32]:
-        """From a ring's own numbers to ours."""
+        """From the numbers of one ring to those of the table."""
         mine = [(number, value) for its, number, value in ring.names if its == kind]
         known = np.zeros(max([number for number, _ in mine if number <= _MOST_NAMES], default=0) + 1, dtype=np.uint32)
         for number, value in mine:
@@ -107,41 +132,41 @@ class Names:
         return known
 
     def _add(self, kind: str, value: bytes) -> int:
-        told = rings.parse(value)
+        parsed = rings.parse(value)
         kept, made = {
-            "group": (self.groups, _group(told)),
-            "site": (self.sites, _site(told)),
-            "signature": (self.signatures, told if isinstance(told, dict) else {}),
-            "phase": (self.phases, str(told)),
+            "group": (self.groups, parse_group(parsed)),
+            "site": (self.sites, _site(parsed)),
+            "signature": (self.signatures, parsed if isinstance(parsed, dict) else {}),
+            "phase": (self.phases, str(parsed)),
         }[kind]
         kept.append(made)  # type: ignore[attr-defined]
         number = self._known[kind, value] = len(kept) - 1  # type: ignore[arg-type]
         return number
 
 
-_MOST_NAMES = 1 << 22  # more have no room in a ring: a larger number is damage
+_MOST_NAMES = 1 << 22  # a ring has no room for more: a larger number is damaged
 
 
-def _group(told: Any) -> Group:
-    """A group's ranks stand there one by one, or as [first, last] where they follow each other."""
+def parse_group(parsed: Any) -> Group:
+    """The ranks of a group are written one by one, or as [first, last]."""
     try:
-        spans = [(rank, rank) if isinstance(rank, int) else tuple(rank) for rank in told["ranks"]]
+        spans = [(rank, rank) if isinstance(rank, int) else tuple(rank) for rank in parsed["ranks"]]
         if sum(last - first for first, last in spans) > _MOST_NAMES:
             raise ValueError(spans)
-        return Group(str(told["name"]), tuple(rank for first, last in spans for rank in range(first, last + 1)))
+        return Group(str(parsed["name"]), tuple(rank for first, last in spans for rank in range(first, last + 1)))
     except (TypeError, KeyError, ValueError):
-        return Group("?", ())
+        return UNKNOWN_GROUP
 
 
-def _site(told: Any) -> Site | None:
+def _site(parsed: Any) -> Site | None:
     try:
-        (file, line, function), *outer = told
+        (file, line, function), *outer = parsed
         return Site(str(file), int(line), str(function), tuple(Site(str(f), int(n), str(g)) for f, n, g in outer))
     except (TypeError, ValueError):
         return None
 
 
-# How far a host's clock was ahead: (when by the launcher's clock, by how much, give or take), in ns.
+# By how much a host's clock was ahead: (when by the launcher's clock, by how much, ± this), in ns.
 Readings = list[tuple[int, int, int]]
 
 _COLUMNS: dict[str, type[np.generic]] = {
@@ -169,7 +194,7 @@ _TIMES = ("entered_ns", "issued_ns", "waited_ns", "completed_ns")
 
 
 class Table:
-    """The ops of all ranks: those of a rank together, each rank's in their order. Times are on one clock."""
+    """The records of all ranks, rank by rank, each rank's in order. Times are on one clock."""
 
     rank: NDArray[np.int32]
     op: NDArray[np.uint8]
@@ -194,11 +219,11 @@ class Table:
         for name, kind in _COLUMNS.items():
             setattr(self, name, np.zeros(most_rows, dtype=kind))
         self.names = Names()
-        self.spans: dict[int, tuple[int, int]] = {}  # by rank: its first row, and the one behind its last
+        self.spans: dict[int, tuple[int, int]] = {}  # by rank: its first row, and the row after its last
         self._end = 0
 
     def add(self, ring: rings.Ring, clock: Readings) -> None:
-        """The next rank, whose clock was ahead as these readings say."""
+        """Add the records of one rank; `clock` says by how much its host's clock was ahead."""
         start = self._end
         records = ring.records[: len(self.rank) - start]  # it may have grown since it was counted
         end = self._end = start + len(records)
@@ -216,7 +241,7 @@ class Table:
         self.was_overwritten[start:end] = records["version_waited"] > records["version_issued"]
 
     def close(self) -> None:
-        """Nothing more comes: a file that was cut off had less than its header said."""
+        """Cut the columns to what was added: a truncated file has fewer records than its header says."""
         for name in _COLUMNS:
             setattr(self, name, getattr(self, name)[: self._end])
 
@@ -233,7 +258,7 @@ class Table:
 
     @cached_property
     def is_event(self) -> NDArray[np.bool_]:
-        """No communication."""
+        """Records that are no communication."""
         return self.is_one_of(*(ring_format.OPS[op] for op in ring_format.EVENTS))
 
     @cached_property
@@ -246,16 +271,17 @@ class Table:
 
     @cached_property
     def is_blocked(self) -> NDArray[np.bool_]:
-        is_in = ~self.is_async | (self.waited_ns > 0)
-        return np.asarray((self.completed_ns == 0) & ~self.has_failed & is_in & ~self.is_event)
+        """Ops that their rank is in, and that are not over."""
+        is_blocked = ring_format.is_blocked(self.flags, self.waited_ns, self.completed_ns)
+        return np.asarray(is_blocked & ~self.is_event)
 
     @cached_property
-    def is_strange(self) -> NDArray[np.bool_]:
-        return np.asarray(np.array([group.is_strange for group in self.names.groups])[self.group])
+    def is_non_member(self) -> NDArray[np.bool_]:
+        return np.asarray(np.array([group.is_non_member for group in self.names.groups])[self.group])
 
     def get(self, row: int | np.integer[Any]) -> Op:
         row = int(row)
-        flags, reduce = int(self.flags[row]), int(self.reduce[row])
+        reduce = int(self.reduce[row])
         return Op(
             rank=int(self.rank[row]),
             row=row,
@@ -269,11 +295,7 @@ class Table:
             thread=int(self.thread[row]),
             phase=self.names.phases[self.phase[row]],
             reduce=ring_format.REDUCE_OPS[reduce] if reduce < len(ring_format.REDUCE_OPS) else "",
-            is_async=bool(flags & ring_format.ASYNC),
-            is_failed=bool(flags & ring_format.FAILED),
-            is_bucket=bool(flags & ring_format.BUCKET),
-            was_waited_for=bool(flags & ring_format.WAITED),
-            waits_for_data=bool(flags & ring_format.INPUT),
+            flags=int(self.flags[row]),
             entered_ns=int(self.entered_ns[row]),
             issued_ns=int(self.issued_ns[row]),
             waited_ns=int(self.waited_ns[row]),
@@ -286,15 +308,15 @@ class Table:
 
 
 def _on_one_clock(times: NDArray[np.int64], clock: Readings) -> NDArray[np.int64]:
-    """Between two readings a clock drifts evenly; before the first and after the last it is taken as it was there."""
+    """Between two readings the drift is even; before the first and after the last there is none."""
     its = np.array([at + offset for at, offset, _ in clock], dtype=np.float64)
-    base = clock[0][1]  # offsets are large and differ by little: floats have room for the little
+    base = clock[0][1]  # offsets are large and differ by little: floats are precise enough for the difference
     ahead = np.interp(times.astype(np.float64), its, [float(offset - base) for _, offset, _ in clock])
     return np.where(times > 0, times - base - ahead.astype(np.int64), 0)
 
 
 class Ops(Sequence[Op]):
-    """Some ops of a table, made when they are asked for."""
+    """Some ops of a table, made on demand."""
 
     def __init__(self, table: Table, rows: NDArray[np.intp]) -> None:
         self.table, self.rows = table, rows

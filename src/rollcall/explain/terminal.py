@@ -1,4 +1,4 @@
-"""`rollcall explain`, for the terminal."""
+"""Prints what `rollcall explain` found."""
 
 import json
 import sys
@@ -9,8 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from rollcall.errors import UsageError
-from rollcall.explain.finding import ranks
 from rollcall.explain.verdict import Explanation, explain, in_words, to_json
+from rollcall.protocol.rank_ranges import ranks_in_words
+from rollcall.units import in_bytes, in_seconds
 
 
 def show(folder: Path, attempt: int | None, as_json: bool) -> None:
@@ -25,7 +26,7 @@ def show(folder: Path, attempt: int | None, as_json: bool) -> None:
     for problem in run.problems:
         console.print(f"  [yellow]{escape(problem)}[/]")
     if explanation.verdict is None:
-        console.print("\nno finding: all calls of all ranks fit together")
+        console.print("\nno finding: the calls of all ranks match")
     else:
         console.print(f"\n[bold]verdict:[/] {escape(in_words(explanation.verdict))}")
         for finding in explanation.findings[1:]:
@@ -38,35 +39,36 @@ def show(folder: Path, attempt: int | None, as_json: bool) -> None:
 def _show_deaths(console: Console, explanation: Explanation) -> None:
     deaths = explanation.deaths
     if len(deaths) > 1:
-        told = [f"rank {d.rank} ({d.how}{f', {d.after_s:.3f} s later' if n else ''})" for n, d in enumerate(deaths)]
-        more = f" and {len(told) - _FEW} more" if len(told) > _FEW else ""
-        console.print(f"\nwho died in which order: {escape(', '.join(told[:_FEW]))}{more}")
+        words = [f"rank {deaths[0].rank} ({deaths[0].how})"]
+        words += [f"rank {each.rank} ({each.how}, {in_seconds(each.after_s)} later)" for each in deaths[1:]]
+        more = f" and {len(words) - _FEW} more" if len(words) > _FEW else ""
+        console.print(f"\nwho died in which order: {escape(', '.join(words[:_FEW]))}{more}")
 
 
-_FEW = 6  # lines of a table, names in a sentence: who wants all of them takes --json
+_FEW = 6  # lines of a table, names in a sentence; --json has all
 
 
 def _show_waits(console: Console, explanation: Explanation) -> None:
-    counted = explanation.waits
-    if not counted.calls:
+    waits = explanation.waits
+    if not waits.calls:
         return
     table = _table("rank", "last in", "made others wait", "waited itself", "of the run", "run without its delays")
-    worst_first = sorted(counted.caused_s, key=lambda rank: -counted.caused_s[rank])
+    worst_first = sorted(explanation.run.ranks, key=lambda rank: -waits.caused_s[rank])
     for rank in sorted(worst_first[:_MOST_RANKS]):
         table.add_row(
             str(rank),
-            f"{counted.last[rank]} of {counted.calls} calls",
-            f"{counted.caused_s[rank]:.3f} s",
-            f"{counted.suffered_s[rank]:.3f} s",
-            f"{counted.share(counted.suffered_s[rank]):.0%}",
-            f"{counted.saved(rank):.0%} shorter",
+            f"{waits.last_in[rank]} of {waits.calls} calls",
+            in_seconds(waits.caused_s[rank]),
+            in_seconds(waits.suffered_s[rank]),
+            f"{waits.share(waits.suffered_s[rank]):.0%}",
+            f"{waits.share(waits.saved_s[rank]):.0%} shorter",
         )
-    error_ms = explanation.run.clock_error_ns / 1e6
-    give_or_take = f", give or take {error_ms:.1f} ms between hosts" if error_ms else ""
-    console.print(f"\nwho waited for whom, in {counted.run_s:.2f} s from the first op to the last{give_or_take}:")
+    error_s = explanation.run.clock_error_ns / 1e9
+    give_or_take = f", give or take {in_seconds(error_s)} between hosts" if error_s else ""
+    console.print(f"\nwho waited for whom, in {in_seconds(waits.run_s)} from the first op to the last{give_or_take}:")
     console.print(table)
     if len(worst_first) > _MOST_RANKS:
-        console.print(f"the {_MOST_RANKS} who made others wait most; --json has all {len(worst_first)}")
+        console.print(f"the {_MOST_RANKS} ranks that others waited for most; --json has all {len(worst_first)}")
 
 
 _MOST_RANKS = 16
@@ -82,9 +84,9 @@ def _show_costs(console: Console, explanation: Explanation) -> None:
             table.add_row(
                 kind + escape(cost.name),
                 f"{cost.ops:,}",
-                _bytes(cost.size_bytes),
-                f"{cost.blocked_s:.3f} s",
-                f"{cost.hidden_s:.3f} s",
+                in_bytes(cost.size_bytes),
+                in_seconds(cost.blocked_s),
+                in_seconds(cost.hidden_s),
             )
     console.print(f"\nwhere communication takes its time, all ranks together; {costs.overlap:.0%} of it is hidden:")
     console.print(table)
@@ -97,54 +99,32 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _bytes(size: int) -> str:
-    value = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"
-
-
-def find_run(name: str | None, home: Path) -> Path:
-    """The folder of a run: by its name, by a path, or the newest."""
-    candidates = [Path(name), home / name] if name else [home / "latest"]
-    for path in candidates:
-        if (path / "run.json").exists() or (path / "rings").exists():
-            return path.resolve()
-    if name is None:
-        raise UsageError("no run here yet: start one with `rollcall run -n 2 SCRIPT`, or name the folder of one")
-    known = sorted(path.name for path in home.glob("*") if path.is_dir() and not path.is_symlink())[-3:]
-    hint = f"; the newest here are {', '.join(known)}" if known else ""
-    raise UsageError(f"there is no run {name}: `rollcall runs` lists those of this folder{hint}")
-
-
 def tell(folder: Path, hangs_for_s: float | None = None) -> str:
-    """The verdict on a run that ended badly, where it says more than the report has said; or on one that stands still,
-    with where everyone is. Its kind."""
+    """Print the verdict on a run that failed, unless the launcher's message says as much; or on a run that hangs, with
+    the stacks of its ranks. Returns the kind of the verdict."""
     try:
         explanation = explain(folder)
     except UsageError:  # nothing was recorded
         return ""
     verdict = explanation.verdict
-    if verdict is None or (hangs_for_s is None and verdict.kind in _SAID_BY_THE_REPORT):
+    if verdict is None or (hangs_for_s is None and verdict.kind in _SAID_BY_LAUNCHER):
         return ""
     lines = [f"rollcall: verdict: {in_words(verdict)}"]
     if hangs_for_s is not None:
-        word = "a rank is busy" if verdict.kind == "busy-rank" else "no rank has got any further"
-        lines.insert(0, f"rollcall: {word} for {hangs_for_s:g} s, and others wait")
+        what = "a rank is busy" if verdict.kind == "busy-rank" else "no rank has made progress"
+        lines.insert(0, f"rollcall: {what} for {hangs_for_s:g} s, and others wait")
         lines += ["rollcall: where the ranks are:", *_stacks(explanation)]
     print("\n".join(lines), file=sys.stderr, flush=True)
     return verdict.kind
 
 
-_SAID_BY_THE_REPORT = ("rank-failed", "rank-killed", "stopped-rank")
+_SAID_BY_LAUNCHER = ("rank-failed", "rank-killed", "stopped-rank")
 
 
 def _stacks(explanation: Explanation) -> list[str]:
-    """The user's lines of each rank, from the inside outwards; ranks that are at the same place together."""
-    alike: dict[str, list[int]] = {}
+    """The user's lines of each stack, innermost first; ranks with the same stack share a line."""
+    by_stack: dict[str, list[int]] = {}
     for rank in explanation.run.ranks.values():
-        told = " ← ".join(f"{site} in {site.function}" for site in rank.own_stack) or "nowhere to be seen"
-        alike.setdefault(told, []).append(rank.number)
-    return [f"  {ranks(numbers)}: {told}" for told, numbers in alike.items()]
+        words = " ← ".join(f"{site} in {site.function}" for site in rank.own_stack) or "not known"
+        by_stack.setdefault(words, []).append(rank.number)
+    return [f"  {ranks_in_words(numbers)}: {words}" for words, numbers in by_stack.items()]

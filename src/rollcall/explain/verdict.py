@@ -1,54 +1,59 @@
-"""The finding that explains the outcome, in a paragraph; and everything that was found, for people and for programs."""
+"""The finding that explains the outcome, what to change, and everything as JSON."""
 
 import linecache
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rollcall.explain import costs
+from rollcall.explain import checks, costs
 from rollcall.explain.costs import Cost, Costs
 from rollcall.explain.evidence import View
-from rollcall.explain.finding import Finding
-from rollcall.explain.findings import find
+from rollcall.explain.findings import Finding
 from rollcall.explain.load import Rank, Run, load
 from rollcall.explain.table import Site
 from rollcall.explain.waits import Waits
+from rollcall.protocol.rank_ranges import ranks_in_words
 
-# What to change, by kind. Said only where it holds whatever the program.
+# All kinds of findings, the one that explains most first: a mismatch explains a hang, a death explains a wait. With
+# each what to change, where that holds for every program.
 _ADVICE = {
-    "missing-rank": "let all ranks of the group make this call, or none",
-    "order-swap": "make these calls in the same order on all ranks",
-    "order-inversion": "issue async ops of one group in the same order on all ranks",
-    "mismatched-op": "make the same call on all ranks",
-    "mismatched-shape": "use the same shape on all ranks; pad, or exchange the sizes first",
-    "mismatched-dtype": "use the same dtype on all ranks",
-    "mismatched-reduce-op": "use the same reduce op on all ranks",
-    "mismatched-root": "name the same root on all ranks",
-    "mismatched-splits": "let what each rank sends be what the other expects",
-    "p2p-deadlock": "let one side receive while the other sends, or use isend, irecv or batch_isend_irecv",
-    "p2p-against-collective": "let both sides make the same kind of call",
-    "tag-mismatch": "use the same tag on both sides",
-    "wrong-peer": "check the rank it sends to or receives from",
-    "unmatched-recv": "let somebody send it, or leave the receive out",
-    "unmatched-send": "receive it, or leave the send out",
-    "p2p-size": "receive into a tensor of the size that is sent",
-    "p2p-dtype": "receive into a tensor of the dtype that is sent",
-    "cross-group-deadlock": "use the groups in the same order on all ranks",
-    "group-incomplete": "let all ranks of the world call new_group, also those that are not in the group",
+    "network-cut": "look at the network between the hosts, and whether that host is still up",
+    "stopped-rank": "",
     "world-incomplete": "start as many ranks as the world size says, and let all of them call init_process_group",
+    "group-incomplete": "let all ranks of the world call new_group, also those that are not in the group",
+    "ddp-model-mismatch": "build the same model on all ranks before it is wrapped",
     "non-member-call": "call it only where dist.get_rank(group) is not -1",
     "concurrent-calls": "use one group per thread, or one thread for all communication",
-    "unwaited-work": "call wait() on the handle before the result is used",
-    "buffer-overwritten": "leave the buffer alone until wait() has returned",
-    "ddp-uneven-inputs": "give all ranks as many batches, or use DDP's join()",
     "ddp-unused-parameter": "use all parameters in every forward, or make the module with find_unused_parameters=True",
-    "ddp-model-mismatch": "build the same model on all ranks before it is wrapped",
-    "network-cut": "look at the network between the hosts, and whether that host is still up",
+    "order-inversion": "issue async ops of one group in the same order on all ranks",
+    "order-swap": "make these calls in the same order on all ranks",
+    "mismatched-op": "make the same call on all ranks",
+    "mismatched-reduce-op": "use the same reduce op on all ranks",
+    "mismatched-root": "name the same root on all ranks",
+    "mismatched-dtype": "use the same dtype on all ranks",
+    "mismatched-shape": "use the same shape on all ranks; pad, or exchange the sizes first",
+    "mismatched-splits": "let what each rank sends be what the other expects",
+    "p2p-dtype": "receive into a tensor of the dtype that is sent",
+    "p2p-size": "receive into a tensor of the size that is sent",
+    "ddp-uneven-inputs": "give all ranks as many batches, or use DDP's join()",
+    "rank-killed": "",
+    "rank-failed": "",
     "rank-exited-early": "let all ranks leave together",
-    "straggler": "look at what it does between the calls; the others only wait",
+    "tag-mismatch": "use the same tag on both sides",
+    "wrong-peer": "check the rank it sends to or receives from",
+    "cross-group-deadlock": "use the groups in the same order on all ranks",
+    "p2p-against-collective": "let both sides make the same kind of call",
+    "p2p-deadlock": "let one side receive while the other sends, or use isend, irecv or batch_isend_irecv",
+    "unmatched-recv": "let its peer send it, or leave the receive out",
     "busy-rank": "look at what it does there; the others only wait",
     "input-stall": "look at where its data comes from; the others only wait",
+    "buffer-overwritten": "leave the buffer alone until wait() has returned",
+    "unmatched-send": "receive it, or leave the send out",
+    "unwaited-work": "call wait() on the handle before the result is used",
+    "missing-rank": "let all ranks of the group make this call, or none",
+    "straggler": "look at what it does between the calls; the others only wait",
 }
+_PLACE = {kind: place for place, kind in enumerate(_ADVICE)}
 
 
 @dataclass(frozen=True)
@@ -66,17 +71,24 @@ class Explanation:
 
 
 def explain(folder: Path, attempt: int | None = None) -> Explanation:
-    return explained(View(load(folder, attempt)))
+    return explain_run(View(load(folder, attempt)))
 
 
-def explained(view: View) -> Explanation:
+def explain_run(view: View) -> Explanation:
     run = view.run
-    return Explanation(run, _outcome(view), find(view), view.waits, costs.count(run), _deaths(run))
+    return Explanation(
+        run, _outcome(view), most_telling_first(checks.find(view)), view.waits, costs.count(view), _deaths(run)
+    )
+
+
+def most_telling_first(findings: list[Finding]) -> list[Finding]:
+    """By kind; of one kind, the one that began first."""
+    return sorted(findings, key=lambda finding: (_PLACE[finding.kind], finding.since_ns))
 
 
 @dataclass(frozen=True)
 class Death:
-    """A rank that did not end well, in the order in which they went: the first explains the later ones."""
+    """A rank that died, in order of time: the first death explains the later ones."""
 
     rank: int
     how: str
@@ -96,8 +108,8 @@ def _how(rank: Rank) -> str:
 
 
 def _outcome(view: View) -> str:
-    run, is_stuck = view.run, bool(view.blocked)
-    if run.outcome in ("stopped", "running") and is_stuck:
+    run, is_blocked = view.run, bool(view.blocked)
+    if run.outcome in ("stopped", "running") and is_blocked:
         return "hung" if run.outcome == "stopped" else "running"
     return run.outcome
 
@@ -113,13 +125,13 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
         "waits": [
             {
                 "rank": rank,
-                "caused_s": round(counted.caused_s[rank], 6),
-                "suffered_s": round(counted.suffered_s[rank], 6),
+                "caused_s": round(float(counted.caused_s[rank]), 6),
+                "suffered_s": round(float(counted.suffered_s[rank]), 6),
                 "suffered_share": round(counted.share(counted.suffered_s[rank]), 4),
-                "last_in_calls": counted.last[rank],
-                "run_shorter_without": round(counted.saved(rank), 4),
+                "last_in_calls": int(counted.last_in[rank]),
+                "run_shorter_without": round(counted.share(counted.saved_s[rank]), 4),
             }
-            for rank in counted.caused_s
+            for rank in sorted(explanation.run.ranks)
         ],
         "deaths": [asdict(death) for death in explanation.deaths],
         "communication": {
@@ -134,7 +146,14 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
 
 
 def _cost(cost: Cost) -> dict[str, Any]:
-    return {**asdict(cost), "blocked_s": round(cost.blocked_s, 6), "hidden_s": round(cost.hidden_s, 6)}
+    return {
+        "name": cost.name,
+        "ops": cost.ops,
+        "size_bytes": cost.size_bytes,
+        "blocked_s": round(cost.blocked_s, 6),
+        "waiting_s": round(cost.waiting_s, 6),
+        "hidden_s": round(cost.hidden_s, 6),
+    }
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
@@ -150,17 +169,16 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 def in_words(finding: Finding) -> str:
     """One paragraph: what, who, where, and what to change."""
-    ranks = f"rank{'s' * (len(finding.ranks) > 1)} {', '.join(map(str, finding.ranks))}"
-    lines = [f"{finding.kind} — look at {ranks}", f"  {finding.message}"]
+    lines = [f"{finding.kind} — look at {ranks_in_words(finding.ranks)}", f"  {finding.message}"]
     lines += [f"  {site}  {_text(site)}" for site in finding.sites]
-    if told := advice(finding):
-        lines.append(f"  → {told}")
+    if change := advice(finding):
+        lines.append(f"  → {change}")
     return "\n".join(lines)
 
 
 def advice(finding: Finding) -> str:
-    """What to change; empty where that depends on the program."""
-    return _ADVICE.get(finding.kind, "")
+    """What to change; empty if that depends on the program."""
+    return _ADVICE[finding.kind]
 
 
 def _text(site: Site) -> str:

@@ -1,115 +1,225 @@
-"""Who waited for whom: in each call, everyone for the last to arrive."""
+"""Who waited for whom: since when an op blocked its rank, until when it waited there, and for which rank.
 
-from collections.abc import Iterator
+This is the one place that computes it. The terminal, the page, the timeline and the trace draw what is here.
+"""
+
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.explain.load import Run
 from rollcall.explain.matching import Calls, Pairs
-from rollcall.explain.table import Table
+from rollcall.explain.table import Op, Table
 from rollcall.record import ring_format
+
+_Rows = NDArray[np.intp]
+_Times = NDArray[np.int64]
+_ROOT_SENDS = ("broadcast", "scatter")  # the other ranks wait for the root, and the root for nobody
+# Ranks come to the setup of a group when they have started: that they wait there says nothing about the program.
+_SETUP = ("init", "new_group", "ddp")
+_MOST_OPEN = 2000  # ops that never ended and whose wait is counted; more say the same
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Per row of the table, in ns: a rank waits from `blocked_ns` to `arrived_ns`, communicates until `ended_ns`."""
+
+    blocked_ns: _Times  # when the op began to block its rank: of an async op, when wait() was called
+    arrived_ns: _Times  # when the last rank that it waited for had arrived; `blocked_ns` if it waited for nobody
+    ended_ns: _Times  # of an op that never ended: the end of the run
+    last: _Rows  # the row of the op it waited for; its own row: it waited for nobody; -1: a rank never arrived
+    shift_ns: _Times  # if the clocks were not compared: subtracted, all ranks begin at the same time; else 0
+    begin_ns: int  # the first op of the run
+    end_ns: int
+
+    @property
+    def waiting_ns(self) -> _Times:
+        return self.arrived_ns - self.blocked_ns
+
+    @property
+    def communicating_ns(self) -> _Times:
+        return self.ended_ns - self.arrived_ns
+
+    @property
+    def run_s(self) -> float:
+        return max(self.end_ns - self.begin_ns, 0) / 1e9
+
+
+def intervals(run: Run, calls: Calls, pairs: Pairs, now_ns: int = 0) -> Intervals:
+    """`now_ns`: the end of a run that goes on. If the hosts' clocks were not compared, there are no waits."""
+    table = run.table
+    shift_ns = np.broadcast_to(np.int64(0), len(table)) if run.is_one_clock else _first_op_shift_ns(table)
+    end_ns = max(_end_ns(table, shift_ns), now_ns)
+    blocked_ns = blocked_since_ns(table.flags, table.entered_ns, table.waited_ns)
+    never_blocked = np.flatnonzero(blocked_ns == 0)
+    blocked_ns[never_blocked] = table.entered_ns[never_blocked]
+    ended_ns = np.maximum(_ended_ns(table, end_ns, shift_ns), blocked_ns)
+    ended_ns[never_blocked] = blocked_ns[never_blocked]
+    last, arrived_ns = np.arange(len(table)), blocked_ns
+    if run.is_one_clock:
+        last = _last_rows(table, calls, pairs)
+        arrived_ns = _arrived_ns(table, last, blocked_ns, ended_ns)
+        in_time = np.flatnonzero((last >= 0) & (arrived_ns == blocked_ns))
+        last[in_time] = in_time
+    begin_ns = int((table.entered_ns - shift_ns)[~table.is_event].min(initial=end_ns))
+    return Intervals(blocked_ns, arrived_ns, ended_ns, last, shift_ns, begin_ns, end_ns)
+
+
+def blocked_since_ns(flags: Any, entered_ns: Any, waited_ns: Any) -> Any:
+    """When an op began to block its rank, of numbers or columns: an async op when wait() is called, 0 before that."""
+    return np.where(flags & ring_format.ASYNC, waited_ns, entered_ns)
+
+
+def _end_ns(table: Table, shift_ns: _Times) -> int:
+    times = (table.entered_ns, table.completed_ns, table.waited_ns)
+    return max(int((each - shift_ns).max(initial=0)) for each in times)
+
+
+def _ended_ns(table: Table, end_ns: int, shift_ns: _Times) -> _Times:
+    """Of ops without an end: one that failed ended when its rank did the next thing; the others go on."""
+    ended_ns = table.completed_ns.copy()
+    open_ops = np.flatnonzero(ended_ns == 0)
+    ended_ns[open_ops] = end_ns + shift_ns[open_ops]
+    failed = open_ops[table.has_failed[open_ops] & (open_ops + 1 < len(table))]
+    failed = failed[table.rank[failed] == table.rank[failed + 1]]
+    ended_ns[failed] = table.entered_ns[failed + 1]
+    return ended_ns
+
+
+def _first_op_shift_ns(table: Table) -> _Times:
+    """By how much each rank's first op is later than the first of all."""
+    firsts = {rank: int(table.entered_ns[low:high].min()) for rank, (low, high) in table.spans.items() if low < high}
+    zero_ns = min(firsts.values(), default=0)
+    shift_ns = np.zeros(len(table), dtype=np.int64)
+    for rank, first_ns in firsts.items():
+        shift_ns[slice(*table.spans[rank])] = first_ns - zero_ns
+    return shift_ns
+
+
+def _last_rows(table: Table, calls: Calls, pairs: Pairs) -> _Rows:
+    """Per row: the last to arrive at its call, or the later half of a send and its receive; -1: a rank is missing."""
+    last = np.full(len(table), -1, dtype=np.intp)
+    if len(calls):
+        last[calls.rows] = np.repeat(np.where(calls.has_all, calls.last_rows, -1), calls.sizes)
+        _wait_for_roots(table, calls, last)
+    sends, recvs = pairs.matched()
+    last[sends] = last[recvs] = np.where(table.entered_ns[sends] > table.entered_ns[recvs], sends, recvs)
+    return last
+
+
+def _wait_for_roots(table: Table, calls: Calls, last: _Rows) -> None:
+    """In a broadcast every other rank waits for the root alone."""
+    is_rooted = table.is_one_of(*_ROOT_SENDS)[calls.rows] & (last[calls.rows] >= 0)
+    rooted, call = calls.rows[is_rooted], calls.numbers[is_rooted]
+    is_root = table.rank[rooted] == table.peer[rooted]
+    root_of = np.full(len(calls), -1, dtype=np.intp)
+    root_of[call[is_root]] = rooted[is_root]
+    known = root_of[call] >= 0
+    last[rooted[known]] = root_of[call[known]]
+
+
+def _arrived_ns(table: Table, last: _Rows, blocked_ns: _Times, ended_ns: _Times) -> _Times:
+    """Until when each op waited."""
+    arrived_ns = table.entered_ns[last]
+    # If a rank is missing, the op waited until its end; of an op that completed without it, that is not known.
+    missing = np.flatnonzero(last < 0)
+    arrived_ns[missing] = np.where(table.completed_ns[missing] > 0, blocked_ns[missing], ended_ns[missing])
+    # An op that ended before the last arrived did not wait for it: a buffered send, a rank that only contributes.
+    not_needed = np.flatnonzero((arrived_ns > ended_ns) & ~table.is_blocked)
+    arrived_ns[not_needed] = blocked_ns[not_needed]
+    return np.clip(arrived_ns, blocked_ns, ended_ns, out=arrived_ns)
 
 
 @dataclass(frozen=True)
 class Waits:
-    """Seconds per rank, and how often each was the last; `run_s` is from the first op to the last."""
+    """Every wait of one rank for another, in columns, and what they sum up to. The setup of groups is not counted."""
 
-    caused_s: dict[int, float]
-    suffered_s: dict[int, float]
-    last: dict[int, int]
-    calls: int
-    run_s: float
+    rank: NDArray[np.int64]  # who waited
+    for_rank: NDArray[np.int64]
+    last: _Rows  # the row of the op that it waited for; -1: `for_rank` never arrived
+    seconds: NDArray[np.float64]
+    last_in: NDArray[np.int64]  # by rank: in how many of the calls it was the last to arrive
+    calls: int  # that all ranks of their group came to
+    run_s: float  # from the first op to the last
+
+    @cached_property
+    def caused_s(self) -> NDArray[np.float64]:
+        """By rank: how long others waited for it."""
+        return self._by_rank(self.for_rank, self.seconds)
+
+    @cached_property
+    def suffered_s(self) -> NDArray[np.float64]:
+        """By rank: how long it waited for others."""
+        return self._by_rank(self.rank, self.seconds)
+
+    @cached_property
+    def saved_s(self) -> NDArray[np.float64]:
+        """By rank: by how much the run were shorter, had this rank never been the last to arrive.
+
+        In each call that is the shortest of the waits for it: the second last would have been waited for anyway.
+        """
+        is_over = np.flatnonzero(self.last >= 0)
+        last, place = np.unique(self.last[is_over], return_inverse=True)
+        shortest_s = np.full(len(last), np.inf)
+        np.minimum.at(shortest_s, place, self.seconds[is_over])
+        whose = np.zeros(len(last), dtype=np.int64)
+        whose[place] = self.for_rank[is_over]
+        return np.minimum(self._by_rank(whose, shortest_s), self.run_s)
+
+    def _by_rank(self, ranks: NDArray[np.int64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.bincount(ranks, seconds, minlength=len(self.last_in)).astype(np.float64)
 
     def share(self, seconds: float) -> float:
         """Of the run."""
-        return seconds / self.run_s if self.run_s else 0.0
+        return float(seconds) / self.run_s if self.run_s else 0.0
 
-    def saved(self, rank: int) -> float:
-        """By how much the run would be shorter, had this rank never been late: what it cost each of the others."""
-        return self.share(self.caused_s[rank] / max(len(self.caused_s) - 1, 1))
+    def matrix(self, most_lines: int) -> tuple[NDArray[np.float64], int]:
+        """Seconds that the ranks of a line waited for the ranks of a column; how many ranks share a line."""
+        step = -(-len(self.last_in) // most_lines)
+        lines = -(-len(self.last_in) // step)
+        matrix = np.zeros((lines, lines))
+        np.add.at(matrix, (self.rank // step, self.for_rank // step), self.seconds)
+        return matrix, step
+
+    @property
+    def is_over(self) -> NDArray[np.bool_]:
+        """Waits for a rank that came in the end."""
+        return self.last >= 0
 
 
-def count(run: Run, calls: Calls, pairs: Pairs) -> Waits:
-    ranks = sorted(run.ranks)
-    size = max(ranks, default=-1) + 1
-    caused, suffered, last, counted = np.zeros(size), np.zeros(size), np.zeros(size, dtype=np.int64), 0
-    if len(calls) and run.is_one_clock:
-        chosen = is_waited_in(calls)
-        counted = int(chosen.sum())
-        waited = waited_ns(calls) * np.repeat(chosen, calls.sizes)
-        suffered += np.bincount(run.table.rank[calls.rows], waited, minlength=size)
-        lasts = run.table.rank[last_rows(calls)]
-        caused += np.bincount(lasts, np.add.reduceat(waited, calls.starts), minlength=size)
-        last += np.bincount(lasts[chosen], minlength=size)
-    for mine, theirs, waited in _waited_in_pairs(run.table, pairs) if run.is_one_clock else ():
-        suffered += np.bincount(run.table.rank[mine], waited, minlength=size)
-        caused += np.bincount(run.table.rank[theirs], waited, minlength=size)
+def count(run: Run, calls: Calls, found: Intervals) -> Waits:
+    table = run.table
+    ranks = max(run.world_size, int(table.rank.max(initial=0)) + 1)
+    is_counted = ~table.is_event & ~is_setup(table)
+    waiting_ns = found.waiting_ns
+    over = np.flatnonzero(is_counted & (found.last >= 0) & (waiting_ns > 0))
+    parts: list[tuple[NDArray[Any], ...]] = [
+        (table.rank[over], table.rank[found.last[over]], found.last[over], waiting_ns[over] / 1e9)
+    ]
+    for row in np.flatnonzero(is_counted & (found.last < 0) & table.is_blocked)[:_MOST_OPEN]:
+        missing = np.array([rank for rank in waits_for(calls, table.get(row)) if 0 <= rank < ranks], dtype=np.int64)
+        # Several who are missing share the wait, so that the sum over all stays the time that was lost.
+        share_s = np.full(len(missing), waiting_ns[row] / 1e9 / max(len(missing), 1))
+        parts.append((np.full(len(missing), table.rank[row]), missing, np.full(len(missing), -1), share_s))
+    rank, for_rank, last, seconds = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    is_whole = calls.has_all & (calls.sizes > 1) & ~calls.any(is_setup(table)) & run.is_one_clock
+    last_in = np.bincount(table.rank[calls.last_rows[is_whole]], minlength=ranks)
     return Waits(
-        {rank: float(caused[rank]) / 1e9 for rank in ranks},
-        {rank: float(suffered[rank]) / 1e9 for rank in ranks},
-        {rank: int(last[rank]) for rank in ranks},
-        counted,
-        _seconds(run),
+        rank.astype(np.int64), for_rank.astype(np.int64), last, seconds, last_in, int(is_whole.sum()), found.run_s
     )
 
 
-def blocked_since_ns(table: Table) -> NDArray[np.int64]:
-    """From when on a rank did nothing but wait for an op: an async one blocks nobody before wait()."""
-    since = np.where(table.has(ring_format.ASYNC), table.waited_ns, table.entered_ns)
-    return np.where(since > 0, since, np.iinfo(np.int64).max)
+def is_setup(table: Table) -> NDArray[np.bool_]:
+    """Ops that make a group, or wrap a model: no communication of the program's own."""
+    return table.is_one_of(*_SETUP)
 
 
-def waited_ns(calls: Calls) -> NDArray[np.int64]:
-    """Per op of the calls: how long it was blocked until the last had come. Who was done before did not wait for it, as
-    the root of a broadcast."""
-    latest = np.repeat(calls.most(calls.table.entered_ns), calls.sizes)
-    completed = calls.table.completed_ns[calls.rows]
-    is_done_before = (completed > 0) & (completed < latest)
-    return np.where(is_done_before, 0, np.clip(latest - blocked_since_ns(calls.table)[calls.rows], 0, None))
-
-
-def caused_in_calls_ns(calls: Calls, pairs: Pairs, rank: int) -> NDArray[np.int64]:
-    """What a rank made the others wait, in each call that it was the last in, and in each send or receive."""
-    table = calls.table
-    found = [np.zeros(0, dtype=np.int64)]
-    if len(calls):
-        chosen = is_waited_in(calls) & (table.rank[last_rows(calls)] == rank)
-        found.append(np.add.reduceat(waited_ns(calls), calls.starts)[chosen])
-    found += [waited[table.rank[theirs] == rank] for _, theirs, waited in _waited_in_pairs(table, pairs)]
-    return np.concatenate(found)
-
-
-_Rows = NDArray[np.intp]
-
-
-def _waited_in_pairs(table: Table, pairs: Pairs) -> Iterator[tuple[_Rows, _Rows, NDArray[np.int64]]]:
-    """Of sends that wait for their receives, and the other way round: the rows of both, and how long."""
-    sends, recvs = pairs.met()
-    blocked_ns = blocked_since_ns(table)
-    for mine, theirs in ((sends, recvs), (recvs, sends)):
-        yield mine, theirs, np.clip(table.entered_ns[theirs] - blocked_ns[mine], 0, None)
-
-
-def is_waited_in(calls: Calls) -> NDArray[np.bool_]:
-    """Calls that all ranks of their group came to, and that are not the making of the world."""
-    return calls.has_all & (calls.sizes > 1) & ~calls.any(calls.table.is_one_of("init", "ddp", "new_group"))
-
-
-def last_rows(calls: Calls) -> NDArray[np.intp]:
-    """Per call, the row of the last to arrive."""
-    arrivals = calls.table.entered_ns
-    is_latest = arrivals[calls.rows] == np.repeat(calls.most(arrivals), calls.sizes)
-    places = np.flatnonzero(is_latest)
-    of_call = np.repeat(np.arange(len(calls)), calls.sizes)[places]
-    _, first = np.unique(of_call, return_index=True)
-    return calls.rows[places[first]]
-
-
-def _seconds(run: Run) -> float:
-    table = run.table
-    if not len(table):
-        return 0.0
-    last_ns = max(int(table.entered_ns.max()), int(table.completed_ns.max()))
-    return (last_ns - int(table.entered_ns.min())) / 1e9
+def waits_for(calls: Calls, op: Op) -> list[int]:
+    """The ranks that a blocked op waits for."""
+    if op.is_point_to_point:
+        return [op.peer] if op.peer >= 0 else [rank for rank in op.group.ranks if rank != op.rank]
+    call = calls.of(op)
+    return call.missing if call else []

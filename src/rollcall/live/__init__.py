@@ -1,8 +1,7 @@
-"""A run while it goes on.
+"""Shows a run while it goes on.
 
 reader    reads what is new in the rings
-state     what every rank does now
-usage     processor and memory of ranks
+state     what every rank does now, and its processor and memory
 terminal  `rollcall watch`
 server    `rollcall watch --web`
 """

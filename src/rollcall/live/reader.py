@@ -1,7 +1,6 @@
-"""The rings while they are written. Reading them costs their ranks nothing: only what is new is read."""
+"""Reads rings while they are written: only what is new, and without any cost for the ranks."""
 
 import contextlib
-import json
 import os
 import resource
 import time
@@ -16,12 +15,12 @@ from numpy.typing import NDArray
 
 from rollcall.explain import rings
 from rollcall.explain.load import Rank, Run, clocks
-from rollcall.explain.table import Ops, Readings, Table
+from rollcall.explain.table import UNKNOWN_GROUP, Group, Ops, Readings, Table, parse_group
 from rollcall.record import ring_format
-from rollcall.runs import WATCHED
+from rollcall.runs import WATCHED, facts_of_attempt, read_facts, recorded_attempts
 
-_LOOK_BACK = 64  # records that may still have been open when they were read last
-_GRAIN_NS = 2_000_000_000
+_LOOK_BACK = 64  # records that may have been open when they were read last
+_MTIME_STEP_NS = 2_000_000_000  # file systems may count modification times in steps of this
 
 
 def _lookup(ops: Iterable[int]) -> NDArray[np.bool_]:
@@ -37,7 +36,7 @@ _IS_END = _lookup([ring_format.OP["exception"], ring_format.OP["exit"]])
 
 @dataclass
 class LiveRing:
-    """One rank's ring, read again and again."""
+    """The ring of one rank, read again and again."""
 
     path: Path
     fd: int
@@ -45,15 +44,15 @@ class LiveRing:
     seen: int = 0  # records
     names_end: int = -1
     names: list[tuple[str, int, bytes]] = field(default_factory=list)
-    groups: dict[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    groups: dict[int, Group] = field(default_factory=dict)
     sites: dict[int, str] = field(default_factory=dict)
-    reached: dict[tuple[str, bool], int] = field(default_factory=dict)  # by group, and whether point to point: its seq
+    reached: dict[tuple[str, bool], int] = field(default_factory=dict)  # by group and is_pair: the newest seq
     has_ended: bool = False
-    done_ns: int = 0  # when the last op that is known to be over was
+    done_ns: int = 0  # when its last completed op ended
 
     @classmethod
     def open(cls, path: Path) -> "LiveRing | None":
-        """None where it is not ready yet, or no ring."""
+        """None if it is not written yet, or no ring."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -68,7 +67,7 @@ class LiveRing:
         os.close(self.fd)
 
     def count(self) -> int:
-        """How many records there are by now; names are read where there are new ones."""
+        """How many records there are by now. Reads new names, too."""
         changing = os.pread(self.fd, 16, ring_format.COUNT_AT)
         if len(changing) < 16:
             return self.seen
@@ -83,12 +82,12 @@ class LiveRing:
         raw = b"".join(os.pread(self.fd, length, at) for at, length in places)
         size = ring_format.RECORD.size
         records = np.frombuffer(raw[: len(raw) // size * size], dtype=rings.DTYPE)
-        # A rank goes on writing while we read.
+        # The rank may overwrite records while they are read.
         good = (records["number"] > max(count - self.header.capacity, 0)) & (records["op"] < len(ring_format.OPS))
         return records[good]
 
-    def news(self) -> NDArray[np.void]:
-        """What was written since the last time, and a few before, of which some were still open."""
+    def read_new(self) -> NDArray[np.void]:
+        """The records since the last call, and a few earlier ones that may have completed meanwhile."""
         count = self.count()
         records = self.tail(count, count - self.seen + _LOOK_BACK)
         self._note(records)
@@ -104,12 +103,12 @@ class LiveRing:
         group, seq = fresh["group"], fresh["seq"]
         for is_pair, mine in ((False, ~IS_EVENT[op] & ~_IS_PAIR[op]), (True, _IS_PAIR[op])):
             for number in set(group[mine].tolist()):
-                name = self.groups.get(number, ("?", ()))[0]
+                name = self.groups.get(number, UNKNOWN_GROUP).name
                 newest = int(seq[mine & (group == number)].max())
                 self.reached[name, is_pair] = max(self.reached.get((name, is_pair), 0), newest)
 
     def _read_names(self, end: int) -> None:
-        """Those that have been added: names are only ever added to."""
+        """The names after the last one that was read: names are only ever appended."""
         begin = max(self.names_end, 0)
         added = rings.read_names(os.pread(self.fd, end - begin, ring_format.NAMES_AT + begin))
         for kind, number, value in added:
@@ -124,23 +123,20 @@ class LiveRing:
 
 
 @lru_cache(maxsize=1024)
-def _group(value: bytes) -> tuple[str, tuple[int, ...]]:
-    """Its name and its members, who all have it in the same words: of ten thousand ranks, one list is enough."""
-    told = rings.parse(value)
-    # Ranks stand there one by one, or as [first, last].
-    spans = [(each, each) if isinstance(each, int) else (each[0], each[1]) for each in told["ranks"]]
-    return str(told["name"]), tuple(rank for first, last in spans for rank in range(first, last + 1))
+def _group(value: bytes) -> Group:
+    """All ranks of a group name it alike: for ten thousand of them, one list of members is enough."""
+    return parse_group(rings.parse(value))
 
 
-def _allow_files() -> None:
-    """A ring of each rank is open: the usual limit of 1024 would end there."""
+def _raise_file_limit() -> None:
+    """The ring of every rank is open: raise the usual limit of 1024 files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class LiveRun:
-    """The newest attempt of a run, while it goes on."""
+    """The newest attempt of a run that goes on."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -150,17 +146,15 @@ class LiveRun:
         self._known_clocks: list[Readings] = []
         self._marks: dict[Path, tuple[int, int, int]] = {}
         self._unopened = 0
-        _allow_files()
+        _raise_file_limit()
 
     def refresh(self) -> None:
-        """Look for new attempts and ranks, where something has changed."""
+        """Look for new attempts and ranks, if files have changed."""
         if self._has_changed(self.folder / "run.json"):
-            with contextlib.suppress(OSError, ValueError):
-                self.facts = dict(json.loads((self.folder / "run.json").read_text()))
-                self._known_clocks = clocks(self.facts)
+            self.facts = read_facts(self.folder) or self.facts
+            self._known_clocks = clocks(self.facts)
         if self._has_changed(self.folder / "rings"):
-            attempts = list((self.folder / "rings").glob("attempt-*"))
-            numbers = sorted(int(path.name.partition("-")[2]) for path in attempts if path.name[8:].isdecimal())
+            numbers = recorded_attempts(self.folder)
             if numbers and numbers[-1] != self.attempt:
                 self.close()
                 self.attempt = numbers[-1]
@@ -174,11 +168,11 @@ class LiveRun:
                 if (ring := LiveRing.open(path)) is not None:
                     self.rings[ring.header.rank] = ring
                 else:
-                    self._unopened += 1  # a file without its header yet: that it gets one does not show in its folder
+                    self._unopened += 1  # its header is not written yet, and the folder does not change when it is
 
-    def attend(self) -> None:
-        """Let the launcher know that somebody looks: hosts without our disk show their rings as long as that is so."""
-        with contextlib.suppress(OSError):  # somebody else's run can be looked at, too
+    def note_watching(self) -> None:
+        """Tell the launcher that somebody watches: it then asks hosts without a shared disk for their rings."""
+        with contextlib.suppress(OSError):  # another user's run may be read-only
             (self.folder / WATCHED).touch()
 
     def _has_changed(self, path: Path) -> bool:
@@ -188,8 +182,8 @@ class LiveRun:
             return False
         mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
         before, self._marks[path] = self._marks.get(path), mark
-        # A clock has its grain: what was written just before we looked may be followed by more with the same time.
-        return mark != before or time.time_ns() - stat.st_mtime_ns < _GRAIN_NS
+        # A file that was written just now may change again within the same step of its modification time.
+        return mark != before or time.time_ns() - stat.st_mtime_ns < _MTIME_STEP_NS
 
     def close(self) -> None:
         for ring in self.rings.values():
@@ -202,25 +196,24 @@ class LiveRun:
 
     @property
     def is_over(self) -> bool:
-        """It says so itself, or its launcher is gone."""
+        """It has an outcome, or its launcher is gone."""
         if self.facts.get("outcome", "running") != "running":
             return True
         pid = self.facts.get("launcher_pid")
         return bool(pid) and self._is_launchers_host and not os.path.exists(f"/proc/{pid}")
 
     @property
-    def told(self) -> dict[str, Any]:
+    def attempt_facts(self) -> dict[str, Any]:
         """What run.json says of this attempt."""
-        attempts = self.facts.get("attempts") or []
-        return attempts[self.attempt] if 0 <= self.attempt < len(attempts) else {}
+        return facts_of_attempt(self.facts, self.attempt)
 
     @property
     def world_size(self) -> int:
         sizes = [ring.header.world_size for ring in self.rings.values()]
-        return int(self.told.get("world_size") or max(sizes, default=0))
+        return int(self.attempt_facts.get("world_size") or max(sizes, default=0))
 
     def clock(self, rank: int) -> Readings:
-        """How far the clock of a rank's host was ahead of the launcher's, as far as anybody has compared them."""
+        """By how much the clock of a rank's host was ahead of the launcher's; empty if they were not compared."""
         return self._known_clocks[rank] if rank < len(self._known_clocks) else []
 
     def offset_ns(self, rank: int) -> int:
@@ -228,8 +221,8 @@ class LiveRun:
         return readings[-1][1] if readings else 0
 
     def now_ns(self, ring: LiveRing) -> int:
-        """This moment by the clock that a ring uses: as the launcher here has compared it; else its header has one
-        moment by that and by the wall's."""
+        """Now by the clock of a ring: as the launcher on this host has compared it; else by the wall clock, since the
+        header of a ring has one moment by both clocks."""
         if self._is_launchers_host and self.clock(ring.header.rank):
             return time.monotonic_ns() + self.offset_ns(ring.header.rank)
         return time.time_ns() - (ring.header.wall_ns - ring.header.monotonic_ns)
@@ -245,13 +238,13 @@ class LiveRun:
         reach = (self.facts.get("plan") or {}).get("reach")
         return not reach or reach.get("way") == "virtual"
 
-    def moment_ns(self) -> int:
-        """The same by the clock on which all ranks are laid; 0 where none has begun."""
+    def common_now_ns(self) -> int:
+        """Now by the common clock of all ranks; 0 if none has begun."""
         ring = next(iter(self.rings.values()), None)
         return self.now_ns(ring) - self.offset_ns(ring.header.rank) if ring else 0
 
     def window(self, since_ns: int, most: int) -> Run:
-        """What happened lately, as a run that can be looked at like any other: at most so many ops of all ranks."""
+        """The records since a moment as a Run, at most so many of all ranks together."""
         each = max(most // max(len(self.rings), 1), 16)
         cut = [(ring, self._recent(ring, since_ns, each)) for _, ring in sorted(self.rings.items())]
         table = Table(sum(len(records) for _, records in cut))

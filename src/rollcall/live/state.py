@@ -1,5 +1,7 @@
-"""What every rank does at this moment, and whom it waits for."""
+"""What every rank does now, and whom it waits for."""
 
+import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -8,13 +10,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcall.explain.table import UNKNOWN_GROUP, Group
+from rollcall.explain.waits import blocked_since_ns
 from rollcall.live.reader import IS_EVENT, LiveRing, LiveRun
-from rollcall.live.usage import Usage
 from rollcall.record import ring_format
 
 State = Literal["waiting", "communicating", "computing", "ended", "unseen"]
 _MB = 1e6
-_HALVES = set(ring_format.POINT_TO_POINT)
+_SEND_AND_RECV = set(ring_format.POINT_TO_POINT)
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_USER, _SYSTEM, _BEGUN, _RESIDENT = 11, 12, 19, 21  # fields after the name, which may contain spaces
 
 
 @dataclass(frozen=True)
@@ -40,12 +46,11 @@ class RankNow:
 
 
 @dataclass(frozen=True)
-class _Open:
-    """The op that a rank sits in."""
+class _OpenOp:
+    """The op that a rank is blocked in."""
 
     op: int
-    group: str
-    members: tuple[int, ...]
+    group: Group
     seq: int
     peer: int
 
@@ -55,7 +60,7 @@ class _Open:
 
 
 class Observer:
-    """Looks at a run from time to time; speeds are those since the last look."""
+    """Looks at a run from time to time; speeds are averages since the last look."""
 
     def __init__(self, run: LiveRun) -> None:
         self._run = run
@@ -66,9 +71,9 @@ class Observer:
         """All ranks, those that hold up most others first."""
         self._run.refresh()
         if not self._run.is_over:
-            self._run.attend()
+            self._run.note_watching()
         found: dict[int, RankNow] = {}
-        opened: dict[int, _Open] = {}
+        opened: dict[int, _OpenOp] = {}
         for rank, ring in self._run.rings.items():
             found[rank], open_op = self._look_at(ring)
             if open_op is not None:
@@ -85,67 +90,65 @@ class Observer:
         now = [replace(each, holds_up=held[each.rank]) if held[each.rank] else each for each in found.values()]
         return sorted(now, key=lambda each: (-each.holds_up, each.state == "ended", each.rank))
 
-    def _calls(self, opened: dict[int, _Open]) -> Iterator[tuple[list[int], tuple[int, ...]]]:
-        """Who sits in one call together, and who has not come to it yet."""
-        together: dict[tuple[str, int], list[int]] = {}
+    def _calls(self, opened: dict[int, _OpenOp]) -> Iterator[tuple[list[int], tuple[int, ...]]]:
+        """Ranks that are blocked in the same call, and the ranks that have not come to it."""
+        together: dict[tuple[Group, int], list[int]] = {}
         for rank, mine in opened.items():
             if mine.is_pair:
-                yield [rank], self._other_half(rank, mine, opened)
+                yield [rank], self._missing_partner(rank, mine, opened)
             else:
                 together.setdefault((mine.group, mine.seq), []).append(rank)
         for (group, seq), ranks in together.items():
-            members = dict.fromkeys(member for rank in ranks[:1] for member in opened[rank].members)
-            yield ranks, tuple(other for other in members if not self._has_come(other, group, seq))
+            yield ranks, tuple(other for other in group.ranks if not self._has_come(other, group.name, seq))
 
     def _has_come(self, rank: int, group: str, seq: int) -> bool:
         ring = self._run.rings.get(rank)
         return ring is not None and ring.reached.get((group, False), 0) >= seq
 
     def _host_of(self, rank: int) -> str:
-        hosts = self._run.told.get("hosts") or {}
+        hosts = self._run.attempt_facts.get("hosts") or {}
         return next((str(host) for host, ranks in hosts.items() if rank in ranks), "")
 
-    def _look_at(self, ring: LiveRing) -> tuple[RankNow, _Open | None]:
+    def _look_at(self, ring: LiveRing) -> tuple[RankNow, _OpenOp | None]:
         rank, now_ns, before = ring.header.rank, self._run.now_ns(ring), ring.seen
-        records = ring.news()
+        records = ring.read_new()
         fresh = records[records["number"] > before]
         ops = fresh[~IS_EVENT[fresh["op"]]]
         passed_s = (now_ns - self._looked_ns.get(rank, now_ns)) / 1e9
         self._looked_ns[rank] = now_ns
         if (done := records["completed_ns"][~IS_EVENT[records["op"]]]).size:
             ring.done_ns = max(ring.done_ns, int(done.max()))
-        missed = (ring.seen - before) / max(len(fresh), 1)  # of a fast rank elsewhere not every record comes
+        missed = (ring.seen - before) / max(len(fresh), 1)  # of a fast rank on another host, not every record arrives
         rate = missed / passed_s if passed_s > 0 else 0.0
         speeds = len(ops) * rate, float(ops["size_bytes"].sum()) / _MB * rate
         cpu, memory = self._resources(ring)
         seen = RankNow(rank, ring.header.host, "computing", "", "", 0.0, (), 0, *speeds, cpu, memory)
-        if ring.has_ended or str(rank) in (self._run.told.get("exit_codes") or {}):
+        if ring.has_ended or str(rank) in (self._run.attempt_facts.get("exit_codes") or {}):
             return replace(seen, state="ended"), None
-        is_op = ~IS_EVENT[records["op"]]
-        is_in = ((records["flags"] & ring_format.ASYNC) == 0) | (records["waited_ns"] > 0)
-        is_open = is_op & is_in & (records["completed_ns"] == 0) & ((records["flags"] & ring_format.FAILED) == 0)
+        is_blocked = ring_format.is_blocked(records["flags"], records["waited_ns"], records["completed_ns"])
+        is_open = is_blocked & ~IS_EVENT[records["op"]]
         if not is_open.any():
             since_s = max(now_ns - ring.done_ns, 0) / 1e9 if ring.done_ns else 0.0
             return replace(seen, since_s=since_s, site=_seen_at(ring, records)), None
         record = records[is_open][-1]
-        since_ns = int(record["waited_ns"] if record["flags"] & ring_format.ASYNC else record["entered_ns"])
-        group, members = ring.groups.get(int(record["group"]), ("?", ()))
-        told = replace(
+        since_ns = int(blocked_since_ns(record["flags"], record["entered_ns"], record["waited_ns"]))
+        group = ring.groups.get(int(record["group"]), UNKNOWN_GROUP)
+        found = replace(
             seen,
             op=ring_format.OPS[record["op"]],
             site=ring.sites.get(int(record["site"]), ""),
             since_s=max(now_ns - since_ns, 0) / 1e9,
         )
-        return told, _Open(int(record["op"]), group, members, int(record["seq"]), int(record["peer"]))
+        return found, _OpenOp(int(record["op"]), group, int(record["seq"]), int(record["peer"]))
 
-    def _other_half(self, rank: int, mine: _Open, opened: dict[int, _Open]) -> tuple[int, ...]:
-        """Of a send or receive: the other side, unless it is in the other half."""
-        other_half = opened.get(mine.peer)
-        is_there = other_half is not None and other_half.peer == rank and {mine.op, other_half.op} == _HALVES
+    def _missing_partner(self, rank: int, mine: _OpenOp, opened: dict[int, _OpenOp]) -> tuple[int, ...]:
+        """Of a send or receive: the other rank, unless it is in the matching op."""
+        theirs = opened.get(mine.peer)
+        is_there = theirs is not None and theirs.peer == rank and {mine.op, theirs.op} == _SEND_AND_RECV
         return (mine.peer,) if mine.peer >= 0 and mine.peer != rank and not is_there else ()
 
     def _resources(self, ring: LiveRing) -> tuple[float | None, int | None]:
-        """CPU and memory, of ranks on this machine."""
+        """CPU and memory of ranks on this machine."""
         if not self._run.is_here:
             return None, None
         pid = ring.header.pid
@@ -159,7 +162,34 @@ class Observer:
 
 
 def _seen_at(ring: LiveRing, records: NDArray[np.void]) -> str:
-    """Where a rank was seen that has done nothing since."""
+    """The line of the newest record, if that is a sample."""
     if not len(records) or records["op"][-1] != ring_format.OP["sample"]:
         return ""
     return ring.sites.get(int(records["site"][-1]), "")
+
+
+class Usage:
+    """CPU and memory of one process, from /proc. OSError when it is gone, also if another one has its pid by now."""
+
+    def __init__(self, pid: int) -> None:
+        self._path = f"/proc/{pid}/stat"
+        self._begun = self._read()[_BEGUN]
+        self._ticks, self._looked_s = 0, 0.0
+
+    def now(self) -> tuple[float | None, int]:
+        """Per cent of a core since the last look, None at the first; bytes of memory."""
+        fields = self._read()
+        if fields[_BEGUN] != self._begun:
+            raise ProcessLookupError(self._path)
+        ticks, looked_s = int(fields[_USER]) + int(fields[_SYSTEM]), time.monotonic()
+        passed_s = looked_s - self._looked_s
+        percent = 100 * (ticks - self._ticks) / _TICKS_PER_S / passed_s if self._looked_s and passed_s else None
+        self._ticks, self._looked_s = ticks, looked_s
+        return percent, int(fields[_RESIDENT]) * _PAGE_BYTES
+
+    def _read(self) -> list[bytes]:
+        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(fd, 1024).rpartition(b")")[2].split()
+        finally:
+            os.close(fd)

@@ -1,4 +1,4 @@
-"""`rollcall watch`, in the terminal: a table of ranks that refreshes in place, who holds the others up first."""
+"""`rollcall watch`: a table of ranks that refreshes in place; ranks that hold up others come first."""
 
 import re
 import shlex
@@ -14,7 +14,8 @@ from rich.text import Text
 from rollcall.errors import UsageError
 from rollcall.live.reader import LiveRun
 from rollcall.live.state import Observer, RankNow
-from rollcall.protocol.exit_codes import list_of
+from rollcall.protocol.rank_ranges import list_of
+from rollcall.units import in_bytes, in_seconds
 
 _COLOURS = {"waiting": "yellow", "communicating": "blue", "computing": "", "ended": "dim", "unseen": "dim"}
 _ROOM_LINES = 5  # around the table
@@ -22,12 +23,12 @@ _COLUMNS = ("rank", "host", "state", "op", "for", "waits for", "holds up", "ops/
 _LEFT = ("host", "state", "op", "waits for")
 _MOST_CELL = 48
 _GAP = "  "
-_UNSEEN_S = 3.0  # for hosts without our disk to show their ranks
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a terminal would obey it
+_UNSEEN_S = 3.0  # for hosts without a shared disk to send their rings
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # control characters
 
 
 def watch(folder: Path, every_s: float, once: bool) -> None:
-    """Until the run is over, or Ctrl-C. Where nobody can see it refresh, one look is shown."""
+    """Until the run is over, or Ctrl-C. Without a terminal, the table is printed once."""
     run = LiveRun(folder)
     run.refresh()
     check_recorded(run)
@@ -48,7 +49,7 @@ def watch(folder: Path, every_s: float, once: bool) -> None:
 
 
 def _look_once(observer: Observer, every_s: float) -> list[RankNow]:
-    """Speeds need two looks, and hosts elsewhere some time to answer."""
+    """Speeds need two looks, and other hosts some time to answer."""
     observer.look()
     until_s = time.monotonic() + _UNSEEN_S
     while True:
@@ -75,7 +76,7 @@ def _page(run: LiveRun, ranks: list[RankNow], lines: int) -> RenderableType:
 
 
 def _table(ranks: list[RankNow]) -> Text:
-    """Laid out by hand, a stretch a line: this is done every second, and rich takes its time for each stretch."""
+    """Laid out by hand, one styled text per line: rich's own table is too slow for every second."""
     rows = [list(_COLUMNS), *map(_cells, ranks)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     alarm_at = sum(width + len(_GAP) for width in widths[: _COLUMNS.index("holds up")])
@@ -113,18 +114,12 @@ def _cells(each: RankNow) -> list[str]:
         each.host,
         each.state,
         each.doing,
-        _time(each.since_s) if is_here else "",
+        in_seconds(each.since_s) if is_here else "",
         list_of(list(each.waits_for)),
         str(each.holds_up or ""),
         f"{each.ops_per_s:,.0f}" if is_here else "",
         f"{each.mb_per_s:,.1f}" if is_here else "",
         f"{each.cpu_percent:.0f} %" if each.cpu_percent is not None and is_here else "",
-        f"{each.memory_bytes / 1e6:,.0f} MB" if each.memory_bytes is not None and is_here else "",
+        in_bytes(each.memory_bytes) if each.memory_bytes is not None and is_here else "",
     ]
     return [_CONTROL.sub("", cell)[:_MOST_CELL] for cell in cells]
-
-
-def _time(seconds: float) -> str:
-    if seconds >= 60:
-        return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"

@@ -1,4 +1,4 @@
-"""Exit codes, signals and lists of ranks in words, and back."""
+"""Exit codes and signals in words."""
 
 import signal
 
@@ -33,25 +33,3 @@ def how_it_ended(code: int) -> str:
 def shell_code(code: int) -> int:
     """The exit code that a shell would report: 128 + signal for a signal."""
     return 128 - code if code < 0 else code
-
-
-def list_of(numbers: list[int]) -> str:
-    """Numbers as people write them: 0-3,7."""
-    spans: list[list[int]] = []
-    for number in sorted(numbers):
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
-
-
-def ranks_of(text: str) -> tuple[int, ...] | None:
-    """`0`, `0,2-3` or `all`. ValueError if it is none of these."""
-    if text == "all":
-        return None
-    ranks: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        ranks.update(range(int(first), int(last if dash else first) + 1))
-    return tuple(sorted(ranks))

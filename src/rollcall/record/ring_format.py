@@ -8,6 +8,7 @@ records    of a fixed size, the oldest overwritten first
 
 import struct
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 MAGIC = b"ROLLCALL"
 VERSION = 2
@@ -110,7 +111,13 @@ def stretches(count: int, newest: int, capacity: int, names_bytes: int) -> Itera
 
 
 def blocks(record: Sequence[int]) -> bool:
-    """Whether the rank of an unpacked record sits in its op: entered, or waited for, and not over."""
+    """Whether an unpacked record is of an op that blocks its rank."""
     _, _, _, completed_ns, waited_ns, op, flags, *_ = record
-    is_in = not flags & ASYNC or waited_ns > 0
-    return op not in EVENTS and not completed_ns and not flags & FAILED and is_in
+    return op not in EVENTS and bool(is_blocked(flags, waited_ns, completed_ns))
+
+
+def is_blocked(flags: Any, waited_ns: Any, completed_ns: Any) -> Any:
+    """Whether an op blocks its rank: it is not over, and its rank is in it, or in its wait(). Of numbers or numpy's
+    columns."""
+    is_in = ((flags & ASYNC) == 0) | (waited_ns > 0)
+    return (completed_ns == 0) & ((flags & FAILED) == 0) & is_in

@@ -12,11 +12,11 @@ _MOST_TEXT = 240
 @dataclass(frozen=True)
 class Excerpt:
     title: str
-    lines: tuple[tuple[int, str, bool], ...]  # number, text, whether it is the site's own
+    lines: tuple[tuple[int, str, bool], ...]  # number, text, whether it is the line of the site
 
 
 def excerpt(site: Site) -> Excerpt:
-    """A few lines before and after; none where the file is not here, as with a run from another machine."""
+    """A few lines before and after; none if the file is not on this machine."""
     numbers = range(max(1, site.line - _AROUND), site.line + _AROUND + 1)
     found = [(number, linecache.getline(site.file, number)) for number in numbers]
     while found and not found[-1][1].strip():

@@ -1,48 +1,38 @@
-"""What is known of a run besides its ops."""
+"""A run in a table: command, hosts, versions, outcome."""
 
-import json
 import shlex
-from pathlib import Path
 from typing import Any
 
 from rollcall.explain.load import Run
 from rollcall.explain.verdict import Explanation
+from rollcall.units import in_seconds
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """run.json; empty where it is missing or damaged."""
-    try:
-        found = json.loads((folder / "run.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def tell(facts: dict[str, Any], explanation: Explanation) -> list[tuple[str, str]]:
-    """Name and value, as a person wants to read them."""
+def lines(facts: dict[str, Any], explanation: Explanation) -> list[tuple[str, str]]:
+    """Name and value of each line."""
     run = explanation.run
     hosts = facts.get("hosts") or {}
     names = list(hosts) or sorted({rank.host for rank in run.ranks.values() if rank.host})
     versions = facts.get("versions") or {}
     attempts = facts.get("attempts") or []
     dropped = sum(rank.dropped for rank in run.ranks.values())
-    lines = [
+    found = [
         ("command", shlex.join(map(str, facts.get("command") or []))),
         ("started", str(facts.get("started", ""))),
-        ("took", f"{facts['seconds']:.2f} s" if isinstance(facts.get("seconds"), int | float) else ""),
+        ("took", in_seconds(facts["seconds"]) if isinstance(facts.get("seconds"), int | float) else ""),
         ("outcome", _outcome(facts, explanation)),
         ("ranks", f"{run.world_size}, of which {len(run.ranks)} are recorded"),
         ("attempts", str(len(attempts)) if len(attempts) > 1 else ""),
         (
             "ops",
-            f"{len(run.table):,}" + (f", and {dropped:,} older ones that are not looked at" if dropped else ""),
+            f"{len(run.table):,}" + (f", and {dropped:,} older ones that were overwritten" if dropped else ""),
         ),
         ("hosts", _few(names)),
         ("versions", ", ".join(f"{name} {number}" for name, number in versions.items())),
         ("clocks", _clocks(run)),
         ("folder", facts.get("name", run.name)),
     ]
-    return [(name, value) for name, value in lines if value]
+    return [(name, value) for name, value in found if value]
 
 
 def _outcome(facts: dict[str, Any], explanation: Explanation) -> str:
@@ -56,9 +46,9 @@ def _few(names: list[str], most: int = 12) -> str:
 
 
 def _clocks(run: Run) -> str:
-    """How far they may be apart after all."""
+    """How far the clocks of the hosts may still be apart."""
     if not run.is_one_clock:
-        return "nobody compared those of the hosts"
+        return "those of the hosts were not compared"
     if not run.clock_error_ns:
         return "one host, one clock"
-    return f"aligned to ± {run.clock_error_ns / 1e6:.2f} ms between hosts: differences below that say nothing"
+    return f"aligned to ± {in_seconds(run.clock_error_ns / 1e9)} between hosts: smaller differences mean nothing"

@@ -1,4 +1,4 @@
-"""Bokeh's part of the page. Colours of text and axes come from the page's style, light or dark: assets/theme.js."""
+"""The plots of the page, by bokeh. assets/theme.js sets the colours of text and axes, light or dark."""
 
 from collections.abc import Sequence
 
@@ -19,22 +19,23 @@ from bokeh.models import (
 from bokeh.models.annotations import Arrow, ColorBar, VeeHead
 from bokeh.plotting import figure
 
-from rollcall.report.matrix import Waiting
-from rollcall.report.traffic import Point
+from rollcall.explain.costs import Speed
+from rollcall.explain.waits import Waits
 
-# Okabe and Ito's, which people with any colour vision can tell apart; also in assets/page.css.
+# Okabe and Ito's colours, for any colour vision; assets/page.css has them, too.
 COMPUTE, COMMUNICATE, WAIT = "#b9c2cd", "#0072b2", "#e69f00"
 CHOSEN = "#d55e00"
 _OPS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f", "#882255")
 _MARKERS = ("circle", "square", "diamond", "triangle", "inverted_triangle", "plus", "x", "star")
 _SHADES = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in np.linspace((247, 240, 222), (179, 88, 6), 256).astype(int)]
 _MOST_BARS = 14
-_TELLING = 0.01  # of the run: what saves less is not worth a bar
+_MOST_LINES = 64  # of the matrix: more ranks share a line
+_NOTABLE = 0.01  # of the run: what saves less gets no bar
 _LANE_PX, _LEAST_PX, _MOST_PX = 26, 130, 620
 
 
 def timeline(lanes: int, seconds: float, has_phases: bool) -> figure:
-    """Lanes from the top down, phases above them. assets/timeline.js fills it: only the page knows what is in view."""
+    """One lane per rank from the top down, phases above them. assets/timeline.js fills it with what is in view."""
     top = -0.5 - (max(0.8, lanes / 40) if has_phases else 0)
     plot = figure(
         name="timeline",
@@ -106,16 +107,17 @@ def _plain(plot: figure) -> figure:
     return plot
 
 
-def matrix(waiting: Waiting) -> figure:
+def matrix(waits: Waits) -> figure:
     """Who waits (down) for whom (across)."""
-    count = len(waiting.matrix)
-    names = [_ranks(line, waiting) for line in range(count)]
+    seconds, step = waits.matrix(_MOST_LINES)
+    count = len(seconds)
+    names = [_ranks(line, step, len(waits.caused_s)) for line in range(count)]
     who, whom = np.meshgrid(np.arange(count), np.arange(count), indexing="ij")
     source = ColumnDataSource(
         {
             "who": who.ravel(),
             "whom": whom.ravel(),
-            "seconds": waiting.matrix.ravel(),
+            "seconds": seconds.ravel(),
             "who_name": [names[each] for each in who.ravel()],
             "whom_name": [names[each] for each in whom.ravel()],
         }
@@ -130,41 +132,41 @@ def matrix(waiting: Waiting) -> figure:
         x_axis_location="above",
         match_aspect=False,
     )
-    mapper = LinearColorMapper(palette=_SHADES, low=0, high=max(float(waiting.matrix.max()), 1e-9))
+    mapper = LinearColorMapper(palette=_SHADES, low=0, high=max(float(seconds.max()), 1e-9))
     plot.rect(
         "whom", "who", 0.94, 0.94, source=source, line_color=None, fill_color={"field": "seconds", "transform": mapper}
     )
     plot.add_layout(ColorBar(color_mapper=mapper, width=10, title="s", background_fill_color=None), "right")
-    told = [("", "rank @who_name waited @seconds{0.000} s for rank @whom_name")]
-    plot.add_tools(HoverTool(tooltips=told))
+    tooltips = [("", "rank @who_name waited @seconds{0.000} s for rank @whom_name")]
+    plot.add_tools(HoverTool(tooltips=tooltips))
     plot.xaxis.axis_label, plot.yaxis.axis_label = "for rank", "rank that waited"
     for axis in (plot.xaxis, plot.yaxis):
         axis.ticker = _whole_numbers()
-        # The first rank of a line is enough here; all of them stand in its tip.
+        # The label has the first rank of a line; the tooltip has all.
         axis.formatter = CustomJSTickFormatter(
-            args={"step": waiting.step, "count": count}, code="return tick < 0 || tick >= count ? '' : tick * step"
+            args={"step": step, "count": count}, code="return tick < 0 || tick >= count ? '' : tick * step"
         )
     plot.grid.visible = False
     return _plain(plot)
 
 
-def _ranks(line: int, waiting: Waiting) -> str:
-    first = line * waiting.step
-    last = min(first + waiting.step, len(waiting.caused_s)) - 1
+def _ranks(line: int, step: int, world_size: int) -> str:
+    first = line * step
+    last = min(first + step, world_size) - 1
     return str(first) if first == last else f"{first}–{last}"
 
 
-def shares(waiting: Waiting) -> figure:
+def shares(waits: Waits) -> figure:
     """Per rank: how long others waited for it, and it for others. Of many ranks, those that others waited for most."""
-    worst = np.argsort(-np.maximum(waiting.caused_s, waiting.suffered_s), kind="stable")[:_MOST_BARS]
-    ranks = sorted(worst.tolist()) if len(waiting.caused_s) <= _MOST_BARS else worst.tolist()
+    worst = np.argsort(-np.maximum(waits.caused_s, waits.suffered_s), kind="stable")[:_MOST_BARS]
+    ranks = sorted(worst.tolist()) if len(waits.caused_s) <= _MOST_BARS else worst.tolist()
     names = [f"rank {rank}" for rank in ranks]
     source = ColumnDataSource(
         {
             "name": names,
-            "caused": waiting.caused_s[ranks],
-            "suffered": -waiting.suffered_s[ranks],
-            "suffered_s": waiting.suffered_s[ranks],
+            "caused": waits.caused_s[ranks],
+            "suffered": -waits.suffered_s[ranks],
+            "suffered_s": waits.suffered_s[ranks],
         }
     )
     plot = figure(
@@ -192,8 +194,8 @@ def shares(waiting: Waiting) -> figure:
         line_color=None,
         legend_label="waited itself",
     )
-    told = [("", "@name: others waited @caused{0.000} s for it, it waited @suffered_s{0.000} s")]
-    plot.add_tools(HoverTool(tooltips=told))
+    tooltips = [("", "@name: others waited @caused{0.000} s for it, it waited @suffered_s{0.000} s")]
+    plot.add_tools(HoverTool(tooltips=tooltips))
     plot.xaxis.axis_label = "seconds, of all ranks together"
     plot.xaxis.formatter = CustomJSTickFormatter(code="return String(Math.abs(tick))")
     plot.add_layout(plot.legend[0], "above")
@@ -203,25 +205,25 @@ def shares(waiting: Waiting) -> figure:
     return _plain(plot)
 
 
-def what_if(waiting: Waiting) -> figure:
-    """How long the run took, and how long it had taken had one rank never come last alone."""
+def what_if(waits: Waits) -> figure:
+    """How long the run took, and how long if one rank had never been the last to arrive."""
     order = [
         rank
-        for rank in np.argsort(-waiting.saved_s, kind="stable")[:4].tolist()
-        if waiting.saved_s[rank] > _TELLING * waiting.run_s
+        for rank in np.argsort(-waits.saved_s, kind="stable")[:4].tolist()
+        if waits.saved_s[rank] > _NOTABLE * waits.run_s
     ]
     names = ["as it was", *(f"rank {rank} in time" for rank in order)]
-    took = [waiting.run_s, *(waiting.run_s - waiting.saved_s[rank] for rank in order)]
-    saved = [0.0, *(float(waiting.saved_s[rank]) for rank in order)]
-    percent = [f"−{100 * gain / waiting.run_s:.0f} %" if gain and waiting.run_s else "" for gain in saved]
+    took = [waits.run_s, *(waits.run_s - waits.saved_s[rank] for rank in order)]
+    saved = [0.0, *(float(waits.saved_s[rank]) for rank in order)]
+    percent = [f"−{100 * gain / waits.run_s:.0f} %" if gain and waits.run_s else "" for gain in saved]
     source = ColumnDataSource(
-        {"name": names, "took": took, "saved": saved, "all": [waiting.run_s] * len(names), "percent": percent}
+        {"name": names, "took": took, "saved": saved, "all": [waits.run_s] * len(names), "percent": percent}
     )
     plot = figure(
         name="what_if",
         height=36 * len(names) + 70,
         sizing_mode="stretch_width",
-        x_range=Range1d(start=0, end=waiting.run_s * 1.02),
+        x_range=Range1d(start=0, end=waits.run_s * 1.02),
         y_range=FactorRange(factors=list(reversed(names))),
         tools="save",
     )
@@ -245,8 +247,8 @@ def what_if(waiting: Waiting) -> figure:
     return _plain(plot)
 
 
-def sizes(points: Sequence[Point]) -> figure:
-    """What ops carried, against how fast it went once all were there."""
+def sizes(speeds: Sequence[Speed]) -> figure:
+    """Size of ops against their bandwidth once all ranks were there."""
     plot = figure(
         name="sizes",
         height=340,
@@ -255,8 +257,8 @@ def sizes(points: Sequence[Point]) -> figure:
         y_axis_type="log",
         tools="pan,wheel_zoom,reset,save",
     )
-    for number, op in enumerate(dict.fromkeys(point.op for point in points)):
-        mine = [point for point in points if point.op == op]
+    for number, op in enumerate(dict.fromkeys(point.op for point in speeds)):
+        mine = [point for point in speeds if point.op == op]
         source = ColumnDataSource(
             {
                 "size": [point.size_bytes for point in mine],

@@ -1,4 +1,4 @@
-"""What each rank printed: line by line, with the time at which it came. Nothing of it is obeyed."""
+"""What each rank printed, line by line, with its time. Control characters are removed."""
 
 import re
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 _MOST_LINE = 400
 _MOST_LINES = 20_000  # of all ranks together
 _LEAST_LINES = 20  # of each rank, however many there are
-_MOST_READ_BYTES = 4 << 20  # of each rank: its end counts more than its beginning
+_MOST_READ_BYTES = 4 << 20  # of each rank: the end counts more than the beginning
 _MOST_RANKS = 512
 _STAMP = np.dtype([("time_ns", "<u8"), ("offset", "<u8")])
-# What a terminal would obey: colours, moves of the cursor, titles; and other characters that nobody can see.
+# Colours, cursor movements and titles for a terminal; other invisible characters.
 _CONTROL = re.compile(
     r"\x1b\[[0-9;?:]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )
@@ -23,12 +23,12 @@ _CONTROL = re.compile(
 class LogLine:
     attempt: int
     rank: int
-    time_ns: int  # by the wall's clock of its host; 0: not known
+    time_ns: int  # by the wall clock of its host; 0: not known
     text: str
 
 
 def read(folder: Path) -> tuple[list[LogLine], int]:
-    """The lines of all ranks, in the order of their times; and how many were left out."""
+    """The lines of all ranks in order of time; and how many were left out."""
     paths = sorted((folder / "logs").glob("attempt-*/rank-*.log"), key=_place)
     most = max(_LEAST_LINES, _MOST_LINES // max(len(paths), 1))
     lines: list[LogLine] = []
@@ -82,7 +82,7 @@ def _time_of(offset: int, stamps: NDArray[np.void]) -> int:
 
 
 def clean(raw: bytes) -> str:
-    """One line as it can be shown: of a progress bar the last state, no control characters, not too long."""
+    """One line as it is shown: the last state of a progress bar, no control characters, shortened."""
     last = raw.rstrip(b"\r").rpartition(b"\r")[2]
     text = _CONTROL.sub("", last[: 8 * _MOST_LINE].decode("utf-8", "replace"))
     if len(last) <= 8 * _MOST_LINE and len(text) <= _MOST_LINE:

@@ -1,6 +1,6 @@
-"""One HTML file with everything in it: opens from a disk, asks nobody for anything.
+"""The page: one HTML file with everything in it, which loads nothing else.
 
-Whatever a run has said is text here: it is escaped on its way into the page, and put in as text by its script.
+Nothing that a run printed or named is executed: it is escaped here, and the scripts insert it as text.
 """
 
 import json
@@ -12,30 +12,31 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from rollcall.explain.finding import Finding
+from rollcall.explain.costs import Cost, Speed
+from rollcall.explain.findings import Finding
 from rollcall.explain.verdict import advice
+from rollcall.explain.waits import Waits
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.report.excerpt import Excerpt, excerpt
 from rollcall.report.logs import LogLine
-from rollcall.report.matrix import Waiting
-from rollcall.report.traffic import Line, Point
 from rollcall.timeline.encode import deflate
+from rollcall.units import in_bytes, in_seconds
 
 _SCRIPTS = ("columns.js", "lanes.js", "theme.js", "timeline.js", "samples.js", "page.js")
-_MOST_RANKS = 12
 _MOST_FINDINGS = 20
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What explain makes of the last attempt: of a run that goes on, it changes."""
+class Results:
+    """What explain found out about the last attempt. On a live page it changes."""
 
     outcome: str
     findings: Sequence[Finding]
     problems: Sequence[str]
     facts: Sequence[tuple[str, str]]
-    waiting: Waiting
-    lines: Sequence[Line]
-    points: Sequence[Point]
+    waits: Waits
+    costs: Sequence[Cost]
+    speeds: Sequence[Speed]
 
 
 @dataclass(frozen=True)
@@ -43,36 +44,36 @@ class Content:
     """All that a page shows."""
 
     name: str
-    judged: Judged
+    results: Results
     logs: Sequence[LogLine]
     logs_left_out: int
-    wall_ns: int  # of the timeline's zero
+    wall_ns: int  # of the beginning of the timeline
     lanes: int
     seconds: float
-    scene: dict[str, Any]
-    # PNGs that the run has left in its folder, such as the lab's: name, content, what it says of itself
+    timeline: dict[str, Any]
+    # PNGs in the folder of the run, such as the lab's: name, content, caption
     pictures: Sequence[tuple[str, bytes, str]] = ()
 
 
 def render(content: Content, script: str = "") -> str:
-    """The page. `script` is added to its own: a live page asks for more."""
-    judged = content.judged
+    """The page. `script` is added to its own scripts, for a live page."""
+    results = content.results
     body = [
-        _verdict(judged),
+        _verdict(results),
         _pictures(content.pictures),
         _timeline(),
         _waits(),
-        _traffic(judged),
+        _traffic(results),
         _logs(content),
-        _facts(judged.facts),
+        _facts(results.facts),
     ]
-    lanes = [{"rank": lane["rank"], "host": lane["host"]} for lane in content.scene["told"]["lanes"]]
+    lanes = [{"rank": lane["rank"], "host": lane["host"]} for lane in content.timeline["meaning"]["lanes"]]
     data = {
         "lanes-data": lanes,
-        "timeline-data": content.scene,
+        "timeline-data": content.timeline,
         "timeline-figure": _timeline_figure(content),
-        "figures-data": figures_of(judged),
-        "logs-data": _packed(content),
+        "figures-data": figures_of(results),
+        "logs-data": _encoded_logs(content),
     }
     return "\n".join(
         [
@@ -83,7 +84,7 @@ def render(content: Content, script: str = "") -> str:
             f"</head><body>{_header(content)}<main>{''.join(body)}</main><div id=tip role=tooltip></div>",
             "<footer>made by rollcall; this file needs nothing else</footer>",
             *(f'<script type="application/json" id="{name}">{_json(value)}</script>' for name, value in data.items()),
-            # As text at first: reading it takes longer than all the rest, and a picture can be there before.
+            # As text at first: parsing bokeh takes longer than all the rest, and the preview is painted before.
             *(f'<script type="text/plain" class="bokeh">{text}</script>' for text in _bokeh()),
             f"<script>{''.join(map(_asset, _SCRIPTS))}{script}</script>",
             "</body></html>",
@@ -91,10 +92,10 @@ def render(content: Content, script: str = "") -> str:
     )
 
 
-def parts(judged: Judged) -> dict[str, Any]:
+def parts(results: Results) -> dict[str, Any]:
     """What changes on a page while its run goes on: sections as HTML, and figures."""
-    sections = {"verdict": _verdict(judged), "traffic": _traffic(judged), "facts": _facts(judged.facts)}
-    return {"outcome": judged.outcome, "sections": sections, "figures": figures_of(judged)}
+    sections = {"verdict": _verdict(results), "traffic": _traffic(results), "facts": _facts(results.facts)}
+    return {"outcome": results.outcome, "sections": sections, "figures": figures_of(results)}
 
 
 @cache
@@ -110,31 +111,30 @@ def _timeline_figure(content: Content) -> Any:
 
     from rollcall.report import figures
 
-    plot = figures.timeline(content.lanes, content.seconds, bool(content.scene["told"]["phases"]))
+    plot = figures.timeline(content.lanes, content.seconds, bool(content.timeline["meaning"]["phases"]))
     for event, handler in (("mousemove", "onMove"), ("mouseleave", "onLeave"), ("tap", "onTap")):
         plot.js_on_event(event, CustomJS(code=f"rollcall.timeline.{handler}?.(cb_obj)"))
     return json_item(plot)
 
 
-def figures_of(judged: Judged) -> dict[str, Any]:
-    """The others, by the place where each goes."""
+def figures_of(results: Results) -> dict[str, Any]:
+    """All figures but the timeline, by the id of their place."""
     from bokeh.embed import json_item
 
     from rollcall.report import figures
 
-    waiting = judged.waiting
     shown = {
-        "matrix-plot": figures.matrix(waiting),
-        "shares-plot": figures.shares(waiting),
-        "what-if-plot": figures.what_if(waiting),
+        "matrix-plot": figures.matrix(results.waits),
+        "shares-plot": figures.shares(results.waits),
+        "what-if-plot": figures.what_if(results.waits),
     }
-    if judged.points:
-        shown["sizes-plot"] = figures.sizes(judged.points)
+    if results.speeds:
+        shown["sizes-plot"] = figures.sizes(results.speeds)
     return {place: json_item(figure) for place, figure in shown.items()}
 
 
 def _json(value: Any) -> str:
-    """As it can stand in a page: nothing in it ends the script or begins another."""
+    """JSON that can stand in a script element: nothing in it ends the element."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
@@ -144,7 +144,7 @@ def _asset(name: str) -> str:
     return files("rollcall.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _packed(content: Content) -> str:
+def _encoded_logs(content: Content) -> str:
     lines = [
         {
             "rank": line.rank,
@@ -165,7 +165,7 @@ def _header(content: Content) -> str:
         "logs": "logs",
         "facts": "facts",
     }
-    outcome = content.judged.outcome
+    outcome = content.results.outcome
     nav = "".join(f'<a href="#{place}">{name}</a>' for place, name in links.items())
     return (
         f'<header><h1>{escape(content.name)}</h1><span class="pill {escape(outcome)}">{escape(outcome)}'
@@ -173,22 +173,21 @@ def _header(content: Content) -> str:
     )
 
 
-def _verdict(judged: Judged) -> str:
-    first, rest = (judged.findings[0], judged.findings[1:_MOST_FINDINGS]) if judged.findings else (None, [])
-    parts = [_finding(first)] if first else ['<p class="verdict">No finding: all calls of all ranks fit together.</p>']
+def _verdict(results: Results) -> str:
+    first, rest = (results.findings[0], results.findings[1:_MOST_FINDINGS]) if results.findings else (None, [])
+    parts = [_finding(first)] if first else ['<p class="verdict">No finding: the calls of all ranks match.</p>']
     if rest:
         parts.append(f"<details><summary>{len(rest)} more</summary>{''.join(map(_finding, rest))}</details>")
-    parts += [f'<p class="problem">{escape(problem)}</p>' for problem in judged.problems]
+    parts += [f'<p class="problem">{escape(problem)}</p>' for problem in results.problems]
     return f'<section id="verdict"><h2>Verdict</h2>{"".join(parts)}</section>'
 
 
 def _finding(finding: Finding) -> str:
-    ranks = ", ".join(map(str, finding.ranks[:_MOST_RANKS])) + (" …" if len(finding.ranks) > _MOST_RANKS else "")
-    look = f"look at rank{'s' * (len(finding.ranks) > 1)} {ranks}" if finding.ranks else ""
+    look = f"look at {ranks_in_words(finding.ranks)}" if finding.ranks else ""
     parts = [f'<p class="verdict"><b>{escape(finding.kind)}</b>{" — " if look else ""}{escape(look)}</p>']
     parts.append(f"<p>{escape(finding.message)}</p>")
-    if told := advice(finding):
-        parts.append(f'<p class="advice">{escape(told)}</p>')
+    if change := advice(finding):
+        parts.append(f'<p class="advice">{escape(change)}</p>')
     excerpts = [excerpt(site) for site in dict.fromkeys(finding.sites)]
     if excerpts:
         parts.append(f'<div class="excerpts">{"".join(map(_excerpt, excerpts[:4]))}</div>')
@@ -197,9 +196,7 @@ def _finding(finding: Finding) -> str:
 
 def _excerpt(found: Excerpt) -> str:
     if not found.lines:
-        return (
-            f'<figure class="excerpt"><figcaption>{escape(found.title)} (its source is not here)</figcaption></figure>'
-        )
+        return f'<figure class="excerpt"><figcaption>{escape(found.title)} (source not found)</figcaption></figure>'
     lines = "".join(
         f'<span class="{"here" if is_here else ""}"><i>{number}</i>{escape(text)}</span>'
         for number, text, is_here in found.lines
@@ -215,7 +212,7 @@ def _timeline() -> str:
     return (
         f'<section id="timeline"><h2>Timeline</h2><div class="legend">{legend}<div class="zoom">{zoom}</div></div>'
         '<p class="hint">A lane for each rank. Wheel: zoom; drag: move; click an op: its call on all'
-        " ranks, with an arrow to the last to come.</p>"
+        " ranks, with an arrow to the last to arrive.</p>"
         '<div id="timeline-plot"></div><div id="chosen"></div></section>'
     )
 
@@ -225,12 +222,12 @@ def _waits() -> str:
         '<section id="waits"><h2>Who waits for whom</h2><div class="two"><div>'
         '<p class="hint">Seconds that the rank on the left waited for the rank above.</p>'
         '<div id="matrix-plot"></div></div><div id="shares-plot"></div></div><h3>What if?</h3>'
-        '<p class="hint">How long the run had taken, had one rank come with the second last wherever it came last.</p>'
+        '<p class="hint">Run time if this rank had never been the last to arrive.</p>'
         '<div id="what-if-plot"></div></section>'
     )
 
 
-def _traffic(judged: Judged) -> str:
+def _traffic(results: Results) -> str:
     heads = (
         ("op", 1),
         ("site", 1),
@@ -242,14 +239,8 @@ def _traffic(judged: Judged) -> str:
         ("mean", 0),
     )
     head = "".join(f'<th class="{"text" if is_text else ""}">{name}</th>' for name, is_text in heads)
-    body = "".join(
-        f'<tr><td class="text">{escape(line.op)}</td><td class="text">{escape(line.site)}</td>'
-        f'<td class="text">{escape(line.group)}</td>{_cell(line.count, f"{line.count:,}")}'
-        f"{_cell(line.size_bytes, in_bytes(line.size_bytes))}{_cell(line.wait_s, in_seconds(line.wait_s))}"
-        f"{_cell(line.busy_s, in_seconds(line.busy_s))}{_cell(line.mean_s, in_seconds(line.mean_s))}</tr>"
-        for line in judged.lines
-    )
-    plot = '<h3>Size against bandwidth</h3><div id="sizes-plot"></div>' if judged.points else ""
+    body = "".join(map(_cost_row, results.costs))
+    plot = '<h3>Size against bandwidth</h3><div id="sizes-plot"></div>' if results.speeds else ""
     return (
         '<section id="traffic"><h2>Communication</h2><p class="hint">By op and line of the program, of all ranks'
         ' together. Click a heading to sort.</p><div class="scroll"><table class="sortable" id="by-site">'
@@ -257,27 +248,21 @@ def _traffic(judged: Judged) -> str:
     )
 
 
+def _cost_row(cost: Cost) -> str:
+    text = "".join(f'<td class="text">{escape(each)}</td>' for each in (cost.name, cost.site, cost.group))
+    seconds = (cost.waiting_s, cost.communicating_s, cost.mean_s)
+    numbers = _cell(cost.ops, f"{cost.ops:,}") + _cell(cost.size_bytes, in_bytes(cost.size_bytes))
+    return f"<tr>{text}{numbers}{''.join(_cell(each, in_seconds(each)) for each in seconds)}</tr>"
+
+
 def _cell(value: float, text: str) -> str:
     return f'<td data-value="{value:.9g}">{text}</td>'
-
-
-def in_seconds(value: float) -> str:
-    if value >= 1:
-        return f"{value:,.2f} s"
-    return f"{value * 1e3:.2f} ms" if value >= 1e-3 else f"{value * 1e6:.0f} µs"
-
-
-def in_bytes(value: float) -> str:
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= factor:
-            return f"{value / factor:.2f} {unit}"
-    return f"{value:.0f} B"
 
 
 def _logs(content: Content) -> str:
     left_out = f" {content.logs_left_out:,} older lines are only in the files." if content.logs_left_out else ""
     return (
-        '<section id="logs"><h2>Logs</h2><p class="hint">Click a line: the moment it came is marked in the timeline.'
+        '<section id="logs"><h2>Logs</h2><p class="hint">Click a line: its time is marked in the timeline.'
         f'{left_out}</p><div class="logbar"><select id="log-rank" aria-label="rank"></select>'
         '<input id="search" type="search" placeholder="search" aria-label="search">'
         '<span id="log-count" class="hint"></span></div><div id="lines"></div></section>'
@@ -288,9 +273,9 @@ def _pictures(pictures: Sequence[tuple[str, bytes, str]]) -> str:
     if not pictures:
         return ""
     shown = "".join(
-        (f"<p>{escape(words)}</p>" if words else "")
+        (f"<p>{escape(caption)}</p>" if caption else "")
         + f'<img alt="{escape(name)}" style="max-width:100%" src="data:image/png;base64,{b64encode(data).decode()}">'
-        for name, data, words in pictures
+        for name, data, caption in pictures
     )
     return f'<section id="pictures"><h2>Pictures</h2>{shown}</section>'
 

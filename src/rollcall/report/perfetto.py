@@ -1,6 +1,6 @@
-"""A run as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open. docs/perfetto.md says what is to be seen.
+"""Writes a run as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing. docs/perfetto.md explains the picture.
 
-Chrome's trace event format, since both read it: a host is a process, a thread of a rank is a thread.
+The format is Chrome's trace event format, which both read: a host is a process, a thread of a rank is a thread.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ from rollcall.explain.table import Op
 from rollcall.report.slices import Arrow, Lane, Slice, lanes
 
 Event = dict[str, Any]
-# Tracks of one rank, in their order: its main thread, its phases, where it was seen, its other threads.
+# Tracks of one rank, in order: its main thread, its phases, its samples, its other threads.
 _TRACKS, _PHASES, _SAMPLES = 1 << 17, 1, 2
 
 
 def export(folder: Path, attempt: int | None, target: Path) -> int:
-    """Write the trace; the number of ops in it."""
+    """Write the trace; returns the number of ops in it."""
     run = load(folder, attempt)
     try:
         with _open(target) as file:
@@ -35,13 +35,13 @@ def export(folder: Path, attempt: int | None, target: Path) -> int:
                 json.dump(event, file, separators=(",", ":"))
             file.write("\n]}\n")
     except OSError as error:
-        raise UsageError(f"cannot write {target} ({error.strerror}): name a file in a folder that is there") from error
+        raise UsageError(f"cannot write {target} ({error.strerror}): name a file in a folder that exists") from error
     return sum(len(rank.ops) for rank in run.ranks.values())
 
 
 @contextlib.contextmanager
 def _open(target: Path) -> Iterator[TextIO]:
-    """Both viewers open gzip, too."""
+    """Both viewers read gzip, too."""
     if target.suffix == ".gz":
         with gzip.open(target, "wt", encoding="utf-8", compresslevel=3) as file:
             yield file
@@ -51,22 +51,22 @@ def _open(target: Path) -> Iterator[TextIO]:
 
 
 def events(view: View) -> Iterator[Event]:
-    """All events: those of a track in order of time, an outer slice before what lies in it."""
-    draw = _Draw(view)
-    yield from draw.hosts()
-    # Arrows come last: one belongs to the slice that is open when it is read, and it begins with a slice of another
-    # lane. As numbers, since there may be a million.
+    """All events: those of a track in order of time, an outer slice before the slices in it."""
+    tracks = _Tracks(view)
+    yield from tracks.hosts()
+    # Arrows come last: a viewer attaches an arrow to the slices that it has read, of two lanes. They are kept as
+    # numbers, since there may be a million.
     arrows = array("q")
     for lane in lanes(view):
-        yield from draw.lane(lane)
+        yield from tracks.lane(lane)
         for arrow in lane.arrows:
-            arrows.extend(draw.ends_of(arrow))
+            arrows.extend(tracks.ends_of(arrow))
     for number, at in enumerate(range(0, len(arrows), 5), 1):
-        yield from draw.arrow(number, *arrows[at : at + 5])
+        yield from tracks.arrow(number, *arrows[at : at + 5])
 
 
-class _Draw:
-    """Knows on which track of which process a rank is, and when everything began."""
+class _Tracks:
+    """Knows the process and the tracks of each rank, and when the run began."""
 
     def __init__(self, view: View) -> None:
         ranks = view.run.ranks.values()
@@ -92,11 +92,11 @@ class _Draw:
                 yield from (self._slice(each, place) for each in slices)
         for number, each in enumerate(lane.in_flight):
             yield from self._in_flight(each, f"{lane.rank.number}.{number}")
-        if (words := _death(lane.rank)) is not None:
-            yield self._instant(lane, words)
+        if (death := _death(lane.rank)) is not None:
+            yield self._instant(lane, death)
 
     def ends_of(self, arrow: Arrow) -> tuple[int, ...]:
-        """When, from which track, to which."""
+        """Time, track of the last, track of the rank that waited."""
         return arrow.last.entered_ns, *self._place_of(arrow.last).values(), *self._place_of(arrow.waiting).values()
 
     def arrow(self, number: int, at_ns: int, pid: int, tid: int, to_pid: int, to_tid: int) -> Iterator[Event]:
@@ -126,23 +126,23 @@ class _Draw:
         }
 
     def _in_flight(self, each: Slice, number: str) -> Iterator[Event]:
-        """An async op from its issue to its completion: beside the threads, since these go on meanwhile."""
+        """An async op from issue to completion, beside the threads, which go on meanwhile."""
         name = f"rank {each.op.rank}: {each.name}"
         alike: Event = {"cat": "in flight", "name": name, "id": number, **self._place_of(each.op)}
         yield {"ph": "b", **alike, "ts": self._us(each.start_ns), "args": _args(each.op)}
         yield {"ph": "e", **alike, "ts": self._us(each.end_ns)}
 
-    def _instant(self, lane: Lane, words: str) -> Event:
+    def _instant(self, lane: Lane, name: str) -> Event:
         rank = lane.rank
-        told = {"error": rank.error, "exit_code": rank.exit_code, "site": str(rank.error_site or "")}
+        known = {"error": rank.error, "exit_code": rank.exit_code, "site": str(rank.error_site or "")}
         return {
             "ph": "i",
             "s": "t",
             "cat": "death",
-            "name": words,
+            "name": name,
             **self._place(rank.number, 0),
             "ts": self._us(lane.end_ns),
-            "args": {name: value for name, value in told.items() if value},
+            "args": {name: value for name, value in known.items() if value},
         }
 
 
@@ -151,7 +151,7 @@ def _meta(kind: str, place: dict[str, int], **args: object) -> Event:
 
 
 def _death(rank: Rank) -> str | None:
-    """How it ended, where it did not end well by itself."""
+    """How a rank ended, if it failed or was killed."""
     if rank.cause:
         return f"rank {rank.number} {rank.cause}"
     if rank.error:
@@ -163,8 +163,8 @@ def _death(rank: Rank) -> str | None:
 
 
 def _args(op: Op) -> dict[str, object]:
-    """What is known of an op, less what says nothing."""
-    told = {
+    """What is known of an op, without empty values."""
+    fields = {
         "group": op.group.name if op.group.ranks else None,  # a phase has none
         "seq": op.seq,
         "shapes": op.signature.get("shapes"),
@@ -176,7 +176,7 @@ def _args(op: Op) -> dict[str, object]:
         "phase": op.phase,
         "state": "failed" if op.is_failed else "blocked" if op.is_blocked else None,
     }
-    known: dict[str, object] = {name: value for name, value in told.items() if value not in (None, "", [], 0)}
+    known: dict[str, object] = {name: value for name, value in fields.items() if value not in (None, "", [], 0)}
     if op.is_point_to_point:
         return known | {"peer": op.peer, "tag": op.tag}
     return known | ({"root": op.peer} if op.peer >= 0 else {})

@@ -1,28 +1,25 @@
-"""A run as stretches of time: what each thread of each rank was in, for whom it waited, what was in flight meanwhile.
+"""A run as intervals on tracks: what each thread of each rank was in, for whom it waited, what was in flight.
 
-On one track slices lie in each other or beside each other, whatever the rings say: nothing that draws has to check.
+On one track slices are nested or disjoint, whatever the rings say, as viewers require.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rollcall.explain.evidence import View
 from rollcall.explain.load import Rank
-from rollcall.explain.table import Op, Table
-from rollcall.explain.waits import blocked_since_ns, is_waited_in, last_rows
+from rollcall.explain.table import Op
+from rollcall.protocol.rank_ranges import ranks_in_words
 
-# An async op that is waited for at once is one stretch: dist.send is an isend and its wait().
+# An async op that is waited for at once is one slice: dist.send is an isend and its wait().
 _AT_ONCE_NS = 200_000
 _NOTABLE_NS = 20_000  # shorter waits are how long a call takes, not who is late
 
 
 @dataclass(frozen=True)
 class Slice:
-    """One stretch. `op` is what it is about: the op that a rank is in, or waits for; an event."""
+    """One interval. `op` is the op or the event that it shows."""
 
     start_ns: int
     end_ns: int
@@ -33,7 +30,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Arrow:
-    """From the op of the last to arrive, when it did, to one that waited for it until then."""
+    """From the op of the last to arrive to an op that waited for it."""
 
     last: Op
     waiting: Op
@@ -41,7 +38,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Lane:
-    """One rank: its slices by thread; phases of its main thread, and where that was seen; who was late for whom."""
+    """One rank: the slices of its threads, phases and samples of its main thread, and arrows to its waits."""
 
     rank: Rank
     threads: dict[int, list[Slice]]
@@ -49,50 +46,18 @@ class Lane:
     samples: list[Slice]
     in_flight: list[Slice]
     arrows: list[Arrow]
-    end_ns: int  # the last that is known of it
+    end_ns: int  # its last known moment
 
 
 def lanes(view: View) -> Iterator[Lane]:
     """Rank by rank."""
-    table = view.table
-    if not len(table):
-        return
-    late = _latecomers(view)
-    run_end_ns = max(int(table.entered_ns.max()), int(table.completed_ns.max()))
-    for rank in view.run.ranks.values():
-        yield _lane(table, rank, late, run_end_ns)
+    if len(view.table):
+        for rank in view.run.ranks.values():
+            yield _lane(view, rank)
 
 
-@dataclass(frozen=True)
-class _Late:
-    """Per row: from when its rank was blocked, until when for another, and that one's row; -1: for nobody."""
-
-    since_ns: NDArray[np.int64]
-    until_ns: NDArray[np.int64]
-    row: NDArray[np.int64]
-
-
-def _latecomers(view: View) -> _Late:
-    table, calls = view.table, view.calls
-    since = blocked_since_ns(table)
-    until, row = np.zeros(len(table), np.int64), np.full(len(table), -1, np.int64)
-    if len(calls) and view.run.is_one_clock:
-        chosen = np.repeat(is_waited_in(calls), calls.sizes)
-        rows = calls.rows[chosen]
-        until[rows] = np.repeat(calls.most(table.entered_ns), calls.sizes)[chosen]
-        row[rows] = np.repeat(last_rows(calls), calls.sizes)[chosen]
-    for mine, theirs in (view.pairs.met(), view.pairs.met()[::-1]) if view.run.is_one_clock else ():
-        until[mine], row[mine] = table.entered_ns[theirs], theirs
-    # Between hosts, a wait that is shorter than the clocks are sure of is none that can be told. And not all ops need
-    # all ranks: the root of a broadcast may be done before the others have come.
-    least_ns = max(_NOTABLE_NS, view.run.clock_error_ns)
-    is_done_before = (table.completed_ns > 0) & (table.completed_ns <= until)
-    row[(until - np.minimum(since, until) <= least_ns) | is_done_before] = -1
-    return _Late(since, until, row)
-
-
-def _lane(table: Table, rank: Rank, late: _Late, run_end_ns: int) -> Lane:
-    end_ns = _end(rank, run_end_ns)
+def _lane(view: View, rank: Rank) -> Lane:
+    end_ns = _end(rank, view.intervals.end_ns)
     threads: dict[int, list[Slice]] = defaultdict(list)
     in_flight: list[Slice] = []
     arrows: list[Arrow] = []
@@ -102,10 +67,10 @@ def _lane(table: Table, rank: Rank, late: _Late, run_end_ns: int) -> Lane:
         slices = _of_op(op, end_ns, following.get(op.thread, end_ns))
         if op.is_async and (len(slices) > 1 or not op.waited_ns):
             in_flight.append(Slice(op.entered_ns, op.completed_ns or end_ns, op.op, "op", op))
-        if (row := int(late.row[op.row])) >= 0:
-            last = table.get(row)
-            slices.append(_waiting(slices[-1], last, int(late.since_ns[op.row]), int(late.until_ns[op.row])))
-            arrows.append(Arrow(last, op))
+        if (waiting := _waiting(view, slices[-1])) is not None:
+            slices.append(waiting)
+            last = int(view.intervals.last[op.row])
+            arrows += [Arrow(view.table.get(last), op)] if last >= 0 else []
         threads[op.thread] += slices
         following[op.thread] = op.entered_ns
     events = [event for event in rank.events if not event.thread]
@@ -123,7 +88,7 @@ def _lane(table: Table, rank: Rank, late: _Late, run_end_ns: int) -> Lane:
 
 
 def _end(rank: Rank, run_end_ns: int) -> int:
-    """The last that is known of it; of one that still sits in an op, the end of the run."""
+    """Its last known moment; of a rank that is blocked in an op, the end of the run."""
     if rank.last is not None and rank.last.is_blocked and not rank.has_ended:
         return run_end_ns
     known = [rank.ended_ns]
@@ -137,7 +102,7 @@ def _of_event(event: Op, name: str, end_ns: int) -> Slice:
 
 
 def _of_op(op: Op, end_ns: int, next_ns: int) -> list[Slice]:
-    """Where its thread is in it: one stretch, or its issue and its wait()."""
+    """When its thread is in the op: one slice, or one of its issue and one of its wait()."""
     ended_ns = op.completed_ns or (min(next_ns, end_ns) if op.is_failed else end_ns)
     if not op.is_async:
         return [Slice(op.entered_ns, ended_ns, op.op, "op", op)]
@@ -152,17 +117,25 @@ def _of_op(op: Op, end_ns: int, next_ns: int) -> list[Slice]:
     ]
 
 
-def _waiting(outer: Slice, last: Op, since_ns: int, until_ns: int) -> Slice:
-    """The part of it in which the rank did nothing but wait for the last."""
-    return Slice(
-        max(since_ns, outer.start_ns), min(until_ns, outer.end_ns), f"waiting for rank {last.rank}", "wait", outer.op
-    )
+def _waiting(view: View, outer: Slice) -> Slice | None:
+    """The part of a slice in which its rank waited for others; None if that is too short to be sure."""
+    op, found = outer.op, view.intervals
+    start_ns, end_ns = int(found.blocked_ns[op.row]), int(found.arrived_ns[op.row])
+    # Between hosts, a wait that is shorter than the error of the clocks may be none.
+    if end_ns - start_ns <= max(_NOTABLE_NS, view.run.clock_error_ns):
+        return None
+    last = int(found.last[op.row])
+    for_ranks = [int(view.table.rank[last])] if last >= 0 else view.waits_for(op)
+    if not for_ranks:
+        return None
+    name = f"waiting for {ranks_in_words(for_ranks)}"
+    return Slice(max(start_ns, outer.start_ns), min(end_ns, outer.end_ns), name, "wait", op)
 
 
 def _nested(slices: list[Slice]) -> list[Slice]:
-    """In order of time, the outer first; what sticks out of the one it began in is cut off there."""
+    """In order of time, the outer first; a slice that ends after the one it began in is cut there."""
     found: list[Slice] = []
-    open_: list[int] = []  # when the slices that we are in end
+    open_: list[int] = []  # the ends of the slices around this one
     for each in sorted(slices, key=lambda s: (s.start_ns, -s.end_ns, s.sort != "op")):
         while open_ and open_[-1] <= each.start_ns:
             open_.pop()

@@ -6,28 +6,31 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.errors import UsageError
+from rollcall.explain import costs
 from rollcall.explain.evidence import View
 from rollcall.explain.load import load
-from rollcall.explain.verdict import explained
-from rollcall.report import facts, logs, matrix, page, traffic
-from rollcall.timeline import model, scene
+from rollcall.explain.verdict import explain_run
+from rollcall.report import facts, logs, page
+from rollcall.runs import read_facts, recorded_attempts
+from rollcall.timeline.encode import encode
+from rollcall.timeline.model import Attempt, timeline
 
 FILE = "report.html"
 
 
 def write(folder: Path, target: Path | None = None) -> Path:
-    """Write the page of a run, into its folder or where it is asked for; returns where it is."""
+    """Write the page of a run, into its folder or to `target`; returns its path."""
     path = target or folder / FILE
-    with _told_where(path):
-        path.parent.stat()  # before seconds of work, not after them
+    with _naming(path):
+        path.parent.stat()  # fail before the work, not after it
     text = page.render(gather(folder))
-    with _told_where(path):
+    with _naming(path):
         path.write_text(text, encoding="utf-8", errors="replace")
     return path
 
 
 @contextlib.contextmanager
-def _told_where(path: Path) -> Iterator[None]:
+def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -35,54 +38,46 @@ def _told_where(path: Path) -> Iterator[None]:
 
 
 def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
-    """All attempts on the timeline; the verdict and all figures are of the last. `zero_ns` is where the time begins."""
-    told = facts.read(folder)
-    numbers = attempts_of(folder)
-    acts = [scene.Act.of(number, View(load(folder, number))) for number in numbers[:-1]]
-    run = load(folder)  # where there are no rings, this says so
-    last = scene.Act.of(run.attempt, View(run))
-    staged = scene.stage([*acts, last], folder, told, zero_ns)
+    """All attempts on the timeline; verdict and figures of the last. `zero_ns`: where the timeline begins."""
+    run_facts = read_facts(folder)
+    earlier = [Attempt.of(View(load(folder, number))) for number in recorded_attempts(folder)[:-1]]
+    view = View(load(folder))  # UsageError if there are no rings
+    drawn = timeline([*earlier, Attempt.of(view)], folder, run_facts, zero_ns)
     lines, left_out = logs.read(folder)
-    packed = scene.to_page(staged, told)
+    encoded = encode(drawn, run_facts)
     return page.Content(
-        name=run.name,
-        judged=_judged(last.view, last.bars, told),
+        name=view.run.name,
+        results=_results(view, run_facts),
         logs=lines,
         logs_left_out=left_out,
-        wall_ns=staged.wall_ns,
-        lanes=max(len(packed["told"]["lanes"]), 1),
-        seconds=staged.seconds,
-        scene=packed,
-        pictures=[(path.stem, path.read_bytes(), _words(path)) for path in sorted(folder.glob("pictures/*.png"))],
+        wall_ns=drawn.wall_ns,
+        lanes=max(len(encoded["meaning"]["lanes"]), 1),
+        seconds=drawn.seconds,
+        timeline=encoded,
+        pictures=[(path.stem, path.read_bytes(), _caption(path)) for path in sorted(folder.glob("pictures/*.png"))],
     )
 
 
-def judge(folder: Path, newest: int | None) -> page.Judged:
-    """The last attempt alone, without its timeline: all of it, or about so many of its newest records."""
+def results_of(folder: Path, newest: int | None) -> page.Results:
+    """The verdict and figures of the last attempt: of all records, or of about `newest`."""
     view = View(load(folder, newest=newest))
-    return _judged(view, model.draw(view), facts.read(folder))
+    return _results(view, read_facts(folder))
 
 
-def _judged(view: View, bars: model.Bars, told: dict[str, Any]) -> page.Judged:
-    explanation = explained(view)
-    begin_ns = int(bars.entered_ns.min()) if len(bars.row) else 0
-    return page.Judged(
+def _results(view: View, run_facts: dict[str, Any]) -> page.Results:
+    explanation = explain_run(view)
+    return page.Results(
         outcome=explanation.outcome,
         findings=explanation.findings,
         problems=view.run.problems,
-        facts=facts.tell(told, explanation),
-        waiting=matrix.count(view, bars, begin_ns),
-        lines=traffic.by_site(view, bars),
-        points=traffic.by_size(view, bars),
+        facts=facts.lines(run_facts, explanation),
+        waits=view.waits,
+        costs=costs.by_line(view),
+        speeds=costs.by_size(view),
     )
 
 
-def _words(picture: Path) -> str:
-    """What stands beside a picture, where whoever drew it has left words."""
-    words = picture.with_suffix(".txt")
-    return words.read_text(encoding="utf-8", errors="replace").strip() if words.is_file() else ""
-
-
-def attempts_of(folder: Path) -> list[int]:
-    names = [path.name.removeprefix("attempt-") for path in (folder / "rings").glob("attempt-*")]
-    return sorted(int(name) for name in names if name.isdecimal())
+def _caption(picture: Path) -> str:
+    """The text beside a picture, if there is a file with it."""
+    text = picture.with_suffix(".txt")
+    return text.read_text(encoding="utf-8", errors="replace").strip() if text.is_file() else ""

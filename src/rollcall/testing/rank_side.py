@@ -20,7 +20,7 @@ from _pytest._code import ExceptionInfo
 from _pytest._io import TerminalWriter
 from _pytest.outcomes import Skipped, XFailed
 
-from rollcall.protocol.exit_codes import list_of
+from rollcall.protocol.rank_ranges import list_of
 from rollcall.worker.traceback_filter import users_part
 
 _config: pytest.Config | None = None

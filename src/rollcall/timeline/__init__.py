@@ -1,6 +1,5 @@
-"""A run as bars on rows of ranks: what the report page and the live page draw.
+"""The timeline of the report and of the live page: one lane per rank, a bar per op.
 
-model   the bars
-scene   what a page shows of them at one zoom
-encode  the same as bytes for the browser
+model   bars, phases and samples of all attempts on one axis
+encode  the same as short texts for the browser
 """

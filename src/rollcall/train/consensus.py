@@ -6,7 +6,7 @@ from typing import NoReturn, TypeVar
 import torch.distributed as dist
 
 from rollcall.errors import RollcallError, UsageError
-from rollcall.protocol.exit_codes import list_of
+from rollcall.protocol.rank_ranges import list_of
 from rollcall.world import World
 
 T = TypeVar("T")

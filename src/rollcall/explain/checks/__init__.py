@@ -1,11 +1,42 @@
-"""What to look for in a run, one file per sort of trouble. Each look takes the view and yields findings.
+"""What to look for in a run, one file per kind of trouble. Each check takes the view and yields findings.
 
-ends         ranks that failed, were killed or stopped, or left early
-collectives  ranks that are in the same call and disagree
-order        the same calls in another order
-absences     calls that somebody does not come to
-messages     sends and receives
-handles      async ops: buffers that change, waits that are missing
-ddp          modules that are wrapped in DDP
-speed        ranks that keep the others waiting
+deaths         ranks that failed, were killed or stopped, or exited early
+collectives    ranks that are in the same call and disagree
+call_order     the same calls in another order
+missing_ranks  calls that a rank does not come to
+p2p            sends and receives
+async_work     async ops: buffers that change, waits that are missing
+ddp            modules that are wrapped in DDP
+stragglers     ranks that keep the others waiting
 """
+
+from collections.abc import Callable, Iterator
+
+from rollcall.explain.checks import async_work, call_order, collectives, ddp, deaths, missing_ranks, p2p, stragglers
+from rollcall.explain.evidence import View
+from rollcall.explain.findings import Finding
+
+CHECKS: tuple[Callable[[View], Iterator[Finding]], ...] = (
+    deaths.deaths,
+    deaths.network_cuts,
+    missing_ranks.incomplete_worlds,
+    deaths.early_exits,
+    collectives.non_member_calls,
+    collectives.concurrent_calls,
+    collectives.mismatches,
+    missing_ranks.missing_ranks,
+    p2p.deadlocks,
+    p2p.unmatched,
+    p2p.mismatches,
+    async_work.overwritten_buffers,
+    async_work.unwaited_work,
+    ddp.uneven_inputs,
+    ddp.unused_parameters,
+    call_order.inversions,
+    stragglers.stragglers,
+)
+
+
+def find(view: View) -> list[Finding]:
+    """All findings, in the order of the checks."""
+    return [finding for check in CHECKS for finding in check(view)]

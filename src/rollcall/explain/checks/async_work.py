@@ -5,12 +5,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollcall.explain.evidence import View
-from rollcall.explain.finding import Finding, of_ops, ranks, where
+from rollcall.explain.findings import Finding, of_ops, where
 from rollcall.explain.table import Ops
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 
 
-def overwritten(view: View) -> Iterator[Finding]:
+def overwritten_buffers(view: View) -> Iterator[Finding]:
     """Async ops whose buffer changed before anybody waited for them."""
     table = view.table
     changed = table.where(
@@ -19,24 +20,24 @@ def overwritten(view: View) -> Iterator[Finding]:
     if changed:
         first = changed.first()
         same = _ranks_at(changed, first.row)
-        message = f"{ranks(same)} changed the buffer of {where(first)} before it was waited for"
+        message = f"{ranks_in_words(same)} changed the buffer of {where(first)} before it was waited for"
         yield of_ops("buffer-overwritten", same, message, [first])
 
 
-def unwaited(view: View) -> Iterator[Finding]:
-    """Of ranks that came to a good end: in others, nobody knows what they still would have done."""
+def unwaited_work(view: View) -> Iterator[Finding]:
+    """Only of ranks that exited with 0: another rank might still have called wait()."""
     table = view.table
     ended = [rank.number for rank in view.run.ranks.values() if rank.exit_code == 0]
-    is_lazy = table.is_async & ~table.has(ring_format.WAITED) & ~table.has_failed & (table.completed_ns == 0)
-    lazy = table.where(is_lazy & ~table.is_event & np.isin(table.rank, ended))
-    if lazy:
-        first = lazy.first()
-        same = _ranks_at(lazy, first.row)
-        message = f"{ranks(same)} never waited for {where(first)}: its result may not have been there when it was used"
+    is_unwaited = table.is_async & ~table.has(ring_format.WAITED) & ~table.has_failed & (table.completed_ns == 0)
+    unwaited = table.where(is_unwaited & ~table.is_event & np.isin(table.rank, ended))
+    if unwaited:
+        first = unwaited.first()
+        same = _ranks_at(unwaited, first.row)
+        message = f"{ranks_in_words(same)} never waited for {where(first)}: its result may have been used too early"
         yield of_ops("unwaited-work", same, message, [first])
 
 
 def _ranks_at(ops: Ops, row: int) -> list[int]:
-    """The ranks that did it on the same line."""
+    """The ranks of those ops that are on the same line as this one."""
     rows = ops.rows[ops.table.site[ops.rows] == ops.table.site[row]]
     return sorted(set(ops.table.rank[rows].tolist()))

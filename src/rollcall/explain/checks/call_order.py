@@ -6,21 +6,22 @@ from typing import Any
 import numpy as np
 
 from rollcall.explain.evidence import View
-from rollcall.explain.finding import Finding, of_call, ranks, where
+from rollcall.explain.findings import Finding, of_call, where
 from rollcall.explain.matching import deviants
 from rollcall.explain.table import Op
+from rollcall.protocol.rank_ranges import ranks_in_words
 
-_AHEAD = 8  # how far two ranks may be out of step
+_AHEAD = 8  # by how many calls two ranks may be out of step
 
 
 def permutation(view: View, number: int) -> Finding | None:
     """From this call on, all ranks make the same ops, only not in the same order."""
     call = view.calls.get(number)
-    plans = {rank: _plan(view, op) for rank, op in call.ops.items()}
-    keys = {rank: tuple(_key(op) for op in plan) for rank, plan in plans.items()}
+    sequences = {rank: _sequence(view, op) for rank, op in call.ops.items()}
+    keys = {rank: tuple(_key(op) for op in sequence) for rank, sequence in sequences.items()}
     for length in range(2, _AHEAD + 1):
         heads = {rank: key[:length] for rank, key in keys.items() if len(key) >= length}
-        # Who died on the way has made the beginning of one of these orders, and so speaks for it.
+        # A rank that died on the way has made only the first calls of one of these orders: it counts for that order.
         for rank, key in keys.items():
             if rank not in heads:
                 like = {head for head in heads.values() if head[: len(key)] == key}
@@ -29,19 +30,20 @@ def permutation(view: View, number: int) -> Finding | None:
                 heads |= {rank: like.pop()} if len(like) == 1 else {}
         if len({tuple(sorted(map(str, head))) for head in heads.values()}) == 1 and len(set(heads.values())) > 1:
             odd = deviants(heads)
-            ops = plans[odd[0]][:length]
+            ops = sequences[odd[0]][:length]
             is_async = all(op.is_async for op in ops)
             kind = "order-inversion" if is_async else "order-swap"
-            others = [op for rank in call.ops if rank not in odd for op in plans[rank][:length]][:length]
+            others = [op for rank in call.ops if rank not in odd for op in sequences[rank][:length]][:length]
             message = (
-                f"{ranks(odd)} made the same {length} calls in another order than the others, from {where(ops[0])} on"
+                f"{ranks_in_words(odd)} made the same {length} calls as the others in another order, from"
+                f" {where(ops[0])} on"
             )
             return of_call(kind, call, odd, message, [*ops, *others])
     return None
 
 
-def _plan(view: View, op: Op) -> list[Op]:
-    """This op of a rank and those that follow it in its group."""
+def _sequence(view: View, op: Op) -> list[Op]:
+    """This op of a rank and the next ones in its group."""
     table = view.table
     _, end = table.spans[op.rank]
     rows = np.arange(op.row, end)
@@ -54,7 +56,7 @@ def _key(op: Op) -> tuple[Any, ...]:
 
 
 def inversions(view: View) -> Iterator[Finding]:
-    """Calls that fit by chance: the same op and shape on all ranks, from lines that change places."""
+    """Calls that match by chance: the same op and shape on all ranks, from lines that are swapped on some."""
     table, calls = view.table, view.calls
     candidates = calls.has_all & calls.differ_in(table.site) & ~calls.differ_in(table.op, table.signature)
     for number in calls.unlike(candidates, table.site):

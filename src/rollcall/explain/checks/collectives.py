@@ -1,4 +1,4 @@
-"""Ranks that are in the same call and disagree on what it is."""
+"""Ranks that are in the same call with different ops or arguments."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -9,11 +9,12 @@ import numpy as np
 from rollcall.explain import source
 from rollcall.explain.checks.call_order import permutation
 from rollcall.explain.evidence import View
-from rollcall.explain.finding import Finding, each, of_call, of_ops, ranks, where
+from rollcall.explain.findings import Finding, each, of_call, of_ops, where
 from rollcall.explain.matching import Call, deviants
 from rollcall.explain.table import Op
+from rollcall.protocol.rank_ranges import ranks_in_words
 
-# What must be alike on all ranks, the most telling first: kind, its name, value.
+# What must be the same on all ranks, the one that explains most first: kind of the finding, name, value.
 _ALIKE: tuple[tuple[str, str, Callable[[Op], Any]], ...] = (
     ("mismatched-splits", "number of objects", lambda op: op.signature.get("objects", 0)),
     ("mismatched-reduce-op", "reduce op", lambda op: op.reduce),
@@ -25,7 +26,7 @@ _ALIKE: tuple[tuple[str, str, Callable[[Op], Any]], ...] = (
 
 
 def mismatches(view: View) -> Iterator[Finding]:
-    """The first call that does not fit: what follows in a group that is out of step is noise."""
+    """The first call that differs: the calls after it are out of step, and differ for that reason alone."""
     table, calls = view.table, view.calls
     columns = (table.op, table.reduce, table.peer, table.signature)
     for number in calls.unlike(calls.differ_in(*columns), *columns, table.site):
@@ -39,15 +40,15 @@ def _mismatch(view: View, call: Call) -> Finding | None:
     names = {rank: op.op for rank, op in call.ops.items()}
     if len(set(names.values())) > 1:
         odd = deviants(names)
-        told = each({rank: f"in {where(op)}" for rank, op in call.ops.items()})
-        message = f"call {call.seq} of group {call.group.name} is not the same on all ranks ({told})"
+        by_rank = each({rank: f"in {where(op)}" for rank, op in call.ops.items()})
+        message = f"call {call.seq} of group {call.group.name} is not the same on all ranks ({by_rank})"
         return of_call(_kind_of_difference(call, odd), call, odd, message, _some(call, odd), seen=names)
     op = next(iter(call.ops.values()))
     for kind, noun, read in _ALIKE:
         values = {rank: read(op) for rank, op in call.ops.items()}
         if len(set(values.values())) > 1 and _must_agree(kind, call):
-            odd = _misfits(call) if op.op == "all_to_all" else _odd_ones(view, call, values, read)
-            if any(_is_swapped(mine, theirs) for mine, theirs in _opposite(call, odd)):
+            odd = _ranks_of_bad_transfers(call) if op.op == "all_to_all" else _odd_ones(view, call, values, read)
+            if any(_is_swapped(mine, theirs) for mine, theirs in _pairs_of_ops(call, odd)):
                 kind = "order-swap"
             what = {"new_group": "members", "ddp": "parameters"}.get(op.op, noun)
             message = f"in {where(op)} the ranks differ in their {what} ({each(values)})"
@@ -57,12 +58,12 @@ def _mismatch(view: View, call: Call) -> Finding | None:
 
 
 def _some(call: Call, odd: list[int]) -> list[Op]:
-    """The odd ones first, then the others."""
+    """The ops of the odd ranks first, then those of the others."""
     return [call.ops[rank] for rank in odd] + [op for rank, op in call.ops.items() if rank not in odd]
 
 
 def _odd_ones(view: View, call: Call, values: dict[int, Any], read: Callable[[Op], Any]) -> list[int]:
-    """Who differs from the majority; where there is none, who differs from what all did on this line before."""
+    """The ranks that differ from the majority; if there is none, those that differ from earlier calls on this line."""
     odd = deviants(values)
     if len(odd) < len(values) or len(call.group.ranks) < 3:
         return odd
@@ -72,33 +73,33 @@ def _odd_ones(view: View, call: Call, values: dict[int, Any], read: Callable[[Op
     usual = Counter(read(table.get(row)) for row in before).most_common(1)
     if not usual:
         return odd
-    strange = [rank for rank, value in values.items() if value != usual[0][0]]
-    return strange if 0 < len(strange) < len(values) else odd
+    unusual = [rank for rank, value in values.items() if value != usual[0][0]]
+    return unusual if 0 < len(unusual) < len(values) else odd
 
 
 _PRECEDENTS = 64
 
 
 def _must_agree(kind: str, call: Call) -> bool:
-    """all_to_all may have other sizes on each rank, as long as the halves fit; gather and scatter only where alike."""
+    """all_to_all may have different sizes on each rank, if each rank expects what the other sends."""
     op = next(iter(call.ops.values())).op
     if op == "all_to_all" and kind in ("mismatched-shape", "mismatched-splits"):
-        return bool(_bad_ways(call))
+        return bool(_bad_transfers(call))
     return True
 
 
-def _misfits(call: Call) -> list[int]:
-    """The rank that most of what does not fit comes from or goes to; all that are involved where none stands out."""
-    ways = _bad_ways(call)
-    counts = Counter(rank for way in ways for rank in set(way))
+def _ranks_of_bad_transfers(call: Call) -> list[int]:
+    """The rank that takes part in most of the transfers that do not match; all of them if none stands out."""
+    transfers = _bad_transfers(call)
+    counts = Counter(rank for transfer in transfers for rank in set(transfer))
     (first, most), *rest = counts.most_common() or [(-1, 0)]
     if len(call.group.ranks) > 2 and rest and most > rest[0][1]:
         return [first]
     return sorted(counts)
 
 
-def _bad_ways(call: Call) -> list[tuple[int, int]]:
-    """From whom to whom something else is sent than is expected."""
+def _bad_transfers(call: Call) -> list[tuple[int, int]]:
+    """Sender and receiver of what has another size than the receiver expects."""
     members = list(call.group.ranks)
     sent: dict[tuple[int, int], Any] = {}
     expected: dict[tuple[int, int], Any] = {}
@@ -112,24 +113,24 @@ def _bad_ways(call: Call) -> list[tuple[int, int]]:
             taken = splits[1] or [splits[3][0] // len(members)] * len(members)
         sent.update({(rank, other): size for other, size in zip(members, given, strict=False)})
         expected.update({(other, rank): size for other, size in zip(members, taken, strict=False)})
-    return [way for way in sent if way in expected and sent[way] != expected[way]]
+    return [transfer for transfer in sent if transfer in expected and sent[transfer] != expected[transfer]]
 
 
 def _kind_of_difference(call: Call, odd: list[int]) -> str:
-    """Ranks are in different ops: how the odd ones went astray, going by where their ways part in the source."""
-    for mine, theirs in _opposite(call, odd):
+    """Ranks are in different ops: the kind depends on where in the source the odd ranks went another way."""
+    for mine, theirs in _pairs_of_ops(call, odd):
         if mine.op == theirs.op:
             continue
-        if _is_swapped(mine, theirs) or _is_turn(mine, theirs):
+        if _is_swapped(mine, theirs) or _is_turn_of_loop(mine, theirs):
             return "order-swap"
-        parting = source.parting(mine.site, theirs.site) if mine.site and theirs.site else None
-        if parting and source.relation(parting) in ("after", "before"):
+        divergence = source.divergence_of(mine.site, theirs.site) if mine.site and theirs.site else None
+        if divergence and source.relation(divergence) in ("after", "before"):
             return "missing-rank"
     return "mismatched-op"
 
 
-def _opposite(call: Call, odd: list[int]) -> Iterator[tuple[Op, Op]]:
-    """The ops of odd ranks with those of the others; of all with all, where all are odd."""
+def _pairs_of_ops(call: Call, odd: list[int]) -> Iterator[tuple[Op, Op]]:
+    """Pairs of an odd rank's op and another rank's; of all ranks, if all are odd."""
     others = [rank for rank in call.ops if rank not in odd] or odd
     return ((call.ops[rank], call.ops[other]) for rank in odd[:_FEW] for other in others[:_FEW] if rank != other)
 
@@ -138,39 +139,39 @@ _FEW = 8
 
 
 def _is_swapped(mine: Op, theirs: Op) -> bool:
-    """Whether each of two ranks would come to the other's call later: the order differs, not the calls."""
+    """Whether each of two ranks would make the other's call later: the order differs, not the calls."""
     if mine.site is None or theirs.site is None:
         return False
-    parting = source.parting(mine.site, theirs.site)
-    if parting is None:
+    divergence = source.divergence_of(mine.site, theirs.site)
+    if divergence is None:
         return False
-    back_and_forth = source.calls_later(parting.file, parting.mine, parting.theirs) and source.calls_later(
-        parting.file, parting.theirs, parting.mine
+    both_come_later = source.calls_later(divergence.file, divergence.mine, divergence.theirs) and source.calls_later(
+        divergence.file, divergence.theirs, divergence.mine
     )
-    return source.relation(parting) == "exclusive" and (back_and_forth or source.is_choice_of_loop(parting))
+    return source.relation(divergence) == "exclusive" and (both_come_later or source.is_choice_of_loop(divergence))
 
 
-def _is_turn(mine: Op, theirs: Op) -> bool:
-    """Whether both came through the same line, and a loop decides whose turn it is there."""
+def _is_turn_of_loop(mine: Op, theirs: Op) -> bool:
+    """Whether both ranks are on the same line of a loop, and the loop decides which call comes first."""
     if mine.site is None or theirs.site is None:
         return False
-    parting = source.parting(mine.site, theirs.site)
-    is_same = parting is not None and source.relation(parting) == "same"
+    divergence = source.divergence_of(mine.site, theirs.site)
+    is_same = divergence is not None and source.relation(divergence) == "same"
     return is_same and source.is_turn_of_loop(mine.site, theirs.site)
 
 
-def strangers(view: View) -> Iterator[Finding]:
-    """Ops on a group by ranks that are not in it: torch passes over them."""
-    found = view.table.where(view.table.is_strange & ~view.table.is_event)
+def non_member_calls(view: View) -> Iterator[Finding]:
+    """Ops on a group by ranks that are not in it: torch ignores them."""
+    found = view.table.where(view.table.is_non_member & ~view.table.is_event)
     if found:
         first = found.first()
         same = sorted({op.rank for op in found if op.site == first.site})
-        message = f"{ranks(same)} called {where(first)} on a group without being in it"
+        message = f"{ranks_in_words(same)} called {where(first)} without being in its group"
         yield of_ops("non-member-call", same, message, [first])
 
 
-def threads(view: View) -> Iterator[Finding]:
-    """One group used by several threads, in another order on another rank."""
+def concurrent_calls(view: View) -> Iterator[Finding]:
+    """One group used by several threads, in a different order on different ranks."""
     table, calls = view.table, view.calls
     candidates = calls.differ_in(table.site) & calls.any(table.thread > 0)
     for number in calls.unlike(candidates, table.site, table.thread):

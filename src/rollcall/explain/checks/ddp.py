@@ -1,4 +1,4 @@
-"""Modules that are wrapped in DDP: ranks that have other batches than the rest, or that leave parameters out."""
+"""Modules that are wrapped in DDP: ranks with more or fewer batches than the others, or with unused parameters."""
 
 import itertools
 import math
@@ -6,23 +6,24 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rollcall.explain.checks.deaths import is_echo
+from rollcall.explain.checks.deaths import is_consequence
 from rollcall.explain.evidence import View
-from rollcall.explain.finding import Finding, each, of_ops, ranks
+from rollcall.explain.findings import Finding, each, of_ops
 from rollcall.explain.matching import deviants
 from rollcall.explain.table import Op
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 
 
 def uneven_inputs(view: View) -> Iterator[Finding]:
-    """Ranks that went through their DDP module more or less often than the others, where that ended badly."""
+    """Ranks that called their DDP module more or less often than the others, in a run that did not end well."""
     counts = _forwards(view)
     failed = [rank for rank in view.run.ranks.values() if rank.error or rank.exit_code is None or rank.exit_code]
     if not failed or len(set(counts.values())) < 2 or not all(counts.values()):
         return
     odd = deviants(counts)
     if any(_ended_by_itself(view, rank) for rank in odd):
-        return  # that explains why it had fewer
+        return  # its end explains why it made fewer calls
     last = [_last_forward(view, rank) for rank in odd]
     stuck = [view.blocked[rank] for rank in odd if rank in view.blocked]
     message = f"the ranks had different numbers of batches for their DDP module ({each(counts)})"
@@ -32,29 +33,29 @@ def uneven_inputs(view: View) -> Iterator[Finding]:
 def _ended_by_itself(view: View, rank: int) -> bool:
     found = view.run.ranks[rank]
     was_killed = found.exit_code is not None and found.exit_code < 0
-    return was_killed or (bool(found.error) and not is_echo(view, found))
+    return was_killed or (bool(found.error) and not is_consequence(view, found))
 
 
 def unused_parameters(view: View) -> Iterator[Finding]:
-    """Backwards that came to their end with fewer gradients averaged than the module has parameters for."""
+    """Backwards that ended before the gradients of all parameters were averaged."""
     short = {rank: phase for rank in view.run.ranks if (phase := _short_backward(view, rank)) is not None}
     if short:
         first = min(short.values(), key=lambda op: op.entered_ns)
         message = (
-            f"on {ranks(short)} a backward at {first.site} ended while parameters of the DDP module had no gradient"
-            f" yet: they were not used in the forward, so that their buckets were never averaged"
+            f"on {ranks_in_words(short)} the backward at {first.site} ended before all parameters of the DDP module had"
+            f" a gradient: the forward did not use them, so their buckets were never averaged"
         )
         yield of_ops("ddp-unused-parameter", short, message, list(short.values()))
 
 
 def _short_backward(view: View, rank: int) -> Op | None:
-    """Of the last two forwards, the one whose backward was over before all gradients were averaged."""
+    """The phase of the last or second last backward, if it ended before all gradients were averaged."""
     table = view.table
     start, end = table.spans[rank]
     rows = np.arange(start, end)
     forwards = rows[table.op[rows] == ring_format.OP["ddp_forward"]]
     for forward, following in itertools.pairwise([*forwards[-2:], end]):
-        expected = table.get(forward).size_bytes  # elements, of a forward
+        expected = table.get(forward).size_bytes  # a forward counts elements there
         inside = [table.get(row) for row in range(forward + 1, min(following + 1, end))]
         backward = next((op for op in inside if op.op == "phase" and op.phase == "backward"), None)
         if not expected or backward is None or not backward.completed_ns:

@@ -1,4 +1,4 @@
-"""Ranks that failed, were killed or stopped, or left early."""
+"""Ranks that failed, were killed or stopped, or exited early."""
 
 import signal
 from collections.abc import Iterator
@@ -6,17 +6,18 @@ from dataclasses import replace
 
 from rollcall.explain import source
 from rollcall.explain.evidence import View
-from rollcall.explain.finding import Finding, of_call, ranks, wait_in
+from rollcall.explain.findings import Finding, of_call, wait_in
 from rollcall.explain.load import Rank
 from rollcall.explain.matching import Call
 from rollcall.explain.table import Op, Site
+from rollcall.protocol.rank_ranges import ranks_in_words
 
 
 def deaths(view: View) -> Iterator[Finding]:
     for rank in view.run.ranks.values():
         if rank.cause or _was_stopped(view, rank):
             yield _stopped(view, rank)
-        elif rank.error and not is_echo(view, rank):
+        elif rank.error and not is_consequence(view, rank):
             sites = rank.error_site.chain[:3] if rank.error_site else ()
             message = f"rank {rank.number} failed at {rank.error_site}: {rank.error}"
             yield Finding("rank-failed", (rank.number,), message, sites=sites, since_ns=rank.ended_ns)
@@ -25,13 +26,12 @@ def deaths(view: View) -> Iterator[Finding]:
 
 
 def _killed(view: View, rank: Rank) -> Finding:
-    """By whom, or at least where it was then."""
+    """With who sent the signal, or at least where the rank was then."""
     name = _name(-rank.exit_code) if rank.exit_code else ""
     sent = _sender(view, rank, -(rank.exit_code or 0))
     if sent is not None:
         place: Site | None = sent.site
-        by = "itself" if sent.rank == rank.number else f"rank {sent.rank}"
-        message = f"rank {rank.number} was killed by {name}, which {by} sent at {place}"
+        message = f"rank {rank.number} was killed by {name}; {_who_sent(sent, rank)} sent the signal at {place}"
     else:
         place = rank.stack[0] if rank.stack else view.seen_last(rank.number)
         message = f"rank {rank.number} was killed by {name}; it was last seen at {place or 'its start'}"
@@ -43,18 +43,17 @@ def _killed(view: View, rank: Rank) -> Finding:
 
 def _stopped(view: View, rank: Rank) -> Finding:
     sent = _sender(view, rank, signal.SIGSTOP)
-    told = rank.cause or "was stopped (SIGSTOP)"
+    message = rank.cause or "was stopped (SIGSTOP)"
     place = view.seen_last(rank.number)
     sites = (place, *place.callers[:2]) if place else ()
     if sent is not None and sent.site is not None:
-        by = "itself" if sent.rank == rank.number else f"rank {sent.rank}"
-        told += f"; {by} sent the signal at {sent.site}"
+        message += f"; {_who_sent(sent, rank)} sent the signal at {sent.site}"
         sites = (sent.site, *sites) if sent.site not in sites else sites
-    return Finding("stopped-rank", (rank.number,), f"rank {rank.number} {told}", sites=sites)
+    return Finding("stopped-rank", (rank.number,), f"rank {rank.number} {message}", sites=sites)
 
 
 def _was_stopped(view: View, rank: Rank) -> bool:
-    """It got a signal to stop, and none to go on, and did nothing since."""
+    """It got SIGSTOP and no SIGCONT, and did nothing since."""
     if rank.has_ended and rank.exit_code is not None:
         return False
     sent = _sender(view, rank, signal.SIGSTOP)
@@ -67,12 +66,16 @@ _SOON_NS = 50_000_000
 
 
 def _sender(view: View, rank: Rank, number: int) -> Op | None:
-    """Who among the ranks sent it this signal."""
+    """The op in which a rank sent it this signal."""
     for op in reversed(view.signals):
         # Process ids are a host's own.
         if (op.tag, op.peer) == (number, rank.pid) and view.run.ranks[op.rank].host == rank.host:
             return op
     return None
+
+
+def _who_sent(sent: Op, rank: Rank) -> str:
+    return "it" if sent.rank == rank.number else f"rank {sent.rank}"
 
 
 def _name(number: int) -> str:
@@ -82,8 +85,8 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-def is_echo(view: View, rank: Rank) -> bool:
-    """Whether its error came out of an op that somebody else did not come to, or died in."""
+def is_consequence(view: View, rank: Rank) -> bool:
+    """Whether its error is the consequence of another rank's: its op failed because that rank did not come, or died."""
     last = next((op for op in reversed(rank.ops[-_RECENT:]) if op.is_failed), None)
     if last is None:
         return False
@@ -100,7 +103,7 @@ _RECENT = 64
 
 
 def _others_are_stuck(view: View, op: Op) -> bool:
-    """Whether the call came to nothing for the others, too: then it is the call that failed, not this rank."""
+    """Whether the call failed or hangs on other ranks, too: then the call failed, not this rank."""
     call = view.calls.of(op)
     return call is not None and any(
         other.is_blocked or other.is_failed for rank, other in call.ops.items() if rank != op.rank
@@ -114,26 +117,26 @@ def _died_before(other: Rank, rank: Rank) -> bool:
     return bool(other.ended_ns) and other.ended_ns < rank.ended_ns and not died_in_op
 
 
-def cuts(view: View) -> Iterator[Finding]:
-    """Hosts that nothing reached any more."""
+def network_cuts(view: View) -> Iterator[Finding]:
+    """Hosts to which the network was cut."""
     cut = [lost for lost in view.run.lost if lost.is_cut]
     if cut:
         gone = [rank for lost in cut for rank in lost.ranks]
         last = _last_ops(view)
         waiting = [op for rank, op in last.items() if rank not in gone] or list(last.values())
-        told = "; ".join(f"host {lost.host} with {ranks(lost.ranks)} {lost.why}" for lost in cut)
+        message = "; ".join(f"host {lost.host} with {ranks_in_words(lost.ranks)} {lost.why}" for lost in cut)
         sites = tuple(dict.fromkeys(op.site for op in waiting if op.site is not None))[:3]
         evidence = {"hosts": [lost.host for lost in cut]}
-        yield Finding("network-cut", tuple(gone), f"the network is cut: {told}", sites=sites, evidence=evidence)
+        yield Finding("network-cut", tuple(gone), f"the network is cut: {message}", sites=sites, evidence=evidence)
 
 
 def _last_ops(view: View) -> dict[int, Op]:
-    """By rank: the op that it sits in, or that it was in last."""
+    """By rank: the op that it is blocked in, or its last one."""
     return {rank.number: rank.last for rank in view.run.ranks.values() if rank.last is not None} | view.blocked
 
 
 def early_exits(view: View) -> Iterator[Finding]:
-    """A rank that is done, while others are in calls that need it."""
+    """Ranks that exited while others are in calls that need them."""
     stuck = view.calls.any(view.table.is_blocked | view.table.has_failed)
     for call in view.calls.where(~view.calls.has_all & stuck):
         gone = [rank for rank in call.missing if rank in view.run.ranks and view.run.ranks[rank].exit_code == 0]
@@ -144,12 +147,12 @@ def early_exits(view: View) -> Iterator[Finding]:
 
 
 def _explain_exit(view: View, call: Call, gone: list[int], waiting: list[Op]) -> Finding:
-    """Who left in the middle, or who came to its end without this one call."""
+    """Either it left in the middle of the program, or only this call is missing from it."""
     found = [view.run.ranks[rank] for rank in gone]
     exits = tuple(rank.exit_site for rank in found if rank.exit_site is not None)
     made_it = (view.table.rank == gone[0]) & (view.table.site == view.table.site[waiting[0].row])
     kind = "rank-exited-early" if exits or made_it.any() else "missing-rank"
-    message = f"{ranks(gone)} ended while {wait_in(waiting)}"
+    message = f"{ranks_in_words(gone)} exited while {wait_in(waiting)}"
     finding = of_call(kind, call, gone, message, waiting)
     ways_out = source.ways_out(found[0].last.site, waiting[0].site) if found[0].last else ()
     return replace(finding, sites=(*exits, *finding.sites, *ways_out))

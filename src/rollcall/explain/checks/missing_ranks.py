@@ -1,32 +1,35 @@
-"""Calls that somebody does not come to."""
+"""Calls that a rank does not come to."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 from rollcall.explain.evidence import View
-from rollcall.explain.finding import Finding, of_call, ranks, sites, wait_in, where
+from rollcall.explain.findings import Finding, of_call, sites, wait_in, where
 from rollcall.explain.matching import Call
 from rollcall.explain.table import Op, Site
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record.sites import waits_for_data
 
 
-def worlds(view: View) -> Iterator[Finding]:
-    """init_process_group that did not come to its end."""
+def incomplete_worlds(view: View) -> Iterator[Finding]:
+    """init_process_group that failed or hangs."""
     table, calls = view.table, view.calls
     stuck_in_init = table.is_one_of("init") & (table.is_blocked | table.has_failed)
     for call in calls.where(calls.any(stuck_in_init)):
         stuck = [op for op in call.ops.values() if op.op == "init" and (op.is_blocked or op.is_failed)]
         absent = [rank for rank in view.run.ranks if rank not in call.ops]
-        never = f"; {ranks(absent)} never called it" if absent else ", which waits for more ranks than there are"
-        message = f"{ranks(op.rank for op in stuck)} did not get through {where(stuck[0])}{never}"
+        never = (
+            f"; {ranks_in_words(absent)} never called it" if absent else ", which waits for more ranks than there are"
+        )
+        message = f"{ranks_in_words(op.rank for op in stuck)} did not get through {where(stuck[0])}{never}"
         exits = tuple(site for rank in absent if (site := view.run.ranks[rank].exit_site) is not None)
         finding = of_call("world-incomplete", call, absent or [op.rank for op in stuck], message, stuck)
         yield replace(finding, sites=(*exits, *finding.sites))
         return
 
 
-def missing(view: View) -> Iterator[Finding]:
-    """Collectives that some ranks wait in, and others never come to."""
+def missing_ranks(view: View) -> Iterator[Finding]:
+    """Collectives in which some ranks wait, and to which others never come."""
     calls = view.calls
     for call in calls.where(~calls.has_all & calls.any(view.table.is_blocked)):
         absent = [rank for rank in call.missing if rank in view.run.ranks]
@@ -37,21 +40,23 @@ def missing(view: View) -> Iterator[Finding]:
 
 def _explain(view: View, call: Call, absent: list[int]) -> Finding:
     waiting = [call.ops[rank] for rank in call.blocked]
-    told = wait_in(waiting)
-    elsewhere = [view.blocked[rank] for rank in absent if rank in view.blocked]
-    if elsewhere:
-        return _elsewhere(view, call, absent, waiting, elsewhere, told)
+    message = wait_in(waiting)
+    in_other_ops = [view.blocked[rank] for rank in absent if rank in view.blocked]
+    if in_other_ops:
+        return _explain_other_ops(view, call, absent, waiting, in_other_ops, message)
     if stalled := _stalled(view, absent):
         kind, place = stalled
-        told += f"; {ranks(absent)} {_are(absent)} busy at {place}"
-        return replace(of_call(kind, call, absent, told, waiting), sites=(place, *sites(waiting)))
+        message += f"; {ranks_in_words(absent)} {_are(absent)} busy at {place}"
+        return replace(of_call(kind, call, absent, message, waiting), sites=(place, *sites(waiting)))
     kind = {"new_group": "group-incomplete", "init": "world-incomplete"}.get(waiting[0].op, "missing-rank")
-    return of_call(kind, call, absent, f"{told}; {ranks(absent)} did not come", waiting)
+    return of_call(kind, call, absent, f"{message}; {ranks_in_words(absent)} never made this call", waiting)
 
 
-def _elsewhere(view: View, call: Call, absent: list[int], waiting: list[Op], elsewhere: list[Op], told: str) -> Finding:
-    """Those who are missing sit in another op."""
-    first = elsewhere[0]
+def _explain_other_ops(
+    view: View, call: Call, absent: list[int], waiting: list[Op], in_other_ops: list[Op], message: str
+) -> Finding:
+    """The missing ranks are blocked in another op."""
+    first = in_other_ops[0]
     kind, looked_at = "missing-rank", absent
     circle = _circle(view, first.rank)
     if waiting[0].op == "new_group":
@@ -63,9 +68,9 @@ def _elsewhere(view: View, call: Call, absent: list[int], waiting: list[Op], els
     elif first.group != call.group and circle:
         kind = "cross-group-deadlock"
         looked_at = _fewer(absent, call) if set(first.group.ranks) == set(call.group.ranks) else circle
-        elsewhere = [view.blocked[rank] for rank in circle]
-    told += f", while {ranks(absent)} {_are(absent)} in {where(first)}"
-    return of_call(kind, call, looked_at, told, [*waiting, *elsewhere])
+        in_other_ops = [view.blocked[rank] for rank in circle]
+    message += f", while {ranks_in_words(absent)} {_are(absent)} in {where(first)}"
+    return of_call(kind, call, looked_at, message, [*waiting, *in_other_ops])
 
 
 def _are(absent: list[int]) -> str:
@@ -73,7 +78,7 @@ def _are(absent: list[int]) -> str:
 
 
 def _stalled(view: View, absent: list[int]) -> tuple[str, Site] | None:
-    """What ranks do that are in no op and have not ended: where they were when they were asked."""
+    """What a missing rank does that is in no op and has not ended: the line of its stack."""
     for rank in absent:
         found = view.run.ranks[rank]
         if found.own_stack and not found.has_ended:
@@ -83,7 +88,7 @@ def _stalled(view: View, absent: list[int]) -> tuple[str, Site] | None:
 
 
 def _fewer(absent: list[int], call: Call) -> list[int]:
-    """The fewer are to be looked at; both sides where they are equally many."""
+    """The smaller side is to be looked at; both sides if they are equal."""
     present = list(call.ops)
     if len(absent) == len(present):
         return sorted({*absent, *present})
@@ -91,7 +96,7 @@ def _fewer(absent: list[int], call: Call) -> list[int]:
 
 
 def _circle(view: View, start: int) -> list[int]:
-    """The ranks of a circle of waiting that goes through this one."""
+    """The ranks that wait for each other in a circle through this one."""
     paths, seen = [[start]], {start}
     while paths:
         path = paths.pop()

@@ -1,4 +1,4 @@
-"""Sends and receives that wait in a circle, miss each other, or do not fit."""
+"""Sends and receives that wait in a circle, have no partner, or differ from their partner."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rollcall.explain.evidence import View
-from rollcall.explain.finding import Finding, of_ops, where
+from rollcall.explain.findings import Finding, of_ops, where
 from rollcall.explain.table import Op
 
 
@@ -32,14 +32,14 @@ def deadlocks(view: View) -> Iterator[Finding]:
 def _circle(view: View, cycle: list[int]) -> Finding | None:
     ops = [view.blocked[rank] for rank in cycle]
     if len({op.op for op in ops}) > 1 and len(cycle) == 2:
-        return None  # a send and a receive that only miss each other, by their tags or partners
-    told = ", ".join(f"rank {op.rank} in {where(op)} for rank {op.peer}" for op in ops)
-    return of_ops("p2p-deadlock", cycle, f"a circle of ranks that wait for each other: {told}", ops, cycle=cycle)
+        return None  # a send and a receive that do not match: another finding says why
+    details = ", ".join(f"rank {op.rank} in {where(op)} for rank {op.peer}" for op in ops)
+    return of_ops("p2p-deadlock", cycle, f"these ranks wait for each other in a circle: {details}", ops, cycle=cycle)
 
 
-def lonely(view: View) -> Iterator[Finding]:
-    """Sends nobody receives, receives nobody sends to, and why."""
-    recvs, sends = list(view.pairs.alone("recv")[:_MANY]), list(view.pairs.alone("send")[:_MANY])
+def unmatched(view: View) -> Iterator[Finding]:
+    """Sends that nobody receives, receives that nobody sends to, and why."""
+    recvs, sends = list(view.pairs.unmatched("recv")[:_MANY]), list(view.pairs.unmatched("send")[:_MANY])
     stuck = sorted((op for op in recvs if op.is_blocked or op.is_failed), key=lambda op: op.entered_ns)
     for explain in (_by_tag, _by_sender, _by_receiver):
         for recv in stuck:
@@ -51,15 +51,15 @@ def lonely(view: View) -> Iterator[Finding]:
         message = f"rank {recv.rank} waits in {where(recv)} for rank {recv.peer}, which never sends to it"
         yield of_ops("unmatched-recv", [recv.rank], message, [recv])
     elif sends:
-        # Rather one whose partner never receives from it than one whose partner got stuck.
-        met, _ = view.pairs.met()
+        # First the sends whose receiver never receives from this rank: another receiver may only be stuck.
+        met, _ = view.pairs.matched()
         known = set(zip(view.table.rank[met].tolist(), view.table.peer[met].tolist(), strict=True))
         send = min(sends, key=lambda op: ((op.rank, op.peer) in known, op.entered_ns))
         message = f"rank {send.rank}'s {where(send)} to rank {send.peer} was never received"
         yield of_ops("unmatched-send", [send.rank], message, [send])
 
 
-_MANY = 500  # of more that are alone, these tell as much
+_MANY = 500  # more ops without partner say nothing new
 
 
 def _by_tag(view: View, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:
@@ -76,7 +76,7 @@ def _by_tag(view: View, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding |
 
 
 def _by_receiver(view: View, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:
-    """Somebody else sent to it, and the one it waits for does not: it waits for the wrong one."""
+    """It waits for a rank that sends nothing to it, while another rank does: it waits for the wrong one."""
     if any((send.rank, send.peer) == (recv.peer, recv.rank) for send in sends):
         return None
     for send in sends:
@@ -90,7 +90,7 @@ def _by_receiver(view: View, recv: Op, sends: list[Op], recvs: list[Op]) -> Find
 
 
 def _by_sender(view: View, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:
-    """The one it waits for sent to somebody else, who does not wait for that."""
+    """The rank it waits for sent to another rank, which does not receive that."""
     for send in sends:
         if send.rank == recv.peer and not any((r.rank, r.peer) == (send.peer, send.rank) for r in recvs):
             message = (
@@ -102,7 +102,7 @@ def _by_sender(view: View, recv: Op, sends: list[Op], recvs: list[Op]) -> Findin
 
 
 def _odd_side(view: View, send: Op, recv: Op, read: Callable[[Op], Any]) -> list[Op]:
-    """Of two that do not fit, the one that does as nobody else; both, where that cannot be told."""
+    """Of two ops that do not match, the one that differs from most others; both if that cannot be decided."""
     others = [view.table.get(row) for row in view.pairs.rows[:_MANY] if row not in (send.row, recv.row)]
     like_send = sum(read(op) == read(send) for op in others)
     like_recv = sum(read(op) == read(recv) for op in others)
@@ -111,11 +111,11 @@ def _odd_side(view: View, send: Op, recv: Op, read: Callable[[Op], Any]) -> list
     return [recv] if like_send > like_recv else [send]
 
 
-def misfits(view: View) -> Iterator[Finding]:
-    """Sends and receives that met, with other sizes or types."""
+def mismatches(view: View) -> Iterator[Finding]:
+    """Sends and receives that match, with different sizes or types."""
     table = view.table
     dtypes = np.array([hash(str(each.get("dtypes"))) for each in table.names.signatures])
-    sends, recvs = view.pairs.met()
+    sends, recvs = view.pairs.matched()
     differ = (table.size_bytes[sends] != table.size_bytes[recvs]) | (
         dtypes[table.signature[sends]] != dtypes[table.signature[recvs]]
     )
@@ -124,11 +124,11 @@ def misfits(view: View) -> Iterator[Finding]:
         kind, field = "p2p-size", "shapes"
         if send.signature.get("dtypes") != recv.signature.get("dtypes"):
             kind, field = "p2p-dtype", "dtypes"
-        told = f"{_tell(send)} was sent, {_tell(recv)} received"
-        message = f"rank {send.rank}'s {where(send)} and rank {recv.rank}'s {where(recv)} do not fit: {told}"
+        details = f"{_tensor(send)} was sent, {_tensor(recv)} received"
+        message = f"rank {send.rank}'s {where(send)} and rank {recv.rank}'s {where(recv)} do not match: {details}"
         odd = _odd_side(view, send, recv, lambda op: op.signature.get(field))
         yield of_ops(kind, {op.rank for op in odd}, message, [send, recv])
 
 
-def _tell(op: Op) -> str:
+def _tensor(op: Op) -> str:
     return f"{op.signature.get('shapes')} {op.signature.get('dtypes')}"

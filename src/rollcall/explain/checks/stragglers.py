@@ -3,68 +3,80 @@
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollcall.explain.evidence import View
-from rollcall.explain.finding import Finding, of_ops
+from rollcall.explain.findings import Finding, of_ops
 from rollcall.explain.table import Op
-from rollcall.explain.waits import caused_in_calls_ns, is_waited_in, last_rows
 from rollcall.record import ring_format
 
-_ENOUGH_CALLS, _MOST_OF_IT, _NOTABLE, _NOTABLE_S = 5, 0.7, 0.2, 0.3
+_ENOUGH_CALLS = 5
+_MOST_OF_IT = 0.7  # of all delays
+_NOTABLE, _NOTABLE_S = 0.2, 0.3  # share of the run; seconds
 
 
-def latecomers(view: View) -> Iterator[Finding]:
-    """One rank that costs the others a good part of the run: as a rule, or because its data did not come."""
-    found = view.waits
-    # Who is late because it waited itself passes the blame on.
-    own_s = {rank: max(0.0, caused_s - found.suffered_s[rank]) for rank, caused_s in found.caused_s.items()}
-    total_s = sum(own_s.values())
-    if not total_s or not found.run_s:
+def stragglers(view: View) -> Iterator[Finding]:
+    """One rank that costs the others a good part of the run: again and again, or because it waited for its data."""
+    waits = view.waits
+    own_s = _own_delays_s(view)
+    rank = int(np.argmax(own_s))
+    share = waits.share(waits.saved_s[rank])
+    if own_s[rank] < _MOST_OF_IT * own_s.sum() or share < _NOTABLE or own_s[rank] < _NOTABLE_S:
         return
-    rank = max(own_s, key=lambda each: own_s[each])
-    share = found.saved(rank)
-    if own_s[rank] < _MOST_OF_IT * total_s or share < _NOTABLE or own_s[rank] < _NOTABLE_S:
-        return
-    told = f"the others waited for rank {rank} {share:.0%} of the time (it was the last in {found.last[rank]} of"
-    told += f" {found.calls} calls): without its delay the run would be that much shorter"
-    fetching = _samples(view, rank, ring_format.INPUT)
-    if sum(map(_seconds, fetching)) > share * found.run_s / 2:
-        message = f"{told}; meanwhile it waited for its data at {fetching[0].site}"
-        yield of_ops("input-stall", [rank], message, [fetching[0], *_late(view, rank)], waits=found.caused_s)
+    message = (
+        f"rank {rank} arrived last in {waits.last_in[rank]} of {waits.calls} calls: without its delays the run would be"
+        f" {share:.0%} shorter"
+    )
+    caused_s = {number: float(waits.caused_s[number]) for number in view.run.ranks}
+    fetching, fetching_s = _samples(view, rank, ring_format.INPUT)
+    if fetching_s > share * waits.run_s / 2:
+        message += f"; meanwhile it waited for its data at {fetching[0].site}"
+        yield of_ops("input-stall", [rank], message, [fetching[0], *_late(view, rank)], waits=caused_s)
     elif _is_a_habit(view, rank):
-        seen = _samples(view, rank)[:2]
+        samples, _ = _samples(view, rank)
+        seen = samples[:2]
         if seen:
-            told += f"; meanwhile it was seen at {seen[0].site}"
-        yield of_ops("straggler", [rank], told, [*seen, *_late(view, rank)], waits=found.caused_s)
+            message += f"; meanwhile it was seen at {seen[0].site}"
+        yield of_ops("straggler", [rank], message, [*seen, *_late(view, rank)], waits=caused_s)
+
+
+def _own_delays_s(view: View) -> NDArray[np.float64]:
+    """By rank: what it made others wait, less what it waited itself: a rank that is late because it waited passes the
+    blame on. A rank that never arrived is another finding."""
+    waits, size = view.waits, len(view.waits.last_in)
+    seconds = np.where(waits.is_over, waits.seconds, 0)
+    return np.clip(np.bincount(waits.for_rank, seconds, size) - np.bincount(waits.rank, seconds, size), 0, None)
 
 
 def _is_a_habit(view: View, rank: int) -> bool:
-    """Again and again, not once: the wait is spread over many calls."""
-    waited = caused_in_calls_ns(view.calls, view.pairs, rank).astype(np.float64)
-    return bool(waited.sum() ** 2 > _ENOUGH_CALLS * (waited**2).sum())
+    """Again and again, not once: the delay is spread over many calls."""
+    waits = view.waits
+    mine = np.flatnonzero(waits.is_over & (waits.for_rank == rank))
+    _, call = np.unique(waits.last[mine], return_inverse=True)
+    by_call_s = np.bincount(call, waits.seconds[mine])
+    return bool(by_call_s.sum() ** 2 > _ENOUGH_CALLS * (by_call_s**2).sum())
 
 
-def _samples(view: View, rank: int, flag: int = 0) -> list[Op]:
-    """Where it was seen between its ops: one sample per line, the longest first."""
+def _samples(view: View, rank: int, flag: int = 0) -> tuple[list[Op], float]:
+    """Where it was seen between its ops: one sample per line, the longest first; and the seconds of all."""
     table = view.table
     mask = (table.op == ring_format.OP["sample"]) & (table.rank == rank) & ((table.flags & flag) == flag)
     rows = np.flatnonzero(mask)
-    if not len(rows):
-        return []
-    lines, place = np.unique(table.site[rows], return_inverse=True)
-    total_ns = np.bincount(place, table.completed_ns[rows] - table.entered_ns[rows] + _LEAST_NS)
-    first = [rows[np.argmax(place == number)] for number in range(len(lines))]
-    return [table.get(first[number]) for number in np.argsort(-total_ns)]
+    length_ns = table.completed_ns[rows] - table.entered_ns[rows]
+    _, first, line = np.unique(table.site[rows], return_index=True, return_inverse=True)
+    by_line_ns = np.bincount(line, length_ns + _SAMPLE_NS)
+    longest_first = rows[first[np.argsort(-by_line_ns)]]
+    return [table.get(row) for row in longest_first], float(length_ns.sum()) / 1e9
 
 
-_LEAST_NS = 20_000_000  # what a sample stands for: the time between two looks
-
-
-def _seconds(sample: Op) -> float:
-    return (sample.completed_ns - sample.entered_ns) / 1e9
+_SAMPLE_NS = 20_000_000  # the time between two samples
 
 
 def _late(view: View, rank: int) -> list[Op]:
-    """The call that it was late for, at last."""
-    lasts = last_rows(view.calls)[is_waited_in(view.calls)]
-    return [view.table.get(row) for row in lasts[view.table.rank[lasts] == rank][-1:]]
+    """The last op of the line for which it was late most."""
+    waits = view.waits
+    mine = waits.is_over & (waits.for_rank == rank)
+    rows = waits.last[mine]
+    site = view.table.site[rows]
+    worst = np.argmax(np.bincount(site, waits.seconds[mine]))
+    return [view.table.get(rows[site == worst].max())]

@@ -1,4 +1,4 @@
-// Columns of numbers, as pack.py wrote them.
+// Columns of numbers, as timeline/encode.py wrote them.
 const columns = {
   bytes(text) {
     if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
@@ -6,7 +6,7 @@ const columns = {
     for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
     return bytes;
   },
-  // Off this thread.
+  // In another thread.
   async inflate(text) {
     const stream = new Blob([columns.bytes(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
     return new Uint8Array(await new Response(stream).arrayBuffer());

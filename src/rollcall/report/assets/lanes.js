@@ -1,10 +1,10 @@
-// First of all: the names of lanes, which bokeh asks for at its first paint, and the columns that are drawn, which the
-// browser unpacks in other threads.
+// Runs first: the names of lanes, which bokeh needs for its first paint, and the columns that are drawn, which the browser
+// unpacks in other threads.
 const given = (id) => JSON.parse(document.getElementById(id).textContent);
 
 const lanes = {
   list: given("lanes-data"),
-  // The host stands with the first of its ranks that has a label.
+  // The label of the first rank of a host has the host's name, too.
   name(ticks, index) {
     const lane = lanes.list[ticks[index]];
     if (!lane) return "";

@@ -1,6 +1,6 @@
 
-// A live page: what happened since the last time is asked for while somebody looks, and added to the timeline; more
-// rarely, what explain makes of it. The server says when to ask again: the longer an answer takes it, the later.
+// A live page asks the server for new ops while it is visible, and adds them to the timeline; less often it asks for the
+// verdict. The server says when to ask again: the more an answer costs, the later.
 const live = {
   WINDOW_S: 20, MOST_OPS: 400000, MOST_FAILED: 5, follows: true, end: 0, attempt: -1, version: 0, failed: 0, html: {},
 
@@ -41,7 +41,7 @@ const live = {
     return answer.json();
   },
 
-  // One question at a time, and none while nobody looks: a browser that sleeps is not behind when it wakes.
+  // One request at a time, and none while the page is hidden: a browser that sleeps is not behind when it wakes.
   async ask() {
     clearTimeout(live.timer);
     if (document.hidden || live.isAsking || live.isOver) return;
@@ -54,7 +54,7 @@ const live = {
       if (live.failed) live.tell("");
       live.failed = 0;
     } catch {
-      live.failed += 1; // the server is gone, or the tunnel: try again, ever more rarely
+      live.failed += 1; // the server or the tunnel is gone: try again, less and less often
       live.tell("rollcall watch does not answer any more: what is here stays as it was.");
       again = 2 ** Math.min(live.failed, live.MOST_FAILED);
     }
@@ -81,7 +81,7 @@ const live = {
     live.isAskingWhy = false;
     if (!live.isDone) live.whyTimer = setTimeout(live.askWhy, (live.isOver ? 0.1 : again) * 1000);
   },
-  // Sections as the server has written them, escaped as all of the page is; what somebody has opened or sorted stays so.
+  // Sections come as HTML from the server, which has escaped them. What the reader has opened or sorted stays so.
   async judge({ version, parts }) {
     live.version = version;
     for (const [id, html] of Object.entries(parts.sections)) {
@@ -120,7 +120,7 @@ const live = {
     const fresh = news.scene;
     if (fresh.columns.start.length) {
       await live.add(fresh, news.from);
-      live.end = Math.max(live.end, fresh.told.duration);
+      live.end = Math.max(live.end, fresh.meaning.duration);
       timeline.duration = live.end;
       timeline.plot.x_range.bounds = [0, live.end];
       if (live.follows) timeline.plot.x_range.setv({ start: Math.max(0, live.end - live.WINDOW_S), end: live.end });
@@ -142,17 +142,17 @@ const live = {
     }));
   },
 
-  // Lane by lane: what was there before, as far as it is older; then what is new. Old ops go when there are too many.
+  // Lane by lane: the old ops before `from`, then the new ones. The oldest are dropped when there are too many.
   async add(fresh, from) {
     const NAMES = ["start", "lead", "wait", "busy", "kind", "call"];
     const arrived = Object.fromEntries(await Promise.all(NAMES.map(async (name) => [name, await columns.read(fresh.columns[name])])));
     for (const name of NAMES.slice(0, 4)) arrived[name] = arrived[name].map((value) => value / 1e6);
-    const kinds = live.kindsOf(fresh.told.kinds), calls = timeline.call.reduce((a, b) => Math.max(a, b), -1) + 1;
+    const kinds = live.kindsOf(fresh.meaning.kinds), calls = timeline.call.reduce((a, b) => Math.max(a, b), -1) + 1;
     arrived.kind = arrived.kind.map((kind) => kinds[kind]);
     arrived.call = arrived.call.map((call) => call + calls);
     const oldest = timeline.start.length > live.MOST_OPS ? from - 3 * live.WINDOW_S : -Infinity;
     const byRank = new Map(timeline.lanes.map((lane, place) => [lane.rank, { lane, old: place, now: -1 }]));
-    fresh.told.lanes.forEach((lane, place) => {
+    fresh.meaning.lanes.forEach((lane, place) => {
       const known = byRank.get(lane.rank);
       if (known) (known.now = place), (known.lane = { ...lane, alive: live.longer(known.lane.alive, lane.alive) });
       else byRank.set(lane.rank, { lane, old: -1, now: place });
@@ -165,21 +165,21 @@ const live = {
       const put = (source, low, high) => { for (const name of NAMES) parts[name].push(source[name].subarray(low, high)); count += high - low; };
       if (old >= 0) put(timeline, oldest > 0 ? timeline.search(old, oldest) : timeline.first[old], now >= 0 ? timeline.search(old, from) : timeline.first[old + 1]);
       if (now >= 0) {
-        let low = fresh.told.first[now];
-        for (; old >= 0 && low < fresh.told.first[now + 1] && arrived.start[low] < from; low++) live.update(old, arrived, low);
-        put(arrived, low, fresh.told.first[now + 1]);
+        let low = fresh.meaning.first[now];
+        for (; old >= 0 && low < fresh.meaning.first[now + 1] && arrived.start[low] < from; low++) live.update(old, arrived, low);
+        put(arrived, low, fresh.meaning.first[now + 1]);
       }
       first.push(first.at(-1) + count);
     }
     for (const name of NAMES) timeline[name] = live.joined(parts[name], first.at(-1));
     timeline.first = Int32Array.from(first);
     lanes.list = timeline.lanes = all.map(({ lane }) => lane);
-    timeline.phases = [...timeline.phases.filter((phase) => phase.begin < from), ...fresh.told.phases.filter((phase) => phase.begin >= from)];
+    timeline.phases = [...timeline.phases.filter((phase) => phase.begin < from), ...fresh.meaning.phases.filter((phase) => phase.begin >= from)];
     await samples.take(fresh.samples);
     timeline.choose(-1);
     timeline.marks();
   },
-  // An op that was open before, and has lasted longer since.
+  // An op that was open before: its end has moved.
   update(lane, arrived, place) {
     const op = timeline.search(lane, arrived.start[place] - 5e-7);
     if (op < timeline.first[lane + 1] && Math.abs(timeline.start[op] - arrived.start[place]) < 1e-6)
@@ -195,9 +195,9 @@ const live = {
     if (!before.length || !after.length) return before.length ? before : after;
     return [...before.slice(0, -1), [before.at(-1)[0], Math.max(before.at(-1)[1], after.at(-1)[1])]];
   },
-  kindsOf(told) {
+  kindsOf(kinds) {
     live.known ??= new Map(timeline.kinds.map((kind, number) => [JSON.stringify(kind), number]));
-    return told.map((kind) => {
+    return kinds.map((kind) => {
       const key = JSON.stringify(kind);
       if (!live.known.has(key)) live.known.set(key, timeline.kinds.push(kind) - 1);
       return live.known.get(key);

@@ -1,7 +1,7 @@
-// The rest of the page: what was clicked on, the logs, tables that sort.
+// The rest of the page: details of the chosen op, logs, sortable tables.
 const make = (tag, text, attributes = {}) => {
   const element = document.createElement(tag);
-  if (text !== undefined) element.textContent = text; // as text, whatever it says
+  if (text !== undefined) element.textContent = text; // as text, never as HTML
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   return element;
 };
@@ -13,14 +13,14 @@ const details = {
     place.replaceChildren();
     if (op < 0) return;
     const { start, wait, busy, kinds, kind, seconds, bytes, came } = timeline;
-    const told = kinds[kind[op]], last = timeline.last(ops), first = timeline.firstOf(ops);
+    const about = kinds[kind[op]], last = timeline.last(ops), first = timeline.firstOf(ops);
     const late = came(last.op) - came(first.op);
-    const missing = told.ranks - ops.length;
-    const heading = make("h3", `${told.op}${told.site ? ` at ${told.site}` : ""}: ${ops.length} of ${Math.max(told.ranks, ops.length)} ranks`);
+    const missing = about.ranks - ops.length;
+    const heading = make("h3", `${about.op}${about.site ? ` at ${about.site}` : ""}: ${ops.length} of ${Math.max(about.ranks, ops.length)} ranks`);
     const sentence =
-      missing > 0 && !["send", "recv"].includes(told.op) ? `${missing} of its group never came; the others still wait.`
+      missing > 0 && !["send", "recv"].includes(about.op) ? `${missing} of its group never arrived; the others still wait.`
       : ops.length < 2 ? "Nobody else takes part in this op."
-      : `${timeline.name(last.lane)} was the last to come, ${seconds(late)} after the first.`;
+      : `${timeline.name(last.lane)} was the last to arrive, ${seconds(late)} after the first.`;
     const zoom = make("button", "zoom to this call"), logs = make("button", "logs at this time");
     const end = Math.max(...ops.map(({ op }) => start[op] + wait[op] + busy[op])), margin = Math.max((end - came(first.op)) * 0.4, 2e-5);
     zoom.addEventListener("click", () => timeline.show(came(first.op) - margin, end + margin));
@@ -107,7 +107,7 @@ const tables = {
     const rows = [...table.tBodies[0].rows].sort((a, b) => (down ? -1 : 1) * compare(value(a), value(b)));
     table.tBodies[0].append(...rows);
   },
-  // As another of the same columns is sorted.
+  // Sort a new table as the old one was sorted.
   resort(within, sorted) {
     const th = within.querySelectorAll("th")[sorted.cellIndex];
     if (sorted.getAttribute("aria-sort") === "ascending") th.setAttribute("aria-sort", "descending");
@@ -117,7 +117,7 @@ const tables = {
 
 const figures = {
   shown: new Map(),
-  // In the place of what was there before: nobody sees an empty place meanwhile.
+  // Replaces the old figure when the new one is ready, so that the place is never empty.
   async put(place, item) {
     const target = document.getElementById(place);
     if (!target) return;
@@ -145,14 +145,14 @@ window.rollcall = { timeline, samples, figures, logbook, details, columns, laneN
 
 const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
 
-// First what one sees first: a picture of the timeline. Then bokeh, with a timeline that can be moved; then the rest.
+// First a picture of the timeline; then bokeh, with a timeline that can be moved; then the rest.
 async function begin() {
   theme.begin();
   const place = document.getElementById("timeline-plot");
   await timeline.take();
   const preview = timeline.preview(place);
   await painted();
-  performance.mark("painted"); // for those who measure
+  performance.mark("painted"); // for benchmarks
   for (const text of document.querySelectorAll("script.bokeh")) document.body.append(make("script", text.textContent));
   await figures.put("timeline-plot", given("timeline-figure"));
   await timeline.begin();
@@ -165,7 +165,7 @@ async function begin() {
   await figures.putAll(given("figures-data"));
   tables.begin();
   logbook.begin(JSON.parse(new TextDecoder().decode(await columns.inflate(given("logs-data")))));
-  timeline.draw(); // the second time it is compiled, and the first zoom does not wait for that
+  timeline.draw(); // the browser compiles it at the second call: the first zoom need not wait for that
   rollcall.isReady = true;
 }
 

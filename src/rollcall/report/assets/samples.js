@@ -1,9 +1,9 @@
-// Where ranks were while they were in no op: the sampler has looked now and then.
+// Where ranks were seen while they were in no op.
 const samples = {
-  EVERY_S: 0.02, // it looks so often
+  EVERY_S: 0.02, // seconds between two samples
   byRank: new Map(),
 
-  // What comes later takes the place of what began no earlier: a rank that is still there has one longer sample.
+  // New samples replace old ones that began no earlier: a sample grows while its rank stays on the line.
   async take({ columns: packed, places }) {
     const [rank, start, length, place] = await Promise.all(["rank", "start", "length", "place"].map((name) => columns.read(packed[name])));
     const firsts = new Map();
@@ -19,7 +19,7 @@ const samples = {
     }
   },
 
-  // The newest that began no later than this.
+  // The newest sample that began no later than this.
   before(known, at) {
     let low = 0, high = known.length;
     while (low < high) {
@@ -30,7 +30,7 @@ const samples = {
     return low - 1;
   },
 
-  // Where the rank of a lane was at this time; "" where it was in an op, or nobody has looked.
+  // Where the rank of a lane was at this time; "" if it was in an op, or there is no sample.
   tell(lane, at) {
     const known = samples.byRank.get(timeline.lanes[lane].rank) ?? [];
     const place = samples.before(known, at);

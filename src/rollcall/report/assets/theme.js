@@ -1,4 +1,4 @@
-// Light or dark, as the system has it or as somebody chose here; bokeh's canvases follow the page's colours.
+// Light or dark, as the system says or the reader chose; bokeh's figures get the colours of the page.
 const theme = {
   apply(dark) {
     document.documentElement.classList.toggle("dark", dark);

@@ -1,5 +1,5 @@
-// The timeline: a million ops are typed arrays here, and bokeh is given what is in view. Few ops: each as it is.
-// Many: an image, in which each lane shows how much of every moment went into waiting, communicating, computing.
+// The timeline: a million ops are typed arrays here, and bokeh gets what is in view. Few ops are bars; of many there is an
+// image, in which each lane shows which share of the time was waiting, communicating, computing.
 const timeline = {
   MOST_BARS: 3000, MOST_LANES: 150, IMAGE_ROWS: 600,
   COMPUTE: "#b9c2cd", COMMUNICATE: "#0072b2", WAIT: "#e69f00",
@@ -13,7 +13,7 @@ const timeline = {
       timeline.models[name] = doc.get_model_by_name(name);
     timeline.NDArray = timeline.models.image.data.image[0].constructor;
     timeline.marks();
-    // At once, so that bokeh paints only once: its own paint comes with the next frame.
+    // In the same frame, so that bokeh paints only once.
     timeline.plot.x_range.change.connect(timeline.draw);
     timeline.plot.y_range.change.connect(timeline.draw);
     timeline.plot.properties.inner_width?.change.connect(timeline.later);
@@ -23,11 +23,11 @@ const timeline = {
 
   async take() {
     const [start, wait, busy] = await Promise.all(drawn);
-    Object.assign(timeline, { start, wait, busy, ...packed.told });
+    Object.assign(timeline, { start, wait, busy, ...packed.meaning });
     lanes.list = timeline.lanes;
-    timeline.first = Int32Array.from(packed.told.first);
+    timeline.first = Int32Array.from(packed.meaning.first);
   },
-  // All of it as one picture, where bokeh will draw it: what one sees first needs nothing of bokeh.
+  // The whole timeline as one picture, in the place where bokeh will draw it: the first paint does not need bokeh.
   preview(place) {
     const lanes = timeline.lanes.length, LEFT = 72, RIGHT = 30;
     if (!lanes) return;
@@ -40,7 +40,7 @@ const timeline = {
     place.append(canvas);
     return canvas;
   },
-  // What is only told of an op that somebody points at; nothing is drawn from it.
+  // What is shown only of a chosen op; nothing is drawn from it.
   async takeRest() {
     const [lead, kind, call] = await Promise.all([["lead", 1e6], ["kind", 1], ["call", 1]].map(([name, unit]) => columns.read(packed.columns[name], unit)));
     Object.assign(timeline, { lead, kind, call });
@@ -52,13 +52,13 @@ const timeline = {
     if (!timeline.hues.has(name)) timeline.hues.set(name, timeline.PHASES[timeline.hues.size % timeline.PHASES.length]);
     return timeline.hues.get(name);
   },
-  // Phases in view, as bands with a head above the lanes; a name where there is room for it.
+  // Phases in view as bands, with their names above the lanes if there is room.
   drawPhases(view) {
     const pixel = (view.to - view.from) / view.wide, top = timeline.plot.y_range.bounds?.[0] ?? -0.5;
     const inView = timeline.phases.filter((p) => p.end > view.from && p.begin < view.to);
     const wide = inView.filter((p) => p.end - p.begin > 2 * pixel);
     const sum = (phases) => phases.reduce((total, p) => total + p.end - p.begin, 0);
-    // All of them or none: the few long ones among many short ones would tell a wrong story.
+    // All of them or none: a few long phases among many short ones would mislead.
     const seen = sum(wide) > 0.9 * sum(inView) ? wide.slice(0, timeline.MOST_PHASES) : [];
     const left = seen.map((p) => Math.max(p.begin, view.from)), right = seen.map((p) => Math.min(p.end, view.to));
     const colour = seen.map((p) => timeline.hue(p.name)), edge = seen.map(() => -0.5);
@@ -170,7 +170,7 @@ const timeline = {
     return { pixels, groups, perRow, wide, high };
   },
 
-  // How much of each column's time a lane spent how, as shares of one.
+  // Adds up for each column which share of its time a lane was waiting, communicating, alive.
   sum(lane, view, wide, wait, busy, alive) {
     const scale = wide / (view.to - view.from);
     const add = (into, left, right) => {
@@ -270,7 +270,7 @@ const timeline = {
     return found;
   },
 
-  // When its rank came to the call: of an async op that is before it blocked anybody.
+  // When its rank arrived at the call: an async op blocks its rank only later.
   came(op) { return timeline.start[op] - timeline.lead[op]; },
   isWide(op) {
     const view = timeline.view();

@@ -1,0 +1,41 @@
+"""Bytes and seconds as people read them, to three digits."""
+
+import math
+
+_DECIMAL = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+_BINARY = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+_SECONDS = (("s", 1.0), ("ms", 1e-3))
+
+
+def in_bytes(size_bytes: float) -> str:
+    """`4.00 kB`: 1 kB is 1000 bytes."""
+    for unit, size in _DECIMAL:
+        if size_bytes >= size:
+            return f"{_three_digits(size_bytes / size)} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def in_binary_bytes(size_bytes: float) -> str:
+    """`64 KiB`: for sizes that are powers of two, 1 KiB is 1024 bytes."""
+    for unit, size in _BINARY:
+        if size_bytes >= size:
+            return f"{size_bytes / size:.4g} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def in_seconds(seconds: float) -> str:
+    """`12.3 µs`, `1.23 ms`, `45.6 s`, `2 min 05 s`."""
+    if math.isnan(seconds):
+        return "—"
+    if abs(seconds) >= 60:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes:,} min {rest:02} s"
+    for unit, size in _SECONDS:
+        if abs(seconds) >= size:
+            return f"{_three_digits(seconds / size)} {unit}"
+    return f"{_three_digits(seconds * 1e6)} µs"
+
+
+def _three_digits(value: float) -> str:
+    decimals = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+    return f"{value:,.{decimals}f}" if value else "0"
