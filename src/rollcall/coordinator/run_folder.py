@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rollcall import __version__
 from rollcall.errors import UsageError, say
 from rollcall.protocol.messages import File, Wire
 from rollcall.protocol.plan import Plan
@@ -147,7 +148,7 @@ class RunFolder:
                 "started": now.isoformat(timespec="seconds"),
                 "plan": plan.to_dict(),
                 "versions": {
-                    "rollcall": version("rollcall"),
+                    "rollcall": __version__,
                     "torch": version("torch"),
                     "python": platform.python_version(),
                 },

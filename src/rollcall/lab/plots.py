@@ -48,7 +48,7 @@ def colour_of(rank: int) -> str:
 def check_installed() -> None:
     """Before anything is measured: a picture at the end must not fail for want of a package."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("pictures need matplotlib: pip install 'rollcall[plots]', or use --no-picture")
+        raise UsageError("pictures need matplotlib: pip install 'torch-rollcall[plots]', or use --no-picture")
 
 
 def save(draw: Callable[[Any, "Figure"], None], results: Any, path: Path) -> None:
