@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname \
 	libopenmpi-dev chromium tmux
 
-.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train soak corpus lab-pages clean
+.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train soak corpus lab-pages wheel clean
 
 setup: $(VENV)/.setup
 
@@ -32,6 +32,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --cache-dir .mypy_cache/import-linter
 
 # make bench BENCH='--only memory' runs a part of it.
 PEERS_VENV := .venv-peers
@@ -84,5 +85,9 @@ corpus: $(VENV)/.dev
 lab-pages: $(VENV)/.dev
 	$(BIN)/python -m rollcall.lab.runner.pages
 
+# What pip installs elsewhere: dist/torch_rollcall-*.whl. The C++ sources are inside; compiled files are not.
+wheel: $(VENV)/.dev
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
 clean:
-	rm -rf $(VENV) .venv-peers .rollcall
+	rm -rf $(VENV) .venv-peers .rollcall dist
