@@ -430,8 +430,9 @@ def test_a_job_says_why_it_waits(cluster_job: Job, slurm: Slurm) -> None:
 def test_a_job_that_somebody_else_cancels_has_failed(cluster_job: Job, slurm: Slurm) -> None:
     """It is said, and the code is 1."""
     told = Told()
-    told.when(" runs on ", lambda: slurm.run(["scancel", told.number]))
-    assert run(dataclasses.replace(cluster_job, words=("--no-python", "sleep", "1000")), told) == 1
+    here = Path(cluster_job.cwd, "here")
+    told.when(" runs on ", lambda: until(here.exists) and slurm.run(["scancel", told.number]))
+    assert run(written(cluster_job, STAYING), told) == 1
     assert told[-1] == f"job {told.number} was cancelled by somebody else"
 
 
@@ -451,8 +452,9 @@ def test_a_requeued_job_is_followed_on(cluster_job: Job, slurm: Slurm, capsys: p
 def test_a_lost_terminal_leaves_the_job_alone(cluster_job: Job, slurm: Slurm) -> None:
     """SIGHUP ends the following, not the job."""
     told = Told()
-    told.when(" runs on ", lambda: interrupts.append(signal.SIGHUP))
-    assert run(dataclasses.replace(cluster_job, words=("--no-python", "sleep", "1000")), told) == 129
+    here = Path(cluster_job.cwd, "here")
+    told.when(" runs on ", lambda: until(here.exists) and interrupts.append(signal.SIGHUP))
+    assert run(written(cluster_job, STAYING), told) == 129
     assert told[-1].startswith(f"the terminal is gone; job {told.number} goes on")
     assert slurm.jobs() == [told.number]
     slurm.run(["scancel", told.number])
