@@ -37,7 +37,7 @@ from big_run import (
 )
 from rollcall.coordinator.run_folder import RunFolder
 from rollcall.protocol.hosts import Host
-from rollcall.protocol.plan import Plan, Program, Reach
+from rollcall.protocol.plan import Plan, Program, Transport
 from rollcall.record import ring_format
 from rollcall.record.ring import Ring
 
@@ -230,9 +230,8 @@ def _write_facts(folder: Path, run: Shape, hosts: list[str], clocks: list[_Clock
     seats = [min(RANKS_PER_HOST, run.ranks - number * RANKS_PER_HOST) for number in range(len(hosts))]
     plan = Plan(
         Program("script", FILE),
-        slots=RANKS_PER_HOST,
         hosts=tuple(Host(name, slots) for name, slots in zip(hosts, seats, strict=True)),
-        reach=Reach("ssh"),
+        transport=Transport("ssh"),
         record=True,
         cwd=str(folder),
     )

@@ -19,7 +19,7 @@ MB = 1e6
 
 @dataclass(frozen=True)
 class Roll:
-    """One roll call; see programs/call_roll.py."""
+    """One roll call; see programs/start_agents.py."""
 
     hosts: int
     present_s: float
@@ -43,7 +43,7 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
 
 def _call(jobs: Jobs, count: int, timeout_s: float) -> Roll | None:
     """In a process of its own: memory that the one before had freed would count again."""
-    with jobs.start([str(HERE / "python"), str(PROGRAMS / "call_roll.py"), str(count)]) as job:
+    with jobs.start([str(HERE / "python"), str(PROGRAMS / "start_agents.py"), str(count)]) as job:
         code = job.wait(timeout_s)
         if code != 0:
             progress(f"{count} agents: the launcher {how_it_failed(code)}:\n{job.last_words()}")

@@ -3,8 +3,9 @@
 The names below are loaded on first use: `import rollcall` alone does not import torch.
 """
 
-import sys
 from importlib import import_module
+
+from rollcall import _renamed
 
 TYPE_CHECKING = False  # not from typing: our agent comes by here, and is in a hurry
 if TYPE_CHECKING:
@@ -87,16 +88,4 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-class _RenamedModules:
-    """Finds modules by the name they had in the version before; asked only where nothing else was found."""
-
-    @staticmethod
-    def find_spec(name: str, *_: object) -> object:
-        if not name.startswith("rollcall."):
-            return None
-        from rollcall._renamed import spec_of  # here: hardly anybody needs it, and it takes 2 ms
-
-        return spec_of(name)
-
-
-sys.meta_path.append(_RenamedModules)  # type: ignore[arg-type]
+_renamed.install()

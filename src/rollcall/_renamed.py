@@ -1,10 +1,12 @@
-"""Modules that have moved: the old name still imports, with a DeprecationWarning. To be removed in the next version."""
+"""Modules that have moved: the old name still imports, with a DeprecationWarning. To be removed in the next version.
 
-import warnings
+Each old name stands in sys.modules as a small stand-in, not behind a finder in sys.meta_path: ranks are forked from a
+process that has imported rollcall, and a program there must see the import system that it sees without us.
+"""
+
+import sys
 from importlib import import_module
-from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import CodeType, ModuleType
 
 _MOVED = {
@@ -34,28 +36,32 @@ _NEW_NAMES = {
 }
 
 
-class _Alias(Loader):
-    """Gives the module of the new name."""
+class _Renamed(ModuleType):
+    """Forwards to the module of the new name, which is imported when something is asked of it."""
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        new = _NEW_NAMES[spec.name]
-        warnings.warn(f"{spec.name} is now {new}; the old name goes with the next version", DeprecationWarning, 2)
-        module = import_module(new)
-        spec.loader_state = module.__spec__
-        return module
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):  # asked by those who look through sys.modules, not by those who use the module
+            raise AttributeError(name)
+        import warnings  # here: rollcall is imported where every millisecond counts
 
-    def exec_module(self, module: ModuleType) -> None:
-        """It was executed under its new name, which the import system has just overwritten in its spec."""
-        module.__spec__ = module.__spec__ and module.__spec__.loader_state
-
-    def get_code(self, name: str) -> CodeType | None:
-        """For `python -m`."""
-        spec = find_spec(_NEW_NAMES[name])
-        return spec.loader.get_code(spec.name) if spec is not None and spec.loader is not None else None  # type: ignore[attr-defined]
+        new = _NEW_NAMES[self.__name__]
+        warnings.warn(f"{self.__name__} is now {new}; the old name goes with the next version", DeprecationWarning, 2)
+        return getattr(import_module(new), name)
 
 
-def spec_of(name: str) -> ModuleSpec | None:
-    new = find_spec(_NEW_NAMES[name]) if name in _NEW_NAMES else None
-    if new is None:
-        return None
-    return ModuleSpec(name, _Alias(), origin=new.origin)
+class _NewCode:
+    """A loader for `python -m OLD.NAME`, which asks for code only."""
+
+    @staticmethod
+    def get_code(name: str) -> CodeType | None:
+        spec = import_module("importlib.util").find_spec(_NEW_NAMES[name])
+        code: CodeType | None = spec.loader.get_code(spec.name)
+        return code
+
+
+def install() -> None:
+    here = __file__.rpartition("/")[0]
+    for old, new in _NEW_NAMES.items():
+        stand_in = sys.modules[old] = _Renamed(old)
+        origin = f"{here}/{new.partition('.')[2].replace('.', '/')}.py"
+        stand_in.__spec__ = ModuleSpec(old, _NewCode, origin=origin)  # type: ignore[arg-type]

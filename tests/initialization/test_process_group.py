@@ -47,7 +47,7 @@ JOIN = """
 
 # Two ranks on a busy machine may be seconds apart before they call init: let them start their clocks together.
 TOGETHER = """
-    import os, pathlib, time, rollcall.group
+    import os, pathlib, time, rollcall.initialization.process_group
     ready = pathlib.Path(os.environ["READY"])
     (ready / os.environ["RANK"]).touch()
     while len(list(ready.iterdir())) < 2:
@@ -221,14 +221,14 @@ class TestAbsence:
 
 
 STOPPED = """
-import rollcall.stores as stores, time
+import rollcall.initialization.stores as stores, time
 spot = stores.Spot(0, 2)
 stores.meet_over_tcp(spot, "localhost", int(os.environ["MASTER_PORT"]), time.monotonic() + 5)
 print("serving", flush=True)
 time.sleep(60)
 """
 WATCHED = """
-    import rollcall, rollcall.initialization.roll_call as attendance, rollcall.group
+    import rollcall, rollcall.initialization.roll_call as attendance, rollcall.initialization.process_group
     answered = attendance._refuse_double
     def tell(*args):
         answered(*args)
@@ -472,6 +472,21 @@ PENDING = """
 def _card(rank: int, host: str = "h", backend: str | None = None, **more: object) -> Card:
     fields = dict.fromkeys(("local_rank", "local_world_size", "node_rank", "nnodes"))
     return Card(**{**fields, "gpus": (), "machine": "", **more}, rank=rank, host=host, pid=rank, backend=backend)  # type: ignore[arg-type]
+
+
+class TestTimeout:
+    def test_torchs_own_limits_hold_without_its_deprecated_setter(self, tmp_path: Path) -> None:
+        """init waits timeout_s for the ranks, then sets torch's default; torch 2.15 deprecates _set_pg_timeout."""
+        script = f"""
+            import torch.distributed as dist, torch, rollcall
+            def refuse(*_):
+                raise AssertionError("deprecated")
+            dist.distributed_c10d._set_pg_timeout = refuse
+            with rollcall.init(init_method="file://{tmp_path}/store", timeout_s=30):
+                print(dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout)
+        """
+        ended = run(script, by_hand(2, 1))
+        assert [(end.code, end.out) for end in ended] == [(0, "0:30:00\n")] * 2, ended
 
 
 class TestDevices:

@@ -138,7 +138,9 @@ def main_module():
         "doc": main.__doc__,
         "builtins_is_module": main.__builtins__ is builtins,
         "annotations": main.__annotations__ == {"PARENT": dict[str, int]},
-        "in_modules": sorted(n for n in sys.modules if "main" in n.lower() and n != "__main__"),
+        "in_modules": sorted(
+            n for n in sys.modules if "main" in n.lower() and n != "__main__" and not n.startswith("rollcall.")
+        ),
     }
 
 

@@ -8,22 +8,28 @@ import pytest
 
 from rollcall.errors import UsageError
 from rollcall.protocol.exit_codes import how_it_ended, list_of, shell_code
-from rollcall.protocol.plan import Plan, Program, Show, check, describe
+from rollcall.protocol.hosts import Host
+from rollcall.protocol.plan import ByHand, Plan, Program, Show, check, describe
 
 
 def plan(**changes: object) -> Plan:
-    return Plan(**{"program": Program("module", "m", ("a b",)), "slots": 2, "cwd": "/", **changes})  # type: ignore[arg-type]
+    made: dict[str, object] = {
+        "program": Program("module", "m", ("a b",)),
+        "hosts": (Host("this host", 2),),
+        "cwd": "/",
+    }
+    return Plan(**{**made, **changes})  # type: ignore[arg-type]
 
 
 def test_a_plan_survives_json() -> None:
     """The agent gets exactly the plan that the launcher made."""
-    made = plan(preload=("x",), show=Show((0, 1), None, ((-1, 2),), ((0, 1),)), node_rank=None, timeout_s=1.5)
+    made = plan(preload=("x",), show=Show((0, 1), None, ((-1, 2),), ((0, 1),)), by_hand=ByHand(2), timeout_s=1.5)
     assert Plan.from_dict(json.loads(json.dumps(made.to_dict()))) == made
 
 
 def test_describe_gives_a_command_for_every_rank_of_every_host() -> None:
     """Six ranks on two hosts: six lines to type, each with its own rank, grouped by host."""
-    text = describe(plan(slots=3, nnodes=2, master_addr="10.0.0.1"))
+    text = describe(plan(hosts=(Host("this host", 3),), by_hand=ByHand(2, 0), master_addr="10.0.0.1"))
     lines = [line for line in text.splitlines() if line.startswith("MASTER_ADDR=10.0.0.1")]
     assert [f"RANK={rank}" in line.split() for rank, line in enumerate(lines)] == [True] * 6
     assert [line.split()[4] for line in lines] == [f"LOCAL_RANK={n}" for n in (0, 1, 2, 0, 1, 2)]

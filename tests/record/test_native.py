@@ -111,17 +111,17 @@ def _named(records: np.ndarray, names: list[object], field: str) -> list[object]
 WRAP = """\
 import sys
 from pathlib import Path
-from rollcall.record import layout
+from rollcall.record import ring_format
 from rollcall.record.cpp import pen
 from rollcall.record.cpp.ring import SwiftRing
 from rollcall.record.ring import Ring
 
 made = SwiftRing if sys.argv[2] == "swift" else Ring
-small = layout.RECORDS_AT + 20 * layout.RECORD.size
+small = ring_format.RECORDS_AT + 20 * ring_format.RECORD.size
 ring = made(Path(sys.argv[1]), rank=0, world_size=1, attempt=0, host="here", size_bytes=small)
 if made is SwiftRing:
     ring.attach(ring)
-ops = [layout.OP[name] for name in ("all_reduce", "send", "phase")]
+ops = [ring_format.OP[name] for name in ("all_reduce", "send", "phase")]
 for number in range(50):
     at = ring.add(ops[number % 3], group=1 + number % 2, size_bytes=number)
     assert ring.newest() == (number + 1, at)

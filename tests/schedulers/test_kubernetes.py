@@ -26,7 +26,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcall.coordinator.early_agent import interrupts
+from rollcall.coordinator.signals import received as interrupts
 from rollcall.errors import UsageError
 from rollcall.schedulers.k8s_job import run
 from rollcall.schedulers.k8s_manifest import Job, check, manifest, name_for
@@ -596,7 +596,7 @@ def test_what_kubernetes_knows_of_an_end_is_said(
 INTERRUPTED = """
 import signal, sys
 from rollcall.errors import say
-from rollcall.coordinator.early_agent import interrupts
+from rollcall.coordinator.signals import received as interrupts
 from rollcall.schedulers.k8s_manifest import Job
 from rollcall.schedulers.k8s_job import run
 signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))

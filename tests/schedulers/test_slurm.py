@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall.coordinator.early_agent import interrupts
+from rollcall.coordinator.signals import received as interrupts
 from rollcall.errors import UsageError
 from rollcall.schedulers import slurm_job
 from rollcall.schedulers.slurm_job import Log, Looks, run

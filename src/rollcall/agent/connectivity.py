@@ -1,12 +1,11 @@
-"""How hosts reach each other: the master's door, the way to it, and the interface at its near end.
+"""How hosts reach each other: the port that the master reserves, and the address at which the others reach it.
 
 A host is never asked for its address by its name: on many systems a host's own name means 127.0.1.1 there.
-The master offers all its addresses, the others knock at each, and what answers with the run's token counts.
+The master offers all its addresses, the others connect to each, and what answers with the run's token counts.
 """
 
 import contextlib
 import errno
-import ipaddress
 import os
 import socket
 import threading
@@ -14,31 +13,34 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from rollcall.addresses import every_address, interface_of, own_addresses
 from rollcall.errors import UsageError
-from rollcall.ports import EVERYWHERE, listen
-from rollcall.protocol.messages import Measured, Opened, Refused, Tried, Wire
+from rollcall.ports import listen
+from rollcall.protocol.channel import Channel
+from rollcall.protocol.messages import LinkMeasured, MasterReached, PortOpened, Refused
 
-_KNOCK_S = 4.0
+_CONNECT_S = 4.0
 _ACCEPT_S = 0.05
 _TOKEN_BYTES = 64
 _PINGS = 40
 _CHUNK = bytes(1 << 20)
 _STREAM_S = 0.25
+_UNUSED_PORT = 9  # "discard", which hardly anybody serves any more
+_ANSWER_S = 2.0
 
 
-class Door:
+class TokenServer:
     """A listening port that answers everyone with the token, until `close` hands the socket on.
 
-    After the token a caller may ask: `p` to have bytes sent back one by one, `b` to be sent as much as fits
-    into a moment.
+    After the token a caller may send `p` to get that byte back, or `b` to be sent data for a quarter of a second.
     """
 
     def __init__(self, port: int, token: str) -> None:
-        self._listener = listen(_everywhere(), port)
+        self._listener = listen(every_address(), port)
         self._token = token.encode().ljust(_TOKEN_BYTES)
         self._closing = threading.Event()
         self.port = int(self._listener.getsockname()[1])
-        self._thread = threading.Thread(target=self._answer, name="door", daemon=True)
+        self._thread = threading.Thread(target=self._answer, name="token server", daemon=True)
         self._thread.start()
 
     def close(self) -> socket.socket:
@@ -53,25 +55,25 @@ class Door:
         while not self._closing.is_set():
             with contextlib.suppress(TimeoutError):
                 caller, _ = self._listener.accept()
-                caller.settimeout(_KNOCK_S)
+                caller.settimeout(_CONNECT_S)
                 with caller, contextlib.suppress(OSError):
                     caller.sendall(self._token)
                     self._serve(caller)
 
     def _serve(self, caller: socket.socket) -> None:
-        while wish := caller.recv(1):
-            if wish == b"p":
-                caller.sendall(wish)
-            elif wish == b"b":
+        while request := caller.recv(1):
+            if request == b"p":
+                caller.sendall(request)
+            elif request == b"b":
                 end = time.monotonic() + _STREAM_S
                 while time.monotonic() < end:
                     caller.sendall(_CHUNK)
                 return
 
 
-def knock(address: str, port: int, token: str) -> socket.socket:
-    """A connection to the door at this address. OSError if nobody answers there, or somebody else does."""
-    caller = socket.create_connection((address, port), timeout=_KNOCK_S)
+def connect(address: str, port: int, token: str) -> socket.socket:
+    """A connection to the token server at this address. OSError if nothing answers there, or another program does."""
+    caller = socket.create_connection((address, port), timeout=_CONNECT_S)
     try:
         if _read(caller, _TOKEN_BYTES) != token.encode().ljust(_TOKEN_BYTES):
             raise ConnectionError("another program answers there")
@@ -82,23 +84,23 @@ def knock(address: str, port: int, token: str) -> socket.socket:
     return caller
 
 
-def open_door(wire: Wire, attempt: int, port: int, token: str) -> list[Door]:
-    """Open and tell the launcher; none where the port cannot be had, which the launcher is told."""
+def open_port(channel: Channel, attempt: int, port: int, token: str) -> TokenServer | None:
+    """Listen and tell the launcher; None where the port cannot be had, which the launcher is told."""
     try:
-        door = Door(port, token)
+        server = TokenServer(port, token)
     except UsageError as error:
-        wire.send(Refused(str(error), error.exit_code))
-        return []
-    wire.send(Opened(attempt, door.port, own_addresses(os.environ)))
-    return [door]
+        channel.send(Refused(str(error), error.exit_code))
+        return None
+    channel.send(PortOpened(attempt, server.port, own_addresses(os.environ)))
+    return server
 
 
-def try_all(attempt: int, addresses: list[str], port: int, token: str) -> Tried:
+def reach_master(attempt: int, addresses: list[str], port: int, token: str) -> MasterReached:
     """By address: our own address and interface on the way there; and what went wrong at the others."""
 
     def try_one(address: str) -> tuple[str, str] | str:
         try:
-            with knock(address, port, token) as caller:
+            with connect(address, port, token) as caller:
                 own = str(caller.getsockname()[0])
                 return own, interface_of(own) or ""
         except OSError as error:
@@ -107,15 +109,16 @@ def try_all(attempt: int, addresses: list[str], port: int, token: str) -> Tried:
     with ThreadPoolExecutor(max(1, len(addresses))) as pool:
         answers = dict(zip(addresses, pool.map(try_one, addresses), strict=True))
     own = {address: answer for address, answer in answers.items() if not isinstance(answer, str)}
-    return Tried(attempt, own, {address: answer for address, answer in answers.items() if isinstance(answer, str)})
+    errors = {address: answer for address, answer in answers.items() if isinstance(answer, str)}
+    return MasterReached(attempt, own, errors)
 
 
 def unreachable(others: Mapping[str, str]) -> list[str]:
-    """The hosts whose machine gives no sign of life. A port where nobody listens is one: its machine refuses it."""
+    """The hosts whose machine does not answer. A refused connection is an answer: the machine is there."""
 
     def is_silent(address: str) -> bool:
         try:
-            socket.create_connection((address, _NOBODYS_PORT), timeout=_SIGN_OF_LIFE_S).close()
+            socket.create_connection((address, _UNUSED_PORT), timeout=_ANSWER_S).close()
         except (TimeoutError, socket.gaierror):
             return True
         except OSError as error:
@@ -127,20 +130,16 @@ def unreachable(others: Mapping[str, str]) -> list[str]:
     return [name for name, is_so in zip(others, silent, strict=True) if is_so]
 
 
-_NOBODYS_PORT = 9  # "discard", which nobody serves any more
-_SIGN_OF_LIFE_S = 2.0
-
-
-def measure(addresses: list[str], port: int, token: str) -> Measured:
+def measure(addresses: list[str], port: int, token: str) -> LinkMeasured:
     """Round trip in seconds and throughput in bytes per second, at the first address that answers."""
     error = "it has no address"
     for address in addresses:
         try:
-            with knock(address, port, token) as caller:
-                return Measured(_round_trip(caller), _throughput(caller))
+            with connect(address, port, token) as caller:
+                return LinkMeasured(_round_trip(caller), _throughput(caller))
         except OSError as failed:
             error = _why(failed)
-    return Measured(error=error)
+    return LinkMeasured(error=error)
 
 
 def _why(error: OSError) -> str:
@@ -175,43 +174,3 @@ def _read(caller: socket.socket, size: int) -> bytes:
             raise ConnectionError("the connection was closed")
         data += chunk
     return data
-
-
-def _everywhere() -> str:
-    """All addresses: IPv4's alone where there are any, since torch looks up names for those dressed as IPv6."""
-    has_ipv4 = any(":" not in address and not address.startswith("127.") for address, _ in _interfaces())
-    return EVERYWHERE if has_ipv4 or not any(":" in address for address, _ in _interfaces()) else "::"
-
-
-def own_addresses(environ: Mapping[str, str]) -> dict[str, str]:
-    """Where others may find this host, with the interface: where ssh came in, then networks, then loopback."""
-    # client address, client port, server address, server port
-    by_ssh = environ.get("SSH_CONNECTION", "").split()[2:3]
-    found = {address: name for address, name in _interfaces() if not ipaddress.ip_address(address).is_link_local}
-    ordered = sorted(found, key=lambda a: (a not in by_ssh, ipaddress.ip_address(a).is_loopback, ":" in a))
-    return {address: found[address] for address in ordered}
-
-
-def interface_of(address: str) -> str | None:
-    """The name of the interface that has this address: gloo and NCCL are told names."""
-    return next((name for own, name in _interfaces() if own == address), None)
-
-
-def interface_env(interface: str | None, forced: bool) -> dict[str, str]:
-    """The variables that keep gloo and NCCL from choosing by themselves. The user's own stay, unless forced."""
-    if not interface:
-        return {}
-    names = {"GLOO_SOCKET_IFNAME": interface, "TP_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
-    return {name: value for name, value in names.items() if forced or name not in os.environ}
-
-
-def _interfaces() -> list[tuple[str, str]]:
-    import psutil  # here: an agent that only says that it is present does not need it
-
-    families = (socket.AF_INET, socket.AF_INET6)
-    return [
-        (entry.address.partition("%")[0], name)
-        for name, entries in psutil.net_if_addrs().items()
-        for entry in entries
-        if entry.family in families
-    ]

@@ -1,5 +1,6 @@
-"""What a host says of itself at the roll call. Quick: nothing is imported that need not be."""
+"""What a host says of itself in its first message. Imports little: the launcher waits for it."""
 
+import contextlib
 import importlib.util
 import os
 import platform
@@ -7,27 +8,19 @@ import socket
 from pathlib import Path
 
 from rollcall import __version__
-from rollcall.protocol.messages import Present
+from rollcall.protocol.devices import visible_gpus
+from rollcall.protocol.messages import HostInfo
 
 
-def present() -> Present:
-    return Present(
+def host_info() -> HostInfo:
+    return HostInfo(
         host=socket.gethostname(),
         python=platform.python_version(),
         torch=_torch_version(),
         rollcall=__version__,
         cpus=len(os.sched_getaffinity(0)),
-        gpus=gpu_nodes(),
+        gpus=visible_gpus(),
     )
-
-
-def gpu_nodes() -> int:
-    """How many GPUs this process may use, by what the system shows; torch is not asked."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
-    amd = Path("/sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id")
-    return len(list(Path("/dev").glob("nvidia[0-9]*"))) or sum(path.read_text().strip() != "0" for path in amd)
 
 
 def _torch_version() -> str:
@@ -35,8 +28,9 @@ def _torch_version() -> str:
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         return ""
-    for line in Path(spec.submodule_search_locations[0], "version.py").read_text().splitlines():
-        name, equals, value = line.partition("=")
-        if equals and name.partition(":")[0].strip() == "__version__":
-            return value.strip().strip("'\"")
-    return ""
+    with contextlib.suppress(OSError):  # a torch without its version: importing it will say what is wrong
+        for line in Path(spec.submodule_search_locations[0], "version.py").read_text().splitlines():
+            name, equals, value = line.partition("=")
+            if equals and name.partition(":")[0].strip() == "__version__":
+                return value.strip().strip("'\"")
+    return "unknown"

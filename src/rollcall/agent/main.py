@@ -1,181 +1,152 @@
 """The agent: one process per host that starts its ranks, watches them, and ends them.
 
-On this machine alone the launcher starts it (`main`); on a host among several its keeper forks it
-(`follow`). The launcher talks to it over a pipe; when the launcher is gone, so are the ranks. The engine
-is torch elastic's agent (attempts, restarts, rank assignment); here it gets our rendezvous and our way
-of starting a process.
+The launcher starts the one of its own machine (`main`); on other hosts their supervisor forks it (`follow`). Both then
+do the same: import torch, prepare a fork server, and run one attempt after the other as the launcher says. When the
+launcher is gone, so are the ranks. The engine is torch elastic's agent; here it gets our rendezvous and our way of
+starting a process.
 """
 
-import functools
 import importlib
 import logging
 import os
 import socket
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-from rollcall.agent.fast_import import begin, preload
-from rollcall.agent.heartbeat import Ear
+from rollcall.agent.dispatcher import Dispatcher
+from rollcall.agent.fast_import import begin as fast_import
+from rollcall.agent.fast_import import preload
+from rollcall.agent.heartbeat import Heartbeat
+from rollcall.agent.host_info import host_info
+from rollcall.agent.host_questions import HostQuestions
 from rollcall.compat import torch_dns
 from rollcall.errors import RollcallError, UsageError
 from rollcall.linux import prctl, process_title
-from rollcall.protocol.messages import (
-    Loaded,
-    Look,
-    Message,
-    Note,
-    Order,
-    Ready,
-    Refused,
-    Stacks,
-    Stop,
-    Wire,
-    take_stdio,
-)
+from rollcall.protocol.channel import Channel, take_stdio
+from rollcall.protocol.messages import Note, Prepare, Ready, Refused
 from rollcall.protocol.plan import Plan
 from rollcall.worker import main as worker_main
 from rollcall.worker.fork_safety import folder_of, why_not_to_fork
 from rollcall.worker.fork_server import ForkServers
 
-if TYPE_CHECKING:
-    from rollcall.agent.worker_group import HostAgent
-
-# Runs this host's part to its end, once ranks can be forked; the exit code says only whether all was well here.
-Then = Callable[[Plan, Order, ForkServers, Wire], int]
 _MANY_RANKS = 17  # so many at once are too much for some name servers
 _RANKS_PER_SERVER = 8
 _MOST_SERVERS = 4
 
 
 def main() -> NoReturn:
-    """On the launcher's own machine: it may order something else than a run, or nothing."""
+    """On the launcher's own machine, started before the launcher knows what to run, if anything."""
     prctl.become_subreaper()
     prctl.leave_ending_to_the_launcher()
-    wire = Wire.on(*take_stdio())
-    wire.send(Loaded())
-    chose_threads = begin.choose_threads()
-    begin.import_torch()  # whatever we are to run, it needs torch
-    order = wire.receive()
-    if not isinstance(order, Order):
+    channel = Channel.on(*take_stdio())
+    # Torch's libraries are loaded by now: the rest of its import needs one core, and the launcher may have the other.
+    channel.send(host_info())
+    chose_threads = fast_import.choose_threads()
+    fast_import.import_torch()
+    questions = HostQuestions(channel)
+    prepare = questions.until_prepared()
+    if prepare is None:
         os._exit(2)  # the launcher has found that there is nothing to run
-    _obey(wire, order, chose_threads, _alone)
+    _run(channel, prepare, questions, chose_threads)
 
 
-def follow(link: socket.socket, wire_in: int, wire_out: int, keeper: int) -> NoReturn:
-    """On a host among several: forked by its keeper, which answers the launcher until torch is imported."""
+def follow(link: socket.socket, reader_fd: int, writer_fd: int, supervisor: int) -> NoReturn:
+    """On another host: forked by its supervisor, which answers the launcher until torch is imported."""
+    from rollcall.agent.supervisor import receive_prepare  # here: the supervisor imports us
+
     prctl.become_subreaper()
-    begin.begin()
-    chose_threads = begin.choose_threads()
-    begin.import_torch()
-    from rollcall.agent.supervisor import receive_order
-
-    handed = receive_order(link)
+    fast_import.begin()
+    chose_threads = fast_import.choose_threads()
+    fast_import.import_torch()
+    received = receive_prepare(link)
     link.close()
-    if handed is None:
+    if received is None:
         os._exit(1)
-    order, listener_fds = handed
-    wire = Wire.on(wire_in, wire_out)
-    _obey(wire, order, chose_threads, functools.partial(_guided, keeper, listener_fds), tuple(listener_fds))
+    prepare, listener_fds = received
+    channel = Channel.on(reader_fd, writer_fd)
+    _run(channel, prepare, HostQuestions(channel, listener_fds), chose_threads, supervisor, listener_fds)
 
 
-def _obey(wire: Wire, order: Order, chose_threads: bool, then: Then, private: tuple[int, ...] = ()) -> NoReturn:
-    os.environ.update(order.env)
-    plan = Plan.from_dict(order.plan)
+def _run(
+    channel: Channel,
+    prepare: Prepare,
+    questions: HostQuestions,
+    chose_threads: bool,
+    supervisor: int | None = None,
+    listener_fds: list[int] | None = None,
+) -> NoReturn:
+    """This host's part of the run, from here to the end of the process."""
+    os.environ.update(prepare.env)
+    plan = Plan.from_dict(prepare.plan)
     if chose_threads and plan.slots == 1:
         del os.environ["OMP_NUM_THREADS"]  # a rank alone may have all cores
     try:
-        code = _serve(wire, order, plan, then, private)
+        plan, servers = _fork_servers(channel, prepare, plan, listener_fds or [])
+        code = _serve(channel, prepare, plan, servers, questions, supervisor)
     except RollcallError as error:
-        wire.send(Refused(str(error), error.exit_code))
+        channel.send(Refused(str(error), error.exit_code))
         code = error.exit_code
-    from rollcall.linux import process_tree
+    from rollcall.linux import process_tree  # here: it imports psutil
 
     process_tree.end_all(0)
     # Not sys.exit: tearing torch down takes a third of a second, and nothing is left to save.
     os._exit(code)
 
 
-def _serve(wire: Wire, order: Order, plan: Plan, then: Then, private: tuple[int, ...]) -> int:
-    is_among_others = order.stdin_fd < 0
+def _fork_servers(channel: Channel, prepare: Prepare, plan: Plan, private_fds: list[int]) -> tuple[Plan, ForkServers]:
+    """Servers that fork ranks; and the plan, with a fresh start where forking is not safe."""
     if plan.start == "warm":
         _import_once(plan)
         if reason := why_not_to_fork(plan):
-            wire.send(Note(f"{reason}: ranks start as fresh interpreters"))
+            channel.send(Note(f"{reason}: ranks start as fresh interpreters"))
             plan = replace(plan, start="fresh")
     forks_many = plan.start == "warm" and plan.slots >= _MANY_RANKS
-    if is_among_others or forks_many or (plan.start == "warm" and torch_dns.are_slow()):
-        torch_dns.have_torch_give_up()  # among hosts, those whose addresses have no names are common
+    # Among several hosts, addresses without a name are common.
+    if prepare.hosts > 1 or forks_many or (plan.start == "warm" and torch_dns.are_slow()):
+        torch_dns.have_torch_give_up()
     count = min(_MOST_SERVERS, os.cpu_count() or 1, 1 + plan.slots // _RANKS_PER_SERVER)
     process_title.find()
-    inherited = () if is_among_others else (order.stdin_fd,)
-    servers = ForkServers.fork(count, worker_main.become, (*wire.filenos(), *inherited, *private))
+    inherited = () if prepare.stdin_fd is None else (prepare.stdin_fd,)
+    servers = ForkServers.fork(count, worker_main.become, (*channel.filenos(), *inherited, *private_fds))
     servers.prepare(plan.slots)
-    return then(plan, order, servers, wire)
+    return plan, servers
 
 
-def _alone(plan: Plan, order: Order, servers: ForkServers, wire: Wire) -> int:
-    """This host by itself; or among others that were started by hand, which agree among each other."""
-    # Only now: it starts threads, and a rank does not need it.
-    from rollcall.agent.rendezvous_store import RollCall
-    from rollcall.agent.worker_group import HostAgent
-    from rollcall.coordinator.run_folder import RunHere
+def _serve(
+    channel: Channel,
+    prepare: Prepare,
+    plan: Plan,
+    servers: ForkServers,
+    questions: HostQuestions,
+    supervisor: int | None,
+) -> int:
+    """One attempt after the other; the exit code says only whether all was well here."""
+    from rollcall.agent.host_folder import HostFolder  # here: ranks are forked from a process without it
 
-    _hush("torch.distributed.elastic")
-    meeting = RollCall(
-        nnodes=plan.nnodes,
-        node_rank=plan.node_rank,
-        slots=plan.slots,
-        addr=plan.master_addr,
-        port=plan.master_port,
-        run_id=plan.run_id,
-        timeout_s=plan.join_timeout_s,
-        first_attempt=plan.first_attempt,
-        tell=lambda text: wire.send(Note(text)),
-    )
-    agent = HostAgent(meeting, plan, RunHere(Path(order.folder)), servers, wire, order.stdin_fd)
-    ear = Ear(wire, lambda message: _heed(agent, message))
-    ear.listen()
-    return agent.serve()
+    folder = HostFolder.of(plan, Path(prepare.folder))
+    dispatcher = Dispatcher(questions)
+    heartbeat = Heartbeat(channel, dispatcher.handle)
+    heartbeat.read()
+    if supervisor is not None:
+        heartbeat.require(supervisor)
+    # Before elastic is imported: the launcher's answer comes meanwhile.
+    channel.send(Ready(folder.shared))
+    from rollcall.agent.worker_group import WorkerGroupAgent
 
-
-def _guided(keeper: int, listener_fds: list[int], plan: Plan, order: Order, servers: ForkServers, wire: Wire) -> int:
-    """Among others that the launcher leads."""
-    from rollcall.agent.rendezvous_led import Guided, GuidedAgent
-    from rollcall.coordinator.run_folder import RunHere
-
-    _hush("torch.distributed.elastic")
-    here = RunHere.of(plan, Path(order.folder))
-    meeting = Guided(wire, listener_fds)
-    agent = GuidedAgent(meeting, plan, here, servers, wire, os.open(os.devnull, os.O_RDONLY))
-
-    def heed(message: Message) -> None:
-        _heed(agent, message)
-        meeting.hear(message)
-
-    ear = Ear(wire, heed)
-    ear.listen()
-    ear.watch(keeper)
-    wire.send(Ready(here.shared))
+    _quiet("torch.distributed.elastic")
+    stdin_fd = os.open(os.devnull, os.O_RDONLY) if prepare.stdin_fd is None else prepare.stdin_fd
+    agent = WorkerGroupAgent(plan, channel, dispatcher, questions, folder, servers, stdin_fd)
+    dispatcher.worker_group = agent
     try:
         return agent.serve()
     finally:
-        here.remove()
+        folder.remove()
 
 
-def _heed(agent: "HostAgent", message: Message) -> None:
-    if isinstance(message, Stop):
-        agent.stop(message.signal, message.now)
-    elif isinstance(message, Stacks):
-        agent.show_where_they_are(message.others)
-    elif isinstance(message, Look):
-        agent.show_what_is_new(message.attempt)
-
-
-def _hush(package: str) -> None:
-    """Leave the telling to us. Elastic gives each of its loggers a level of its own."""
+def _quiet(package: str) -> None:
+    """The launcher tells how ranks ended. Elastic gives each of its loggers a level of its own."""
     for name in list(logging.root.manager.loggerDict):
         if name.startswith(package):
             logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,11 +1,11 @@
-"""The first process on a host among several: it answers the roll call, then stays beside the agent.
+"""The first process on a host that is reached over a network: it answers the launcher, then watches the agent.
 
-    launcher ── ssh, srun, … ── keeper ── agent ── fork server ── ranks
+    launcher ── ssh, srun, … ── supervisor ── agent ── fork server ── ranks
 
-The agent is forked at once and imports torch. Meanwhile the keeper, which never does, answers the
-launcher: who this host is, how it reaches the master. With the Order the line passes on to the agent.
-From then on the keeper is what the launcher is on a single host: when the agent ends, however it ends,
-or when the line breaks, it ends whatever is left here.
+The agent is forked at once and imports torch. Meanwhile the supervisor, which never does, answers the launcher: which
+host this is, how it reaches the master. With the message Prepare the connection passes on to the agent. From then on
+the supervisor does here what the launcher does on its own machine: when the agent ends, however it ends, or when the
+connection breaks, it ends whatever is left on this host.
 """
 
 import contextlib
@@ -15,73 +15,62 @@ import select
 import socket
 import sys
 import time
+from dataclasses import asdict
 from typing import NoReturn
 
-from rollcall.agent.host_info import present
+from rollcall.agent.host_info import host_info
+from rollcall.agent.host_questions import HostQuestions
 from rollcall.compat.torch_dns import impatient_env
 from rollcall.linux import prctl
+from rollcall.protocol.channel import Channel, take_stdio
 from rollcall.protocol.exit_codes import shell_code
-from rollcall.protocol.messages import (
-    AgentEnded,
-    Dismiss,
-    Measure,
-    Message,
-    Open,
-    Order,
-    Ping,
-    Pong,
-    Probe,
-    Probed,
-    Stop,
-    Try,
-    Wire,
-    take_stdio,
-)
+from rollcall.protocol.greeting import AGENT_SPEAKS
+from rollcall.protocol.messages import AgentEnded, Prepare
 
-GREETING = "rollcall> "  # before a line of the way up: a login shell may say other things first
-AGENT_SPEAKS = f"{GREETING}agent"
-_ORPHANED_S = 3.0  # for the agent to end its ranks once the line is cut; then we do
+_ORPHANED_S = 3.0  # for the agent to end its ranks once the connection is cut; then the supervisor does
 _LOOK_S = 0.5
-_LOST_LINE = 1
+_LOST_CONNECTION = 1
 _SETTINGS_TAKEN = "ROLLCALL_SETTINGS_TAKEN"
+_LENGTH_BYTES = 8
 
 
 def main(purpose: str) -> NoReturn:
     """`run` prepares an agent; `check` only answers."""
-    if not _called_back():
+    if not _connected_back():
         _take_settings()
     os.environ.update(impatient_env())
     prctl.become_subreaper()
     prctl.leave_ending_to_the_launcher()
-    wire_in, wire_out = take_stdio()
-    agent, link = _fork_agent(wire_in, wire_out) if purpose == "run" else (None, None)
-    os.write(wire_out, f"\n{AGENT_SPEAKS}\n".encode())
-    # Unbuffered: what comes behind the Order is for the agent to read.
-    wire = Wire.on(wire_in, wire_out, buffered=False)
-    order = _answer(wire)
-    if order is None or agent is None or link is None:
-        _end(0 if agent is None else _LOST_LINE)
-    _hand_over(link, *order)
-    code = _stay(agent, wire_in)
+    reader_fd, writer_fd = take_stdio()
+    agent, link = _fork_agent(reader_fd, writer_fd) if purpose == "run" else (None, None)
+    os.write(writer_fd, f"\n{AGENT_SPEAKS}\n".encode())
+    # Unbuffered: what comes behind Prepare is for the agent to read.
+    channel = Channel.on(reader_fd, writer_fd, buffered=False)
+    questions = HostQuestions(channel)
+    prepare = _until_prepared(channel, questions)
+    if prepare is None or agent is None or link is None:
+        _end(0 if agent is None else _LOST_CONNECTION)
+    _hand_over(link, prepare, questions.take_listeners())
+    code = _watch(agent, reader_fd)
     if code < 0:  # it was killed: nobody else can tell
         with contextlib.suppress(OSError):
-            wire.send(AgentEnded(code))
+            channel.send(AgentEnded(code))
     _end(shell_code(code))
 
 
-def _called_back() -> bool:
-    """Started by a scheduler, we have no line to the launcher yet: make one, in place of stdin and stdout."""
+def _connected_back() -> bool:
+    """Started by a scheduler, there is no connection to the launcher yet: make one, in place of stdin and stdout."""
     if "ROLLCALL_CALL" not in os.environ:
         return False
-    from rollcall.transport import connect_back
+    from rollcall.agent import connect_back  # here: it imports multiprocessing
 
     try:
-        line = connect_back.call(os.environ)
+        connection = connect_back.connect(os.environ)
     except OSError as error:
         sys.exit(f"{socket.gethostname()}: {error}")
-    os.dup2(line, 0)
-    os.dup2(line, 1)
-    os.close(line)
+    os.dup2(connection, 0)
+    os.dup2(connection, 1)
+    os.close(connection)
     return True
 
 
@@ -97,99 +86,69 @@ def _take_settings() -> None:
         os.execv(sys.executable, sys.orig_argv)
 
 
-def _fork_agent(wire_in: int, wire_out: int) -> tuple[int, socket.socket]:
+def _fork_agent(reader_fd: int, writer_fd: int) -> tuple[int, socket.socket]:
     here, there = socket.socketpair()
-    keeper = os.getpid()
+    supervisor = os.getpid()
     pid = os.fork()
     if pid == 0:
         here.close()
-        from rollcall.agent import main as agent
+        from rollcall.agent import main as agent  # here: the supervisor answers before all of that is imported
 
-        agent.follow(there, wire_in, wire_out, keeper)
+        agent.follow(there, reader_fd, writer_fd, supervisor)
     there.close()
     return pid, here
 
 
-def _answer(wire: Wire) -> tuple[Order, list[socket.socket]] | None:
-    """Answer the launcher until it gives the Order; None if it goes away."""
-    message: Message | None
-    with contextlib.suppress(OSError):  # the line broke
-        wire.send(present())
-        from rollcall.agent import connectivity  # only now: being here comes first
-
-        doors: list[connectivity.Door] = []
-        while (message := wire.receive()) is not None:
-            match message:
-                case Ping(sent_ns):
-                    wire.send(Pong(sent_ns, time.time_ns(), time.monotonic_ns()))
-                case Open(attempt, port, token):
-                    while doors:
-                        doors.pop().close().close()
-                    doors += connectivity.open_door(wire, attempt, port, token)
-                case Try(attempt, addresses, port, token):
-                    wire.send(connectivity.try_all(attempt, addresses, port, token))
-                case Measure(addresses, port, token):
-                    wire.send(connectivity.measure(addresses, port, token))
-                case Probe():
-                    wire.send(Probed(_gpus_of_torch()))
-                case Order():
-                    return message, [door.close() for door in doors]
-                case Stop() | Dismiss():
-                    return None
+def _until_prepared(channel: Channel, questions: HostQuestions) -> Prepare | None:
+    with contextlib.suppress(OSError):  # the connection broke
+        channel.send(host_info())
+        return questions.until_prepared()
     return None
 
 
-def _gpus_of_torch() -> int:
-    from rollcall.protocol.devices import gpu_count
-
-    return gpu_count()
-
-
-def _hand_over(link: socket.socket, order: Order, listeners: list[socket.socket]) -> None:
-    """Give the agent its order, and the port that the ranks will meet at."""
-    from dataclasses import asdict
-
-    data = json.dumps(asdict(order)).encode()
-    socket.send_fds(link, [len(data).to_bytes(8, "big")], [listener.fileno() for listener in listeners])
-    with contextlib.suppress(OSError):  # it died already; _stay will see
+def _hand_over(link: socket.socket, prepare: Prepare, listener_fds: list[int]) -> None:
+    """Give the agent what it is to run, and the port that the ranks will meet at."""
+    data = json.dumps(asdict(prepare)).encode()
+    socket.send_fds(link, [len(data).to_bytes(_LENGTH_BYTES, "big")], listener_fds)
+    with contextlib.suppress(OSError):  # it died already; _watch will see
         link.sendall(data)
-    for listener in listeners:
-        listener.close()
+    for fd in listener_fds:
+        os.close(fd)
 
 
-def receive_order(link: socket.socket) -> tuple[Order, list[int]] | None:
-    """The agent's side of the handing over."""
-    head, fds, _, _ = socket.recv_fds(link, 8, 4)
-    if len(head) < 8:
+def receive_prepare(link: socket.socket) -> tuple[Prepare, list[int]] | None:
+    """The agent's side of `_hand_over`."""
+    head, fds, _, _ = socket.recv_fds(link, _LENGTH_BYTES, 4)
+    if len(head) < _LENGTH_BYTES:
         return None
     size, data = int.from_bytes(head, "big"), b""
     while len(data) < size:
         if not (chunk := link.recv(size - len(data))):
             return None
         data += chunk
-    return Order(**json.loads(data)), list(fds)
+    return Prepare(**json.loads(data)), list(fds)
 
 
-def _stay(agent: int, wire_in: int) -> int:
-    """Until the agent has ended: its exit code. When the line breaks it has a moment to do so by itself."""
+def _watch(agent: int, reader_fd: int) -> int:
+    """Until the agent has ended: its exit code. When the connection breaks it has a moment to do so by itself."""
     poll = select.poll()
     pidfd = os.pidfd_open(agent)
     poll.register(pidfd, select.POLLIN)
-    poll.register(wire_in, select.POLLRDHUP)  # and POLLHUP, which need not be asked for
+    poll.register(reader_fd, select.POLLRDHUP)  # and POLLHUP, which need not be asked for
     deadline = None
     while deadline is None or time.monotonic() < deadline:
         ready = dict(poll.poll(_LOOK_S * 1000))
         if pidfd in ready:
             _, status = os.waitpid(agent, 0)
             return os.waitstatus_to_exitcode(status)
-        if wire_in in ready and deadline is None:
+        if reader_fd in ready and deadline is None:
             deadline = time.monotonic() + _ORPHANED_S
-            poll.unregister(wire_in)
-    return _LOST_LINE
+            poll.unregister(reader_fd)
+    return _LOST_CONNECTION
 
 
 def _end(code: int) -> NoReturn:
-    from rollcall.linux import process_tree
+    from rollcall.linux import process_tree  # here: it imports psutil
 
     process_tree.end_all(0)
     os._exit(code)

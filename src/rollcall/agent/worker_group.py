@@ -11,8 +11,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any
 
+from torch.distributed import Store
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
     SimpleElasticAgent,
@@ -24,73 +25,73 @@ from torch.distributed.elastic.agent.server.api import (
 from torch.distributed.elastic.events import Event, EventSource
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-from torch.distributed.elastic.rendezvous import RendezvousHandler
 from torch.distributed.elastic.utils import macros
 
+from rollcall.addresses import interface_env
 from rollcall.agent import connectivity
-from rollcall.agent.hang_detector import HangWatch
-from rollcall.agent.output import STDERR, STDOUT, OutputPump
-from rollcall.agent.ring_upload import RingTails
-from rollcall.agent.stopped_ranks import Stalls
-from rollcall.coordinator.failure import SETTLE_S
-from rollcall.coordinator.run_folder import RankLogs, RunHere
+from rollcall.agent.dispatcher import Dispatcher
+from rollcall.agent.host_folder import HostFolder
+from rollcall.agent.host_questions import HostQuestions
+from rollcall.agent.monitoring.hang_detector import HangDetector
+from rollcall.agent.monitoring.output import OutputPump
+from rollcall.agent.monitoring.ring_upload import RingUpload
+from rollcall.agent.monitoring.stopped_ranks import StoppedRanks
+from rollcall.agent.rendezvous.by_hand import ByHandRendezvous
+from rollcall.agent.rendezvous.led import LedRendezvous
 from rollcall.errors import RankError
 from rollcall.linux import process_tree
+from rollcall.protocol.channel import Channel
 from rollcall.protocol.exit_codes import how_it_ended
-from rollcall.protocol.messages import AttemptOver, Ended, Looked, Note, Shown, Started, Wire
+from rollcall.protocol.messages import AttemptOver, Ended, Note, RingsSent, StacksDumped, Started
 from rollcall.protocol.plan import Plan
-from rollcall.record.stacks import ASK
+from rollcall.protocol.rank_logs import RankLogs
+from rollcall.protocol.streams import STDERR, STDOUT
+from rollcall.protocol.timing import SETTLE_S
+from rollcall.record.stacks import ASK, is_listening
 from rollcall.worker.fork_server import ForkServers
 
 _STACKS_S = 0.1  # for ranks to write down where they are
-_LOOK_S = 0.1  # at most so long until a request to stop, or another host's failure, is noticed
 _TERM_GRACE_S = 3.0  # between SIGTERM and SIGKILL, for those who did not heed SIGINT
 _HELPERS_S = 0.5  # for what ends by itself once its rank is gone
 _KILL_GRACE_S = 10.0  # the kernel may need a moment to free a large rank
 
 
-class Meeting(Protocol):
-    """Where agents agree on each attempt, beyond what elastic asks of a RendezvousHandler."""
-
-    @property
-    def attempt(self) -> int: ...
-
-    @property
-    def node_rank(self) -> int: ...
-
-    def restarts_left(self, most: int) -> int: ...
-
-    def announce_failure(self, sentence: str, final: bool) -> None: ...
-
-    def all_done(self) -> bool: ...
-
-    def leave(self) -> None: ...
-
-
-class HostAgent(SimpleElasticAgent):
+class WorkerGroupAgent(SimpleElasticAgent):
     """Runs this host's part of a plan."""
 
     def __init__(
-        self, meeting: Meeting, plan: Plan, run: RunHere, servers: ForkServers, wire: Wire, stdin_fd: int
+        self,
+        plan: Plan,
+        channel: Channel,
+        dispatcher: Dispatcher,
+        questions: HostQuestions,
+        folder: HostFolder,
+        servers: ForkServers,
+        stdin_fd: int,
     ) -> None:
-        self._meeting, self._plan, self._run, self._servers, self._wire = meeting, plan, run, servers, wire
+        self._plan, self._channel, self._folder, self._servers = plan, channel, folder, servers
         self._stdin_fd = stdin_fd
-        self._output = OutputPump(wire, keeps_logs=run.shared)
+        self._handler = (
+            ByHandRendezvous(channel, dispatcher, questions, plan, plan.by_hand)
+            if plan.by_hand is not None
+            else LedRendezvous(channel, dispatcher, questions)
+        )
+        self._output = OutputPump(channel, keeps_logs=folder.shared)
         self._rank_of: dict[int, Worker] = {}  # by pid: the ranks that run
         self._failed: dict[int, ProcessFailure] = {}
         self._stop_with: signal.Signals | None = None
-        self._stalls = Stalls()
-        self._hangs = HangWatch(run.folder, plan.hang_after_s)
-        self._tails = RingTails(run.folder)
-        self._sending = threading.Lock()  # of the rings: a part of before must not come after the whole
+        self._stopped_ranks = StoppedRanks()
+        self._hang_detector = HangDetector(folder.path, plan.hang_after_s)
+        self._ring_upload = RingUpload(folder.path)
+        self._uploading = threading.Lock()  # newer parts of a ring must not be followed by older ones
         super().__init__(
             WorkerSpec(
                 role=plan.role,
                 local_world_size=plan.slots,
-                rdzv_handler=cast(RendezvousHandler, meeting),
+                rdzv_handler=self._handler,
                 entrypoint=plan.program.target,
                 args=plan.program.args,
-                max_restarts=plan.max_restarts,
+                max_restarts=1,
                 monitor_interval=0.001,  # _monitor_workers itself waits for the next event
             )
         )
@@ -101,12 +102,12 @@ class HostAgent(SimpleElasticAgent):
             result = self.run()
             return 1 if result is None or result.is_failed() else 0
         except SignalException as stopped:
-            self._meeting.announce_failure(f"the run was stopped on {socket.gethostname()}", final=True)
+            self._handler.announce_stop(f"the run was stopped on {socket.gethostname()}")
             return 128 + stopped.sigval
         finally:
             self._output.close()
             self._send_back()
-            self._meeting.leave()
+            self._handler.leave()
 
     def stop(self, number: int, now: bool) -> None:
         """Called from the thread that listens to the launcher."""
@@ -118,18 +119,18 @@ class HostAgent(SimpleElasticAgent):
             os._exit(128 + number)
 
     def _initialize_workers(self, worker_group: WorkerGroup) -> None:
-        self._heed_stop()  # asked while an attempt was failing: no other one follows
+        self._raise_if_stopped()  # asked while an attempt was failing: no other one follows
         super()._initialize_workers(worker_group)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
-        self._remaining_restarts = self._meeting.restarts_left(self._plan.max_restarts)
+        self._remaining_restarts = 1  # for elastic there is always another attempt: the launcher counts
         self._failed = {}
         pids = {worker.local_rank: self._start(worker_group, worker) for worker in worker_group.workers}
-        self._wire.send(
+        self._channel.send(
             Started(
-                attempt=self._meeting.attempt,
+                attempt=self._handler.attempt,
                 host=socket.gethostname(),
-                node_rank=self._meeting.node_rank,
+                node_rank=self._handler.place.node_rank,
                 world_size=worker_group.workers[0].world_size,
                 master=f"{worker_group.master_addr}:{worker_group.master_port}",
                 pids={str(w.global_rank): pids[w.local_rank] for w in worker_group.workers},
@@ -138,9 +139,10 @@ class HostAgent(SimpleElasticAgent):
         return pids
 
     def _start(self, group: WorkerGroup, worker: Worker) -> int:
-        logs = RankLogs.of(self._plan, self._run.folder, self._meeting.attempt, worker.global_rank, worker.local_rank)
-        out = self._output.pipe(worker.global_rank, STDOUT, logs.stdout)
-        err = self._output.pipe(worker.global_rank, STDERR, logs.stderr)
+        rank, attempt = worker.global_rank, self._handler.attempt
+        logs = RankLogs.of(self._plan, self._folder.path, attempt, rank, worker.local_rank)
+        out = self._output.pipe(rank, STDOUT, logs.stdout)
+        err = self._output.pipe(rank, STDERR, logs.stderr)
         program = self._plan.program
         args = macros.substitute(list(program.args), str(worker.local_rank))
         request = {
@@ -158,10 +160,10 @@ class HostAgent(SimpleElasticAgent):
 
     def _recording(self, worker: Worker) -> dict[str, Any]:
         return {
-            "folder": str(self._run.folder),
+            "folder": str(self._folder.path),
             "rank": worker.global_rank,
             "world_size": worker.world_size,
-            "attempt": self._meeting.attempt,
+            "attempt": self._handler.attempt,
         }
 
     def _env(self, group: WorkerGroup, worker: Worker) -> dict[str, str]:
@@ -178,13 +180,13 @@ class HostAgent(SimpleElasticAgent):
             "ROLE_WORLD_SIZE": worker.role_world_size,
             "MASTER_ADDR": group.master_addr,
             "MASTER_PORT": group.master_port,
-            "TORCHELASTIC_RESTART_COUNT": self._meeting.attempt,
+            "TORCHELASTIC_RESTART_COUNT": self._handler.attempt,
             "TORCHELASTIC_MAX_RESTARTS": self._plan.max_restarts,
             "TORCHELASTIC_RUN_ID": self._plan.run_id,
             "TORCHELASTIC_USE_AGENT_STORE": True,
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", 1),
-            "ROLLCALL_RUN": self._run.folder,
-            **self._network_env(self._plan),
+            "ROLLCALL_RUN": self._folder.path,
+            **interface_env(self._handler.place.interface, forced=self._plan.interface is not None),
         }
         if self._plan.record and self._plan.start == "fresh":
             env["ROLLCALL_RECORD"] = 1  # for rollcall.init, should the program call it
@@ -194,25 +196,22 @@ class HostAgent(SimpleElasticAgent):
             env["LOCAL_RANK"] = 0
         return {name: str(value) for name, value in env.items()}
 
-    def _network_env(self, plan: Plan) -> dict[str, str]:
-        """What the ranks need to know of the network, where somebody has looked at it."""
-        return {}
-
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        self._note_ends(_LOOK_S if self._rank_of else 0)
-        self._heed_stop()  # after the look: ranks that ended just now may have ended of it, and have not failed
-        self._end_the_stalled()
-        if self._plan.record and (still := self._hangs.look(self._meeting.attempt)):
-            self._wire.send(still)
+        interval_s = self._plan.monitor_interval_s
+        self._note_ends(interval_s if self._rank_of else 0)
+        self._raise_if_stopped()  # after the look: ranks that ended just now may have ended of it, and have not failed
+        self._end_stopped_ranks()
+        if self._plan.record and (still := self._hang_detector.look(self._handler.attempt)):
+            self._channel.send(still)
         if self._failed:
-            self._hear_the_others()
+            self._wait_for_other_failures()
             self._tell_other_hosts()
             return RunResult(WorkerState.FAILED, failures=self._failed)
-        if not self._rank_of and self._meeting.all_done():
+        if not self._rank_of and self._handler.all_done(interval_s):
             return RunResult(WorkerState.SUCCEEDED, return_values={w.global_rank: None for w in worker_group.workers})
         return RunResult(WorkerState.HEALTHY)
 
-    def _heed_stop(self) -> None:
+    def _raise_if_stopped(self) -> None:
         if self._stop_with is not None:
             self.ask_for_stacks()
             raise SignalException("asked to stop", self._stop_with)
@@ -227,60 +226,61 @@ class HostAgent(SimpleElasticAgent):
         for end in ends:
             worker = self._rank_of.pop(end.pid)
             self._output.drain(worker.global_rank)
-            cause = self._stalls.cause_of(end.pid)
-            self._wire.send(Ended(self._meeting.attempt, worker.global_rank, end.code, end.ended_ns, asked, cause))
+            cause = self._stopped_ranks.cause_of(end.pid)
+            self._channel.send(Ended(self._handler.attempt, worker.global_rank, end.code, end.ended_ns, asked, cause))
             if end.code != 0 and not asked:
                 self._failed[worker.global_rank] = ProcessFailure(worker.local_rank, end.pid, end.code, "")
 
-    def _end_the_stalled(self) -> None:
+    def _end_stopped_ranks(self) -> None:
         """A rank that somebody stopped keeps everyone waiting, and nobody would say why."""
-        for pid, warning in self._stalls.look(self._rank_of):
+        for pid, warning in self._stopped_ranks.look(self._rank_of):
             if warning:
                 rank = self._rank_of[pid].global_rank
-                self._wire.send(Note(f"rank {rank} on {socket.gethostname()} {warning}"))
+                self._channel.send(Note(f"rank {rank} on {socket.gethostname()} {warning}"))
             else:
                 os.kill(pid, signal.SIGKILL)
 
     def ask_for_stacks(self) -> None:
-        """Where the ranks are, before they are ended: what keeps a run waiting may be nowhere else."""
-        rings = self._run.folder / "rings" / f"attempt-{self._meeting.attempt}"
+        """Have ranks write their stacks before they are ended: what keeps a run waiting may be visible nowhere else."""
+        rings = self._folder.path / "rings" / f"attempt-{self._handler.attempt}"
         ranks = list(self._rank_of.items())
-        asked = [pid for pid, worker in ranks if (rings / f"rank-{worker.global_rank}.ring").exists()]
+        recorded = [pid for pid, worker in ranks if (rings / f"rank-{worker.global_rank}.ring").exists()]
+        asked = [pid for pid in recorded if is_listening(pid)]
         for pid in asked:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, ASK)
         time.sleep(_STACKS_S if asked else 0)
 
-    def show_where_they_are(self, others: dict[str, str]) -> None:
-        """To the launcher, while they run on; and which hosts are still to be reached from here."""
+    def report_stacks(self, others: dict[str, str]) -> None:
+        """To the launcher, while the ranks run on; and which hosts can still be reached from here."""
         self.ask_for_stacks()
-        self._unless_sent_back(lambda: self._run.send_copies(self._wire, "rings"))
-        self._wire.send(Shown(connectivity.unreachable(others)))
+        self._unless_sent_back(lambda: self._folder.send_copies(self._channel, "rings"))
+        self._channel.send(StacksDumped(connectivity.unreachable(others)))
 
-    def show_what_is_new(self, attempt: int) -> None:
-        """To somebody who watches from where the rings are not seen. In a thread of its own: on a slow line it takes
-        its time, and whoever listens to the launcher must go on listening."""
+    def send_new_records(self, attempt: int) -> None:
+        """To somebody who watches from where the rings are not seen. In a thread of its own: on a slow connection it
+        takes a while, and the launcher's messages must be read meanwhile."""
 
-        def show() -> None:
-            with contextlib.suppress(OSError):  # the launcher is gone; that is noticed where it is listened to
-                self._unless_sent_back(lambda: self._tails.send(self._wire, attempt))
-                self._wire.send(Looked())
+        def send() -> None:
+            with contextlib.suppress(OSError):  # the launcher is gone; the heartbeat notices that
+                self._unless_sent_back(lambda: self._ring_upload.send(self._channel, attempt))
+                self._channel.send(RingsSent())
 
-        threading.Thread(target=show, name="tails", daemon=True).start()
+        threading.Thread(target=send, name="ring upload", daemon=True).start()
 
     def _unless_sent_back(self, send: Callable[[], None]) -> None:
         """Parts of the rings: not while the whole is on its way, nor behind it."""
-        if self._sending.acquire(blocking=False):
+        if self._uploading.acquire(blocking=False):
             try:
                 send()
             finally:
-                self._sending.release()
+                self._uploading.release()
 
     def _send_back(self) -> None:
-        with self._sending:
-            self._run.send_back(self._wire)
+        with self._uploading:
+            self._folder.send_back(self._channel)
 
-    def _hear_the_others(self) -> None:
+    def _wait_for_other_failures(self) -> None:
         """A fresh interpreter takes its time to end: who failed first need not be gone first."""
         if all(failure.exitcode >= 0 for failure in self._failed.values()):
             deadline = time.monotonic() + SETTLE_S
@@ -290,12 +290,12 @@ class HostAgent(SimpleElasticAgent):
     def _tell_other_hosts(self) -> None:
         rank, failure = next(iter(self._failed.items()))
         sentence = f"rank {rank} on {socket.gethostname()} {how_it_ended(failure.exitcode)}"
-        self._meeting.announce_failure(sentence, final=self._remaining_restarts == 0)
+        self._handler.announce_failure(sentence)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         self._shutdown()
         self._send_back()
-        self._wire.send(AttemptOver(self._meeting.attempt))
+        self._channel.send(AttemptOver(self._handler.attempt, self._handler.failed_elsewhere()))
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         """End the ranks, then whatever they started and left behind."""
@@ -308,12 +308,12 @@ class HostAgent(SimpleElasticAgent):
         process_tree.wait_for_all(_HELPERS_S, spared=self._servers.pids)
         left = process_tree.end_all(_TERM_GRACE_S, spared=self._servers.pids)
         if left:
-            self._wire.send(Note(f"ended what the ranks had left running: {', '.join(left)}"))
+            self._channel.send(Note(f"ended what the ranks had left running: {', '.join(left)}"))
 
     def _wait(self, grace_s: float) -> None:
         deadline = time.monotonic() + grace_s
         while self._rank_of and (left := deadline - time.monotonic()) > 0:
-            self._note_ends(min(left, _LOOK_S), asked=True)
+            self._note_ends(min(left, self._plan.monitor_interval_s), asked=True)
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in list(self._rank_of):
@@ -324,6 +324,17 @@ class HostAgent(SimpleElasticAgent):
                 except ProcessLookupError:  # so young that it has no group of its own yet, or gone
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, each)
+
+    def _assign_worker_ranks(self, store: Store, group_rank: int, group_world_size: int, spec: Any) -> list[Worker]:
+        """Each host knows its place: elastic's exchange of sizes through a store is not needed."""
+        place = self._handler.place
+        ranks = range(place.first_rank, place.first_rank + spec.local_world_size)
+        return [
+            Worker(local_rank, rank, rank, place.world_size, place.world_size) for local_rank, rank in enumerate(ranks)
+        ]
+
+    def _exit_barrier(self) -> None:
+        """The launcher ends the run for all hosts together."""
 
     def _construct_event(self, state: str, source: EventSource, *_args: Any, **_kwargs: Any) -> Event:
         """Elastic's event, without its look-up of our full name: where DNS does not answer, that is 5 s a rank."""

@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from rollcall.cli import bench as bench_options
-from rollcall.cli import doctor, run
+from rollcall.cli import doctor
 from rollcall.cli import lab as lab_options
 from rollcall.cli import train as train_options
+from rollcall.cli.run import run as run_ranks
+from rollcall.cli.run_options import as_command
 from rollcall.errors import RollcallError, UsageError, say
 
 app = typer.Typer(
@@ -21,9 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Starts PyTorch ranks with one command, and tells who keeps everyone waiting.",
 )
-app.command(context_settings={"allow_interspersed_args": False})(run.run)
-
-
+app.command(context_settings={"allow_interspersed_args": False})(as_command(run_ranks))
 app.command()(doctor.doctor)
 app.command()(bench_options.bench)
 app.command()(lab_options.lab)

@@ -93,7 +93,7 @@ def bench(
     has_hosts = bool(hosts or hostfile or virtual_hosts is not None)
     found = _run(
         wanted,
-        host_options.find(
+        host_options.named(
             hosts, hostfile, virtual_hosts, ranks or ("1" if has_hosts else "2"), not has_hosts, os.environ
         ),
         python=python,
@@ -124,17 +124,16 @@ def _check_writable(path: Path | None) -> None:
         raise UsageError(f"cannot write {path}: choose a file in a folder that exists and can be written")
 
 
-def _run(wanted: "Settings", place: host_options.Place, **reach: Any) -> "Results":
+def _run(wanted: "Settings", found: host_options.Hosts, **settings: Any) -> "Results":
     """The benchmark's ranks, as `rollcall run` would start them."""
     from rollcall.bench import results
-    from rollcall.coordinator.early_agent import run
+    from rollcall.coordinator.launcher import run
     from rollcall.coordinator.run_folder import folder_of
 
     plan = Plan(
         program=Program("module", "rollcall.bench.ranks", (wanted.model_dump_json(),)),
-        slots=place.slots,
-        hosts=place.hosts,
-        reach=host_options.reach(place.way, **reach),
+        hosts=found.hosts,
+        transport=host_options.transport(found.kind, **settings),
         run_id=os.urandom(6).hex(),
         show=Show(ranks=(0,)),
         cwd=os.getcwd(),

@@ -9,7 +9,7 @@ import typer
 from rollcall.cli import host_options
 from rollcall.errors import say
 from rollcall.protocol.hosts import Host
-from rollcall.protocol.plan import Plan, Program
+from rollcall.protocol.plan import Plan, Program, TransportKind
 
 
 def doctor(
@@ -40,13 +40,14 @@ def doctor(
     from rollcall.cli.tables import print_findings
     from rollcall.coordinator.doctor import examine
 
-    place = host_options.find(hosts, hostfile, virtual_hosts, "1", False, os.environ)
-    reach = host_options.reach(place.way or "ssh", python=python, link=link, delay=delay)
+    found = host_options.named(hosts, hostfile, virtual_hosts, "1", False, os.environ)
+    # This machine, too, is looked at by a supervisor of its own, as any other host is.
+    chosen = found.hosts if found.has_named else (Host("localhost", 1),)
+    kind: TransportKind = found.kind if found.has_named else "ssh"
     plan = Plan(
         program=Program("module", "rollcall"),
-        slots=1,
-        hosts=place.hosts or (Host("localhost", 1),),
-        reach=reach,
+        hosts=chosen,
+        transport=host_options.transport(kind, python=python, link=link, delay=delay),
         master_addr=master_addr,
         master_port=master_port,
         cwd=os.getcwd(),

@@ -6,29 +6,70 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from rollcall.cli.run_options import RunOptions
 from rollcall.errors import UsageError
 from rollcall.protocol import devices
 from rollcall.protocol.hosts import Host, parse, read
-from rollcall.protocol.plan import Reach, Way
+from rollcall.protocol.plan import THIS_HOST, Transport, TransportKind
 
 _OWN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # each rank gets its own of these
 
 
 @dataclass(frozen=True)
-class Place:
-    """The hosts that the launcher is to lead, and the way to them; none for this machine alone."""
+class Hosts:
+    """The hosts of a run, this machine among them or alone, and the transport that starts agents there."""
 
     hosts: tuple[Host, ...]
-    way: Way | None
-    slots: int  # on this machine alone; else of hosts that name no number
+    kind: TransportKind
+
+    @property
+    def has_named(self) -> bool:
+        """Whether the launcher leads hosts that were named, rather than this machine alone."""
+        return self.kind != "local"
 
 
-def find(
-    hosts: str, hostfile: Path | None, virtual: int | None, ranks: str, alone: bool, environ: Mapping[str, str]
-) -> Place:
-    """What the options name; else what a scheduler has given us, unless the user says that we are `alone`."""
+@dataclass(frozen=True)
+class RunHosts:
+    """The same for `rollcall run`, with the place of this host among those that are started by hand."""
+
+    hosts: tuple[Host, ...]
+    transport: Transport
+    nnodes: int
+    node_rank: int | None
+    master_addr: str | None
+    master_port: int | None
+
+
+def find(options: RunOptions, environ: Mapping[str, str]) -> RunHosts:
+    nnodes, node_rank = options.nnodes, options.node_rank
+    master_addr, master_port = options.master_addr, options.master_port
+    is_by_hand = options.standalone or nnodes != "1" or bool(options.rdzv_endpoint) or master_addr is not None
+    if not is_by_hand and (step := _slurm_step(environ)) is not None:
+        nnodes, node_rank, master_addr, master_port = step
+        is_by_hand = True
+    ranks = options.nproc_per_node
+    found = named(options.hosts, options.hostfile, options.virtual_hosts, ranks, is_by_hand, environ)
+    least, count = _count(nnodes, options.min_hosts, found)
+    chosen = transport(
+        found.kind,
+        ranks=ranks,
+        python=options.python,
+        env=options.env or [],
+        min_hosts=least,
+        allow_mixed=options.allow_mixed,
+        sync=options.sync,
+        link=options.link,
+        delay=options.delay,
+    )
+    return RunHosts(found.hosts, chosen, count, node_rank, master_addr, master_port)
+
+
+def named(
+    hosts: str, hostfile: Path | None, virtual: int | None, ranks: str, is_alone: bool, environ: Mapping[str, str]
+) -> Hosts:
+    """What the options name; else what a scheduler has given us, unless the user says that this host is alone."""
     given = [name for name, value in (("--hosts", hosts), ("--hostfile", hostfile)) if value]
     given += ["--virtual-hosts"] if virtual is not None else []
     if len(given) > 1:
@@ -37,25 +78,28 @@ def find(
         # How many GPUs or CPUs they have, the hosts know themselves.
         slots = 0 if ranks in devices.COUNTED else devices.slots(ranks or "1")
         if virtual is not None:
-            return Place(_virtual(virtual, slots), "virtual", slots)
-        return Place(read(hostfile, slots) if hostfile is not None else parse(hosts, slots), "ssh", slots)
+            return Hosts(_virtual(virtual, slots), "virtual")
+        return Hosts(read(hostfile, slots) if hostfile is not None else parse(hosts, slots), "ssh")
     slots = devices.slots(ranks or "1")
-    if alone:
-        return Place((), None, slots)
-    return _allocated(slots if ranks else None, environ) or Place((), None, slots)
+    allocated = None if is_alone else _allocated(slots if ranks else None, environ)
+    return allocated or this_host(slots)
 
 
-def find_step(environ: Mapping[str, str]) -> tuple[str, int, str, int] | None:
+def this_host(slots: int) -> Hosts:
+    return Hosts((Host(THIS_HOST, slots),), "local")
+
+
+def _slurm_step(environ: Mapping[str, str]) -> tuple[str, int, str, int] | None:
     """Where srun has started us once per node: how many we are, which one this is, where the first one listens."""
     if "SLURM_STEP_ID" not in environ:
         return None
-    from rollcall.transport import slurm
+    from rollcall.transport import slurm  # here: most runs are in no step
 
     return slurm.by_hand(environ) if slurm.is_in_step(environ) else None
 
 
 def _virtual(count: int, slots: int) -> tuple[Host, ...]:
-    from rollcall.transport.virtual_hosts import MOST_HOSTS
+    from rollcall.transport.virtual_hosts import MOST_HOSTS  # here: most runs have none
     from rollcall.transport.virtual_network import name_of
 
     if not 1 <= count <= MOST_HOSTS:
@@ -63,58 +107,60 @@ def _virtual(count: int, slots: int) -> tuple[Host, ...]:
     return tuple(Host(name_of(number), slots) for number in range(1, count + 1))
 
 
-def _allocated(slots: int | None, environ: Mapping[str, str]) -> Place | None:
+def _allocated(slots: int | None, environ: Mapping[str, str]) -> Hosts | None:
     """All of an allocation, where we are in one."""
     if "SLURM_JOB_ID" not in environ and "PBS_NODEFILE" not in environ:
         return None
-    from rollcall.transport import pbs, slurm
+    from rollcall.transport import pbs, slurm  # here: most runs are in no allocation
 
-    for scheduler, way in ((slurm, "slurm"), (pbs, "pbs")):
+    kind: TransportKind
+    for scheduler, kind in ((slurm, "slurm"), (pbs, "pbs")):
         if scheduler.is_in_allocation(environ):
             hosts = scheduler.hosts(environ, slots)
-            own = slots or scheduler.own_slots(environ)
-            return Place(hosts, cast(Way, way) if hosts else None, own)
+            return Hosts(hosts, kind) if hosts else this_host(slots or scheduler.own_slots(environ))
     return None
 
 
-def count(nnodes: str, min_hosts: int, hosts: tuple[Host, ...]) -> tuple[int, int]:
-    """The least number of hosts to go on with (0: all), and how many are started by hand."""
+def _count(nnodes: str, min_hosts: int, found: Hosts) -> tuple[int, int]:
+    """The least number of hosts to continue with (0: all), and how many are started by hand."""
     first, colon, most = nnodes.partition(":")
     if not first.isdecimal() or (colon and not most.isdecimal()):
         raise UsageError(f"--nnodes {nnodes} is not a number of hosts: use one number, such as 2, or 2:4 with --hosts")
     least, most_hosts = int(first), int(most or first)
-    if not hosts:
+    if not found.has_named:
         if min_hosts or least != most_hosts:
             raise UsageError(
                 f"{'--min-hosts' if min_hosts else f'--nnodes {nnodes}'} needs a launcher that leads all hosts:"
                 f" name them with --hosts, --hostfile or --virtual-hosts"
             )
         return 0, least
-    if nnodes != "1" and most_hosts != len(hosts):
-        raise UsageError(f"--nnodes {nnodes} does not fit the {len(hosts)} hosts that are named: leave it out")
+    if nnodes != "1" and most_hosts != len(found.hosts):
+        raise UsageError(f"--nnodes {nnodes} does not fit the {len(found.hosts)} hosts that are named: leave it out")
     if min_hosts < 0:
         raise UsageError(f"--min-hosts {min_hosts} is below zero: use 1 or more")
     return min_hosts or (least if colon else 0), 1
 
 
-def reach(way: Way | None, *, ranks: str = "", python: str = "", env: Sequence[str] = (), **rest: Any) -> Reach | None:
-    """How to reach the hosts; None for this machine alone."""
-    if way is None:
+def transport(
+    kind: TransportKind, *, ranks: str = "", python: str = "", env: Sequence[str] = (), **rest: Any
+) -> Transport:
+    """How to reach the hosts."""
+    if kind == "local":
         only = {"--python": python, "--env": env, **{f"--{name.replace('_', '-')}": rest[name] for name in rest}}
         unused = [name for name, value in only.items() if value]
         if unused:
             raise UsageError(f"{unused[0]} is for several hosts: name them with --hosts, --hostfile or --virtual-hosts")
-        return None
-    if way != "virtual" and (rest.get("link") or rest.get("delay")):
+        return Transport()
+    if kind != "virtual" and (rest.get("link") or rest.get("delay")):
         raise UsageError("--link and --delay shape the network of virtual hosts: use them with --virtual-hosts")
-    if way != "ssh" and rest.get("sync"):
+    if kind != "ssh" and rest.get("sync"):
         raise UsageError("--sync copies by ssh: use it with --hosts or --hostfile")
     counted = ranks if ranks in devices.COUNTED else ""
     settings = dict(forwarded(env, os.environ))
-    if way == "virtual" and "OMP_NUM_THREADS" not in os.environ:
+    if kind == "virtual" and "OMP_NUM_THREADS" not in os.environ:
         # A rank that is alone on its host takes all cores; but these hosts have the same ones.
         settings = {"OMP_NUM_THREADS": "1", **settings}
-    return Reach(way, python or sys.executable, counted, tuple(settings.items()), **rest)
+    return Transport(kind, python or sys.executable, counted, tuple(settings.items()), **rest)
 
 
 def forwarded(patterns: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -5,151 +5,91 @@ There `rollcall run` is called again, with all the options that are not about th
 
 import os
 import sys
-from dataclasses import dataclass, fields
 from pathlib import Path
 
 from rollcall.cli import host_options
-from rollcall.coordinator import early_agent
+from rollcall.cli.run_options import RunOptions, option_name
 from rollcall.errors import UsageError, say
-from rollcall.protocol.plan import Program, check_program
+from rollcall.protocol.plan import DEFAULT_PORT, Program, check_program
+from rollcall.transport import local
 
-_FLAGS = {"--slurm", "--kubernetes", "--dry-run"}
-_ALWAYS = {"--nodes", "--name", "--nproc-per-node", "-n"}
-_OF_SLURM = {"--sbatch-arg", "--python"}
-_OF_KUBERNETES = {
-    "--image",
-    "--gpus",
-    "--cpu",
-    "--memory",
-    "--namespace",
-    "--workdir",
-    "--env",
-    "--max-restarts",
-    "--shutdown-timeout",
-    "--grace",
-    "--master-port",
-}
+# Options that only a scheduler's job has.
+_OF_JOBS = ("nodes", "name", "sbatch_arg", "image", "gpus", "cpu", "memory", "namespace", "workdir")
+# Options that are not passed on to the `rollcall run` inside the job: they are used for the job itself.
+_ALWAYS = {"slurm", "kubernetes", "dry_run", "nodes", "name", "nproc_per_node", "module", "no_python"}
+_BY_SLURM = _ALWAYS | {"sbatch_arg", "python"}
+_BY_KUBERNETES = _ALWAYS | {
+    "image", "gpus", "cpu", "memory", "namespace", "workdir", "env", "max_restarts", "grace", "master_port",
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """What the user asks of a scheduler; empty where nothing was said."""
-
-    nodes: int | None = None
-    name: str = ""
-    sbatch_args: tuple[str, ...] = ()
-    image: str = ""
-    gpus: int = 0
-    cpu: str | None = None
-    memory: str | None = None
-    namespace: str | None = None
-    workdir: str | None = None
-
-    def check_unused(self) -> None:
-        """Where no scheduler is asked, all of this would be passed over."""
-        for field in fields(self):
-            if getattr(self, field.name) != field.default:
-                name = "sbatch-arg" if field.name == "sbatch_args" else field.name
-                raise UsageError(f"--{name} is for runs that a scheduler starts: use it with --slurm or --kubernetes")
-
-
-def check_one_way(*, slurm: bool, kubernetes: bool, hosts: object) -> None:
-    """A run goes one way only."""
-    if slurm and kubernetes:
+def check_one_way(options: RunOptions) -> None:
+    """A run is started in one way only."""
+    if options.slurm and options.kubernetes:
         raise UsageError("--slurm and --kubernetes exclude each other: use one of them")
-    if hosts and (slurm or kubernetes):
-        way = "--slurm" if slurm else "--kubernetes"
+    names_hosts = options.hosts or options.hostfile or options.virtual_hosts
+    if names_hosts and (options.slurm or options.kubernetes):
+        way = "--slurm" if options.slurm else "--kubernetes"
         raise UsageError(f"{way} finds the hosts by itself: leave out --hosts, --hostfile and --virtual-hosts")
 
 
-def submit_to_slurm(wishes: Wishes, program: Program, ranks: str, python: str, words: list[str], dry_run: bool) -> int:
-    from rollcall.schedulers import slurm_job, slurm_script
+def check_unused(options: RunOptions) -> None:
+    """Where no scheduler is asked, options of jobs would be passed over."""
+    for field in _OF_JOBS:
+        if getattr(options, field) != getattr(RunOptions, field):
+            name = option_name(field)
+            raise UsageError(f"{name} is for runs that a scheduler starts: use it with --slurm or --kubernetes")
+
+
+def to_slurm(options: RunOptions, program: Program) -> int:
+    from rollcall.schedulers import slurm_job, slurm_script  # here: only --slurm needs them
 
     if "SLURM_JOB_ID" in os.environ:
         raise UsageError(f"this is SLURM job {os.environ['SLURM_JOB_ID']} already: leave --slurm out to use all of it")
     check_program(program, os.getcwd())
-    kept = without(words, _FLAGS, _ALWAYS | _OF_SLURM)
     job = slurm_script.Job(
-        name=wishes.name or Path(program.target).stem,
-        nodes=1 if wishes.nodes is None else wishes.nodes,
-        slots=_number(ranks) if ranks else None,
-        words=(*kept, *program.words()[_flag_words(program) :]),
-        python=python or sys.executable,
+        name=options.name or Path(program.target).stem,
+        nodes=1 if options.nodes is None else options.nodes,
+        slots=_number(options.nproc_per_node) if options.nproc_per_node else None,
+        words=(*options.words(without=_BY_SLURM), *program.words()),
+        python=options.python or sys.executable,
         cwd=os.getcwd(),
         log=Path("slurm-%j.out"),
-        sbatch_args=wishes.sbatch_args,
+        sbatch_args=tuple(options.sbatch_arg or ()),
     )
-    if dry_run:
+    if options.dry_run:
         print(slurm_script.script(job), end="")
         return 0
-    early_agent.abandon()
+    local.end_early()
     return slurm_job.run(job, say)
 
 
-def submit_to_kubernetes(
-    wishes: Wishes,
-    program: Program,
-    ranks: str,
-    env: list[str],
-    words: list[str],
-    dry_run: bool,
-    *,
-    max_restarts: int,
-    grace_s: float,
-    port: int,
-) -> int:
-    from rollcall.schedulers import k8s_job, k8s_manifest
+def to_kubernetes(options: RunOptions, program: Program) -> int:
+    from rollcall.schedulers import k8s_job, k8s_manifest  # here: only --kubernetes needs them
 
-    kept = without(words, _FLAGS, _ALWAYS | _OF_KUBERNETES)
+    ranks = options.nproc_per_node
     job = k8s_manifest.Job(
-        name=wishes.name or k8s_manifest.name_for(program.target),
-        image=wishes.image,
-        nodes=1 if wishes.nodes is None else wishes.nodes,
+        name=options.name or k8s_manifest.name_for(program.target),
+        image=options.image,
+        nodes=1 if options.nodes is None else options.nodes,
         slots=int(ranks) if ranks.isdecimal() else ranks or 1,
-        words=tuple(program.words()[_flag_words(program) :]),
-        options=tuple(kept),
-        env=dict(host_options.forwarded(env, os.environ)),
-        namespace=wishes.namespace,
-        gpus=wishes.gpus,
-        cpu=wishes.cpu,
-        memory=wishes.memory,
-        workdir=wishes.workdir,
-        max_restarts=max_restarts,
-        grace_s=grace_s,
-        port=port,
+        words=tuple(program.words()),
+        options=tuple(options.words(without=_BY_KUBERNETES)),
+        env=dict(host_options.forwarded(options.env or [], os.environ)),
+        namespace=options.namespace,
+        gpus=options.gpus,
+        cpu=options.cpu,
+        memory=options.memory,
+        workdir=options.workdir,
+        max_restarts=options.max_restarts,
+        grace_s=options.grace,
+        port=options.master_port or DEFAULT_PORT,
     )
-    if dry_run:
+    if options.dry_run:
         print(k8s_manifest.manifest(job), end="")
         return 0
-    early_agent.abandon()
+    local.end_early()
     return k8s_job.run(job, say)
-
-
-def options_of(argv: list[str], program: Program) -> list[str]:
-    """The options of a command line, as they were typed between `run` and the program."""
-    return argv[2 : len(argv) - 1 - len(program.args)]
-
-
-def without(words: list[str], flags: set[str], valued: set[str]) -> list[str]:
-    """The words less some options, with their values."""
-    kept: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        name, equals, _ = word.partition("=")
-        name = name.replace("_", "-") if name.startswith("--") else name
-        if name in flags or (name[:2] in valued and len(name) > 2 and name[1] != "-"):  # -n4
-            continue
-        if name in valued:
-            if not equals:
-                next(rest, None)
-            continue
-        kept.append(word)
-    return kept
-
-
-def _flag_words(program: Program) -> int:
-    """-m and --no-python stand among the options already."""
-    return 0 if program.kind == "script" else 1
 
 
 def _number(ranks: str) -> int:

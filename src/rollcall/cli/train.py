@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from rollcall.cli import run
+from rollcall.cli.run_options import RunOptions
 from rollcall.errors import UsageError
 from rollcall.train.config import Recipe, help_of
 
@@ -81,9 +82,9 @@ def train(
     recipe.check()
     if "RANK" in os.environ:
         raise UsageError("this is a rank of another run already: there, use python -m rollcall.train")
-    run.run(
-        "rollcall.train",
-        recipe.words(),
+    options = RunOptions(
+        script="rollcall.train",
+        args=recipe.words(),
         module=True,
         nproc_per_node=nproc_per_node,
         hosts=hosts,
@@ -95,3 +96,4 @@ def train(
         dry_run=dry_run,
         preload=["rollcall.train.program", "sklearn.datasets", "torch._dynamo"],
     )
+    run.run(options)

@@ -1,9 +1,11 @@
-"""Leading several hosts: the roll call, then one attempt after the other.
+"""The phases of a run: hosts answer, find the master, get ready; then one attempt after the other.
 
-    all present → versions agree → the master opens a door → all others reach it → begin
-    … → all done: dismiss   or   a rank failed, a host was lost: end the attempt, begin the next or give up
+    GATHERING → (several hosts: OPENING → REACHING →) PREPARING → RUNNING → FINISHING
+                                            ↑                        │ a rank failed, a host was lost
+                                            └── GATHERING ←── ENDING ┘ or FINISHING, if no attempt is left
 
-The launcher's loop hands over every message and calls `tick`; nothing here waits.
+One machine is one host: the same phases, without the search for a master. The launcher's loop calls a `note_…` for each
+message and `tick`; nothing here waits, and the clock is passed in.
 """
 
 import secrets
@@ -11,42 +13,35 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Protocol
 
-from rollcall.agent.heartbeat import PING_S, SILENCE_S
-from rollcall.coordinator.agents import Crew, Gone, Member
-from rollcall.coordinator.failure import SETTLE_S
-from rollcall.coordinator.preflight import differences, missing, nearest_address, slots_of, why_gone
+from rollcall.compat.torch_dns import impatient_env
+from rollcall.coordinator.agents import Agent, Agents
+from rollcall.coordinator.preflight import differences, missing, nearest_address, slots_of, why_disconnected
 from rollcall.errors import RollcallError, UsageError, WorldError
 from rollcall.protocol.messages import (
-    AgentEnded,
     AttemptOver,
     Begin,
     Cancel,
-    Close,
-    Closed,
-    Dismiss,
-    Done,
-    Ended,
-    Message,
-    Open,
-    Opened,
-    Order,
+    ClosePort,
+    Finish,
+    HostInfo,
+    MasterReached,
+    OpenPort,
     Ping,
-    Pong,
-    Present,
-    Ready,
+    PortOpened,
+    Prepare,
+    ReachMaster,
     Refused,
     Stop,
-    Tried,
-    Try,
 )
-from rollcall.protocol.plan import Plan
+from rollcall.protocol.plan import LOOPBACK, Plan
+from rollcall.protocol.timing import PING_S, SETTLE_S, SILENCE_S
 
 _SETTLE_HOSTS_S = 12.0  # from the first host that failed to come until the others count as missing, too
 _REJOIN_S = 3.0  # for an agent that was killed to come back before the next attempt begins without it
 _NEEDED_S = 30.0  # the same where there can be no attempt without it
-_TRY_AGAIN_S = 10.0  # a host that is lost is asked again so often whether it is back
+_TRY_AGAIN_S = 10.0  # a host that is lost is asked so often whether it is back
 _ASLEEP_S = 5.0
 _TELL_AFTER_S, _TELL_EVERY_S = 5.0, 30.0
 
@@ -54,119 +49,135 @@ _TELL_AFTER_S, _TELL_EVERY_S = 5.0, 30.0
 class Phase(Enum):
     """Where the run stands."""
 
-    GATHERING = auto()
-    OPENING = auto()
-    TRYING = auto()
-    PREPARING = auto()
+    GATHERING = auto()  # hosts answer
+    OPENING = auto()  # the master opens a port
+    REACHING = auto()  # the others look for it
+    PREPARING = auto()  # torch is imported everywhere
     RUNNING = auto()
     ENDING = auto()  # the attempt has failed; its ranks are being ended
-    LEAVING = auto()
+    FINISHING = auto()  # agents exit
 
 
-class Lead:
-    """Decides for all hosts, and says what it decided: `begun` an attempt, `lost` a host, `attempt_over`."""
+class Listener(Protocol):
+    """Who is told what was decided."""
 
+    def say(self, text: str) -> None: ...
+
+    def attempt_began(self, hosts: dict[str, dict[str, Any]]) -> None: ...
+
+    def host_lost(self, agent: Agent) -> None: ...
+
+    def attempt_over(self, attempt: int, is_followed: bool) -> None: ...
+
+
+class Attempts:
     def __init__(
-        self,
-        plan: Plan,
-        crew: Crew,
-        folder: str,
-        tell: Callable[[str], None],
-        begun: Callable[[dict[str, dict[str, Any]]], None],
-        lost: Callable[[Member], None],
-        attempt_over: Callable[[int, bool], None],
+        self, plan: Plan, agents: Agents, folder: str, listener: Listener, now: Callable[[], float] = time.monotonic
     ) -> None:
-        assert plan.reach is not None
-        self._plan, self._crew, self._folder = plan, crew, folder
-        self._tell, self._begun, self._lost, self._attempt_over = tell, begun, lost, attempt_over
-        self._least = plan.reach.min_hosts or len(plan.hosts)
-        self._allow_mixed, self._ranks = plan.reach.allow_mixed, plan.reach.ranks
+        self._plan, self._agents, self._folder, self._listener, self._now = plan, agents, folder, listener, now
+        self._least = plan.transport.min_hosts or len(plan.hosts)
         self.attempt = plan.first_attempt
         self.failed: RollcallError | None = None
         self.phase = Phase.GATHERING
         self._restarts_left = plan.max_restarts
         self._first_missing_s: float | None = None
-        self._patience_s = _SETTLE_HOSTS_S
+        self._wait_for_hosts_s = _SETTLE_HOSTS_S
         self._asked_again_s = 0.0
-        self._pinged_s = 0.0
-        self._ticked_s = time.monotonic()
-        self._stopping = False
-        self._wait_anew()
-        self._crew.start(crew.members)
+        self._pinged_s = -PING_S
+        self._ticked_s = now()
+        self._is_stopping = False
+        self._restart_waiting()
         self._reset()
+        self._agents.start(agents.all)
 
-    def _wait_anew(self) -> None:
-        self._since_s = time.monotonic()
+    def _restart_waiting(self) -> None:
+        self._since_s = self._now()
         self._told_s = self._since_s - _TELL_EVERY_S + _TELL_AFTER_S
 
     def _reset(self) -> None:
-        self._taking_part: list[Member] = []
+        self._taking_part: list[Agent] = []
         self._token = secrets.token_hex(16)
-        self._opened: Opened | None = None
-        self._tried: dict[Member, Tried] = {}
-        self._over: set[Member] = set()
-        self._done: set[Member] = set()
+        self._opened: PortOpened | None = None
+        self._reached: dict[Agent, MasterReached] = {}
+        self._address, self._port = LOOPBACK, self._plan.master_port
+        self._is_port_closed = True
+        self._over: set[Agent] = set()
+        self._done: set[Agent] = set()
         self._cancel_s: float | None = None
-        self._rank_failed = False
-        self._cancelled = False
-        self._is_closed = False
-
-    # What comes in.
-
-    def handle(self, member: Member, message: Message) -> None:
-        match message:
-            case Present():
-                member.send(Ping(time.monotonic_ns()))
-            case Pong(sent_ns, wall_ns, monotonic_ns):
-                member.clock.note(sent_ns, wall_ns, monotonic_ns)
-                if member.clock.is_coarse:
-                    member.send(Ping(time.monotonic_ns()))
-            case Opened() if member is self._master:
-                self._opened = message
-            case Tried():
-                self._tried[member] = message
-            case Closed():
-                self._is_closed = True
-            case Ready(shared):
-                member.ready, member.shared = True, shared
-            case Ended() if message.exit_code != 0 and not message.asked:
-                self._rank_failed = True
-                self._cancel_s = self._cancel_s or time.monotonic() + SETTLE_S
-            case Done():
-                self._done.add(member)
-            case AttemptOver():
-                self._over.add(member)
-            case Refused(text, exit_code):
-                self._give_up(_coded(f"{member.name}: {text}", exit_code))
-            case AgentEnded(exit_code):
-                member.agent_code = exit_code
-            case Gone():
-                self._note_gone(member)
+        self._has_rank_failed = False
+        self._elsewhere = ""
+        self._is_cancelled = False
 
     @property
-    def _master(self) -> Member | None:
-        return self._taking_part[0] if self._taking_part else None
+    def hosts_may_differ(self) -> bool:
+        """Whether attempts may go on with fewer hosts: then an attempt need not be one of the restarts."""
+        return self._least < len(self._agents.all)
 
-    def _note_gone(self, member: Member) -> None:
-        if self.phase is Phase.LEAVING or self._stopping:
+    # What has come from an agent.
+
+    def note_host(self, agent: Agent) -> None:
+        agent.send(Ping(time.monotonic_ns()))
+
+    def note_pong(self, agent: Agent) -> None:
+        if agent.clock.is_coarse:
+            agent.send(Ping(time.monotonic_ns()))
+
+    def note_opened(self, agent: Agent, opened: PortOpened) -> None:
+        if self._taking_part and agent is self._taking_part[0]:
+            self._opened = opened
+
+    def note_reached(self, agent: Agent, reached: MasterReached) -> None:
+        self._reached[agent] = reached
+
+    def note_closed(self) -> None:
+        self._is_port_closed = True
+
+    def note_rank_failed(self) -> None:
+        self._has_rank_failed = True
+        self._cancel_s = self._cancel_s or self._now() + SETTLE_S
+
+    def note_done(self, agent: Agent) -> None:
+        self._done.add(agent)
+
+    def note_attempt_over(self, agent: Agent, over: AttemptOver) -> None:
+        """All its ranks are gone there. On a host that was started by hand it may have failed elsewhere."""
+        self._over.add(agent)
+        if self.phase is Phase.RUNNING and over.elsewhere:
+            self._has_rank_failed, self._elsewhere = True, over.elsewhere
+            self.phase = Phase.ENDING
+
+    def note_refused(self, agent: Agent, refused: Refused) -> None:
+        is_alone = len(self._agents.all) == 1
+        self.fail(_with_code(refused.text if is_alone else f"{agent.name}: {refused.text}", refused.exit_code))
+
+    def note_disconnected(self, agent: Agent) -> None:
+        if self.phase is Phase.FINISHING or self._is_stopping:
             return
-        if not member.lost:
-            member.lost = why_gone(member)
-        if member not in self._taking_part:
+        agent.lost = agent.lost or why_disconnected(agent)
+        if agent not in self._taking_part:
             return
         if self.phase in (Phase.RUNNING, Phase.ENDING):
-            self._lost(member)
+            self._listener.host_lost(agent)
             self._cancel()
-        else:  # the roll was called, but it has left before the attempt began
-            self._first_missing_s = time.monotonic()
+        else:  # it had answered, but is gone before the attempt began
+            self._first_missing_s = self._now()
             self.phase = Phase.GATHERING
 
     def stop(self, message: Stop) -> None:
         """The user wants an end: agents that have no ranks yet have nothing to end."""
-        self._stopping = True
-        self._crew.send_all(message)
-        if not all(member.ready for member in self._crew.members if member.is_up):
-            self._crew.kill()
+        self._is_stopping = True
+        self._agents.send_all(message)
+        if not all(agent.is_ready for agent in self._agents.all if agent.is_up):
+            self._agents.kill()
+
+    def fail(self, error: RollcallError) -> None:
+        """End the run with this sentence; the first one counts."""
+        if self.failed is None:
+            self.failed = error
+        self.phase = Phase.FINISHING
+        self._agents.send_all(Finish())
+        if not all(agent.is_ready for agent in self._agents.all if agent.is_up):
+            self._agents.kill()
 
     # What is due.
 
@@ -174,12 +185,12 @@ class Lead:
         self._notice_own_sleep()
         self._ping()
         self._notice_silence()
-        if self._stopping or self.phase is Phase.LEAVING:
+        if self._is_stopping or self.phase is Phase.FINISHING:
             return
         step = {
             Phase.GATHERING: self._while_gathering,
             Phase.OPENING: self._while_opening,
-            Phase.TRYING: self._while_trying,
+            Phase.REACHING: self._while_reaching,
             Phase.PREPARING: self._while_preparing,
             Phase.RUNNING: self._while_running,
             Phase.ENDING: self._while_ending,
@@ -187,117 +198,123 @@ class Lead:
         try:
             step()
         except RollcallError as error:
-            self._give_up(error)
+            self.fail(error)
 
     def _ping(self) -> None:
-        now = time.monotonic()
-        if now - self._pinged_s >= PING_S:
-            self._pinged_s = now
-            for member in self._crew.members:
-                if member.present is not None and (member.ready or not member.ordered):
-                    member.send(Ping(time.monotonic_ns()))
+        if self._now() - self._pinged_s >= PING_S:
+            self._pinged_s = self._now()
+            for agent in self._agents.all:
+                if agent.info is not None and (agent.is_ready or not agent.is_prepared):
+                    agent.send(Ping(time.monotonic_ns()))
 
     def _notice_own_sleep(self) -> None:
         """After Ctrl-Z, or on a laptop that slept: then it was not the hosts that were silent."""
-        now = time.monotonic()
-        slept_s, self._ticked_s = now - self._ticked_s, now
+        slept_s, self._ticked_s = self._now() - self._ticked_s, self._now()
         if slept_s > _ASLEEP_S:
-            self._tell(f"rollcall here was stopped for {slept_s:.0f} s; hosts end their ranks after {SILENCE_S:g} s")
-            for member in self._crew.members:
-                member.heard_s = now
+            if any(map(_needs_heartbeat, self._agents.all)):
+                self._listener.say(
+                    f"rollcall here was stopped for {slept_s:.0f} s; hosts end their ranks after {SILENCE_S:g} s"
+                )
+            for agent in self._agents.all:
+                agent.heard_s = self._now()
 
     def _notice_silence(self) -> None:
-        now = time.monotonic()
-        for member in self._crew.members:
-            if member.ready and member.is_up and now - member.heard_s > SILENCE_S:
-                member.cut_off = True
-                self._crew.lose(member, f"was not heard of for {SILENCE_S:g} s: its network is cut, or it hangs")
+        for agent in self._agents.all:
+            is_silent = agent.is_ready and agent.is_up and self._now() - agent.heard_s > SILENCE_S
+            if is_silent and _needs_heartbeat(agent):
+                agent.is_cut_off = True
+                self._agents.lose(agent, f"was not heard of for {SILENCE_S:g} s: its network is cut, or it hangs")
 
     def _while_gathering(self) -> None:
         """Until all hosts have answered; or enough of them, when the others will not."""
-        members = self._crew.members
-        here = [member for member in members if member.present is not None and member.is_up]
-        if len(here) == len(members) or (len(here) >= self._least and self._others_settled(here)):
-            self._set_out(here)
+        agents = self._agents.all
+        here = [agent for agent in agents if agent.info is not None and agent.is_up]
+        if len(here) == len(agents) or (len(here) >= self._least and self._others_settled(here)):
+            self._take_part(here)
             return
-        gone = [member for member in members if member.lost]
-        if gone and self._first_missing_s is None:
-            self._first_missing_s = time.monotonic()
-        if len(members) - len(gone) < self._least and self._others_settled(here):
-            raise WorldError(missing(members, self._plan))
-        waited_s = time.monotonic() - self._since_s
+        lost = [agent for agent in agents if agent.lost]
+        if lost and self._first_missing_s is None:
+            self._first_missing_s = self._now()
+        if len(agents) - len(lost) < self._least and self._others_settled(here):
+            raise WorldError(missing(agents, self._plan))
+        waited_s = self._now() - self._since_s
         if waited_s > self._plan.join_timeout_s:
-            raise WorldError(f"after {waited_s:.0f} s {missing(members, self._plan)}")
-        if time.monotonic() - self._told_s > _TELL_EVERY_S:
-            self._told_s = time.monotonic()
-            self._tell(f"waiting: {missing(members, self._plan)}")
+            raise WorldError(f"after {waited_s:.0f} s {missing(agents, self._plan)}")
+        if self._now() - self._told_s > _TELL_EVERY_S:
+            self._told_s = self._now()
+            self._listener.say(f"waiting: {missing(agents, self._plan)}")
 
-    def _others_settled(self, here: list[Member]) -> bool:
+    def _others_settled(self, here: list[Agent]) -> bool:
         """Whether those that are not here will not come in time any more."""
-        if all(member.lost for member in self._crew.members if member not in here):
+        if all(agent.lost for agent in self._agents.all if agent not in here):
             return True
-        return self._first_missing_s is not None and time.monotonic() - self._first_missing_s > self._patience_s
+        return self._first_missing_s is not None and self._now() - self._first_missing_s > self._wait_for_hosts_s
 
-    def _set_out(self, members: list[Member]) -> None:
-        if not self._allow_mixed and (text := differences(members)):
+    def _take_part(self, here: list[Agent]) -> None:
+        if not self._plan.transport.allow_mixed and (text := differences(here)):
             raise UsageError(text)
-        for member in members:
-            member.host = replace(member.host, slots=slots_of(member, self._ranks))
-        for member in self._crew.members:
-            if member not in members:
-                self._tell(f"going on without {member.name}: {member.lost or member.stage}")
-        self._taking_part = members
-        self._token = secrets.token_hex(16)
-        self._opened, self._tried = None, {}
-        members[0].send(Open(self.attempt, self._plan.master_port, self._token))
+        for agent in here:
+            agent.host = replace(agent.host, slots=slots_of(agent, self._plan.transport.ranks))
+        for agent in self._agents.all:
+            if agent not in here:
+                self._listener.say(f"continuing without {agent.name}: {agent.lost or agent.stage}")
+        self._reset()
+        self._taking_part = here
+        if len(here) == 1:  # its ranks meet on loopback, and nobody has to find it
+            self._prepare_all()
+            return
+        here[0].send(OpenPort(self.attempt, self._plan.master_port, self._token))
         self.phase = Phase.OPENING
 
     def _while_opening(self) -> None:
         if self._opened is None:
             return
-        for member in self._taking_part[1:]:
-            member.send(Try(self.attempt, self._addresses(), self._opened.port, self._token))
-        self.phase = Phase.TRYING
+        self._port = self._opened.port
+        for agent in self._taking_part[1:]:
+            agent.send(ReachMaster(self.attempt, self._addresses(self._opened), self._port, self._token))
+        self.phase = Phase.REACHING
 
-    def _addresses(self) -> list[str]:
+    def _addresses(self, opened: PortOpened) -> list[str]:
         """Where the master may be found: as the user says, or as it says of itself."""
         if self._plan.master_addr:
             return [self._plan.master_addr]
-        assert self._opened is not None
         known = self._taking_part[0].host.address
-        return list(dict.fromkeys([*([known] if known else []), *self._opened.addresses]))
+        return list(dict.fromkeys([*([known] if known else []), *opened.addresses]))
 
-    def _while_trying(self) -> None:
-        if len(self._tried) < len(self._taking_part) - 1:
+    def _while_reaching(self) -> None:
+        if len(self._reached) < len(self._taking_part) - 1 or self._opened is None:
             return
-        self._address = nearest_address(self._taking_part[0], self._addresses(), self._port, self._tried)
         master = self._taking_part[0]
-        self._is_closed = not master.ordered  # with its order a keeper closes the door by itself
-        if master.ordered:
-            master.send(Close())
-        for member in self._taking_part:
-            self._order(member)
+        self._address = nearest_address(master, self._addresses(self._opened), self._port, self._reached)
+        self._is_port_closed = not master.is_prepared  # with Prepare a supervisor closes it by itself
+        if master.is_prepared:
+            master.send(ClosePort())
+        self._prepare_all()
+
+    def _prepare_all(self) -> None:
+        for agent in self._taking_part:
+            self._prepare(agent)
         self.phase = Phase.PREPARING
 
-    @property
-    def _port(self) -> int:
-        assert self._opened is not None
-        return self._opened.port
-
-    def _order(self, member: Member) -> None:
-        if not member.ordered:
-            member.ordered = True
-            member.stage = "importing torch"
-            member.send(Order(self._plan.on(member.host).to_dict(), self._folder, -1))
+    def _prepare(self, agent: Agent) -> None:
+        if agent.is_prepared or agent.connection is None:
+            return
+        agent.is_prepared = True
+        agent.stage = "importing torch"
+        stdin_fd = agent.connection.stdin_fd
+        # A supervisor has looked by itself whether names are answered on its host.
+        env = {} if agent.connection.greets else impatient_env()
+        hosts = len(self._agents.all)
+        agent.send(Prepare(self._plan.on(agent.host).to_dict(), self._folder, stdin_fd, env, hosts))
 
     def _while_preparing(self) -> None:
-        if not self._is_closed or not all(member.ready for member in self._taking_part):
+        if not self._is_port_closed or not all(agent.is_ready for agent in self._taking_part):
             return
-        world_size = sum(member.host.slots for member in self._taking_part)
+        world_size = sum(agent.host.slots for agent in self._taking_part)
         first_rank = 0
-        for node_rank, member in enumerate(self._taking_part):
-            member.first_rank, member.stage = first_rank, "running"
-            member.send(
+        for node_rank, agent in enumerate(self._taking_part):
+            agent.first_rank, agent.stage = first_rank, "running"
+            agent.send(
                 Begin(
                     self.attempt,
                     node_rank,
@@ -306,101 +323,98 @@ class Lead:
                     world_size,
                     self._address,
                     self._port,
-                    self._plan.interface or self._interface(member),
+                    self._plan.interface or self._interface(agent),
                 )
             )
-            first_rank += member.host.slots
+            first_rank += agent.host.slots
         self.phase = Phase.RUNNING
-        self._begun(self._facts())
+        self._listener.attempt_began(self._facts())
 
     def _facts(self) -> dict[str, dict[str, Any]]:
-        """What the roll call found on each host that takes part, and its clocks, for the run's folder."""
+        """What is known of each host that takes part, and its clocks, for the run's folder."""
         return {
-            member.name: {
-                **asdict(member.present or Present("", "", "", "", 0, 0)),
-                "slots": member.host.slots,
-                "address": self._tried[member].own[self._address][0] if member in self._tried else self._address,
-                "interface": self._interface(member),
-                "clock_offset_ns": member.clock.offset_ns,
-                "clock_error_ns": member.clock.error_ns,
-                "clock_readings": member.clock.readings,
+            agent.name: {
+                **asdict(agent.info or HostInfo("", "", "", "", 0, 0)),
+                "slots": agent.host.slots,
+                "address": self._reached[agent].own[self._address][0] if agent in self._reached else self._address,
+                "interface": self._interface(agent),
+                "clock_offset_ns": agent.clock.offset_ns,
+                "clock_error_ns": agent.clock.error_ns,
+                "clock_readings": agent.clock.readings,
             }
-            for member in self._taking_part
+            for agent in self._taking_part
         }
 
-    def _interface(self, member: Member) -> str | None:
-        if member in self._tried:
-            return self._tried[member].own[self._address][1] or None
-        assert self._opened is not None
-        return self._opened.addresses.get(self._address)
+    def _interface(self, agent: Agent) -> str | None:
+        """On the route to the master, where there is one."""
+        if agent in self._reached:
+            return self._reached[agent].own[self._address][1] or None
+        return self._opened.addresses.get(self._address) if self._opened else None
 
     def _while_running(self) -> None:
         if self._done.issuperset(self._taking_part):
-            self._leave()
-        elif self._cancel_s is not None and time.monotonic() >= self._cancel_s:
+            self._finish()
+        elif self._cancel_s is not None and self._now() >= self._cancel_s:
             self._cancel()
-        elif self._least < len(self._crew.members):
-            self._ask_the_lost()
+        elif self.hosts_may_differ:
+            self._ask_lost_hosts()
 
-    def _ask_the_lost(self) -> None:
-        """A host that is back gets its order now, and joins the next attempt."""
-        lost = [member for member in self._crew.members if member.lost and member not in self._taking_part]
-        if lost and time.monotonic() - self._asked_again_s > _TRY_AGAIN_S:
-            self._asked_again_s = time.monotonic()
-            self._crew.start(lost)
-        for member in self._crew.members:
-            if member.present is not None and member.is_up and not member.ordered:
-                self._tell(f"{member.name} is back, and joins the next attempt")
-                self._order(member)
+    def _ask_lost_hosts(self) -> None:
+        """A host that is back is prepared now, and joins the next attempt."""
+        lost = [agent for agent in self._agents.all if agent.lost and agent not in self._taking_part]
+        if lost and self._now() - self._asked_again_s > _TRY_AGAIN_S:
+            self._asked_again_s = self._now()
+            self._agents.start(lost)
+        for agent in self._agents.all:
+            if agent.info is not None and agent.is_up and not agent.is_prepared:
+                self._listener.say(f"{agent.name} is back, and joins the next attempt")
+                self._prepare(agent)
 
     def _cancel(self) -> None:
-        if not self._cancelled:
-            self._cancelled = True
-            for member in self._taking_part:
-                member.send(Cancel(self.attempt))
+        if not self._is_cancelled:
+            self._is_cancelled = True
+            for agent in self._taking_part:
+                agent.send(Cancel(self.attempt))
         self.phase = Phase.ENDING
 
     def _while_ending(self) -> None:
         """Until no rank of the attempt is left on any host: then the next one, if there is to be one."""
-        if not all(member in self._over or not member.is_up for member in self._taking_part):
+        if not all(agent in self._over or not agent.is_up for agent in self._taking_part):
             return
-        lost = [member for member in self._taking_part if not member.is_up]
+        lost = [agent for agent in self._taking_part if not agent.is_up]
         left = len(self._taking_part) - len(lost)
-        again = self._restarts_left > 0 if self._rank_failed and not lost else left >= self._least
-        again = again or (bool(lost) and self._restarts_left > 0)
-        if not again:
-            self._attempt_over(self.attempt, False)
-            self._leave()
+        is_followed = self._restarts_left > 0 if self._has_rank_failed and not lost else left >= self._least
+        is_followed = is_followed or (bool(lost) and self._restarts_left > 0)
+        self._listener.attempt_over(self.attempt, is_followed)
+        if not is_followed:
+            if self._elsewhere:
+                raise WorldError(self._elsewhere)
+            self._finish()
             return
         if not lost or left < self._least:
             self._restarts_left -= 1
-        self._attempt_over(self.attempt, True)
         self.attempt += 1
-        cut_off = any(member.cut_off for member in lost)
-        self._patience_s = _NEEDED_S if left < self._least else 0.0 if cut_off else _REJOIN_S
-        self._gather()
+        is_cut_off = any(agent.is_cut_off for agent in lost)
+        self._wait_for_hosts_s = _NEEDED_S if left < self._least else 0.0 if is_cut_off else _REJOIN_S
+        self._gather_again()
 
-    def _gather(self) -> None:
-        """Call the roll again. Those that are lost may come back."""
+    def _gather_again(self) -> None:
+        """Those that are lost may come back."""
         self._reset()
         self.phase = Phase.GATHERING
-        self._wait_anew()
+        self._restart_waiting()
         self._first_missing_s = self._asked_again_s = self._since_s
-        self._crew.start([member for member in self._crew.members if not member.is_up])
+        self._agents.start([agent for agent in self._agents.all if not agent.is_up])
 
-    def _leave(self) -> None:
-        self.phase = Phase.LEAVING
-        self._crew.await_no_more()
-        self._crew.send_all(Dismiss())
-
-    def _give_up(self, error: RollcallError) -> None:
-        if self.failed is None:
-            self.failed = error
-        self.phase = Phase.LEAVING
-        self._crew.send_all(Dismiss())
-        if not all(member.ready for member in self._crew.members if member.is_up):
-            self._crew.kill()
+    def _finish(self) -> None:
+        self.phase = Phase.FINISHING
+        self._agents.stop_starting()
+        self._agents.send_all(Finish())
 
 
-def _coded(text: str, exit_code: int) -> RollcallError:
+def _needs_heartbeat(agent: Agent) -> bool:
+    return agent.connection is not None and agent.connection.needs_heartbeat
+
+
+def _with_code(text: str, exit_code: int) -> RollcallError:
     return UsageError(text) if exit_code == UsageError.exit_code else WorldError(text)

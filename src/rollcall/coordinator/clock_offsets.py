@@ -10,7 +10,7 @@ _MOST_READINGS = 128
 
 
 @dataclass
-class Clock:
+class ClockOffset:
     """A host's clocks. An answer was given at some moment between question and receipt: quick answers tell most."""
 
     offset_ns: int = 0  # of the wall clock, for what people read

@@ -15,7 +15,6 @@ from rollcall.protocol.messages import Ended
 _OWN_DEATHS = {-4, -7, -8, -9, -11}
 _HOST_LOST = 1
 _NEAR_NS = 1_000_000_000
-SETTLE_S = 0.3  # from the first failure until the other ranks are ended: who fails now is heard, too
 _MOST_OF_AN_ERROR = 120
 # How gloo, NCCL and the store put it when a peer is gone.
 _ECHO = re.compile(r"onnection (?:was )?(?:closed|reset) by|emote peer|ncclRemoteError|recvValue failed|Broken pipe")

@@ -4,89 +4,22 @@ import contextlib
 import json
 import os
 import platform
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from rollcall import __version__
 from rollcall.errors import UsageError, say
-from rollcall.protocol.messages import File, Wire
+from rollcall.protocol.messages import File
 from rollcall.protocol.plan import Plan
 from rollcall.runs import runs_home
 
-_CHUNK_BYTES = 1 << 20
 _MOST_OF_ONE_SECOND = 1000
-
-
 _MOST_PROBED = 16
-
-
-@dataclass(frozen=True)
-class RankLogs:
-    """Where one rank's output of one attempt goes."""
-
-    stdout: Path
-    stderr: Path
-    error: Path  # where @record of torch elastic would leave its traceback
-
-    @classmethod
-    def of(cls, plan: Plan, folder: Path, attempt: int, rank: int, local_rank: int) -> "RankLogs":
-        error = folder / "errors" / f"attempt-{attempt}" / f"rank-{rank}.json"
-        error.parent.mkdir(parents=True, exist_ok=True)
-        if plan.log_dir is None:
-            log = folder / "logs" / f"attempt-{attempt}" / f"rank-{rank}.log"
-            return cls(log, log, error)
-        # torchrun's layout, for those who have scripts that look for it
-        place = Path(plan.cwd, plan.log_dir, plan.run_id, f"attempt_{attempt}", str(local_rank))
-        return cls(place / "stdout.log", place / "stderr.log", error)
-
-
-@dataclass(frozen=True)
-class RunHere:
-    """A run's folder as one host sees it: the launcher's own, or a stand-in where the disk is not shared."""
-
-    folder: Path
-    shared: bool = True
-
-    @classmethod
-    def of(cls, plan: Plan, folder: Path) -> "RunHere":
-        with contextlib.suppress(OSError, ValueError):
-            if json.loads((folder / "run.json").read_text())["plan"]["run_id"] == plan.run_id:
-                return cls(folder)
-        return cls(Path(tempfile.mkdtemp(prefix=f"rollcall-{plan.run_id}-")), shared=False)
-
-    def send_back(self, wire: Wire) -> None:
-        """What ranks have left in a stand-in goes to the launcher's disk. Output is there already."""
-        if self.shared:
-            return
-        self.send_copies(wire, ".")
-        for path in sorted(self.folder.rglob("*")):
-            with contextlib.suppress(OSError):
-                if path.is_file():
-                    path.unlink()
-
-    def send_copies(self, wire: Wire, part: str) -> None:
-        """Of what there is until now in a part of the folder, where the launcher does not see it itself."""
-        for path in sorted((self.folder / part).rglob("*")) if not self.shared else ():
-            with contextlib.suppress(OSError):
-                if path.is_file() and not path.is_symlink():
-                    self._send_file(wire, path)
-
-    def _send_file(self, wire: Wire, path: Path) -> None:
-        with open(path, "rb") as file:
-            for at in _written(file):
-                file.seek(at)
-                wire.send(File(str(path.relative_to(self.folder)), at, file.read(_CHUNK_BYTES)))
-
-    def remove(self) -> None:
-        if not self.shared:
-            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def home() -> Path:
@@ -106,7 +39,7 @@ class RunFolder:
         """A new folder; or, where a scheduler has started the same job again, the job's, for its next attempt."""
         from rollcall.transport import slurm  # here: agents have no need of it
 
-        job = slurm.job_id(os.environ) if plan.nnodes == 1 else None
+        job = slurm.job_id(os.environ) if plan.by_hand is None else None
         if job is not None and slurm.has_restarted(os.environ):
             for facts in all_runs():
                 if facts.get("job") == job and facts["command"] == command:
@@ -206,16 +139,6 @@ class RunFolder:
         with contextlib.suppress(OSError):  # a full disk is no reason to end the run
             fresh.write_text(json.dumps(self._facts, indent=2) + "\n")
             fresh.replace(self.path / "run.json")
-
-
-def _written(file: BinaryIO) -> Iterator[int]:
-    """Where the chunks of a file begin that hold something: a ring is mostly a hole. The last one always counts."""
-    size = os.fstat(file.fileno()).st_size
-    for at in range(0, size, _CHUNK_BYTES):
-        is_last = at + _CHUNK_BYTES >= size
-        with contextlib.suppress(OSError):  # past the last data
-            if is_last or os.lseek(file.fileno(), at, os.SEEK_DATA) < at + _CHUNK_BYTES:
-                yield at
 
 
 def all_runs() -> Iterator[dict[str, Any]]:

@@ -8,15 +8,15 @@ import os
 import time
 from pathlib import Path
 
-from rollcall.coordinator.agents import Crew
-from rollcall.protocol.messages import Look
+from rollcall.coordinator.agents import Agents
+from rollcall.protocol.messages import SendRings
 from rollcall.runs import WATCHED
 
 _EVERY_S = 1.0
 _GONE_AFTER_S = 5.0
 
 
-class Watched:
+class WatchRequests:
     def __init__(self, folder: Path) -> None:
         self._path = folder / WATCHED
         self._next_s = 0.0
@@ -24,7 +24,7 @@ class Watched:
         self._until_s = 0.0
         self._asked: set[int] = set()  # nodes that have not answered yet
 
-    def tick(self, crew: Crew, attempt: int) -> None:
+    def tick(self, agents: Agents, attempt: int) -> None:
         """Ask those who are to be asked."""
         now_s = time.monotonic()
         if now_s < self._next_s:
@@ -35,13 +35,13 @@ class Watched:
             self._touched_ns, self._until_s = touched_ns, now_s + _GONE_AFTER_S
         if now_s >= self._until_s:
             return
-        for member in crew.members:
-            if member.is_up and member.ready and not member.shared and member.node not in self._asked:
-                self._asked.add(member.node)
-                member.send(Look(attempt))
+        for agent in agents.all:
+            if agent.is_up and agent.is_ready and not agent.shared and agent.node not in self._asked:
+                self._asked.add(agent.node)
+                agent.send(SendRings(attempt))
 
     def note_answer(self, node: int) -> None:
-        """It has shown what it has; or it is gone."""
+        """It has sent what it has; or it is gone."""
         self._asked.discard(node)
 
     def _mtime_ns(self) -> int:

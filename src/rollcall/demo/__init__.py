@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from rollcall.cli import host_options
-from rollcall.coordinator.early_agent import run
+from rollcall.coordinator.launcher import run
 from rollcall.protocol.plan import Plan, Program
 
 
@@ -64,12 +64,11 @@ def _experiment(name: str) -> int:
 
 
 def _plan(act: Act, path: Path) -> Plan:
-    place = host_options.find("", None, act.virtual_hosts, str(act.ranks), alone=True, environ=os.environ)
+    found = host_options.named("", None, act.virtual_hosts, str(act.ranks), is_alone=True, environ=os.environ)
     return Plan(
         Program("script", str(path)),
-        slots=place.slots,
-        hosts=place.hosts,
-        reach=host_options.reach(place.way),
+        hosts=found.hosts,
+        transport=host_options.transport(found.kind),
         preload=act.preload,
         run_id=f"demo-{path.stem}",
         cwd=os.getcwd(),

@@ -17,12 +17,13 @@ from typing import Any
 import cloudpickle
 
 from rollcall.compat.torch_dns import impatient_env
-from rollcall.coordinator.failure import SETTLE_S, is_echo
+from rollcall.coordinator.failure import is_echo
 from rollcall.errors import RankError, UsageError
 from rollcall.functions.worker import STACKS, content_of
 from rollcall.ports import listen
 from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.protocol.plan import LOOPBACK, MOST_RANKS_PER_HOST
+from rollcall.protocol.timing import SETTLE_S
 from rollcall.worker.fork_server import Exit, ForkServer
 from rollcall.worker.traceback_filter import users_stack
 

@@ -246,8 +246,17 @@ def _call_torch(place: Place, meeting: Meeting, backend: str, device: torch.devi
     meeting.store.add(_CONNECTED, 1)
     # The connections are there; from now on torch's own limits.
     limit = dist.distributed_c10d._get_default_timeout(dist.Backend(backend))
-    dist.distributed_c10d._set_pg_timeout(limit)
+    _limit_ops(limit)
     store.set_timeout(limit)
+
+
+def _limit_ops(limit: timedelta) -> None:
+    """As torch's _set_pg_timeout does, which torch 2.15 deprecates for a function that older ones lack."""
+    group: Any = dist.group.WORLD
+    for device in group._device_types:
+        backend = group._get_backend(device)
+        if hasattr(backend, "_set_default_timeout"):  # gloo's and nccl's have it
+            backend._set_default_timeout(limit)
 
 
 _CONNECTED = "connected"

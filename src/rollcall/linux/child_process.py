@@ -8,7 +8,7 @@ import subprocess
 import threading
 
 
-class Child:
+class ChildProcess:
     """As much of Popen as those need who speak with an agent."""
 
     stderr = None  # it is our own

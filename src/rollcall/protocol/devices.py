@@ -1,7 +1,6 @@
 """How many ranks `--nproc-per-node auto|gpu|cpu` means on this host."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -35,6 +34,17 @@ def gpu_count() -> int:
     """Asks torch, in a process of its own, and only where there is a device to ask about."""
     if not any(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/kfd").exists():
         return 0
+    import subprocess  # here: agents import this module before torch, and do not need it
+
     ask = "import torch; print(torch.accelerator.device_count() if torch.accelerator.is_available() else 0)"
     answer = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
     return int(answer.stdout.strip() or 0)
+
+
+def visible_gpus() -> int:
+    """How many GPUs this process may use, as the system shows it, without asking torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+    amd = Path("/sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id")
+    return len(list(Path("/dev").glob("nvidia[0-9]*"))) or sum(path.read_text().strip() != "0" for path in amd)

@@ -15,7 +15,8 @@ from rollcall.protocol.hosts import Host
 
 MOST_RANKS_PER_HOST = 4096
 LOOPBACK = "127.0.0.1"
-Way = Literal["ssh", "slurm", "pbs", "virtual"]
+TransportKind = Literal["local", "ssh", "slurm", "pbs", "virtual"]
+THIS_HOST = "this host"
 DEFAULT_PORT = 29500  # torchrun's, for starting by hand on several hosts
 
 
@@ -48,31 +49,37 @@ class Show:
 
 
 @dataclass(frozen=True)
-class Reach:
-    """How the hosts of a run are reached, and what they get along."""
+class Transport:
+    """How agents are started on the hosts of a run, and what they get along."""
 
-    way: Way
-    python: str = sys.executable  # there
+    kind: TransportKind = "local"
+    python: str = sys.executable  # on the hosts
     ranks: str = ""  # gpu, cpu or auto: how many ranks hosts get that name no number
     env: tuple[tuple[str, str], ...] = ()  # to set there, beyond what is there already
     allow_mixed: bool = False
     min_hosts: int = 0  # 0: all of them
     sync: bool = False
-    link: str | None = None  # of virtual hosts
+    link: str | None = None  # bandwidth of virtual hosts
     delay: str | None = None
 
 
 @dataclass(frozen=True)
+class ByHand:
+    """`rollcall run` was typed on each of several hosts: they agree among themselves through a store."""
+
+    nnodes: int
+    node_rank: int | None = None  # None: in the order in which they arrive
+
+
+@dataclass(frozen=True)
 class Plan:
-    """One run: all of it where the launcher leads several hosts, else this host's part."""
+    """One run, as its launcher sees it; `on` gives the part of one host."""
 
     program: Program
-    slots: int
-    hosts: tuple[Host, ...] = ()  # those that the launcher leads; none: this machine alone, or started by hand
-    reach: Reach | None = None
+    hosts: tuple[Host, ...]  # at least one; this machine alone is one, too
+    transport: Transport = Transport()
+    by_hand: ByHand | None = None
     interface: str | None = None
-    nnodes: int = 1
-    node_rank: int | None = 0
     master_addr: str | None = None
     master_port: int = 0
     max_restarts: int = 0
@@ -84,6 +91,7 @@ class Plan:
     join_timeout_s: float = 600.0
     timeout_s: float | None = None
     grace_s: float = 10.0
+    monitor_interval_s: float = 0.1
     log_dir: str | None = None
     virtual_local_rank: bool = False
     record: bool = False
@@ -93,26 +101,34 @@ class Plan:
     cwd: str = ""
 
     @property
+    def slots(self) -> int:
+        """Of the first host, which on an agent is the only one."""
+        return self.hosts[0].slots
+
+    @property
     def world_size(self) -> int:
-        """As far as this host knows: those started by hand are taken to have as many slots."""
-        return sum(host.slots for host in self.hosts) or self.slots * self.nnodes
+        """As far as this launcher knows: hosts that are started by hand are taken to have as many slots."""
+        return sum(host.slots for host in self.hosts) * (self.by_hand.nnodes if self.by_hand else 1)
 
     def on(self, host: Host) -> "Plan":
         """The part of one of the hosts."""
         # The environment has gone there another way, and may hold what does not belong into files.
-        return dataclasses.replace(self, slots=host.slots, hosts=(), reach=None)
+        return dataclasses.replace(self, hosts=(host,), transport=Transport())
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "Plan":
-        program = Program(**{**fields["program"], "args": tuple(fields["program"]["args"])})
-        show = Show(**{name: _tuples(value) for name, value in fields["show"].items()})
-        hosts = tuple(Host(**host) for host in fields["hosts"])
-        reach = Reach(**{name: _tuples(value) for name, value in fields["reach"].items()}) if fields["reach"] else None
-        preload = tuple(fields["preload"])
-        return cls(**{**fields, "program": program, "show": show, "hosts": hosts, "reach": reach, "preload": preload})
+        parts = {
+            "program": Program(**{name: _tuples(value) for name, value in fields["program"].items()}),
+            "hosts": tuple(Host(**host) for host in fields["hosts"]),
+            "transport": Transport(**{name: _tuples(value) for name, value in fields["transport"].items()}),
+            "by_hand": ByHand(**fields["by_hand"]) if fields["by_hand"] else None,
+            "show": Show(**{name: _tuples(value) for name, value in fields["show"].items()}),
+            "preload": tuple(fields["preload"]),
+        }
+        return cls(**{**fields, **parts})
 
 
 def _tuples(value: Any) -> Any:
@@ -120,36 +136,36 @@ def _tuples(value: Any) -> Any:
 
 
 def check(plan: Plan) -> Plan:
-    """The plan, if it can work on this host."""
-    if not 1 <= plan.slots <= MOST_RANKS_PER_HOST and not (plan.hosts and plan.reach and plan.reach.ranks):
+    """The plan, if it can work."""
+    if not 1 <= plan.slots <= MOST_RANKS_PER_HOST and not plan.transport.ranks:
         raise UsageError(
             f"-n {plan.slots} asks for {plan.slots} ranks on one host, but 1 to {MOST_RANKS_PER_HOST} can start"
             f" there: use `-n {os.cpu_count()}` for one per core, or more hosts with --hosts"
         )
-    _check_hosts(plan)
-    if plan.nnodes < 1:
-        raise UsageError(f"--nnodes {plan.nnodes} leaves no host to run on: use 1 or more")
-    if plan.node_rank is not None and not 0 <= plan.node_rank < plan.nnodes:
+    if not 0 <= plan.transport.min_hosts <= len(plan.hosts):
         raise UsageError(
-            f"--node-rank {plan.node_rank} is not among {plan.nnodes} hosts: they are numbered 0 to {plan.nnodes - 1}"
+            f"at least {plan.transport.min_hosts} hosts are asked for, but {len(plan.hosts)} are named: name more,"
+            f" or ask for less"
         )
-    if plan.nnodes > 1 and plan.master_addr is None:
-        raise UsageError(f"--nnodes {plan.nnodes} needs --master-addr: the address of the host with --node-rank 0")
+    if plan.by_hand is not None:
+        _check_by_hand(plan, plan.by_hand)
     if plan.max_restarts < 0:
         raise UsageError(f"--max-restarts {plan.max_restarts} is below zero: use 0 for none")
     for rank in plan.show.ranks or ():
-        if plan.nnodes == 1 and all(host.slots for host in plan.hosts) and rank >= plan.world_size:
+        if plan.by_hand is None and all(host.slots for host in plan.hosts) and rank >= plan.world_size:
             raise UsageError(f"--show names rank {rank}, but the ranks of this run are 0 to {plan.world_size - 1}")
     check_program(plan.program, plan.cwd)
     return plan
 
 
-def _check_hosts(plan: Plan) -> None:
-    if plan.reach is not None and not 0 <= plan.reach.min_hosts <= len(plan.hosts):
-        raise UsageError(
-            f"at least {plan.reach.min_hosts} hosts are asked for, but {len(plan.hosts)} are named: name more,"
-            f" or ask for less"
-        )
+def _check_by_hand(plan: Plan, by_hand: ByHand) -> None:
+    nnodes, node_rank = by_hand.nnodes, by_hand.node_rank
+    if nnodes < 1:
+        raise UsageError(f"--nnodes {nnodes} leaves no host to run on: use 1 or more")
+    if node_rank is not None and not 0 <= node_rank < nnodes:
+        raise UsageError(f"--node-rank {node_rank} is not among {nnodes} hosts: they are numbered 0 to {nnodes - 1}")
+    if plan.master_addr is None:
+        raise UsageError(f"--nnodes {nnodes} needs --master-addr: the address of the host with --node-rank 0")
 
 
 def check_program(program: Program, cwd: str) -> None:
@@ -195,14 +211,15 @@ def _check_python(name: str, path: Path) -> None:
 
 def describe(plan: Plan) -> str:
     """The plan in words, and what you would otherwise have typed on each machine for each rank."""
-    hosts = plan.hosts or tuple(Host(_by_hand(plan, node), plan.slots) for node in range(plan.nnodes))
-    master = plan.master_addr or (plan.hosts[0].address or plan.hosts[0].name if plan.hosts else LOOPBACK)
+    hosts = _hosts_by_hand(plan, plan.by_hand) if plan.by_hand else plan.hosts
+    first = plan.hosts[0]
+    master = plan.master_addr or (LOOPBACK if plan.transport.kind == "local" else first.address or first.name)
     lines = [
         f"{plan.world_size} ranks of {shlex.join(plan.program.words())}",
         f"on {len(hosts)} host{'s' * (len(hosts) > 1)} with {_slots(hosts)}, {plan.start} start,"
         f" at most {plan.max_restarts} restarts",
     ]
-    first = 0
+    first_rank = 0
     for node, host in enumerate(hosts):
         lines.append(f"\n# on {host.name} (node {node}), without rollcall:")
         for local in range(host.slots):
@@ -210,18 +227,20 @@ def describe(plan: Plan) -> str:
                 "MASTER_ADDR": master,
                 "MASTER_PORT": plan.master_port or DEFAULT_PORT,
                 "WORLD_SIZE": plan.world_size,
-                "RANK": first + local,
+                "RANK": first_rank + local,
                 "LOCAL_RANK": local,
                 "LOCAL_WORLD_SIZE": host.slots,
             }
             settings = " ".join(f"{name}={value}" for name, value in env.items())
             lines.append(f"{settings} {shlex.join(_typed(plan.program))} &")
-        first += host.slots
+        first_rank += host.slots
     return "\n".join(lines)
 
 
-def _by_hand(plan: Plan, node: int) -> str:
-    return "this host" if node == plan.node_rank or plan.nnodes == 1 else f"host of node {node}"
+def _hosts_by_hand(plan: Plan, by_hand: ByHand) -> tuple[Host, ...]:
+    """All of them, as far as this one can tell."""
+    names = (THIS_HOST if node == by_hand.node_rank else f"host of node {node}" for node in range(by_hand.nnodes))
+    return tuple(Host(name, plan.slots) for name in names)
 
 
 def _slots(hosts: tuple[Host, ...]) -> str:

@@ -4,6 +4,7 @@ layout    the format of a ring file, for those who write and those who read
 ring      writing one: memory-mapped, so that what was written survives the process
 sites     whose line of code made the op
 hooks/    the only folder that touches torch's internals
+tensors   what a record says of a tensor, of whatever kind
 device    when ops on a GPU were over
 stacks    where all threads are, on request
 sampler   where the main thread is, when it is in no op for long

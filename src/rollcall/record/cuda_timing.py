@@ -1,7 +1,11 @@
-"""When ops on a GPU were over. The host only queues them; events tell, which the sampler asks later, so that nobody is
-made to wait."""
+"""When ops on a GPU were over. The host only queues them; events tell, which are asked later, so that nobody is made to
+wait."""
 
+import _thread
+import ctypes
 from collections import deque
+from contextlib import AbstractContextManager
+from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
@@ -9,43 +13,128 @@ import torch
 
 from rollcall.record.ring import Ring
 
-_MOST_PENDING = 4096  # of a GPU that hangs, more would tell no more
+_MOST_PENDING = 4096  # of a stream that hangs, more would tell no more
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed
+
+
+class CudaEvents:
+    """All calls of CUDA that the clock makes."""
+
+    def is_capturing(self) -> bool:
+        return bool(torch.cuda.is_current_stream_capturing())
+
+    def current_stream(self) -> Any:
+        return torch.cuda.current_stream()
+
+    def new_stream(self) -> Any:
+        return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def new_event(self) -> Any:
+        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+    def on(self, device: int) -> AbstractContextManager[Any]:
+        """With this device current: what a thread asks while another one is opens a context on that."""
+        return torch.cuda.device(device)
+
+    def relax_capture(self) -> bool:
+        """Let this thread ask events while another one captures a CUDA graph, as the thread of nccl's watchdog does.
+        Without that, to ask makes the capture invalid. False where it cannot be had."""
+        path = loaded("libcudart")
+        if path is None:
+            return False
+        mode = ctypes.c_int(_RELAXED)
+        try:
+            return bool(ctypes.CDLL(path).cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 0)
+        except (OSError, AttributeError):
+            return False
+
+
+def loaded(library: str) -> str | None:
+    """The file of a library that this process has loaded."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        _, _, path = line.partition("/")
+        if path.rpartition("/")[2].startswith(library):
+            return "/" + path
+    return None
+
+
+class _Queue:
+    """What is under way on one stream, and events of it to use again: to make one takes longer than to record it."""
+
+    def __init__(self) -> None:
+        self.pending: deque[tuple[tuple[int, ...], Any]] = deque()
+        self.free: list[Any] = []
 
 
 class DeviceClock:
     """Turns events of the current stream into times of the host's clock."""
 
-    def __init__(self, ring: Ring) -> None:
-        self._ring = ring
-        self._pending: deque[tuple[tuple[int, ...], Any]] = deque(maxlen=_MOST_PENDING)
-        self._free: list[Any] = []  # events to use again: to make one takes longer than to record it
-        self._base: tuple[Any, int] | None = None
+    def __init__(self, ring: Ring, cuda: CudaEvents | None = None) -> None:
+        self._ring, self._cuda = ring, cuda or CudaEvents()
+        # By device and stream: a stream that hangs hides no other.
+        self._queues: dict[tuple[int, int], _Queue] = {}
+        self._bases: dict[int, tuple[Any, int]] = {}  # by device: an event, and when it was, in nanoseconds
+        self._may_ask_aside: bool | None = None  # None: the sampler's thread has not tried yet
+        self._settling = _thread.allocate_lock()
 
     def note(self, marks: tuple[int, ...]) -> None:
         """The current stream waits for these ops now: what it passes next comes after them."""
-        if not torch.cuda.is_current_stream_capturing():
-            event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            event.record()
-            self._pending.append((marks, event))
+        if self._cuda.is_capturing():  # nothing runs: the graph will, as often as it is replayed
+            self._complete(marks, monotonic_ns())
+            return
+        stream = self._cuda.current_stream()
+        queue = self._queues.setdefault((stream.device_index, stream.cuda_stream), _Queue())
+        if len(queue.pending) < _MOST_PENDING:
+            event = queue.free.pop() if queue.free else self._cuda.new_event()
+            event.record(stream)
+            queue.pending.append((marks, event))
+        if self._may_ask_aside is False:
+            self._settle()
 
     @property
-    def is_used(self) -> bool:
-        return self._base is not None or bool(self._pending)
+    def needs_thread(self) -> bool:
+        """Whether `settle_aside` is to be called now and then."""
+        return bool(self._queues) and self._may_ask_aside is not False
+
+    def settle_aside(self) -> None:
+        """Write down what is over by now. From the sampler's thread, while the program may capture a graph."""
+        if self._queues and self._may_ask_aside is None:
+            device, _ = next(iter(self._queues))
+            with self._cuda.on(device):
+                self._may_ask_aside = self._cuda.relax_capture()
+        if self._may_ask_aside:
+            self._settle()
 
     def settle(self) -> None:
-        """Write down what is over by now. Called from the sampler's thread, and once at the end."""
-        while self._pending and self._pending[0][1].query():
-            marks, event = self._pending.popleft()
-            base, base_ns = self._base or self._begin()
-            over_ns = base_ns + int(base.elapsed_time(event) * 1e6)
-            for mark in marks:
-                self._ring.completed(mark, over_ns)
-            self._free.append(event)
+        """The same from the program's own thread."""
+        if self._queues and not self._cuda.is_capturing():
+            self._settle()
 
-    def _begin(self) -> tuple[Any, int]:
+    def _settle(self) -> None:
+        if self._settling.acquire(blocking=False):
+            try:
+                for (device, _), queue in list(self._queues.items()):
+                    if queue.pending:
+                        self._settle_queue(device, queue)
+            finally:
+                self._settling.release()
+
+    def _settle_queue(self, device: int, queue: _Queue) -> None:
+        with self._cuda.on(device):
+            while queue.pending and queue.pending[0][1].query():
+                marks, event = queue.pending.popleft()
+                base, base_ns = self._bases.get(device) or self._begin(device)
+                self._complete(marks, base_ns + int(base.elapsed_time(event) * 1e6))
+                queue.free.append(event)
+
+    def _complete(self, marks: tuple[int, ...], over_ns: int) -> None:
+        for mark in marks:
+            self._ring.completed(mark, over_ns)
+
+    def _begin(self, device: int) -> tuple[Any, int]:
         """An event on a stream that nobody else uses, so that waiting for it waits for nothing."""
-        base = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        base.record(torch.cuda.Stream())  # type: ignore[no-untyped-call]
+        base = self._cuda.new_event()
+        base.record(self._cuda.new_stream())
         base.synchronize()
-        self._base = base, monotonic_ns()
-        return self._base
+        self._bases[device] = base, monotonic_ns()
+        return self._bases[device]

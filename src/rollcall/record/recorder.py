@@ -9,9 +9,11 @@ import socket
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from rollcall.errors import say
 from rollcall.record import hooks, ring_format, sites, stacks
@@ -21,10 +23,14 @@ from rollcall.record.hooks.process_group import inside, members
 from rollcall.record.hooks.sink import NOBODY, PHASE, STRANGE, Seen
 from rollcall.record.ring import Ring
 from rollcall.record.sampler import Sampler
+from rollcall.record.tensors import describe, version
 
 # Looked up once: they are used for every op.
 _getframe, _get_ident, _chain = sys._getframe, threading.get_ident, sites.chain
+_Tensor = torch.Tensor
+_PLAIN = {torch.Tensor}
 _MOST_TEXT = 500
+_UNSEEN = (0, None, False)
 # Its number, its ranks, and how we hear of its end: a group that is destroyed must go, with its threads.
 _Group = tuple[int, list[int], weakref.ref[Any] | None]
 
@@ -41,7 +47,8 @@ class Recorder:
         self._groups: dict[int, _Group] = {}  # by id
         self._sites: dict[sites.Places, int] = {}
         self._signatures = ring.numbers("signature")
-        self._seen: dict[int, tuple[int, Any]] = {}  # by mark: its flags, and the tensor whose version counts
+        # By mark: its flags, the tensor whose version counts, and whether that is on a GPU.
+        self._seen: dict[int, tuple[int, Any, bool]] = {}
         self._waited_for: set[int] = set()  # async ops that somebody sits in wait() for
         self._threads: dict[int, int] = {}
         self._main = threading.main_thread().ident or 0
@@ -68,15 +75,17 @@ class Recorder:
                 tensors, peer, tag, reduce, splits, flags = seen
                 if peer >= 0 and peer < len(ranks):
                     peer = ranks[peer]
-                if len(tensors) == 1:  # as most ops have it
-                    first: Any = tensors[0]
-                    size_bytes = first.nbytes
-                    key: Any = (first.shape, first.dtype, splits, inside.objects)
-                else:
-                    first = tensors[0] if tensors else None
-                    size_bytes = sum(tensor.nbytes for tensor in tensors)
-                    key = (tuple((tensor.shape, tensor.dtype) for tensor in tensors), None, splits, inside.objects)
-                is_watched = first is not None and (flags & ring_format.ASYNC or first.is_cuda)
+                first: Any = tensors[0] if tensors else None
+                key: Any = None
+                if type(first) is _Tensor and len(tensors) == 1:  # as most ops have it
+                    try:
+                        size_bytes, is_cuda = first.nbytes, first.is_cuda
+                        key = (first.shape, first.dtype, splits, inside.objects)
+                    except RuntimeError:  # it is sparse or nested
+                        pass
+                if key is None:
+                    size_bytes, is_cuda, key = _describe_all(seen)
+                is_watched = first is not None and (flags & ring_format.ASYNC or is_cuda)
                 mark = self._add(
                     op,
                     flags,
@@ -88,11 +97,11 @@ class Recorder:
                     tag,
                     0 if _get_ident() == self._main else self._thread(),
                     reduce,
-                    _version(first) if is_watched else 0,
+                    version(first) if is_watched else 0,
                     size_bytes,
                 )
                 if is_watched:
-                    self._seen[mark] = (flags, first)
+                    self._seen[mark] = (flags, first, is_cuda)
                 return mark
         except Exception as error:
             self.give_up(error)
@@ -104,9 +113,9 @@ class Recorder:
 
     def waiting(self, mark: int) -> None:
         if mark != NOBODY and self._is_on:
-            flags, tensor = self._seen.get(mark, (0, None))
+            flags, tensor, _ = self._seen.get(mark, _UNSEEN)
             self._waited_for.add(mark)
-            self._ring.waiting(mark, flags | ring_format.WAITED, _version(tensor) if tensor is not None else 0)
+            self._ring.waiting(mark, flags | ring_format.WAITED, version(tensor) if tensor is not None else 0)
 
     def completed(self, mark: int, *others: int) -> None:
         """All at the same moment."""
@@ -117,8 +126,8 @@ class Recorder:
                 return
             self._waited_for.discard(mark)
             seen = self._seen.pop(mark, None) if self._seen else None
-            if seen is not None and seen[1].is_cuda:
-                self._device.note((mark, *others))  # the host is past them; the GPU may not be
+            if seen is not None and seen[2]:
+                self.note_on_device((mark, *others))
             else:
                 self._ring.completed(mark)
                 for other in others:
@@ -127,10 +136,17 @@ class Recorder:
                 self._waited_for.discard(other)
                 self._seen.pop(other, None)
 
+    def note_on_device(self, marks: Iterable[int]) -> None:
+        """The host is past them; the GPU may not be."""
+        try:
+            self._device.note(tuple(marks))
+        except Exception as error:
+            self.give_up(error)
+
     def failed(self, mark: int) -> None:
         if mark != NOBODY and self._is_on:
             self._waited_for.discard(mark)
-            flags, _ = self._seen.pop(mark, (0, None))
+            flags, *_ = self._seen.pop(mark, _UNSEEN)
             self._ring.failed(mark, flags)
 
     def dropped(self, mark: int) -> None:
@@ -249,13 +265,14 @@ class Recorder:
         return number
 
     def _signature(self, key: Any, seen: Seen) -> int:
+        told = [describe(tensor) for tensor in seen.tensors]
         return self._ring.name(
             "signature",
             key,
             {
-                "shapes": [list(tensor.shape) for tensor in seen.tensors],
-                "dtypes": [str(tensor.dtype).removeprefix("torch.") for tensor in seen.tensors],
-                "device": str(seen.tensors[0].device.type) if seen.tensors else "",
+                "shapes": [list(each.shape) for each in told],
+                "dtypes": [str(each.dtype).removeprefix("torch.") for each in told],
+                "device": told[0].device if told else "",
                 "splits": seen.splits,
                 **({"objects": inside.objects} if inside.objects else {}),
             },
@@ -268,16 +285,26 @@ class Recorder:
         return self._threads.setdefault(ident, len(self._threads) + 1)
 
 
-def _version(tensor: Any) -> int:
-    """How often a tensor was written to, as autograd counts it; 0 where it does not.
+def _describe_all(seen: Seen) -> tuple[int, bool, Any]:
+    """How many bytes an op is about, whether they are on a GPU, and the key of its signature."""
+    if len(seen.tensors) != 1 and set(map(type, seen.tensors)) <= _PLAIN:
+        try:
+            return _describe_plain(seen)
+        except RuntimeError:  # one is sparse or nested
+            pass
+    told = [describe(tensor) for tensor in seen.tensors]
+    what: tuple[Any, ...] = (tuple((each.shape, each.dtype) for each in told), None)
+    if len(told) == 1:
+        what = (told[0].shape, told[0].dtype)
+    return sum(each.size_bytes for each in told), told[0].device == "cuda", (*what, seen.splits, inside.objects)
 
-    A tensor and all its parts share one count: of a part it says nothing, since another may have been written to.
-    """
-    try:
-        whole = tensor._base
-        return int(tensor._version) if whole is None or whole.numel() <= tensor.numel() else 0
-    except RuntimeError:  # inference tensors have no version
-        return 0
+
+def _describe_plain(seen: Seen) -> tuple[int, bool, Any]:
+    """The same in less time: DDP sends all buffers of a module at once."""
+    tensors = seen.tensors
+    what = tuple([(tensor.shape, tensor.dtype) for tensor in tensors])
+    size_bytes = sum([tensor.nbytes for tensor in tensors])
+    return size_bytes, bool(tensors) and tensors[0].is_cuda, (what, None, seen.splits, inside.objects)
 
 
 def _spans(ranks: Sequence[int]) -> list[int | list[int]]:

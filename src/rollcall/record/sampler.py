@@ -61,7 +61,7 @@ class Sampler:
         try:
             while self._is_on:
                 self._rest()
-                self._device.settle()
+                self._device.settle_aside()
                 self._look()
         except Exception:  # its disk is full: nobody needs samples then
             self._is_on = False
@@ -70,7 +70,7 @@ class Sampler:
 
     def _rest(self) -> None:
         # A device that is used is settled after each rest, whether there is something to look at or not.
-        is_used = self._device.is_used
+        is_used = self._device.needs_thread
         began = monotonic()
         self._ring.rest(_SELDOM_S if is_used or self._looks < 1 else _EVERY_S, _IDLE_NS, is_brief=is_used)
         self._looks = min(_MOST_LOOKS, self._looks + (monotonic() - began) * _LOOKS_PER_S)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from rollcall.coordinator.broken_pipe import mute
-from rollcall.coordinator.early_agent import interrupts
+from rollcall.coordinator.signals import received as interrupts
 from rollcall.errors import RollcallError
 from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.schedulers import k8s_state

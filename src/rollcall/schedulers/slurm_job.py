@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rollcall.coordinator.broken_pipe import mute
-from rollcall.coordinator.early_agent import interrupts
+from rollcall.coordinator.signals import received as interrupts
 from rollcall.errors import RollcallError, UsageError
 from rollcall.schedulers.slurm_script import Job, script
 from rollcall.schedulers.slurm_state import FORGOTTEN, State, ending, read, read_accounting, standing

@@ -1,16 +1,130 @@
-"""On this machine: an agent is a process of its own."""
+"""This machine: its agent is started before anything else, for its import of torch takes longest.
 
-from rollcall.agent.supervisor import GREETING
+`start_early` comes before the command line is even read; the run that follows takes over that agent. Until it is on its
+way this file imports next to nothing, not even typing.
+"""
 
-# Without the current folder on its path: nothing that lies there may take the place of a module it imports.
-# One line without newlines: it passes through the shells of other hosts, too.
-_KEEPER = (
-    "import sys; sys.flags.safe_path or sys.path.pop(0); exec('try:\\n from rollcall.agent.supervisor import main\\n"
-    f'except ImportError as error: sys.exit(print("\\\\n{GREETING}rollcall not found by " + sys.executable) or 1)\');'
-    " main(sys.argv[1])"
+import os
+import sys
+
+from rollcall.linux import process_title
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rollcall.protocol.hosts import Host
+    from rollcall.transport.connection import Connection, StartAgents
+
+# Without this folder on its path: nothing that lies here may take the place of a module it imports.
+_AGENT = (
+    "import sys; sys.flags.safe_path or sys.path.pop(0); from rollcall.agent.fast_import.begin import begin; begin(); "
+    "from rollcall.agent.main import main; main()"
 )
 
 
-def words(python: str, purpose: str) -> list[str]:
-    """The command that starts an agent. Unbuffered, as torchrun starts its ranks: they inherit it."""
-    return [python, "-u", "-c", _KEEPER, purpose]
+class LocalAgent:
+    """The agent's process and our ends of its pipes."""
+
+    def __init__(self, pid: int, writer_fd: int, reader_fd: int, stdin_fd: int) -> None:
+        self.writer, self.reader = os.fdopen(writer_fd, "wb"), os.fdopen(reader_fd, "rb")
+        self._pid, self._stdin_fd = pid, stdin_fd
+        self._connection: Connection | None = None
+
+    def connection(self) -> "Connection":
+        from rollcall.linux.child_process import ChildProcess
+        from rollcall.transport.connection import Connection
+
+        if self._connection is None:
+            self._connection = Connection(
+                self.reader,
+                self.writer,
+                ChildProcess(self._pid),
+                greets=False,
+                needs_heartbeat=False,  # its pipe breaks when one of us dies, and only then
+                stdin_fd=self._stdin_fd,
+            )
+        return self._connection
+
+    def end(self) -> None:
+        import contextlib
+
+        process = self.connection().process
+        assert process is not None
+        process.kill()
+        process.wait()
+        self.reader.close()
+        with contextlib.suppress(OSError):  # it had no time to read all
+            self.writer.close()
+        os.close(self._stdin_fd)
+
+
+_early: list[LocalAgent] = []
+
+
+def start_early() -> LocalAgent:
+    """Start an agent that the next run will take."""
+    _early.append(_start())
+    return _early[-1]
+
+
+def end_early() -> None:
+    """End the agent that no run has taken: the command line was wrong, or asked for something else."""
+    while _early:
+        _early.pop().end()
+
+
+def opened() -> "Iterator[StartAgents]":
+    """A generator for contextlib.contextmanager: starts agents here, and ends them with the run."""
+    started: list[LocalAgent] = []
+
+    def start(hosts: "list[Host]", connected: "Callable[[Host, Connection], None]") -> None:
+        for host in hosts:
+            started.append(_early.pop() if _early else _start())
+            connected(host, started[-1].connection())
+
+    try:
+        yield start
+    finally:
+        for agent in started:
+            agent.end()
+
+
+def _start() -> LocalAgent:
+    stdin_fd = _copy_of_stdin()
+    inherited = [fd for fd in _open_fds() if fd > 2 and os.get_inheritable(fd)]
+    its_in, writer_fd = os.pipe()
+    reader_fd, its_out = os.pipe()
+    os.set_inheritable(stdin_fd, True)
+    # Unbuffered, as torchrun starts its ranks: they inherit it.
+    words = [sys.executable, "-u", "-c", _AGENT]
+    # Not subprocess: to import it takes longer than to start a process.
+    pid = os.posix_spawn(
+        sys.executable,
+        [*words, *process_title.padding(words, [sys.executable, "-u", *sys.argv])],
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, its_in, 0),
+            (os.POSIX_SPAWN_DUP2, its_out, 1),
+            *((os.POSIX_SPAWN_CLOSE, fd) for fd in inherited),
+        ],
+        setsid=True,  # the terminal's Ctrl-C comes to us alone, and we pass it on
+    )
+    os.set_inheritable(stdin_fd, False)
+    for fd in (its_in, its_out):
+        os.close(fd)
+    return LocalAgent(pid, writer_fd, reader_fd, stdin_fd)
+
+
+def _copy_of_stdin() -> int:
+    try:
+        return os.dup(0)
+    except OSError:  # we were started with it closed
+        os.open(os.devnull, os.O_RDONLY)  # which takes its place
+        return os.dup(0)
+
+
+def _open_fds() -> list[int]:
+    """Without the one that was opened to see them."""
+    fds = [int(name) for name in os.listdir("/proc/self/fd")]
+    return [fd for fd in fds if os.path.exists(f"/proc/self/fd/{fd}")]

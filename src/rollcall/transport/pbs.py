@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from rollcall.agent.host_info import gpu_nodes
-from rollcall.coordinator.agents import Start
 from rollcall.errors import UsageError
+from rollcall.protocol.devices import visible_gpus
 from rollcall.protocol.hosts import Host
 from rollcall.protocol.plan import Plan
-from rollcall.transport import connect_back, local
+from rollcall.transport import connect_back, pipe, ssh, supervisor_command
+from rollcall.transport.connection import StartAgents
 
 Environ = Mapping[str, str]
 # pbsdsh has no stdin, no stdout and no environment of ours: what an agent needs stands in a file that only we may read.
@@ -32,14 +32,14 @@ def hosts(environ: Environ, slots: int | None) -> tuple[Host, ...]:
     names = list(dict.fromkeys(lines))
     if len(names) == 1 and _is_here(names[0]):
         return ()
-    own = slots or gpu_nodes() or None  # hosts of a job are taken to be alike, and we are on the first
+    own = slots or visible_gpus() or None  # hosts of a job are taken to be alike, and we are on the first
     counts = Counter(lines)
     return tuple(Host(name, own or counts[name]) for name in names)
 
 
 def own_slots(environ: Environ) -> int:
     """How many ranks fit on this host: a rank per GPU, else as many as the file has lines for it."""
-    return gpu_nodes() or sum(map(_is_here, _read(environ))) or 1
+    return visible_gpus() or sum(map(_is_here, _read(environ))) or 1
 
 
 def _is_here(name: str) -> bool:
@@ -61,12 +61,10 @@ def _read(environ: Environ) -> list[str]:
 
 
 @contextmanager
-def opened(plan: Plan, purpose: str) -> Iterator[Start]:
+def opened(plan: Plan, purpose: str) -> Iterator[StartAgents]:
     """By ssh, as most sites allow within a job; by pbsdsh where there is no ssh, or $ROLLCALL_PBS says so."""
-    from rollcall.transport import select, ssh
-
     if os.environ.get("ROLLCALL_PBS", "ssh") == "ssh" and shutil.which(ssh.client()[0]):
-        yield select.by_pipe(plan, lambda host: ssh.words(host, plan, purpose))
+        yield pipe.starter(plan, lambda host: ssh.words(host, plan, purpose))
         return
     if shutil.which("pbsdsh") is None:
         raise UsageError("neither ssh nor pbsdsh is on the PATH: load the module that has one of them")
@@ -75,9 +73,8 @@ def opened(plan: Plan, purpose: str) -> Iterator[Start]:
 
 
 @contextmanager
-def _by_pbsdsh(plan: Plan, purpose: str) -> Iterator[Start]:
-    assert plan.reach is not None
-    words = shlex.join(local.words(plan.reach.python, purpose))
+def _by_pbsdsh(plan: Plan, purpose: str) -> Iterator[StartAgents]:
+    words = shlex.join(supervisor_command.words(plan.transport.python, purpose))
     lines = _read(os.environ)
     # In this folder, which all hosts of a job see.
     with tempfile.NamedTemporaryFile("w", prefix=".rollcall-", dir=plan.cwd) as settings:

@@ -1,27 +1,27 @@
-"""From a plan to agents on its hosts: which way leads there, and how a line comes from it."""
+"""From a plan to agents on its hosts: which transport starts them."""
 
 import contextlib
 import dataclasses
-import json
-import subprocess
 from collections.abc import Callable, Iterator
 
-from rollcall.coordinator.agents import Line, Member, Start
-from rollcall.protocol.hosts import Host
 from rollcall.protocol.plan import Plan
-from rollcall.transport import local, ssh
-
-Words = Callable[[Host], list[str]]
+from rollcall.transport import local, pipe
+from rollcall.transport.connection import StartAgents
 
 
 @contextlib.contextmanager
-def opened(plan: Plan, purpose: str, tell: Callable[[str], None]) -> Iterator[tuple[Plan, Start]]:
-    """The plan with what is known only now (addresses), and a way to start its agents, for as long as it is open."""
-    assert plan.reach is not None
-    match plan.reach.way:
+def opened(plan: Plan, purpose: str, tell: Callable[[str], None]) -> Iterator[tuple[Plan, StartAgents]]:
+    """The plan with what is known only now (addresses), and what starts its agents, for as long as it is open.
+
+    Each transport is imported where it is used: a run needs one of them.
+    """
+    match plan.transport.kind:
+        case "local":
+            with contextlib.contextmanager(local.opened)() as start:
+                yield plan, start
         case "virtual":
-            with _virtual(plan, purpose, tell) as (known, words):
-                yield known, by_pipe(known, words)
+            with _virtual(plan, purpose, tell) as (known, start):
+                yield known, start
         case "slurm":
             from rollcall.transport import slurm
 
@@ -33,49 +33,24 @@ def opened(plan: Plan, purpose: str, tell: Callable[[str], None]) -> Iterator[tu
             with pbs.opened(plan, purpose) as start:
                 yield plan, start
         case "ssh":
-            if plan.reach.sync:
+            from rollcall.transport import ssh
+
+            if plan.transport.sync:
                 from rollcall.transport import rsync
 
                 rsync.copy(plan, tell)
-            yield plan, by_pipe(plan, lambda host: ssh.words(host, plan, purpose))
+            yield plan, pipe.starter(plan, lambda host: ssh.words(host, plan, purpose))
 
 
 @contextlib.contextmanager
-def _virtual(plan: Plan, purpose: str, tell: Callable[[str], None]) -> Iterator[tuple[Plan, Words]]:
-    from rollcall.transport import virtual_hosts
+def _virtual(plan: Plan, purpose: str, tell: Callable[[str], None]) -> Iterator[tuple[Plan, StartAgents]]:
+    from rollcall.transport import supervisor_command, virtual_hosts
 
-    assert plan.reach is not None
-    python = plan.reach.python
-    with virtual_hosts.hosts(len(plan.hosts), plan.reach.link, plan.reach.delay, tell) as found:
+    transport = plan.transport
+    with virtual_hosts.hosts(len(plan.hosts), transport.link, transport.delay, tell) as found:
         enter = {host.name: host.enter for host in found}
         pairs = zip(plan.hosts, found, strict=True)
         hosts = tuple(dataclasses.replace(host, address=each.address) for host, each in pairs)
-        yield (
-            dataclasses.replace(plan, hosts=hosts),
-            lambda host: [*enter[host.name], *local.words(python, purpose)],
-        )
-
-
-def by_pipe(plan: Plan, words: Words) -> Start:
-    """Each agent is at the other end of a process of ours."""
-    assert plan.reach is not None
-    settings = json.dumps(dict(plan.reach.env)).encode() + b"\n"
-
-    def start(members: list[Member], connected: Callable[[Member, Line], None]) -> None:
-        for member in members:
-            process = subprocess.Popen(
-                words(member.host),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=plan.cwd,
-                start_new_session=True,  # the terminal's Ctrl-C comes to us alone, and we pass it on
-            )
-            assert process.stdin is not None
-            assert process.stdout is not None
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(settings)
-                process.stdin.flush()
-            connected(member, Line(process.stdout, process.stdin, process))
-
-    return start
+        known = dataclasses.replace(plan, hosts=hosts)
+        command = supervisor_command.words(transport.python, purpose)
+        yield known, pipe.starter(known, lambda host: [*enter[host.name], *command])

@@ -5,13 +5,13 @@ import socket
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
-from rollcall.coordinator.agents import Start
 from rollcall.errors import UsageError
 from rollcall.initialization.environment import derive_port, in_slurm_step
 from rollcall.protocol import host_list
 from rollcall.protocol.hosts import Host
 from rollcall.protocol.plan import Plan
-from rollcall.transport import connect_back, local
+from rollcall.transport import connect_back, supervisor_command
+from rollcall.transport.connection import StartAgents
 
 Environ = Mapping[str, str]
 
@@ -70,10 +70,9 @@ def by_hand(environ: Environ) -> tuple[str, int, str, int]:
     return str(len(names)), int(environ["SLURM_NODEID"]), names[0], port
 
 
-def opened(plan: Plan, purpose: str) -> AbstractContextManager[Start]:
-    """A way to start agents on nodes of the allocation."""
-    assert plan.reach is not None
-    python = plan.reach.python
+def opened(plan: Plan, purpose: str) -> AbstractContextManager[StartAgents]:
+    """Starts agents on nodes of the allocation."""
+    python = plan.transport.python
 
     def commands(chosen: list[Host]) -> list[list[str]]:
         count = str(len(chosen))
@@ -90,7 +89,7 @@ def opened(plan: Plan, purpose: str) -> AbstractContextManager[Start]:
                 "--kill-on-bad-exit=0",  # a lost host is ours to judge
                 "--wait=0",
                 "--input=none",
-                *local.words(python, purpose),
+                *supervisor_command.words(python, purpose),
             ]
         ]
 

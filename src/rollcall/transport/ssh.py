@@ -7,10 +7,10 @@ import os
 import shlex
 import socket
 
-from rollcall.agent.supervisor import GREETING
+from rollcall.protocol.greeting import GREETING
 from rollcall.protocol.hosts import Host
 from rollcall.protocol.plan import Plan
-from rollcall.transport import local
+from rollcall.transport import supervisor_command
 
 # Never wait for a password in silence; notice a dead connection in either direction.
 _OPTIONS = (
@@ -32,9 +32,8 @@ _REMEDIES = {
 
 def words(host: Host, plan: Plan, purpose: str) -> list[str]:
     """The command that starts one agent on one host."""
-    assert plan.reach is not None
     if is_here(host):
-        return local.words(plan.reach.python, purpose)
+        return supervisor_command.words(plan.transport.python, purpose)
     return [*client(), "-T", *options(), host.destination, "--", _remote(plan, purpose)]
 
 
@@ -47,15 +46,14 @@ def client() -> list[str]:
 
 
 def is_here(host: Host) -> bool:
-    """Whether this machine is meant: then nobody needs to be asked in."""
+    """Whether this machine is meant: then ssh is not needed."""
     return host.user is None and host.name in ("localhost", "127.0.0.1", "::1", socket.gethostname())
 
 
 def _remote(plan: Plan, purpose: str) -> str:
-    """For any login shell: a plain sh does the work, and says how far it has come."""
-    assert plan.reach is not None
-    cwd, python = shlex.quote(plan.cwd), shlex.quote(plan.reach.python)
-    start = shlex.join(local.words(plan.reach.python, purpose))
+    """For any login shell: a plain sh does the work, and prints how far it has come."""
+    cwd, python = shlex.quote(plan.cwd), shlex.quote(plan.transport.python)
+    start = shlex.join(supervisor_command.words(plan.transport.python, purpose))
     script = (
         f"echo; echo '{GREETING}ssh connected';"
         f" cd {cwd} 2>/dev/null || {{ echo '{GREETING}ssh connected, no folder '{cwd}; exit 1; }};"

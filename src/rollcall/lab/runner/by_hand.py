@@ -5,7 +5,7 @@ import json
 import os
 from typing import Any
 
-from rollcall.agent.connectivity import interface_of
+from rollcall.addresses import interface_of
 from rollcall.errors import UsageError, say
 from rollcall.functions.api import raise_first
 from rollcall.functions.pool import Answer

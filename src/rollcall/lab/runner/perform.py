@@ -21,7 +21,8 @@ from rollcall.errors import RollcallError, UsageError, say
 from rollcall.lab import NAMES, plots, progress
 from rollcall.lab.experiment import Experiment, Results, Settings, Verdict, load
 from rollcall.lab.runner import recording, terminal
-from rollcall.protocol.plan import MOST_RANKS_PER_HOST, Plan, Program
+from rollcall.protocol.hosts import Host
+from rollcall.protocol.plan import MOST_RANKS_PER_HOST, THIS_HOST, Plan, Program
 
 DEFAULT_RANKS = 4
 Tell = Callable[[float], None]  # hears how many worlds are over, and what share of the next
@@ -180,9 +181,11 @@ def conclude(
 
 def open_folder(experiment: Experiment, settings: Settings) -> RunFolder:
     plan = Plan(
-        Program("module", f"lab-{experiment.name}"), slots=settings.world_size, run_id=f"lab-{experiment.name}",
+        Program("module", f"lab-{experiment.name}"),
+        hosts=(Host(THIS_HOST, settings.world_size),),
+        run_id=f"lab-{experiment.name}",
         cwd=os.getcwd(),
-    )  # fmt: skip
+    )
     # Of the whole lab each run says what it is: the command that does this part of it again.
     command = [experiment.name if word == "all" else word for word in command_line()]
     folder = RunFolder.create(plan, command)

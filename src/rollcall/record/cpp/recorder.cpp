@@ -368,6 +368,12 @@ uint32_t version(const at::Tensor& tensor) {
   return tensor._version();
 }
 
+// As tensors.py has it, for those that DDP sends.
+uint64_t size_bytes(const at::Tensor& tensor) {
+  if (tensor.is_sparse()) return tensor._indices().nbytes() + tensor._values().nbytes();
+  return tensor.layout() == at::kStrided ? tensor.nbytes() : 0;
+}
+
 struct Gil {
   PyGILState_STATE state = PyGILState_Ensure();
   ~Gil() { PyGILState_Release(state); }
@@ -428,9 +434,26 @@ void buckets_are_over() {
   Py_XDECREF(marks);
 }
 
+// What fails while recording ends it here, and does not reach the program. The mutex is free by then.
+template <typename Work>
+void guarded(Work work) {
+  std::string said = "an unknown error";
+  try {
+    work();
+    return;
+  } catch (const std::exception& error) {
+    said = error.what();
+  } catch (...) {
+  }
+  take_pending();
+  Gil gil;
+  PyErr_SetString(PyExc_RuntimeError, said.substr(0, said.find('\n')).c_str());
+  give_up();
+}
+
 // Callbacks run at the end of backward, in their order. This one comes before the reducer's own, which waits for all
 // buckets; the one that it adds comes after it.
-void buckets_are_waited_for() {
+void wait_for_buckets() {
   {
     std::lock_guard<std::mutex> lock(pen->mutex);
     uint64_t waited_ns = now_ns();
@@ -442,7 +465,7 @@ void buckets_are_waited_for() {
     }
     pen->is_waiting = !pen->pending.empty();
   }
-  torch::autograd::Engine::get_default_engine().queue_callback(buckets_are_over);
+  torch::autograd::Engine::get_default_engine().queue_callback([] { guarded(buckets_are_over); });
 }
 
 int64_t enter_bucket(const at::Tensor& tensor, const c10d::ProcessGroup& group) {
@@ -466,24 +489,14 @@ int64_t enter_bucket(const at::Tensor& tensor, const c10d::ProcessGroup& group) 
   record.thread = thread;
   record.reduce = pen->sum;
   record.version_issued = version(tensor);
-  record.size_bytes = tensor.nbytes();
+  record.size_bytes = size_bytes(tensor);
   std::lock_guard<std::mutex> lock(pen->mutex);
   record.site = pen->phase_site;  // that of the backward that it is a part of
   return write(record);
 }
 
-void all_reduce(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  auto below = keys & c10::after_autograd_keyset;
-  if (is_inside || !pen->is_on) {
-    op.redispatchBoxed(below, stack);
-    return;
-  }
-  size_t arguments = op.schema().arguments().size();
-  at::Tensor tensor = torch::jit::peek(*stack, 0, arguments).toTensorList().get(0);
-  auto group = torch::jit::peek(*stack, 1, arguments).toCustomClass<c10d::ProcessGroup>();
-  int64_t mark = enter_bucket(tensor, *group);
-  op.redispatchBoxed(below, stack);
-  if (mark == kNobody) return;
+// It is on its way: keep it until the backward ends.
+void follow_bucket(int64_t mark, const at::Tensor& tensor) {
   bool is_first;
   {
     std::lock_guard<std::mutex> lock(pen->mutex);
@@ -493,10 +506,27 @@ void all_reduce(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
   }
   if (!is_first) return;
   try {
-    torch::autograd::Engine::get_default_engine().queue_callback(buckets_are_waited_for);
+    torch::autograd::Engine::get_default_engine().queue_callback([] { guarded(wait_for_buckets); });
   } catch (const std::exception&) {  // not in a backward: nobody tells us when it ends
     take_pending();
   }
+}
+
+void all_reduce(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  auto below = keys & c10::after_autograd_keyset;
+  if (is_inside || !pen->is_on) {
+    op.redispatchBoxed(below, stack);
+    return;
+  }
+  int64_t mark = kNobody;
+  at::Tensor tensor;
+  guarded([&] {
+    size_t arguments = op.schema().arguments().size();
+    tensor = torch::jit::peek(*stack, 0, arguments).toTensorList().get(0);
+    mark = enter_bucket(tensor, *torch::jit::peek(*stack, 1, arguments).toCustomClass<c10d::ProcessGroup>());
+  });
+  op.redispatchBoxed(below, stack);
+  if (mark != kNobody) guarded([&] { follow_bucket(mark, tensor); });
 }
 
 // What Python calls.

@@ -1,12 +1,10 @@
 """The recorder where the pen is in C++: it gives names, and leaves the writing to it."""
 
-from collections.abc import Iterable
 from types import CodeType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.distributed import distributed_c10d
-from torch.distributed.distributed_c10d import GroupName
 
 from rollcall.record import ring_format, sites
 from rollcall.record.cpp import pen
@@ -46,11 +44,7 @@ class SwiftRecorder(Recorder):
     def name_bucket(self, tensor: torch.Tensor, index: int, group: str) -> tuple[int, int]:
         """The numbers of its group and its signature."""
         with self._lock:
-            found: Any = distributed_c10d._resolve_process_group(GroupName(group))
+            found: Any = distributed_c10d._resolve_process_group(cast(Any, group))
             number, *_ = self._groups.get(id(found)) or self._group(found)
             seen = Seen((tensor,), splits=("bucket", index), flags=ring_format.ASYNC | ring_format.BUCKET)
             return number, self._signature((tensor.shape, tensor.dtype, seen.splits, 0), seen)
-
-    def note_on_device(self, marks: Iterable[int]) -> None:
-        """The host is past them; the GPU may not be."""
-        self._device.note(tuple(marks))

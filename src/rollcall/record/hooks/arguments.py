@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from rollcall.record.hooks.sink import Seen
 from rollcall.record.ring_format import ASYNC, REDUCE_OPS
+from rollcall.record.tensors import shape_of
 
 Reader = Callable[[tuple[Any, ...], dict[str, Any]], Seen]
 REDUCE = {name: number for number, name in enumerate(REDUCE_OPS)}
@@ -77,7 +78,7 @@ def _exchanging(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
     output, given = args[0], args[1]
     if isinstance(output, torch.Tensor):
         sizes = (list(args[2]) if len(args) > 2 else [], list(args[3]) if len(args) > 3 else [])
-        return Seen((given,), splits=("single", *map(tuple, sizes), tuple(output.shape)), flags=_flags(args[-1]))
+        return Seen((given,), splits=("single", *map(tuple, sizes), shape_of(output)), flags=_flags(args[-1]))
     return Seen(_flat(given), splits=("list", _shapes(given), _shapes(output)), flags=_flags(args[-1]))
 
 
@@ -94,7 +95,7 @@ def _receiving_from_any(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
 
 
 def _shapes(tensors: Iterable[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(tensor.shape) for tensor in tensors)
+    return tuple(shape_of(tensor) for tensor in tensors)
 
 
 # Per method of ProcessGroup: the op, and how its arguments are read.

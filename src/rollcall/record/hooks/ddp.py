@@ -19,6 +19,7 @@ from rollcall.record.hooks.patching import during, replace
 from rollcall.record.hooks.process_group import inside
 from rollcall.record.hooks.sink import NOBODY, PHASE, Seen, Told
 from rollcall.record.ring_format import ASYNC, BUCKET, OP
+from rollcall.record.tensors import shape_of
 
 _KEYS = ("AutogradCPU", "AutogradCUDA")
 _BUCKET = ASYNC | BUCKET
@@ -34,7 +35,7 @@ def _wrapped(original: Any) -> Any:
 
     def init(ddp: Any, module: Any, *args: Any, **kwargs: Any) -> None:
         _watch()
-        parameters = tuple((n, tuple(p.shape), str(p.dtype)) for n, p in module.named_parameters() if p.requires_grad)
+        parameters = tuple((n, shape_of(p), str(p.dtype)) for n, p in module.named_parameters() if p.requires_grad)
         with during("ddp", Seen(splits=parameters, flags=0)):
             original(ddp, module, *args, **kwargs)
 

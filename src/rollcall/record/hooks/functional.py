@@ -13,6 +13,7 @@ from rollcall.record.hooks.arguments import REDUCE
 from rollcall.record.hooks.process_group import inside
 from rollcall.record.hooks.sink import Seen, Told
 from rollcall.record.ring_format import ASYNC, OP, WAITED
+from rollcall.record.tensors import shape_of
 
 # Per op: what it is, and where its arguments are: reduce op or root, and the group. -1: it has none.
 _OPS: dict[str, tuple[str, int, int]] = {
@@ -65,9 +66,10 @@ def _op(op: int, option: int, place: int) -> Callable[[Any], Any]:
                 inside.op = False
             Told.listener.issued(mark)
             for tensor in _flat(result):
-                if (older := _pending.pop(tensor.data_ptr(), None)) is not None:
+                memory = _memory(tensor)
+                if (older := _pending.pop(memory, None)) is not None:
                     Told.listener.dropped(older)
-                _pending[tensor.data_ptr()] = mark
+                _pending[memory] = mark
             return result
 
         return recorded
@@ -81,7 +83,7 @@ def _seen(op: int, args: tuple[Any, ...], option: int) -> Seen:
         return Seen(tensors, args[option], flags=_BY_ITSELF)
     if op == OP["all_to_all"]:
         received, sent = tuple(args[1]), tuple(args[2])
-        shape = (sum(received), *tensors[0].shape[1:]) if tensors else ()
+        shape = (sum(received), *shape_of(tensors[0])[1:]) if tensors else ()
         return Seen(tensors, splits=("single", received, sent, shape), flags=_BY_ITSELF)
     reduce = REDUCE.get(str(args[option]).upper(), 0) if option > 0 else 0
     return Seen(tensors, reduce=reduce, flags=_BY_ITSELF)
@@ -96,13 +98,21 @@ def _flat(value: Any) -> tuple[torch.Tensor, ...]:
     return (value,) if isinstance(value, torch.Tensor) else tuple(value)
 
 
+def _memory(tensor: torch.Tensor) -> int:
+    """Where it is; 0 of one that is not in one place, such as a sparse one."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        return 0
+
+
 def _group(named: Any) -> Any:
     return distributed_c10d._resolve_process_group(cast(Any, named)) if isinstance(named, str) else named
 
 
 def _wait(original: Any) -> Any:
     def wait(tensor: Any) -> Any:
-        mark = _pending.pop(tensor.data_ptr(), -1) if _pending and _is_real(tensor) else -1
+        mark = _pending.pop(_memory(tensor), -1) if _pending and _is_real(tensor) else -1
         if mark < 0:
             return original(tensor)
         Told.listener.waiting(mark)

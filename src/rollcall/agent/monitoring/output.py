@@ -7,11 +7,11 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from rollcall.protocol.channel import Channel
 from rollcall.protocol.log_files import LogFiles
-from rollcall.protocol.messages import Note, Output, Wire
+from rollcall.protocol.messages import Note, Output
 
 _CHUNK_BYTES = 1 << 16
-STDOUT, STDERR = 1, 2
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class _Source:
 class OutputPump:
     """One thread that reads what the ranks write, so that no rank ever waits for another's output."""
 
-    def __init__(self, wire: Wire, keeps_logs: bool = True) -> None:
-        self._wire = wire
+    def __init__(self, channel: Channel, keeps_logs: bool = True) -> None:
+        self._channel = channel
         self._keeps_logs = keeps_logs  # else the launcher does, on its own disk
         self._sources: dict[int, _Source] = {}
-        self._logs = LogFiles(lambda text: wire.send(Note(text)))
+        self._logs = LogFiles(lambda text: channel.send(Note(text)))
         self._selector = selectors.DefaultSelector()
         self._reading = threading.Lock()
         threading.Thread(target=self._pump, name="output", daemon=True).start()
@@ -82,7 +82,7 @@ class OutputPump:
             return False
         self._write(source.log, data)
         with contextlib.suppress(BrokenPipeError):  # the launcher is gone; the agent is about to notice
-            self._wire.send(Output(source.rank, source.stream, data))
+            self._channel.send(Output(source.rank, source.stream, data))
         return True
 
     def _drop(self, fd: int) -> None:

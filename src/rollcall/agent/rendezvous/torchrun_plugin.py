@@ -19,10 +19,10 @@ def torchrun_handler() -> "Callable[[RendezvousParameters], RendezvousHandler]":
 
 
 def _create(params: "RendezvousParameters") -> "RendezvousHandler":
-    from rollcall.agent.rendezvous_store import RollCall
+    from rollcall.agent.rendezvous.store import StoreRendezvous
 
     addr, _, port = params.endpoint.rpartition(":")
-    return RollCall(
+    return StoreRendezvous(
         nnodes=params.max_nodes,
         node_rank=params.get_as_int("rank"),
         slots=0,

@@ -12,7 +12,7 @@ _WARN_AFTER = 6  # looks
 _END_AFTER = 24
 
 
-class Stalls:
+class StoppedRanks:
     """Looks at the state of processes now and then."""
 
     def __init__(self) -> None:

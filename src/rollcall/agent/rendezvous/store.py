@@ -1,8 +1,7 @@
-"""Agents meet: who is here, in which order, and on which store their ranks will meet.
+"""Agents that agree through a store: who is here, in which order, and at which store their ranks meet.
 
-A RendezvousHandler for torch elastic. Ranks follow the user's order of hosts, every attempt has a
-store of its own (on a shared one restarted ranks meet the addresses of the dead), and hosts that have
-not answered are named. torchrun_plugin.py offers the same to plain torchrun.
+A RendezvousHandler for torch elastic. Ranks follow the user's order of hosts, every attempt has a store of its own (on
+a shared one restarted ranks find the addresses of dead ones), and hosts that have not answered are named.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ _LEAVE_S = 5.0
 
 
 class Handler(RendezvousHandler):
-    """What elastic asks of every handler, and we have little use for."""
+    """What elastic asks of every handler, and no handler of ours needs."""
 
     _run_id = ""
 
@@ -53,8 +52,8 @@ class Handler(RendezvousHandler):
         return True
 
 
-class RollCall(Handler):
-    """The meeting of `nnodes` agents at `addr:port`, which the agent of node 0 holds."""
+class StoreRendezvous(Handler):
+    """Agreement of `nnodes` agents through a store at `addr:port`, which the agent of node 0 serves."""
 
     def __init__(
         self,
@@ -81,9 +80,9 @@ class RollCall(Handler):
     def next_rendezvous(self) -> RendezvousInfo:
         self._check_not_failed()
         self.attempt += 1
-        self._answer()
+        self._announce_host()
         self._wait_for_all()
-        master = self._meeting_of_the_ranks()
+        master = self._store_of_the_ranks()
         elastic = PrefixStore(f"rollcall/elastic/{self.attempt}", self._store)
         return RendezvousInfo(elastic, self.node_rank, self._nnodes, master)
 
@@ -100,10 +99,6 @@ class RollCall(Handler):
                 key = "failed" if final else f"over/{self.attempt}"
                 self._store.set(f"rollcall/{key}", sentence)
 
-    def restarts_left(self, most: int) -> int:
-        """Counted by the attempt that all hosts agree on, not by each host for itself."""
-        return most - (self.attempt - self._first_attempt)
-
     def num_nodes_waiting(self) -> int:
         """More than zero when another agent has given this attempt up."""
         if self._nnodes == 1:
@@ -114,6 +109,18 @@ class RollCall(Handler):
             raise WorldError(
                 f"the agent of node 0 at {self._addr}:{self._port} is gone, so this host's ranks were ended: look there"
             ) from error
+
+    def failure_of_attempt(self) -> str:
+        """Why another agent has given this attempt up; empty if none has."""
+        for key in (f"rollcall/over/{self.attempt}", "rollcall/failed"):
+            with contextlib.suppress(RuntimeError):  # the master is gone
+                if self._store.check([key]):
+                    return self._store.get(key).decode()
+        return ""
+
+    def slots_of_all(self) -> list[int]:
+        """How many ranks each host has, by node rank."""
+        return [int(json.loads(self._store.get(self._key(node)))["slots"]) for node in range(self._nnodes)]
 
     def all_done(self) -> bool:
         """Called when this host's ranks are done: whether those of all the others are, too."""
@@ -145,7 +152,7 @@ class RollCall(Handler):
             else:
                 self._node_rank = 0
                 return listener.getsockname()[1], self._serve(listener)
-        return port, self._reach(port)
+        return port, self._connect(port)
 
     def _listen(self, port: int) -> socket.socket:
         """On our own address where it is one of this host's; else on all: a name may mean another one here."""
@@ -156,9 +163,9 @@ class RollCall(Handler):
         bound = listener.getsockname()[1]
         return serve_store(self._addr, bound, listener.detach(), self._timeout_s)
 
-    def _reach(self, port: int) -> TCPStore:
+    def _connect(self, port: int) -> TCPStore:
         """Wait for node 0 to appear: it may be started minutes later, by hand."""
-        for told in self._patience():
+        for is_time_to_tell in self._until_timeout():
             with contextlib.suppress(OSError), socket.create_connection((self._addr, port), timeout=2):
                 return TCPStore(
                     self._addr,
@@ -167,15 +174,15 @@ class RollCall(Handler):
                     wait_for_workers=False,
                     timeout=timedelta(seconds=self._timeout_s),
                 )
-            if told:
+            if is_time_to_tell:
                 self._tell(f"waiting for node 0 at {self._addr}:{port}, which does not answer yet")
         raise WorldError(
             f"node 0 at {self._addr}:{port} did not answer within {self._timeout_s:g} s: start it there with"
             f" --node-rank 0, or check --master-addr, --master-port and the firewall"
         )
 
-    def _answer(self) -> None:
-        """Say that this host is here, under its number."""
+    def _announce_host(self) -> None:
+        """Under its number."""
         if self._node_rank is None:
             self._node_rank = self._store.add(f"rollcall/arrivals/{self._run_id}", 1)
         me = json.dumps({"host": socket.gethostname(), "slots": self._slots, "pid": os.getpid()})
@@ -186,11 +193,11 @@ class RollCall(Handler):
             )
 
     def _wait_for_all(self) -> None:
-        for told in self._patience():
+        for is_time_to_tell in self._until_timeout():
             missing = [n for n in range(self._nnodes) if not self._store.check([self._key(n)])]
             if not missing:
                 return
-            if told:
+            if is_time_to_tell:
                 self._tell(f"waiting for {self._names(missing)}")
             self._check_not_failed()
         raise WorldError(
@@ -202,7 +209,7 @@ class RollCall(Handler):
         numbers = ", ".join(map(str, nodes))
         return f"{len(nodes)} of {self._nnodes} hosts (node {numbers})"
 
-    def _meeting_of_the_ranks(self) -> RendezvousStoreInfo:
+    def _store_of_the_ranks(self) -> RendezvousStoreInfo:
         """The store of this attempt's ranks: the agents' own at first, a new one after each restart."""
         if self.attempt == self._first_attempt:
             return RendezvousStoreInfo(self._addr, self._port)
@@ -221,8 +228,8 @@ class RollCall(Handler):
     def _key(self, node_rank: int) -> str:
         return f"rollcall/host/{self.attempt}/{node_rank}"
 
-    def _patience(self) -> Iterator[bool]:
-        """Ticks until the timeout; True now and then, when it is time to say what we wait for."""
+    def _until_timeout(self) -> Iterator[bool]:
+        """Yields until the timeout; True now and then, when it is time to tell what is waited for."""
         start = time.monotonic()
         say_at = start + 5
         while (now := time.monotonic()) < start + self._timeout_s:

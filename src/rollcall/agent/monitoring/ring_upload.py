@@ -7,7 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollcall.protocol.messages import File, Wire
+from rollcall.protocol.channel import Channel
+from rollcall.protocol.messages import File
 from rollcall.record import ring_format
 
 _MOST_BYTES = 256 << 10  # of all ranks of this host, in one answer: a second or so of a slow line
@@ -24,17 +25,17 @@ class _Sent:
     names_end: int = 0
 
 
-class RingTails:
+class RingUpload:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._sent: dict[Path, _Sent] = {}
 
-    def send(self, wire: Wire, attempt: int) -> None:
+    def send(self, channel: Channel, attempt: int) -> None:
         paths = sorted((self._folder / "rings" / f"attempt-{attempt}").glob("rank-*.ring"))
         for path in paths:
-            self._send_one(wire, path, _MOST_BYTES // len(paths))
+            self._send_one(channel, path, _MOST_BYTES // len(paths))
 
-    def _send_one(self, wire: Wire, path: Path, most_bytes: int) -> None:
+    def _send_one(self, channel: Channel, path: Path, most_bytes: int) -> None:
         sent = self._sent.setdefault(path, _Sent())
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -44,13 +45,13 @@ class RingTails:
             name = str(path.relative_to(self._folder))
             for begin, size in _parts(header, sent, most_bytes):
                 for at in range(begin, begin + size, _CHUNK_BYTES):
-                    wire.send(File(name, at, os.pread(fd, min(_CHUNK_BYTES, begin + size - at), at)))
+                    channel.send(File(name, at, os.pread(fd, min(_CHUNK_BYTES, begin + size - at), at)))
         finally:
             os.close(fd)
-        # Last: who reads it meanwhile takes nothing for there that is not. And without what has not been sent.
+        # The header goes last, and counts only what has been sent: a concurrent reader never sees a partial record.
         ring_format.NUMBER.pack_into(header, ring_format.COUNTERS_AT, 0)
         ring_format.NUMBER.pack_into(header, ring_format.NAMES_END_AT, sent.names_end)
-        wire.send(File(name, 0, bytes(header)))
+        channel.send(File(name, 0, bytes(header)))
 
 
 def _parts(header: bytearray, sent: _Sent, most_bytes: int) -> list[tuple[int, int]]:

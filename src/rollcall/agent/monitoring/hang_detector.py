@@ -5,14 +5,14 @@ import struct
 import time
 from pathlib import Path
 
-from rollcall.protocol.messages import Still
+from rollcall.protocol.messages import Standstill
 from rollcall.record import ring_format
 
 _EVERY_S = 1.0
 _BACK = 32  # records that are looked at: samples and phases stand between the ops
 
 
-class HangWatch:
+class HangDetector:
     """Looks at the newest ops of every rank; all alike for `after_s`, and this host stands still."""
 
     def __init__(self, folder: Path, after_s: float) -> None:
@@ -20,9 +20,9 @@ class HangWatch:
         self._next_s = 0.0
         self._seen: dict[Path, tuple[bytes, ...]] = {}
         self._since_s = time.monotonic()
-        self._told = Still(False, False)
+        self._told = Standstill(False, False)
 
-    def look(self, attempt: int) -> Still | None:
+    def look(self, attempt: int) -> Standstill | None:
         """How it stands, where that has changed."""
         now = time.monotonic()
         if now < self._next_s:
@@ -32,7 +32,7 @@ class HangWatch:
         if seen != self._seen:
             self._seen, self._since_s = seen, now
         is_still = now - self._since_s >= self._after_s
-        still = Still(is_still, is_still and any(map(_waits, seen.values())))
+        still = Standstill(is_still, is_still and any(map(_waits, seen.values())))
         if still == self._told:
             return None
         self._told = still

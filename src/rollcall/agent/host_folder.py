@@ -1,0 +1,67 @@
+"""A run's folder as one host sees it: the launcher's own, or a temporary one where the disk is not shared."""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from rollcall.protocol.channel import Channel
+from rollcall.protocol.messages import File
+from rollcall.protocol.plan import Plan
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class HostFolder:
+    path: Path
+    shared: bool = True
+
+    @classmethod
+    def of(cls, plan: Plan, folder: Path) -> "HostFolder":
+        with contextlib.suppress(OSError, ValueError):
+            if json.loads((folder / "run.json").read_text())["plan"]["run_id"] == plan.run_id:
+                return cls(folder)
+        return cls(Path(tempfile.mkdtemp(prefix=f"rollcall-{plan.run_id}-")), shared=False)
+
+    def send_back(self, channel: Channel) -> None:
+        """Move what ranks have left in a temporary folder to the launcher's disk. Output is there already."""
+        if self.shared:
+            return
+        self.send_copies(channel, ".")
+        for path in sorted(self.path.rglob("*")):
+            with contextlib.suppress(OSError):
+                if path.is_file():
+                    path.unlink()
+
+    def send_copies(self, channel: Channel, part: str) -> None:
+        """Copies of what there is until now in a part of the folder, where the launcher does not see it itself."""
+        for path in sorted((self.path / part).rglob("*")) if not self.shared else ():
+            with contextlib.suppress(OSError):
+                if path.is_file() and not path.is_symlink():
+                    self._send_file(channel, path)
+
+    def _send_file(self, channel: Channel, path: Path) -> None:
+        with open(path, "rb") as file:
+            for at in _chunks_with_data(file):
+                file.seek(at)
+                channel.send(File(str(path.relative_to(self.path)), at, file.read(_CHUNK_BYTES)))
+
+    def remove(self) -> None:
+        if not self.shared:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _chunks_with_data(file: BinaryIO) -> Iterator[int]:
+    """Where the chunks of a file begin that hold something: a ring is mostly a hole. The last one always counts."""
+    size = os.fstat(file.fileno()).st_size
+    for at in range(0, size, _CHUNK_BYTES):
+        is_last = at + _CHUNK_BYTES >= size
+        with contextlib.suppress(OSError):  # past the last data
+            if is_last or os.lseek(file.fileno(), at, os.SEEK_DATA) < at + _CHUNK_BYTES:
+                yield at

@@ -1,0 +1,73 @@
+"""The rendezvous of hosts that were started by hand, one `rollcall run` on each: they agree through a store.
+
+Each host has a launcher of its own that begins attempts and counts restarts, as everywhere; an attempt that fails on
+one host fails on all, so the launchers count alike. What they cannot know alone, this agrees on: who is there, in which
+order, and where the ranks meet.
+"""
+
+from dataclasses import replace
+
+from rollcall.agent.dispatcher import Dispatcher
+from rollcall.agent.host_questions import HostQuestions
+from rollcall.agent.rendezvous.led import LedRendezvous
+from rollcall.agent.rendezvous.store import StoreRendezvous
+from rollcall.protocol.channel import Channel
+from rollcall.protocol.messages import Begin, Note
+from rollcall.protocol.plan import ByHand, Plan
+
+
+class ByHandRendezvous(LedRendezvous):
+    def __init__(
+        self, channel: Channel, dispatcher: Dispatcher, questions: HostQuestions, plan: Plan, by_hand: ByHand
+    ) -> None:
+        super().__init__(channel, dispatcher, questions)
+        self._agreement = StoreRendezvous(
+            nnodes=by_hand.nnodes,
+            node_rank=by_hand.node_rank,
+            slots=plan.slots,
+            addr=plan.master_addr,
+            port=plan.master_port,
+            run_id=plan.run_id,
+            timeout_s=plan.join_timeout_s,
+            first_attempt=plan.first_attempt,
+            tell=lambda text: channel.send(Note(text)),
+        )
+        self._failure = ""  # of the last attempt, here
+
+    def _agree(self, begin: Begin) -> Begin:
+        self._failure = ""
+        info = self._agreement.next_rendezvous()
+        master = info.bootstrap_store_info
+        assert master is not None, "our own handler always has one"
+        slots = self._agreement.slots_of_all()
+        return replace(
+            begin,
+            node_rank=info.rank,
+            nnodes=info.world_size,
+            first_rank=sum(slots[: info.rank]),
+            world_size=sum(slots),
+            master_addr=master.master_addr,
+            master_port=master.master_port,
+        )
+
+    def num_nodes_waiting(self) -> int:
+        return super().num_nodes_waiting() or self._agreement.num_nodes_waiting()
+
+    def all_done(self, wait_s: float) -> bool:
+        """The launcher hears that all is done only when it is, on all hosts."""
+        return self._agreement.all_done() and super().all_done(wait_s)
+
+    def announce_failure(self, sentence: str) -> None:
+        self._failure = sentence
+        self._agreement.announce_failure(sentence, final=False)
+
+    def announce_stop(self, sentence: str) -> None:
+        self._agreement.announce_failure(sentence, final=True)
+
+    def failed_elsewhere(self) -> str:
+        return "" if self._failure else self._agreement.failure_of_attempt()
+
+    def leave(self) -> None:
+        if self._failure:  # and no other attempt follows here, so none can elsewhere
+            self._agreement.announce_failure(self._failure, final=True)
+        self._agreement.leave()

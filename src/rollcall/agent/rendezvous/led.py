@@ -1,0 +1,82 @@
+"""The rendezvous of a host that a launcher leads: each attempt begins when the launcher says so, and where it says.
+
+A RendezvousHandler of torch elastic. The launcher, which hears all agents, decides: who is there, who is the master,
+and whether another attempt follows.
+"""
+
+from dataclasses import replace
+
+from torch.distributed import HashStore, Store
+from torch.distributed.elastic.rendezvous import RendezvousGracefulExitError, RendezvousInfo, RendezvousStoreInfo
+
+from rollcall.agent.dispatcher import Dispatcher
+from rollcall.agent.host_questions import HostQuestions
+from rollcall.agent.rendezvous.store import Handler, serve_store
+from rollcall.ports import listen
+from rollcall.protocol.channel import Channel
+from rollcall.protocol.messages import Begin, Done, Finish
+from rollcall.protocol.plan import LOOPBACK
+
+
+class LedRendezvous(Handler):
+    def __init__(self, channel: Channel, dispatcher: Dispatcher, questions: HostQuestions) -> None:
+        self._channel, self._dispatcher, self._questions = channel, dispatcher, questions
+        self._done = -1
+        self._store: Store | None = None
+        self._place: Begin | None = None
+
+    @property
+    def place(self) -> Begin:
+        """This host's place in the world of this attempt."""
+        assert self._place is not None, "asked before the first attempt"
+        return self._place
+
+    @property
+    def attempt(self) -> int:
+        return self._place.attempt if self._place else -1
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        self._store = None  # that of the last attempt
+        message = self._dispatcher.attempts.get()
+        if isinstance(message, Finish):
+            raise RendezvousGracefulExitError("the run is over")
+        self._place = self._agree(message)
+        master = RendezvousStoreInfo(self._place.master_addr, self._place.master_port)
+        # Elastic's own store has nothing to carry: each host knows its place.
+        return RendezvousInfo(HashStore(), self._place.node_rank, self._place.nnodes, master)
+
+    def _agree(self, begin: Begin) -> Begin:
+        """The place of this host: as the launcher says. The master serves the store that the ranks meet at."""
+        if begin.node_rank != 0:
+            return begin
+        reserved = self._questions.take_listeners()
+        if not reserved:  # no other host had to find this one before
+            listener = listen(LOOPBACK, begin.master_port)
+            begin = replace(begin, master_port=listener.getsockname()[1])
+            reserved = [listener.detach()]
+        self._store = serve_store(LOOPBACK, begin.master_port, reserved[0])
+        return begin
+
+    def num_nodes_waiting(self) -> int:
+        """More than zero when the attempt has failed elsewhere."""
+        return int(self._dispatcher.cancelled == self.attempt)
+
+    def all_done(self, wait_s: float) -> bool:
+        """Called when this host's ranks are done, until it is true: the launcher ends the run for all hosts."""
+        if self._done < self.attempt:
+            self._done = self.attempt
+            self._channel.send(Done(self.attempt))
+        return self._dispatcher.finished.wait(wait_s)
+
+    def announce_failure(self, sentence: str) -> None:
+        """The launcher has heard how the ranks ended, and tells the other hosts."""
+
+    def announce_stop(self, sentence: str) -> None:
+        """The launcher itself has stopped the run."""
+
+    def failed_elsewhere(self) -> str:
+        """Why another host failed, where the launcher does not know it."""
+        return ""
+
+    def leave(self) -> None:
+        self._store = None

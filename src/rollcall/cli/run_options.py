@@ -1,0 +1,221 @@
+"""The options of `rollcall run`, as one value: torchrun's names, dashes or underscores, and ours."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
+
+import typer
+
+_TORCHRUN = "torchrun's options"
+_HOSTS = "Several hosts"
+_BY_HAND = "Several hosts, started by hand"
+_SCHEDULERS = "Submit to a scheduler"
+_LOGS = "Output"
+
+
+def _torchrun(help_text: str, *names: str, panel: str = _TORCHRUN, hidden: bool = False) -> Any:
+    """An option under its dashed and its underscored name, and torchrun's PET_ variable."""
+    long = names[0]
+    spellings = [*names, *([long.replace("-", "_").replace("__", "--", 1)] if "-" in long[2:] else [])]
+    pet = "PET_" + long[2:].replace("-", "_").upper()
+    return typer.Option(*spellings, help=help_text, rich_help_panel=panel, envvar=pet, show_envvar=False, hidden=hidden)
+
+
+def _ours(name: str, help_text: str, metavar: str | None = None, panel: str | None = None) -> Any:
+    """An option that torchrun does not have."""
+    return typer.Option(name, help=help_text, metavar=metavar, rich_help_panel=panel, show_default=False)
+
+
+def _hosts(name: str, help_text: str, metavar: str | None = None) -> Any:
+    return _ours(name, help_text, metavar, _HOSTS)
+
+
+def _scheduler(name: str, help_text: str, metavar: str | None = None) -> Any:
+    return _ours(name, help_text, metavar, _SCHEDULERS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What was typed, read once."""
+
+    script: Annotated[str, typer.Argument(help="The script; with -m a module; with --no-python a command.")]
+    args: Annotated[list[str] | None, typer.Argument(help="Its arguments.", show_default=False)] = None
+    nproc_per_node: Annotated[
+        str, _torchrun("Ranks per host: a number, auto, gpu or cpu. Also -n. Default: 1.", "--nproc-per-node", "-n")
+    ] = ""
+    start: Annotated[
+        str, typer.Option("--start", help="warm: fork ranks from a server that has torch loaded; fresh: start Python.")
+    ] = "warm"
+    preload: Annotated[list[str] | None, _ours("--preload", "Import this module once for all ranks.", "MODULE")] = None
+    timeout: Annotated[float | None, _ours("--timeout", "End the run after so many seconds, with exit code 124.")] = (
+        None
+    )
+    grace: Annotated[
+        float, _torchrun("Seconds that ranks get to end when asked to.", "--shutdown-timeout", "--grace")
+    ] = 10.0
+    no_record: Annotated[bool, typer.Option("--no-record", help="Do not record the ops of the ranks.")] = False
+    hang_after: Annotated[
+        float, typer.Option("--hang-after", help="Explain when no rank has made progress for so many seconds.")
+    ] = 60.0
+    on_hang: Annotated[
+        str,
+        typer.Option(
+            "--on-hang",
+            help="On a hang: 'report' explains it and lets the run continue; 'stop' ends the run with exit code 124.",
+        ),
+    ] = "report"
+    report: Annotated[bool, typer.Option("--report", help="Write a page about the run when it is over.")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and the commands it replaces.")] = False
+    show: Annotated[
+        str, typer.Option("--show", help="Ranks to show: 0, or 0,2-3, or all.", rich_help_panel=_LOGS, metavar="RANKS")
+    ] = "all"
+    log_dir: Annotated[str | None, _torchrun("Write logs here, in torchrun's layout.", "--log-dir", panel=_LOGS)] = None
+    redirects: Annotated[
+        str,
+        _torchrun(
+            "Keep a stream out of the console: 1 stdout, 2 stderr, 3 both; 0:1,1:3 by local rank.",
+            "--redirects",
+            "-r",
+            panel=_LOGS,
+        ),
+    ] = "0"
+    tee: Annotated[str, _torchrun("Show a stream in spite of --redirects.", "--tee", "-t", panel=_LOGS)] = "0"
+    local_ranks_filter: Annotated[str, _torchrun("Local ranks to show: 0,1.", "--local-ranks-filter", panel=_LOGS)] = ""
+    max_restarts: Annotated[int, _torchrun("Start again so many times when a rank fails.", "--max-restarts")] = 0
+    module: Annotated[bool, _torchrun("SCRIPT is a module, as in python -m.", "--module", "-m")] = False
+    no_python: Annotated[bool, _torchrun("SCRIPT is a command: run it without Python.", "--no-python")] = False
+    run_path: Annotated[
+        bool, _torchrun("SCRIPT is run by its path. That is the default here.", "--run-path", hidden=True)
+    ] = False
+    role: Annotated[str, _torchrun("A name for the ranks, seen as ROLE_NAME.", "--role")] = "default"
+    standalone: Annotated[bool, _torchrun("This host alone, on a free port. The default.", "--standalone")] = False
+    start_method: Annotated[
+        str | None, _torchrun("spawn means --start fresh; fork and forkserver mean warm.", "--start-method")
+    ] = None
+    monitor_interval: Annotated[float, _torchrun("Seconds between two looks at the ranks.", "--monitor-interval")] = 0.1
+    signals_to_handle: Annotated[
+        str, _torchrun("Signals that end the run: SIGTERM,SIGUSR1,…", "--signals-to-handle")
+    ] = ""
+    virtual_local_rank: Annotated[
+        bool, _torchrun("Every rank sees LOCAL_RANK 0 and its own GPU only.", "--virtual-local-rank")
+    ] = False
+    numa_binding: Annotated[str | None, _torchrun("Not available.", "--numa-binding", hidden=True)] = None
+    event_log_handler: Annotated[str, _torchrun("Only null.", "--event-log-handler", hidden=True)] = "null"
+    logs_specs: Annotated[str | None, _torchrun("Not available.", "--logs-specs", hidden=True)] = None
+    hosts: Annotated[
+        str,
+        _hosts("--hosts", "Hosts with their slots, reached by ssh; ranks in this order.", "a:3,user@b:3,node[01-04]"),
+    ] = ""
+    hostfile: Annotated[
+        Path | None, _hosts("--hostfile", "The same from a file, one host a line: `a slots=3`, or `a:3`.", "FILE")
+    ] = None
+    virtual_hosts: Annotated[
+        int | None, _hosts("--virtual-hosts", "N hosts on this machine, each with a network of its own.", "N")
+    ] = None
+    link: Annotated[str | None, _hosts("--link", "Speed of the virtual hosts' network.", "1gbit")] = None
+    delay: Annotated[str | None, _hosts("--delay", "Delay of the virtual hosts' network, one way.", "2ms")] = None
+    min_hosts: Annotated[int, _hosts("--min-hosts", "Continue while at least N hosts are available.", "N")] = 0
+    python: Annotated[str, _hosts("--python", "The Python on the hosts. Default: the path of this one.", "PATH")] = ""
+    env: Annotated[
+        list[str] | None, _hosts("--env", "Pass a variable on to the hosts; NAME=VALUE sets it.", "NAME|'NCCL_*'")
+    ] = None
+    sync: Annotated[bool, _hosts("--sync", "Copy this folder to the hosts first (rsync; respects .gitignore).")] = False
+    interface: Annotated[
+        str | None,
+        _hosts("--interface", "Network interface for gloo and NCCL. Default: on the route to the master.", "NAME"),
+    ] = None
+    allow_mixed: Annotated[bool, _hosts("--allow-mixed", "Allow different versions of Python, torch and rollcall.")] = (
+        False
+    )
+    slurm: Annotated[bool, _scheduler("--slurm", "Submit the run to SLURM, and follow it.")] = False
+    kubernetes: Annotated[bool, _scheduler("--kubernetes", "Run as a Job on the cluster that kubectl knows.")] = False
+    nodes: Annotated[int | None, _scheduler("--nodes", "How many nodes, or pods.", "N")] = None
+    name: Annotated[str, _scheduler("--name", "Name of the job. Default: that of the script.", "NAME")] = ""
+    sbatch_arg: Annotated[
+        list[str] | None, _scheduler("--sbatch-arg", "An option for sbatch, as it is.", "--partition=gpu")
+    ] = None
+    image: Annotated[str, _scheduler("--image", "The container image: rollcall and your program are in it.", "IMG")] = (
+        ""
+    )
+    gpus: Annotated[int, _scheduler("--gpus", "GPUs of each pod. Default: none.", "N")] = 0
+    cpu: Annotated[str | None, _scheduler("--cpu", "CPUs that each pod asks for.", "8")] = None
+    memory: Annotated[str | None, _scheduler("--memory", "Memory of each pod, asked for and at most.", "64Gi")] = None
+    namespace: Annotated[str | None, _scheduler("--namespace", "Default: that of kubectl's context.", "NS")] = None
+    workdir: Annotated[str | None, _scheduler("--workdir", "The folder in the image to run in.", "DIR")] = None
+    nnodes: Annotated[
+        str, _torchrun("How many hosts; 2:4 continues with 2 of 4 named by --hosts.", "--nnodes", panel=_BY_HAND)
+    ] = "1"
+    node_rank: Annotated[int | None, _torchrun("This host's number, from 0.", "--node-rank", panel=_BY_HAND)] = None
+    master_addr: Annotated[str | None, _torchrun("The address of host 0.", "--master-addr", panel=_BY_HAND)] = None
+    master_port: Annotated[
+        int | None,
+        _torchrun("Its port. Default: a free one; 29500 with several hosts.", "--master-port", panel=_BY_HAND),
+    ] = None
+    local_addr: Annotated[
+        str | None,
+        _torchrun("An address of this host: its interface is used for gloo and NCCL.", "--local-addr", panel=_BY_HAND),
+    ] = None
+    rdzv_endpoint: Annotated[
+        str, _torchrun("HOST:PORT, in place of --master-addr and --master-port.", "--rdzv-endpoint", panel=_BY_HAND)
+    ] = ""
+    rdzv_backend: Annotated[
+        str, _torchrun("static, c10d or rollcall: all mean rollcall's own.", "--rdzv-backend", panel=_BY_HAND)
+    ] = "static"
+    rdzv_id: Annotated[str, _torchrun("The name of the run.", "--rdzv-id", panel=_BY_HAND)] = ""
+    rdzv_conf: Annotated[
+        str, _torchrun("timeout=600: seconds to wait for all hosts.", "--rdzv-conf", panel=_BY_HAND)
+    ] = ""
+
+    def words(self, without: set[str]) -> list[str]:
+        """The options that differ from their defaults, as they would be typed; without those of these names."""
+        words: list[str] = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in without or value == field.default or isinstance(field_option(field.name), _Argument):
+                continue
+            name = option_name(field.name)
+            if value is True:
+                words.append(name)
+            else:
+                values = value if isinstance(value, list) else [value]
+                words += [word for each in values for word in (name, str(each))]
+        return words
+
+
+_Argument = type(typer.Argument())
+_HINTS = get_type_hints(RunOptions, include_extras=True)
+
+
+def field_option(field: str) -> Any:
+    """What typer knows of an option."""
+    return get_args(_HINTS[field])[-1]
+
+
+def option_name(field: str) -> str:
+    """As it is typed: --max-restarts."""
+    return str(field_option(field).param_decls[0])
+
+
+def as_command(run: Callable[[RunOptions], None]) -> Callable[..., None]:
+    """A function whose parameters are the options, which is what typer makes a command of."""
+
+    def command(**values: Any) -> None:
+        run(RunOptions(**values))
+
+    command.__doc__, command.__name__ = run.__doc__, run.__name__
+    command.__annotations__ = {**_HINTS, "return": None}
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default,
+                annotation=_HINTS[field.name],
+            )
+            for field in dataclasses.fields(RunOptions)
+        ]
+    )
+    return command

@@ -1,0 +1,7 @@
+"""Times that launcher and agents must agree on."""
+
+PING_S = 2.0
+# Silence after which a connection counts as lost. A cut of five seconds is over before: TCP's next try comes after
+# 6.2 s, and the last ping was up to 2 s before.
+SILENCE_S = 10.0
+SETTLE_S = 0.3  # from the first failure until the other ranks are ended: ranks that fail meanwhile are reported, too

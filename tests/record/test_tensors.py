@@ -1,0 +1,144 @@
+"""Tensors that are not plain ones: recording does not change what becomes of them, and goes on."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rollcall.explain.load import load
+from rollcall.record.tensors import describe, shape_of, version
+from tests.launch.conftest import Runner
+
+HEAD = """\
+import sys, warnings
+import torch, torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import nn
+warnings.simplefilter("ignore")
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+"""
+SPARSE_GRADIENTS = """
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Embedding(10, 4, sparse=True))
+for _ in range(2):
+    model.zero_grad()
+    model(torch.tensor([rank, 2, 3])).sum().backward()
+print(rank, model.module.weight.grad.to_dense().sum().item())
+dist.all_reduce(torch.ones(3))
+"""
+# Each in every op, with the result or the error that the program sees.
+UNUSUAL = """
+class Plain(torch.Tensor):
+    pass
+
+class Refusing(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function in (dist.all_reduce, dist.broadcast, dist.all_gather, dist.send, dist.recv):
+            return super().__torch_function__(function, types, args, kwargs)
+        raise ValueError("not for you")
+
+made = {
+    "coo": lambda: torch.eye(3).to_sparse(),
+    "csr": lambda: torch.eye(3).to_sparse_csr(),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    "jagged": lambda: torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+    "complex": lambda: torch.ones(3, dtype=torch.complex64),
+    "conjugated": lambda: torch.ones(3, dtype=torch.complex64).conj(),
+    "bool": lambda: torch.ones(3, dtype=torch.bool),
+    "meta": lambda: torch.ones(3, device="meta"),
+    "empty": lambda: torch.ones(0),
+    "turned": lambda: torch.ones(3, 4).t(),
+    "inference": torch.inference_mode()(lambda: torch.ones(3)),
+    "subclass": lambda: torch.ones(3).as_subclass(Plain),
+    "refusing": lambda: torch.ones(3).as_subclass(Refusing),
+    "parameter": lambda: nn.Parameter(torch.ones(3), requires_grad=False),
+}
+ops = {
+    "all_reduce": lambda make: dist.all_reduce(make()),
+    "all_reduce later": lambda make: dist.all_reduce(make(), async_op=True).wait(),
+    "method": lambda make: dist.group.WORLD.allreduce([make(), make()]).wait(),
+    "broadcast": lambda make: dist.broadcast(make(), 0),
+    "all_gather": lambda make: dist.all_gather([make(), make()], make()),
+    "functional": lambda make: functional.all_reduce(make(), "sum", dist.group.WORLD) + 0,
+    "all_to_all": lambda make: dist.all_to_all_single(make(), make()),
+}
+for name, make in made.items():
+    for op, call in ops.items():
+        try:
+            said = repr(call(make))
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+        if rank == 0:
+            print(name, op, said)
+dist.all_reduce(torch.ones(3))
+"""
+ways = pytest.mark.parametrize("is_native", [True, False])
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    return Runner(tmp_path)
+
+
+def _lines(runner: Runner, *options: str) -> list[str]:
+    ran = runner("run", "-n", 2, *options, "script.py")
+    assert (ran.code, ran.err.count("recording stops")) == (0, 0), ran.err
+    return sorted(ran.out.splitlines())
+
+
+@ways
+def test_sparse_gradients_are_averaged_and_recorded(runner: Runner, is_native: bool) -> None:
+    """DDP's reducer sends them in C++: indices and values, here of three rows."""
+    runner.env["ROLLCALL_NATIVE"] = str(int(is_native))
+    runner.script(HEAD + SPARSE_GRADIENTS)
+    plain = _lines(runner, "--no-record")
+    assert _lines(runner) == plain
+    for rank in load(runner.latest().resolve()).ranks.values():
+        buckets = [op for op in rank.ops if op.is_bucket]
+        assert [(op.size_bytes, op.signature["shapes"]) for op in buckets] == [(3 * (4 * 4 + 8), [[10, 4]])] * 2
+        assert rank.ops[-1].op == "all_reduce"
+        assert not rank.ops[-1].is_bucket
+
+
+@ways
+def test_the_program_sees_what_torch_says_of_unusual_tensors(runner: Runner, is_native: bool) -> None:
+    """Its result or its error, the same with and without recording, which goes on afterwards."""
+    runner.env["ROLLCALL_NATIVE"] = str(int(is_native))
+    runner.script(HEAD + UNUSUAL)
+    plain = _lines(runner, "--no-record")
+    assert _lines(runner) == plain
+    for rank in load(runner.latest().resolve()).ranks.values():
+        assert str(rank.ops[-1].site) == f"script.py:{(HEAD + UNUSUAL).count(chr(10))}"
+        assert sum(op.op == "broadcast" for op in rank.ops) > 10
+
+
+class _Refusing(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, *_: object) -> object:
+        raise ValueError("not for you")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_any_tensor_can_be_described() -> None:
+    """Of sparse ones, what is sent counts; a size that differs within a nested one is -1."""
+    nested = [torch.ones(2, 3), torch.ones(4, 3)]
+    assert describe(torch.ones(2, 3)) == (24, (2, 3), torch.float32, "cpu")
+    assert describe(torch.eye(3).to_sparse()) == (3 * (2 * 8 + 4), (3, 3), torch.float32, "cpu")
+    assert describe(torch.eye(3).to_sparse_csr()) == (3 * (8 + 4) + 4 * 8, (3, 3), torch.float32, "cpu")
+    assert describe(torch.nested.nested_tensor(nested)) == (72, (2, -1, 3), torch.float32, "cpu")
+    assert describe(torch.nested.nested_tensor(nested, layout=torch.jagged)) == (72, (2, -1, 3), torch.float32, "cpu")
+    assert describe(torch.ones(3).as_subclass(_Refusing)) == (12, (3,), torch.float32, "cpu")
+    assert describe(torch.ones(3, device="meta")) == (12, (3,), torch.float32, "meta")
+    assert describe("no tensor") == (0, (), None, "")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_shapes_and_versions_are_told_of_any_tensor() -> None:
+    """Where there is none, it is empty or 0."""
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    tensors = [torch.ones(2).add_(1), torch.ones(2).as_subclass(_Refusing), nested, None]
+    assert [shape_of(tensor) for tensor in tensors] == [(2,), (2,), (2, -1), ()]
+    assert [version(tensor) for tensor in tensors] == [1, 0, 0, 0]
