@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from typing import Literal, cast
 
 import typer
