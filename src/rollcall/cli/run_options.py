@@ -196,7 +196,8 @@ def field_option(field: str) -> Any:
 
 def option_name(field: str) -> str:
     """As it is typed: --max-restarts."""
-    return str(field_option(field).param_decls[0])
+    names = field_option(field).param_decls or ("--" + field.replace("_", "-"),)  # typer's own, where we gave none
+    return str(names[0])
 
 
 def as_command(run: Callable[[RunOptions], None]) -> Callable[..., None]:
