@@ -53,7 +53,7 @@ def test_a_killed_agent_is_named(rollcall: Runner) -> None:
     process = started(rollcall)
     os.kill(agent_of(process.pid), signal.SIGKILL)
     _, err = process.communicate(timeout=20)
-    assert "the agent of this host was killed by SIGKILL" in err
+    assert "this host lost its agent, which was killed by SIGKILL" in err
     assert process.returncode == 128 + signal.SIGKILL
 
 

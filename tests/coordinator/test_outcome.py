@@ -4,7 +4,7 @@ import os
 import sys
 
 from rollcall.coordinator.failure import Report
-from rollcall.linux.child_process import Child
+from rollcall.linux.child_process import ChildProcess
 from rollcall.protocol.messages import Ended
 from tests.rollcall_command import Runner
 
@@ -45,12 +45,12 @@ def test_a_child_that_was_reaped_elsewhere_has_no_exit_code() -> None:
     """It is not taken for one that ended with 0."""
     pid = os.posix_spawn(sys.executable, [sys.executable, "-c", "raise SystemExit(3)"], os.environ)
     os.waitpid(pid, 0)
-    assert Child(pid).wait(5) is None
+    assert ChildProcess(pid).wait(5) is None
 
 
 def test_a_child_keeps_its_exit_code() -> None:
     pid = os.posix_spawn(sys.executable, [sys.executable, "-c", "raise SystemExit(3)"], os.environ)
-    child = Child(pid)
+    child = ChildProcess(pid)
     assert (child.wait(10), child.wait(10)) == (3, 3)
 
 
@@ -62,4 +62,4 @@ def test_an_agent_that_cannot_import_torch_fails_the_run(rollcall: Runner) -> No
     rollcall.env["PYTHONPATH"] = os.pathsep.join([str(broken.parent), rollcall.env.get("PYTHONPATH", "")])
     result = rollcall("run", "-n", 2, rollcall.script("print('here')"))
     assert result.code == 1
-    assert "the agent of this host exited with code 1" in result.err
+    assert "its agent exited with code 1" in result.err

@@ -57,8 +57,8 @@ def test_an_agent_is_killed(place: Place) -> None:
     kill(run.agent_of(3))
     expected = 128 + signal.SIGKILL if place.name == "local" else 1
     assert run.result(SECONDS) == expected
-    who = "the agent of this host" if place.name == "local" else f"{place.last_host} lost its agent, which"
-    assert f"{who} was killed by SIGKILL" in run.err
+    who = "this host" if place.name == "local" else place.last_host
+    assert f"{who} lost its agent, which was killed by SIGKILL" in run.err
     assert place.left(3) == []
 
 

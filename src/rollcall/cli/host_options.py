@@ -51,7 +51,7 @@ def find(options: RunOptions, environ: Mapping[str, str]) -> RunHosts:
         is_by_hand = True
     ranks = options.nproc_per_node
     found = named(options.hosts, options.hostfile, options.virtual_hosts, ranks, is_by_hand, environ)
-    least, count = _count(nnodes, options.min_hosts, found)
+    least, by_hand = count(nnodes, options.min_hosts, found)
     chosen = transport(
         found.kind,
         ranks=ranks,
@@ -63,7 +63,7 @@ def find(options: RunOptions, environ: Mapping[str, str]) -> RunHosts:
         link=options.link,
         delay=options.delay,
     )
-    return RunHosts(found.hosts, chosen, count, node_rank, master_addr, master_port)
+    return RunHosts(found.hosts, chosen, by_hand, node_rank, master_addr, master_port)
 
 
 def named(
@@ -121,7 +121,7 @@ def _allocated(slots: int | None, environ: Mapping[str, str]) -> Hosts | None:
     return None
 
 
-def _count(nnodes: str, min_hosts: int, found: Hosts) -> tuple[int, int]:
+def count(nnodes: str, min_hosts: int, found: Hosts) -> tuple[int, int]:
     """The least number of hosts to continue with (0: all), and how many are started by hand."""
     first, colon, most = nnodes.partition(":")
     if not first.isdecimal() or (colon and not most.isdecimal()):

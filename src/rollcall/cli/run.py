@@ -90,6 +90,11 @@ def _check(options: RunOptions) -> None:
         )
     if options.logs_specs is not None:
         raise UsageError("--logs-specs is not available here: use --log-dir, --redirects and --tee")
+    if options.duplicate_stdout_filters or options.duplicate_stderr_filters:
+        raise UsageError(
+            "--duplicate-stdout-filters and --duplicate-stderr-filters are not available here: search the logs of the"
+            " run with grep"
+        )
     submit.check_one_way(options)
 
 

@@ -105,6 +105,12 @@ class RunOptions:
     numa_binding: Annotated[str | None, _torchrun("Not available.", "--numa-binding", hidden=True)] = None
     event_log_handler: Annotated[str, _torchrun("Only null.", "--event-log-handler", hidden=True)] = "null"
     logs_specs: Annotated[str | None, _torchrun("Not available.", "--logs-specs", hidden=True)] = None
+    duplicate_stdout_filters: Annotated[str, _torchrun("Not available.", "--duplicate-stdout-filters", hidden=True)] = (
+        ""
+    )
+    duplicate_stderr_filters: Annotated[str, _torchrun("Not available.", "--duplicate-stderr-filters", hidden=True)] = (
+        ""
+    )
     hosts: Annotated[
         str,
         _hosts("--hosts", "Hosts with their slots, reached by ssh; ranks in this order.", "a:3,user@b:3,node[01-04]"),
@@ -194,10 +200,15 @@ def field_option(field: str) -> Any:
     return get_args(_HINTS[field])[-1]
 
 
+def spellings(field: str) -> tuple[str, ...]:
+    """All names of an option. typer keeps the first one as its default until it has read the annotation."""
+    option = field_option(field)
+    return (str(option.default), *option.param_decls)
+
+
 def option_name(field: str) -> str:
     """As it is typed: --max-restarts."""
-    names = field_option(field).param_decls or ("--" + field.replace("_", "-"),)  # typer's own, where we gave none
-    return str(names[0])
+    return spellings(field)[0]
 
 
 def as_command(run: Callable[[RunOptions], None]) -> Callable[..., None]:

@@ -13,7 +13,7 @@ from rollcall.protocol.messages import Ended
 # Signals that no failing neighbour causes. A rank that got one is where it began, even if the pipes
 # brought us the others' last words a moment earlier.
 _OWN_DEATHS = {-4, -7, -8, -9, -11}
-_HOST_LOST = 1
+HOST_LOST = 1
 _NEAR_NS = 1_000_000_000
 _MOST_OF_AN_ERROR = 120
 # How gloo, NCCL and the store put it when a peer is gone.
@@ -84,6 +84,7 @@ class Report:
         self._hosts: dict[int, str] = {}  # by rank
         self._failures: list[Failure] = []
         self._lost: list[str] = []
+        self._lost_code = 0  # what the run ends with for the first host that was lost
         self._exit_codes: dict[int, int] = {}  # by rank: of those that reported their end
 
     def note_host(self, host: str, ranks: Iterable[int]) -> None:
@@ -101,9 +102,10 @@ class Report:
         failed_ns, lines = (traceback.since_ns, traceback.lines) if traceback else (ended.ended_ns, ())
         self._failures.append(Failure(ended.rank, ended.exit_code, failed_ns, lines, ended.cause))
 
-    def lose(self, host: str, why: str) -> None:
-        """A host that was lost explains what its ranks' neighbours then ran into."""
+    def lose(self, host: str, why: str, exit_code: int = HOST_LOST) -> None:
+        """A host that was lost explains the errors that ranks of other hosts then ran into."""
         self._lost.append(f"{host} {why}")
+        self._lost_code = self._lost_code or exit_code
 
     def why_not_ok(self, world: Iterable[int] | None = None) -> str:
         """Empty only if every rank of this attempt reported its end with 0.
@@ -126,7 +128,7 @@ class Report:
     def exit_code(self) -> int | None:
         """Of the run, if this attempt was its last: none where nothing failed."""
         first = self.first_failure()
-        return _HOST_LOST if self._lost else shell_code(first.exit_code) if first else None
+        return self._lost_code if self._lost else shell_code(first.exit_code) if first else None
 
     def sentence(self) -> str:
         first = self.first_failure()

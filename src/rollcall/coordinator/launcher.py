@@ -12,12 +12,13 @@ from rollcall.coordinator.agents import Agent, Agents, Disconnected
 from rollcall.coordinator.attempts import Attempts
 from rollcall.coordinator.broken_pipe import mute
 from rollcall.coordinator.console import Console, visibility
-from rollcall.coordinator.failure import Report
+from rollcall.coordinator.failure import HOST_LOST, Report
 from rollcall.coordinator.hangs import Hangs
 from rollcall.coordinator.run_folder import RunFolder, command_line
 from rollcall.coordinator.watch_requests import WatchRequests
 from rollcall.errors import WorldError, say
 from rollcall.linux import process_tree
+from rollcall.protocol.exit_codes import shell_code
 from rollcall.protocol.log_files import LogFiles
 from rollcall.protocol.messages import (
     AttemptOver,
@@ -202,7 +203,9 @@ class Launcher:
 
     def host_lost(self, agent: Agent) -> None:
         """A host is gone in the middle of an attempt, and its ranks in the middle of a line."""
-        self._report.lose(agent.name, agent.lost)
+        is_here = self._plan.transport.kind == "local"
+        code = shell_code(agent.exit_code) if is_here and agent.exit_code else HOST_LOST
+        self._report.lose(agent.name, agent.lost, code)
         for rank in agent.ranks:
             self._console.ended(rank, failed=False)
         lost = {"why": agent.lost, "is_cut": agent.is_cut_off, "ranks": list(agent.ranks)}

@@ -79,7 +79,8 @@ class RunFolder:
             {
                 "command": command,
                 "started": now.isoformat(timespec="seconds"),
-                "plan": plan.to_dict(),
+                # The last two for those who read run.json as it was before.
+                "plan": {**plan.to_dict(), "slots": plan.slots, "nnodes": plan.by_hand.nnodes if plan.by_hand else 1},
                 "versions": {
                     "rollcall": __version__,
                     "torch": version("torch"),

@@ -4,6 +4,7 @@ A RendezvousHandler of torch elastic. The launcher, which hears all agents, deci
 and whether another attempt follows.
 """
 
+import os
 from dataclasses import replace
 
 from torch.distributed import HashStore, Store
@@ -50,7 +51,9 @@ class LedRendezvous(Handler):
         if begin.node_rank != 0:
             return begin
         reserved = self._questions.take_listeners()
-        if not reserved:  # no other host had to find this one before
+        if begin.nnodes == 1:  # no other host had to find this one
+            for fd in reserved:  # of an attempt with more hosts that never began
+                os.close(fd)
             listener = listen(LOOPBACK, begin.master_port)
             begin = replace(begin, master_port=listener.getsockname()[1])
             reserved = [listener.detach()]
