@@ -109,7 +109,7 @@ def _fork_servers(channel: Channel, prepare: Prepare, plan: Plan, private_fds: l
     count = min(_MOST_SERVERS, os.cpu_count() or 1, 1 + plan.slots // _RANKS_PER_SERVER)
     process_title.find()
     inherited = () if prepare.stdin_fd is None else (prepare.stdin_fd,)
-    servers = ForkServers.fork(count, worker_main.become, (*channel.filenos(), *inherited, *private_fds))
+    servers = ForkServers.fork(count, worker_main.run_request, (*channel.filenos(), *inherited, *private_fds))
     servers.prepare(plan.slots)
     return plan, servers
 

@@ -50,8 +50,8 @@ from rollcall.protocol.timing import SETTLE_S
 from rollcall.record.stacks import ASK, is_listening
 from rollcall.worker.fork_server import ForkServers
 
-_STACKS_S = 0.1  # for ranks to write down where they are
-_TERM_GRACE_S = 3.0  # between SIGTERM and SIGKILL, for those who did not heed SIGINT
+_STACKS_S = 0.1  # for ranks to write their stacks
+_TERM_GRACE_S = 3.0  # between SIGTERM and SIGKILL, for ranks that ignore SIGINT
 _HELPERS_S = 0.5  # for what ends by itself once its rank is gone
 _KILL_GRACE_S = 10.0  # the kernel may need a moment to free a large rank
 
@@ -201,7 +201,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
         self._note_ends(interval_s if self._rank_of else 0)
         self._raise_if_stopped()  # after the look: ranks that ended just now may have ended of it, and have not failed
         self._end_stopped_ranks()
-        if self._plan.record and (still := self._hang_detector.look(self._handler.attempt)):
+        if self._plan.record and (still := self._hang_detector.check(self._handler.attempt)):
             self._channel.send(still)
         if self._failed:
             self._wait_for_other_failures()
@@ -217,7 +217,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
             raise SignalException("asked to stop", self._stop_with)
 
     def _note_ends(self, timeout_s: float, asked: bool = False) -> None:
-        """Learn which ranks ended, and pass on what they said before."""
+        """Notice which ranks ended, and pass on what they printed before."""
         try:
             ends = self._servers.ends(timeout_s)
         except EOFError as error:
@@ -232,8 +232,8 @@ class WorkerGroupAgent(SimpleElasticAgent):
                 self._failed[worker.global_rank] = ProcessFailure(worker.local_rank, end.pid, end.code, "")
 
     def _end_stopped_ranks(self) -> None:
-        """A rank that somebody stopped keeps everyone waiting, and nobody would say why."""
-        for pid, warning in self._stopped_ranks.look(self._rank_of):
+        """All others wait for a rank that was stopped, and no error would say why."""
+        for pid, warning in self._stopped_ranks.check(self._rank_of):
             if warning:
                 rank = self._rank_of[pid].global_rank
                 self._channel.send(Note(f"rank {rank} on {socket.gethostname()} {warning}"))

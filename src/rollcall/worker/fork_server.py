@@ -1,10 +1,9 @@
-"""A process that has imported torch once and forks a rank in milliseconds.
+"""Forks a rank in milliseconds, from a process that has imported torch once.
 
-It is forked off an agent that has already imported everything, so torch is loaded once per host. It
-does nothing but fork and report how its children end. Children wait for what they are to become, so
-that some can be forked ahead, while others still prepare what to ask of them. The standard library's
-fork server is not used: it goes through multiprocessing, which leaves marks on a rank (its main
-process, start method, resource tracker, stdin) that `python script.py` does not have.
+The server is forked from an agent that has already imported everything, so torch is loaded once per host. It only forks
+and reports how its children end. Children wait for a request that says what to run, so that some can be forked in
+advance. The standard library's fork server is not used: it goes through multiprocessing, whose traces in a rank (main
+process, start method, resource tracker, stdin) `python script.py` does not have.
 """
 
 import contextlib
@@ -27,8 +26,8 @@ from typing import Any, NoReturn
 from rollcall.compat import gloo_exit, gloo_listener
 from rollcall.linux import prctl
 
-# What a child of the server turns into. It gets the request and its extra file descriptors.
-Become = Callable[[dict[str, Any], list[int]], NoReturn]
+# What a child of the server does with its request and its extra file descriptors.
+RunRequest = Callable[[dict[str, Any], list[int]], NoReturn]
 
 _LENGTH_BYTES = 8
 _MOST_FDS = 16
@@ -54,8 +53,8 @@ class ForkServer:
         self._buffer = b""
 
     @classmethod
-    def fork(cls, become: Become, close_fds: tuple[int, ...] = ()) -> "ForkServer":
-        """Make this process's image the one that children start from."""
+    def fork(cls, run_request: RunRequest, close_fds: tuple[int, ...] = ()) -> "ForkServer":
+        """Children start from a copy of this process."""
         here, there = socket.socketpair()
         parent = os.getpid()
         pid = os.fork()
@@ -64,7 +63,7 @@ class ForkServer:
             here.close()
             for fd in close_fds:
                 os.close(fd)
-            serve(there, become)
+            serve(there, run_request)
         there.close()
         return cls(pid, here)
 
@@ -85,11 +84,11 @@ class ForkServer:
         return cls(process.pid, here)
 
     def prepare(self, children: int) -> None:
-        """Have so many children forked ahead."""
+        """Have so many children forked in advance."""
         _send(self._socket, {"prepare": children}, [])
 
     def start(self, request: dict[str, Any], std: tuple[int, int, int], extra: tuple[int, ...] = ()) -> int:
-        """Have a child become what the request says, with these as its stdin, stdout, stderr."""
+        """Have a child run the request, with these as its stdin, stdout, stderr."""
         _send(self._socket, request, [*std, *extra])
         while not self._started:
             self._read()
@@ -137,17 +136,17 @@ class ForkServer:
 
 
 class ForkServers:
-    """Several servers of one image, which fork side by side: a fork of all that torch has loaded takes 5 ms."""
+    """Several servers that fork at the same time: a fork of a process with torch takes 5 ms."""
 
     def __init__(self, servers: list[ForkServer]) -> None:
         self._servers = servers
         self._turn = itertools.cycle(servers)
 
     @classmethod
-    def fork(cls, count: int, become: Become, close_fds: tuple[int, ...] = ()) -> "ForkServers":
+    def fork(cls, count: int, run_request: RunRequest, close_fds: tuple[int, ...] = ()) -> "ForkServers":
         servers: list[ForkServer] = []
         for _ in range(count):
-            servers.append(ForkServer.fork(become, (*close_fds, *(server.fileno() for server in servers))))
+            servers.append(ForkServer.fork(run_request, (*close_fds, *(server.fileno() for server in servers))))
         return cls(servers)
 
     @property
@@ -167,8 +166,8 @@ class ForkServers:
         return [end for server in self._servers for end in server.ends(0)]
 
 
-def serve(control: socket.socket, become: Become) -> NoReturn:
-    """The server's life. Leaves by _exit: this is a fork of somebody else's interpreter."""
+def serve(control: socket.socket, run_request: RunRequest) -> NoReturn:
+    """Serve until the parent is gone. Leaves by _exit: this process is a fork of another interpreter."""
     if "torch.distributed" in sys.modules:
         gloo_exit.put_up()
         gloo_listener.put_up()
@@ -176,29 +175,29 @@ def serve(control: socket.socket, become: Become) -> NoReturn:
     # empty the interpreter's free lists, which a collection does even where there is nothing to collect.
     gc.freeze()
     gc.collect()
-    _leave_ops_to_the_kernel()
+    _skip_removal_of_ops()
     try:
-        _Server(control, become).run()
-    except (EOFError, OSError):  # who holds the handle is gone, and nobody is left to answer to
+        _Server(control, run_request).run()
+    except (EOFError, OSError):  # the parent is gone
         from rollcall.linux import process_tree
 
         process_tree.end_all(0)
     os._exit(0)
 
 
-def _leave_ops_to_the_kernel() -> None:
-    """torch takes its ops down one by one when a process ends, in pages that each child would copy for it: 30 ms."""
+def _skip_removal_of_ops() -> None:
+    """When a process ends, torch removes its ops one by one, in pages that each child would copy: 30 ms."""
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         if finalizer.peek()[1].__module__ == "torch.library":
             finalizer.atexit = False
 
 
 class _Server:
-    """Forks children, hands them what they are to become, and reports their ends."""
+    """Forks children, hands them their requests, and reports their ends."""
 
-    def __init__(self, control: socket.socket, become: Become) -> None:
-        self._control, self._become = control, become
-        self._spares: dict[int, socket.socket] = {}  # by pid: children that wait for a request
+    def __init__(self, control: socket.socket, run_request: RunRequest) -> None:
+        self._control, self._run_request = control, run_request
+        self._waiting: dict[int, socket.socket] = {}  # by pid: children that wait for a request
         self._wanted = 0
         self._pid = os.getpid()
         self._wake_r, self._wake_w = os.pipe()
@@ -209,21 +208,21 @@ class _Server:
 
     def run(self) -> NoReturn:
         while True:
-            patience = 0 if len(self._spares) < self._wanted else None
+            patience = 0 if len(self._waiting) < self._wanted else None
             readable, _, _ = select.select([self._control.fileno(), self._wake_r], [], [], patience)
             if self._wake_r in readable:
                 self._report_ends()
             if self._control.fileno() in readable:
                 self._serve_one()
             elif not readable:
-                self._fork_spare()
+                self._fork_child()
 
     def _report_ends(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_r, 4096)
         for end in _reap():
-            if end["pid"] in self._spares:
-                self._spares.pop(end["pid"]).close()
+            if end["pid"] in self._waiting:
+                self._waiting.pop(end["pid"]).close()
             else:
                 self._reply(end)
 
@@ -232,43 +231,43 @@ class _Server:
         if "prepare" in request:
             self._wanted = request["prepare"]
             return
-        if not self._spares:
-            self._fork_spare()
-        pid = next(iter(self._spares))
+        if not self._waiting:
+            self._fork_child()
+        pid = next(iter(self._waiting))
         self._wanted = max(0, self._wanted - 1)
-        with self._spares.pop(pid) as connection:
+        with self._waiting.pop(pid) as connection:
             _send(connection, request, fds)
         for fd in fds:
             os.close(fd)
         self._reply({"started": pid})
 
-    def _fork_spare(self) -> None:
+    def _fork_child(self) -> None:
         here, there = socket.socketpair()
         pid = os.fork()
         if pid == 0:
             here.close()
-            self._be_a_child(there)
+            self._run_child(there)
         there.close()
-        self._spares[pid] = here
+        self._waiting[pid] = here
 
-    def _be_a_child(self, connection: socket.socket) -> NoReturn:
-        """Forget the server, wait for the request, and become what it says."""
+    def _run_child(self, connection: socket.socket) -> NoReturn:
+        """Undo what the server has set up, wait for the request, and run it."""
         try:
             prctl.die_with_parent(self._pid)
             signal.set_wakeup_fd(self._wakeup_before)
             signal.signal(signal.SIGCHLD, self._handler_before)
             for fd in (self._control.detach(), self._wake_r, self._wake_w):
                 os.close(fd)
-            for spare in self._spares.values():
-                spare.close()
+            for connection_of_other in self._waiting.values():
+                connection_of_other.close()
             request, fds = _receive(connection)
             connection.close()
             os.setsid()  # torchrun gives its ranks sessions of their own, too
             for target, fd in enumerate(fds[:3]):
                 os.dup2(fd, target)
                 os.close(fd)
-            self._become(request, fds[3:])
-        except EOFError:  # not needed after all
+            self._run_request(request, fds[3:])
+        except EOFError:  # the server ended without a request for this child
             os._exit(0)
         except BaseException:
             traceback.print_exc()

@@ -1,8 +1,8 @@
-"""Turning a fork of the warm server into `python script.py`.
+"""Makes a fork of the fork server behave like `python script.py`.
 
-Whatever a program can see must be what a fresh interpreter would have shown it. Where the agent found
-that a fork cannot do that, the rank becomes a fresh interpreter by exec: same process, same streams.
-docs/fidelity.md lists the few differences that remain; a test compares all the rest with torchrun.
+A program must see what it would see in a fresh interpreter. If the agent found that a fork cannot do that, the rank
+becomes a fresh interpreter by exec: same process, same streams. docs/fidelity.md lists the few differences that remain;
+a test compares everything else with torchrun.
 """
 
 import atexit
@@ -24,12 +24,12 @@ from rollcall.linux import prctl, process_title
 from rollcall.protocol.plan import Program
 from rollcall.worker.traceback_filter import users_part
 
-_LATER = "10"  # as nice has it: a rank is a session, and those share the machine among each other
+_LOW_PRIORITY = "10"  # a nice value; each rank is a session, and the kernel shares the processor among sessions
 _EXIT_FLUSH_FAILED = 120  # what CPython exits with when stdout could not be flushed
 
 
-def become(request: dict[str, Any], _extra_fds: list[int]) -> NoReturn:
-    """Be the rank that the agent asked for."""
+def run_request(request: dict[str, Any], _extra_fds: list[int]) -> NoReturn:
+    """Run the rank that the agent asked for."""
     prctl.restore_stop_signals()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
@@ -66,7 +66,7 @@ def _begin_recording(folder: str, rank: int, world_size: int, attempt: int) -> N
 
     try:
         recorder.begin(Path(folder), rank, world_size, attempt)
-    except OSError as error:  # a full disk is no reason not to run
+    except OSError as error:  # a full disk must not keep the program from running
         print(f"rollcall: this rank is not recorded ({error.strerror})", file=sys.stderr)
 
 
@@ -98,7 +98,7 @@ def _guard(program: Program, main: ModuleType) -> int:
 
 
 def _noted(code: int, error: BaseException | None = None) -> int:
-    """How the program ended, for those who will read the recording."""
+    """Record how the program ended."""
     recorder = sys.modules.get("rollcall.record.recorder")
     if recorder is not None and recorder.current() is not None:
         recorder.current().note_end(code, error)
@@ -165,10 +165,10 @@ def _report(error: BaseException) -> int:
     return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
 
 
-def _give_way() -> None:
-    """The program is over, and 10 ms of taking the process down are left: other ranks may have better things to do."""
+def _lower_priority() -> None:
+    """The program is over; taking the process down takes 10 ms, and other ranks may still be working."""
     with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:  # not every kernel has them
-        file.write(_LATER)
+        file.write(_LOW_PRIORITY)
 
 
 def _finish(code: int, main: ModuleType) -> NoReturn:
@@ -178,7 +178,7 @@ def _finish(code: int, main: ModuleType) -> NoReturn:
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    _give_way()
+    _lower_priority()
     if threading.active_count() == 1:  # a daemon thread may still need the globals
         main.__dict__.clear()
         gc.collect()

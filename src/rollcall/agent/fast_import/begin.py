@@ -1,8 +1,7 @@
-"""The way to torch, shorter: a thread loads its libraries, which takes a fifth of a second, while Python imports what
-needs none of them, and reads the code of what does. Only where two cores are free does that save time; nowhere does it
-cost any.
+"""Loads torch's libraries in a thread, which takes a fifth of a second, while Python imports modules that do not need
+them and reads the code of those that do. That saves time where two cores are free, and costs none elsewhere.
 
-Everybody waits for that thread. So this file imports next to nothing, not even typing, before it has begun.
+All ranks wait for that thread, so this file imports almost nothing, not even typing, before the thread has begun.
 """
 
 import _thread
@@ -18,7 +17,7 @@ _LIBRARIES = (
     "_blake2", "_hashlib", "_bisect", "_bz2", "_csv", "_datetime", "_lzma", "_random", "_sha512", "binascii", "zlib",
     "_contextvars", "_heapq", "_ssl", "_pickle", "grp", "_queue", "_multiprocessing", "mmap",
 )  # fmt: skip
-# What torch imports of others, and the agent's own.
+# Modules of others that torch imports, and the agent's own.
 _MODULES = (
     "rollcall.agent.main", "rollcall.agent.fast_import.torch_import", "torchgen.model", "importlib.metadata",
     "unittest", "ssl", "multiprocessing.pool", "urllib.request", "pickletools", "tarfile", "concurrent.futures.thread",
@@ -37,20 +36,20 @@ _chosen: list[bool] = []
 
 
 def begin() -> None:
-    """Returns when torch's libraries are there, and what could be done meanwhile has been."""
-    # Nothing of what is imported is garbage.
+    """Returns when torch's libraries are loaded."""
+    # Imports leave no garbage: collecting it would only take time.
     gc.disable()
     choose_threads()
     _import(_LIBRARIES)
     torch = _find_torch()
     if torch is None:
-        return  # whoever imports it will say so
+        return  # importing it will say so
     lock = _start_loading(os.path.join(torch, "lib"))
     _import(_MODULES)
     from rollcall.agent.fast_import import code_cache
 
     code_cache.read(os.path.dirname(torch), _FOLDERS, lock.locked)
-    lock.acquire()  # what forks must have no thread but its own
+    lock.acquire()  # a process that forks must have no second thread
 
 
 def choose_threads() -> bool:
@@ -73,7 +72,7 @@ def _import(names: tuple[str, ...]) -> None:
     for name in names:
         try:
             import_module(name)
-        except ImportError:  # another Python's, another torch's: whoever needs it will say so
+        except ImportError:  # another Python or torch has no such module, and does not need it
             continue
 
 
@@ -95,7 +94,7 @@ def _start_loading(folder: str) -> _thread.LockType:
 
 
 def _load(dlopen: "ctypes._NamedFuncPointer", folder: str, lock: _thread.LockType) -> None:
-    """In torch's own order and way. Where one is missing, torch will load what it has itself."""
+    """In the order in which torch loads them. If one is missing, torch loads the others itself."""
     dlopen(os.fsencode(os.path.join(folder, "libtorch_global_deps.so")), os.RTLD_NOW | os.RTLD_GLOBAL)
     dlopen(os.fsencode(os.path.join(folder, "libtorch.so")), os.RTLD_NOW)
     lock.release()

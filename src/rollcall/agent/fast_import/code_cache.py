@@ -1,4 +1,4 @@
-"""Modules' code, read from the disk before they are imported: there are 700 of torch, and a tenth of a second."""
+"""Reads the code of modules from the disk before they are imported: torch has 700, which takes a tenth of a second."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ _get_code = SourceFileLoader.get_code
 
 
 def read(root: str, folders: Iterable[str], has_time: Callable[[], bool]) -> None:
-    """The code of the modules in these folders of packages, as their import would read it, while there is time."""
+    """The code of the modules in these folders, as their import would read it, for as long as `has_time` says."""
     for folder in folders:
         with contextlib.suppress(OSError):  # another torch has no such folder
             for file in os.listdir(os.path.join(root, folder)):
@@ -23,7 +23,7 @@ def read(root: str, folders: Iterable[str], has_time: Callable[[], bool]) -> Non
 
 
 def _read(name: str, path: str) -> None:
-    with contextlib.suppress(SyntaxError, ImportError, OSError):  # whoever imports it will say so
+    with contextlib.suppress(SyntaxError, ImportError, OSError):  # importing it will say so
         _codes[path] = SourceFileLoader(name, path).get_code(name)
 
 

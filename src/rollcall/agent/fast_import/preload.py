@@ -1,4 +1,4 @@
-"""Which of torch's late modules are imported once, so that each rank need not."""
+"""Which modules the agent imports in advance, so that not every rank has to."""
 
 import os
 import re
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rollcall.protocol.plan import Plan
 
-# Torch imports these late, at the first use of a feature: 0.7 s in every rank, or once in the server.
+# Torch imports these at the first use of a feature, which takes 0.7 s in every rank.
 _LATE = {
     r"\b(DistributedDataParallel|DDP|torch\.compile|fully_shard|FSDP)\b": ("torch._dynamo",),
     r"\brollcall\b.*\b(Trainer|Snapshot|wrap)\b": ("torch._dynamo", "rollcall.train.trainer"),
@@ -14,7 +14,7 @@ _LATE = {
 
 
 def of_torch(plan: Plan) -> tuple[str, ...]:
-    """What the program's text says it will need beyond `import torch`."""
+    """What the text of the program says that it will need beyond `import torch`."""
     return _named_in(_source(plan))
 
 

@@ -1,4 +1,4 @@
-"""What torch does while it is imported, and could do faster: the same comes out."""
+"""Speeds up two things that torch does while it is imported, with the same result."""
 
 import contextlib
 import dataclasses
@@ -12,8 +12,8 @@ from typing import Any
 
 @contextlib.contextmanager
 def inspecting() -> Iterator[None]:
-    """torch notes of each op that it registers in which file, line and module that was. inspect takes a millisecond for
-    it: it looks for the text of that line, which nobody reads, and at the files of all modules there are."""
+    """For each op that torch registers, it asks inspect for file, line and module. That takes a millisecond, because
+    inspect also reads the text of the line, which is not used, and looks at the files of all modules."""
     getframeinfo, getmodule = inspect.getframeinfo, inspect.getmodule
 
     def module_of(object: object, _filename: str | None = None) -> ModuleType | None:
@@ -29,7 +29,7 @@ def inspecting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def making_dataclasses() -> Iterator[None]:
-    """torch makes a dataclass of one and the same text for each of a hundred ops: that text is compiled once."""
+    """torch makes a dataclass with the same text for each of a hundred ops: the text is compiled once."""
     compiled: dict[str, CodeType] = {}
 
     def execute(text: str, names: dict[str, Any] | None, found: dict[str, Any]) -> None:

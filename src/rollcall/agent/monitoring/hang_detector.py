@@ -1,5 +1,4 @@
-"""Noticing that nothing moves: the rings of this host are looked at while the run goes on, and cost their ranks
-nothing."""
+"""Notices that no rank makes progress, by reading the rings of this host while the run goes on."""
 
 import struct
 import time
@@ -8,21 +7,21 @@ from pathlib import Path
 from rollcall.protocol.messages import Standstill
 from rollcall.record import ring_format
 
-_BACK = 32  # records that are looked at: samples and phases stand between the ops
+_BACK = 32  # records that are read: samples and phases are between the ops
 
 
 class HangDetector:
-    """Looks at the newest ops of every rank; all alike for `after_s`, and this host stands still."""
+    """If the newest ops of all ranks stay as they are for `after_s`, this host is at a standstill."""
 
     def __init__(self, folder: Path, after_s: float, every_s: float = 1.0) -> None:
         self._rings, self._after_s, self._every_s = folder / "rings", after_s, every_s
         self._next_s = 0.0
         self._seen: dict[Path, tuple[bytes, ...]] = {}
         self._since_s = time.monotonic()
-        self._told = Standstill(False, False)
+        self._sent = Standstill(False, False)
 
-    def look(self, attempt: int) -> Standstill | None:
-        """How it stands, where that has changed."""
+    def check(self, attempt: int) -> Standstill | None:
+        """Whether the ranks are at a standstill, if that has changed."""
         now = time.monotonic()
         if now < self._next_s:
             return None
@@ -32,14 +31,14 @@ class HangDetector:
             self._seen, self._since_s = seen, now
         is_still = now - self._since_s >= self._after_s
         still = Standstill(is_still, is_still and any(map(_waits, seen.values())))
-        if still == self._told:
+        if still == self._sent:
             return None
-        self._told = still
+        self._sent = still
         return still
 
 
 def newest_ops(path: Path) -> tuple[bytes, ...]:
-    """The newest ops of a ring, as they stand. Several: of a batch, the one that is waited for need not be the last."""
+    """The newest ops of a ring. Several: in a batch, the one that is waited for need not be the last."""
     found = []
     try:
         with open(path, "rb") as file:
@@ -57,5 +56,5 @@ def newest_ops(path: Path) -> tuple[bytes, ...]:
 
 
 def _waits(records: tuple[bytes, ...]) -> bool:
-    """Whether the rank sits in one of them."""
+    """Whether the rank is blocked in one of them."""
     return any(ring_format.blocks(ring_format.RECORD.unpack(record)) for record in records)

@@ -1,4 +1,4 @@
-"""The ranks' output on its way: pipes in, untouched log files and messages to the launcher out."""
+"""Passes on what ranks print: from pipes to log files, unchanged, and to the launcher."""
 
 import contextlib
 import os
@@ -40,7 +40,7 @@ class OutputPump:
         read, write = os.pipe()
         os.set_blocking(read, False)
         with self._reading:
-            self._write(log, b"")  # a rank that says nothing has a log, too
+            self._write(log, b"")  # a rank that prints nothing has a log, too
             self._sources[read] = _Source(rank, stream, log)
             self._selector.register(read, selectors.EVENT_READ)
         return write

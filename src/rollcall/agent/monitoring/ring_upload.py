@@ -1,6 +1,6 @@
-"""What is new in the rings of this host, for somebody who watches the run where its folder is not shared.
+"""Sends what is new in the rings of this host to a launcher that does not see them, while somebody watches the run.
 
-A ring arrives with holes where a rank was too fast; all of it comes when the attempt is over.
+A ring arrives with gaps if a rank was too fast; all of it is sent when the attempt is over.
 """
 
 import os
@@ -11,8 +11,8 @@ from rollcall.protocol.channel import Channel
 from rollcall.protocol.messages import File
 from rollcall.record import ring_format
 
-_MOST_BYTES = 256 << 10  # of all ranks of this host, in one answer: a second or so of a slow line
-_CHUNK_BYTES = 32 << 10  # between two of them others can have their say
+_MOST_BYTES = 256 << 10  # of all ranks of this host, in one answer: about a second on a slow connection
+_CHUNK_BYTES = 32 << 10  # other messages can be sent between two chunks
 _LEAST_RECORDS = 64
 _LOOK_BACK = 64  # records that may have been open when they were sent
 

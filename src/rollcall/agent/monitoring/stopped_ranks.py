@@ -1,6 +1,6 @@
-"""Ranks that somebody stopped (SIGSTOP): everyone waits for them, and no error ever comes.
+"""Notices ranks that were stopped by a signal (SIGSTOP): all others wait for them, and no error ever comes.
 
-Time is counted in our own looks, not by the clock: where a scheduler suspends a whole job, we are stopped, too.
+Time is counted in checks, not by the clock: if a scheduler suspends a whole job, this process is stopped, too.
 """
 
 import time
@@ -8,36 +8,35 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _EVERY_S = 0.5
-_WARN_AFTER = 6  # looks
+_WARN_AFTER = 6  # checks
 _END_AFTER = 24
 
 
 class StoppedRanks:
-    """Looks at the state of processes now and then."""
+    """Checks the state of processes twice a second."""
 
     def __init__(self) -> None:
-        self._next_look = 0.0
-        self._stopped: dict[int, int] = {}  # by pid: in how many looks in a row
+        self._next_s = 0.0
+        self._stopped: dict[int, int] = {}  # by pid: in how many checks in a row
         self._causes: dict[int, str] = {}
 
-    def look(self, pids: Iterable[int]) -> Iterator[tuple[int, str]]:
-        """The processes that have been stopped for long: with a warning at first, then with none to be ended."""
+    def check(self, pids: Iterable[int]) -> Iterator[tuple[int, str]]:
+        """Processes that have been stopped for long, with a warning; without one if they are to be ended."""
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_s:
             return
-        self._next_look = now + _EVERY_S
+        self._next_s = now + _EVERY_S
         self._stopped = {pid: self._stopped.get(pid, 0) + 1 for pid in pids if _is_stopped(pid)}
-        for pid, looks in self._stopped.items():
-            if looks == _WARN_AFTER:
+        for pid, checks in self._stopped.items():
+            if checks == _WARN_AFTER:
                 left_s = (_END_AFTER - _WARN_AFTER) * _EVERY_S
-                yield pid, f"is stopped (SIGSTOP), and everyone waits for it: {_remedy(pid)} within {left_s:g} s"
-            elif looks >= _END_AFTER:
-                self._causes[pid] = f"was stopped (SIGSTOP) for {looks * _EVERY_S:g} s and was ended for that"
+                yield pid, f"is stopped (SIGSTOP), and all others wait for it: {_remedy(pid)} within {left_s:g} s"
+            elif checks >= _END_AFTER:
+                self._causes[pid] = f"was stopped (SIGSTOP) for {checks * _EVERY_S:g} s and was ended for that"
                 yield pid, ""
 
     def cause_of(self, pid: int) -> str:
-        """What is known of a process that ended: that it was stopped, be it that we ended it for that, be it that
-        everyone was ended; to follow the rank's name."""
+        """That a process which ended was stopped before, if it was; to follow the rank's name."""
         was_stopped = self._stopped.get(pid, 0) >= _WARN_AFTER
         return self._causes.pop(pid, "was stopped (SIGSTOP)" if was_stopped else "")
 

@@ -123,7 +123,7 @@ def _watch_for_hang(folder: Path, ranks: int, after_s: float) -> Callable[[], bo
         nonlocal watch
         if watch is None and all(_has_joined(folder, rank) for rank in range(ranks)):
             watch = HangDetector(folder, after_s, _LOOK_EVERY_S)
-        state = watch.look(ATTEMPT) if watch else None
+        state = watch.check(ATTEMPT) if watch else None
         return state is not None and state.is_waiting
 
     return is_stuck
