@@ -1,4 +1,4 @@
-"""The rings of a big run that never ran, with planted faults: big_rings.py FOLDER RANKS OPS [--faults …]
+"""Writes the recording of a large simulated run, with faults: big_rings.py FOLDER RANKS OPS [--faults …]
 
 Written straight in the recorder's format (docs/ring.md): a training on hosts of eight ranks whose clocks differ, with
 collectives of the world and of eight stages, async ops that are waited for later, and sends and receives between
@@ -44,13 +44,13 @@ from rollcall.record.ring import Ring
 NUMPY = {"Q": "u8", "I": "u4", "H": "u2", "i": "i4"}
 RECORD = np.dtype([(name, f"<{NUMPY[code]}") for name, code in ring_format.FIELDS.items()])
 RANKS_PER_HOST = 8
-CLOCKS_NS = 1_000_000_000_000_000  # hosts have been up for longer or shorter, by at most so much
-DRIFT = 20e-6  # and their clocks go faster or slower
+CLOCKS_NS = 1_000_000_000_000_000  # largest difference between the clocks of two hosts
+DRIFT = 20e-6  # of their clocks, relative
 CLOCK_ERROR_NS = 50 * MICROSECOND
 
 
 def write(folder: Path, run: Shape) -> Path:
-    """The run's folder, as a real run leaves it."""
+    """Write the run's folder, as a real run does."""
     source = folder / FILE
     source.write_text(SOURCE)
     times = simulate(run)
@@ -74,7 +74,7 @@ def write(folder: Path, run: Shape) -> Path:
 
 @dataclass(frozen=True)
 class _Clock:
-    """Of one host."""
+    """The clock of one host."""
 
     offset_ns: int
     drift: float
@@ -84,7 +84,7 @@ class _Clock:
         return at_ns + self.offset_ns + ((at_ns - START_NS).astype(np.float64) * self.drift).astype(np.int64)
 
     def reading(self, at_ns: int) -> tuple[int, int, int]:
-        """As the launcher notes it: when, how far ahead, give or take."""
+        """As the launcher notes it: time, offset, error."""
         return at_ns, int(self.read(at_ns)) - at_ns, CLOCK_ERROR_NS
 
 
@@ -95,11 +95,11 @@ def _clocks(count: int) -> list[_Clock]:
 
 
 class _Names:
-    """What the ranks of one stage name by number; the recorder's own ring writes it down."""
+    """Names (sites, signatures) to which the records of one stage's ranks refer by number."""
 
     def __init__(self, source: Path, run: Shape, stage: list[int]) -> None:
         self._source, self._text = source, SOURCE.splitlines()
-        world = [0, run.ranks - 1]  # those that follow each other stand there as the first and the last
+        world = [0, run.ranks - 1]  # a range of ranks is stored as its first and last
         with tempfile.TemporaryDirectory(dir=source.parent) as folder:
             path = Path(folder, "names.ring")
             ring = Ring(path, rank=0, world_size=run.ranks, attempt=0, host="")
@@ -141,7 +141,7 @@ class _Names:
         return self._lines[line][0]
 
     def records(self, run: Shape, is_even: bool) -> NDArray[Any]:
-        """All that the ranks of one parity have alike."""
+        """The records that all even, or all odd, ranks have in common."""
         lines = run.lines
         records = np.zeros(len(lines), RECORD)
         records["number"] = np.arange(1, len(lines) + 1)
@@ -168,7 +168,7 @@ class _Names:
         return next(each for each in STEP if each.is_point_to_point and each.op != line.op)
 
     def write(self, path: Path, run: Shape, rank: int, host: str, records: NDArray[Any]) -> None:
-        """A file with holes, as the recorder's is."""
+        """A sparse file, like the recorder's."""
         head = bytearray(self._head)
         fields = list(ring_format.HEADER.unpack_from(head))
         fields[3:7] = [rank, run.ranks, 0, 1000 + rank]
@@ -184,7 +184,7 @@ class _Names:
 
 
 def _of_rank(run: Shape, rank: int, alike: NDArray[Any], times: Times, names: _Names) -> NDArray[Any]:
-    """The records of one rank, its faults among them."""
+    """The records of one rank, with its faults."""
     records = alike.copy()
     is_p2p = np.isin(records["op"], ring_format.POINT_TO_POINT)
     records["peer"][is_p2p] = rank ^ 1
@@ -203,7 +203,7 @@ def _of_rank(run: Shape, rank: int, alike: NDArray[Any], times: Times, names: _N
 
 
 def _end(run: Shape, rank: int, records: NDArray[Any], names: _Names) -> NDArray[Any]:
-    """How it ended: well, waiting for the one that did not come, or because of the one that was killed."""
+    """How the rank ended: ok, waiting for a missing rank, or because another rank was killed."""
     last = np.zeros(1, RECORD)
     last["peer"] = -1
     if (missing := run.culprit("missing-rank")) >= 0:
@@ -226,7 +226,7 @@ def _end(run: Shape, rank: int, records: NDArray[Any], names: _Names) -> NDArray
 
 
 def _write_facts(folder: Path, run: Shape, hosts: list[str], clocks: list[_Clock], end_ns: int) -> Path:
-    """run.json, by what writes it for real runs."""
+    """run.json, written by the code that writes it for real runs."""
     seats = [min(RANKS_PER_HOST, run.ranks - number * RANKS_PER_HOST) for number in range(len(hosts))]
     plan = Plan(
         Program("script", FILE),

@@ -1,4 +1,4 @@
-"""A big run that never ran: its program, what is planted in it, and when each rank came to each op and left it."""
+"""A large simulated run: its program, its faults, and when each rank entered and left each op."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_STAGES = 8
-START_NS = 5_000_000_000_000_000  # by the launcher's clock
+START_NS = 5_000_000_000_000_000  # on the launcher's clock
 MICROSECOND = 1000
 STRAGGLER_NS = 3_000_000
 
@@ -59,7 +59,7 @@ FILE = "train_big.py"
 
 @dataclass(frozen=True)
 class Line:
-    """One op of the program: what its record has, and the call that it stands for in SOURCE."""
+    """One op of the program: the fields of its record, and its call in SOURCE."""
 
     op: str
     call: str
@@ -70,7 +70,7 @@ class Line:
     reduce: str = ""
     root: int = -1
     is_async: bool = False
-    wait_after: int = 0  # an async op: so many ops later, before the next begins
+    wait_after: int = 0  # an async op: waited for after so many ops
 
     @property
     def is_point_to_point(self) -> bool:
@@ -98,7 +98,7 @@ STEP = (
 LAST = Line("all_gather", "dist.all_gather_into_tensor(everyone", "evaluate", shape=(10,))
 CALLERS = {"exchange": "exchange(model.activation", "step": "step(model, groups", "evaluate": "evaluate(model.scores"}
 
-# What can be planted; the first two are endings, of which a run has one.
+# Faults; the first two end the run, so a run has one of them.
 FAULTS = ("missing-rank", "rank-killed", "straggler", "mismatched-dtype", "mismatched-reduce-op", "buffer-overwritten")
 ENDINGS = FAULTS[:2]
 
@@ -111,7 +111,7 @@ class Planted:
 
 @dataclass(frozen=True)
 class Shape:
-    """How big a run, and what is wrong with it."""
+    """The size of a run, and its faults."""
 
     ranks: int
     ops: int  # of each rank
@@ -131,7 +131,7 @@ class Shape:
         return [INIT, *[NEW_GROUP] * self.stages, *STEP * steps, LAST]
 
     @property
-    def middle(self) -> int:
+    def median_or_none(self) -> int:
         """The first op of a step in the middle."""
         first = 1 + self.stages
         return first + (len(self.lines) - first) // len(STEP) // 2 * len(STEP)
@@ -142,7 +142,7 @@ class Shape:
 
 
 def shape(ranks: int, ops: int, faults: Sequence[str]) -> Shape:
-    """Each fault on a rank of its own."""
+    """A run with each fault on another rank."""
     if ranks < 16 or ranks % 2:
         raise ValueError(f"{ranks} ranks: an even number from 16 on is needed")
     places = (0.66, 0.75, 0.33, 0.5, 0.2, 0.14)
@@ -152,7 +152,7 @@ def shape(ranks: int, ops: int, faults: Sequence[str]) -> Shape:
 
 @dataclass(frozen=True)
 class Times:
-    """Of each op on each rank, in ns."""
+    """When each rank entered and left each op, in ns."""
 
     entered: NDArray[np.int64]
     waited: NDArray[np.int64]
@@ -160,7 +160,7 @@ class Times:
 
 
 def simulate(run: Shape) -> Times:
-    """When each rank came to each op and left it: a collective ends when its last rank has come."""
+    """When each rank entered and left each op: a collective ends when its last rank has entered."""
     lines, chance = run.lines, np.random.default_rng(run.ranks)
     entered, waited, completed = (np.zeros((run.ranks, len(lines)), np.int64) for _ in range(3))
     now = np.full(run.ranks, START_NS, np.int64)
@@ -173,7 +173,7 @@ def simulate(run: Shape) -> Times:
             now[late] += STRAGGLER_NS
         entered[:, at] = now
         if line.is_point_to_point:
-            other = now.reshape(-1, 2)[:, ::-1].ravel()  # the neighbour came to its half then
+            other = now.reshape(-1, 2)[:, ::-1].ravel()  # when the neighbour entered its part
             receives = is_even == (line.op == "recv")
             done = np.where(receives, np.maximum(now, other), now) + 30 * MICROSECOND
         elif line.group == "stage":

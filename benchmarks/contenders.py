@@ -1,4 +1,4 @@
-"""Who is compared: each launcher's command to start a Python program on N ranks of this machine."""
+"""The launchers that are compared, and the command with which each starts a program on N ranks of this machine."""
 
 import socket
 import sys
@@ -15,7 +15,7 @@ PROGRAMS = REPOSITORY / "benchmarks" / "programs"
 
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """A launcher. `options` gives its words for so many ranks, up to the program's name."""
+    """A launcher. `options` returns its command line for N ranks, up to the program's name."""
 
     name: str
     executable: Path
@@ -32,14 +32,14 @@ class Contender:
 
 
 TORCHRUN = Contender("torchrun", HERE / "torchrun", lambda n: ["--standalone", f"--nproc-per-node={n}"])
-# Restarted ranks of torchrun meet the addresses of those before in a store that all attempts share, and fail or hang.
-# This switch gives each attempt a store of its own: torchrun at its best, for those who know of it.
+# Restarted ranks of torchrun find the addresses of the previous attempt in the store, and fail or hang. With this
+# switch each attempt has its own store.
 TORCHRUN_UNSHARED = replace(
     TORCHRUN, name="torchrun, store not shared", env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 )
 ROLLCALL = Contender("rollcall run", HERE / "rollcall", lambda n: ["run", "-n", str(n)])
-# --multi_gpu is accelerate's only way to start several processes on one machine; no GPU is touched before the
-# program asks for one. (Its --cpu starts one process, or goes through mpirun.)
+# --multi_gpu is accelerate's only way to start several processes on one machine; it uses no GPU before the
+# program does. (Its --cpu starts one process, or goes through mpirun.)
 ACCELERATE = Contender(
     "accelerate launch",
     PEERS / "bin" / "accelerate",
@@ -59,13 +59,13 @@ ALL = (TORCHRUN, ACCELERATE, FABRIC, ROLLCALL)
 
 
 def peer_versions() -> dict[str, str]:
-    """What the separate environment has."""
+    """Versions of the packages in the separate environment."""
     site = [str(path) for path in PEERS.glob("lib/python*/site-packages")]
     found = {each.name: each.version for each in distributions(path=site)} if site else {}
     return {name: found[name] for name in ("accelerate", "lightning", "torchrunx") if name in found}
 
 
 def _port() -> int:
-    """Free a moment ago: fabric takes no listening socket, and its default port may be another run's."""
+    """A port that was free a moment ago: fabric takes no listening socket, and its default port may be in use."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Run me with `make bench-explain`, or: .venv/bin/python benchmarks/explain.py --json figures.json
+"""Run with `make bench-explain`, or: .venv/bin/python benchmarks/explain.py --json figures.json
 
 Measures `rollcall explain --json` on the rings of big runs, up to ten million records (big_rings.py makes them, with
 planted faults): seconds, peak memory, growth, and whether each fault was named with its kind and its ranks.
@@ -15,7 +15,7 @@ import sys
 
 from big_run import ENDINGS, FAULTS, shape
 from sections import explain_big
-from session import Section, hold, parser
+from session import Section, parser, run_sections
 
 SECTIONS: dict[str, Section] = {"explain": explain_big.measure}
 # Two runs of each size: one that hangs, and one in which all ranks die after the first.
@@ -27,7 +27,7 @@ SIZES = [(100, 1000), (100, 10_000), (1000, 1000), (1000, 10_000), (10_000, 1000
 
 
 def main() -> int:
-    return hold(SECTIONS, read_options())
+    return run_sections(SECTIONS, read_options())
 
 
 def read_options() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""Who is compared on several hosts: each launcher's command on a login node that starts a program on all the others."""
+"""The launchers that are compared on several hosts: each command starts a program on all hosts, from a login node."""
 
 import shlex
 from collections.abc import Callable
@@ -9,13 +9,13 @@ from jobs import MARK
 from ssh_hosts import Cluster, SshHost
 
 PROGRAM = PROGRAMS / "first_all_reduce.py"
-INTERFACE = "eth0"  # of every host; gloo alone would take the address that the hostname stands for
-PORT = 29500  # torchrun's own
+INTERFACE = "eth0"  # of every host; by default gloo uses the address of the hostname
+PORT = 29500  # torchrun's default
 
 
 @dataclass(frozen=True)
 class Start:
-    """So many ranks on each of these hosts."""
+    """The hosts, and how many ranks to start on each."""
 
     cluster: Cluster
     hosts: list[SshHost]
@@ -28,7 +28,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Contender:
-    """A launcher: its command for a start, given on the login node."""
+    """A launcher: its command line, run on the login node."""
 
     name: str
     command: Callable[[Start], list[str]]
@@ -48,7 +48,7 @@ def _torchrunx(start: Start) -> list[str]:
 
 
 def _by_hand(start: Start) -> list[str]:
-    """One ssh per host, all at once, as in a shell script that people write for this."""
+    """One ssh per host, all at the same time, like a hand-written shell script."""
     lines = [
         f'{shlex.join([*start.cluster.ssh, host.name])} "{MARK}=${MARK}" {shlex.quote(_torchrun(start, node_rank))} &'
         for node_rank, host in enumerate(start.hosts)
@@ -57,7 +57,7 @@ def _by_hand(start: Start) -> list[str]:
 
 
 def _torchrun(start: Start, node_rank: int) -> str:
-    """What one of them says to its host, behind the mark."""
+    """The command that it runs on a host."""
     options = {
         "nnodes": len(start.hosts),
         "node-rank": node_rank,

@@ -1,4 +1,4 @@
-"""Run me with `make bench-hosts`, or: .venv/bin/python benchmarks/hosts.py --json figures.json
+"""Run with `make bench-hosts`, or: .venv/bin/python benchmarks/hosts.py --json figures.json
 
 Measures, in one run on this machine, what `rollcall` promises for many hosts:
 
@@ -18,7 +18,7 @@ import os
 import sys
 
 from sections import control_plane, hosts_start
-from session import Section, count, hold, parser
+from session import Section, count, parser, run_sections
 
 SECTIONS: dict[str, Section] = {"start": hosts_start.measure, "control": control_plane.measure}
 MOST_HOSTS = 64
@@ -29,7 +29,7 @@ def main() -> int:
     options = read_options()
     if "start" in (options.only or SECTIONS) and os.geteuid() != 0:
         sys.exit("the hosts of `start` are network namespaces, which need root: be root, or use --only control")
-    return hold(SECTIONS, options)
+    return run_sections(SECTIONS, options)
 
 
 def read_options() -> argparse.Namespace:

@@ -1,7 +1,7 @@
-"""Commands under measurement: each runs in a folder of its own, is known by a mark, and is ended for certain.
+"""The commands that are measured. Each runs in its own folder, and all its processes are ended.
 
-The mark is an environment variable that names the job's folder. Whatever a command starts inherits it, so what
-a launcher leaves behind is found even when its parent is long gone.
+An environment variable (MARK) names the job's folder. All processes of a command inherit it, so those that a launcher
+leaves behind are found even if their parent has ended.
 """
 
 import contextlib
@@ -22,17 +22,17 @@ import psutil
 MARK = "ROLLCALL_BENCH"
 _LOOK_S = 0.01
 _END_S = 15.0
-_LEAVE_S = 1.0  # what a launcher has ended may take so long to be gone
+_LEAVE_S = 1.0  # for processes to end after their launcher
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _EXCEPTION = re.compile(r"\w+(Error|Exception): \S")
-# Settings of this shell that would change what a launcher does. Without bytecode, the packages that pip did not
-# compile (ours, installed from its sources) would be compiled anew at every start.
+# Variables that would affect a launcher. Without bytecode, packages that pip did not compile (such as rollcall,
+# installed from sources) would be compiled at every start.
 _UNSET = ("PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS", "RANK", "LOCAL_RANK", "WORLD_SIZE")
 _UNSET_PREFIXES = ("PET_", "TORCH_", "TORCHELASTIC_", "MASTER_", "ACCELERATE_", "LT_", "ROLLCALL_")
 
 
 class Jobs:
-    """All commands of one benchmark, and their folder. Nothing of either is left at the end."""
+    """All commands of one benchmark, and their folder. At the end both are removed."""
 
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="rollcall-bench-"))
@@ -45,7 +45,7 @@ class Jobs:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def start(self, words: Sequence[str], **env: str) -> "Job":
-        """Start a command. Use it with `with`: at the end of the block it is over."""
+        """Start a command. Use it with `with`: at the end of the block it is ended."""
         folder = self.new_folder()
         return Job(words, folder, {**_environment(folder), **env})
 
@@ -71,7 +71,7 @@ class Job:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in the terminal comes to us alone, and we end the rest
+                start_new_session=True,  # Ctrl-C reaches this process only, which ends the others
             )
 
     def __enter__(self) -> Self:
@@ -83,7 +83,7 @@ class Job:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def wait(self, timeout_s: float) -> int | None:
-        """The exit code of the command, or None if it takes longer. Not polled: that would take of its time."""
+        """The exit code of the command, or None if it takes longer. Does not poll, which would cost CPU time."""
         if self._process.returncode is not None:
             return self._process.returncode
         fd = os.pidfd_open(self._process.pid)
@@ -99,7 +99,7 @@ class Job:
         return self.wait(0) is None
 
     def wait_for_files(self, names: Sequence[str], timeout_s: float) -> dict[str, str]:
-        """What the ranks wrote into files of these names; empty if the command or the time ends before."""
+        """The contents of files with these names, which the ranks write; empty if they do not come in time."""
         paths = [self.folder / name for name in names]
         deadline_s = time.monotonic() + timeout_s
         while not all(path.exists() and path.stat().st_size for path in paths):
@@ -109,21 +109,21 @@ class Job:
         return {path.name: path.read_text() for path in paths}
 
     def numbers(self, pattern: str) -> list[int]:
-        """The numbers that ranks wrote into files of this pattern."""
+        """The numbers in files with this pattern, which the ranks write."""
         return [int(path.read_text()) for path in sorted(self.folder.glob(pattern))]
 
     def processes(self) -> list[psutil.Process]:
         return _marked(self.folder)
 
     def left_behind(self) -> int:
-        """How many processes outlive their command."""
+        """The number of processes that are left after the command has ended."""
         deadline_s = time.monotonic() + _LEAVE_S
         while (left := len(self.processes())) and time.monotonic() < deadline_s:
             time.sleep(_LOOK_S)
         return left
 
     def last_words(self) -> str:
-        """Why it failed, as far as it said so: the last exception, or else the end of what it printed."""
+        """The reason of a failure: the last exception that was printed, or the end of the output."""
         lines = (self.folder / "output.txt").read_text(errors="replace").splitlines()
         errors = [line for line in lines if _EXCEPTION.search(line)]
         return "\n".join(f"    {line[:160]}" for line in errors[-1:] or lines[-3:] or ["(it printed nothing)"])
@@ -131,7 +131,7 @@ class Job:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """While inside, we clean up: an impatient second Ctrl-C must not stop that."""
+    """Ignores signals: a second Ctrl-C must not interrupt the cleaning up."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in _INTERRUPTS}
     try:
         yield
@@ -141,7 +141,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def pss_bytes(pid: int) -> int:
-    """The memory of a process, where a page that n processes share counts as 1/n of a page in each."""
+    """The memory of a process; a page that n processes share counts as 1/n in each (PSS)."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -150,7 +150,7 @@ def pss_bytes(pid: int) -> int:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """This shell's, but for what would make one launcher's run unlike another's or leave files elsewhere."""
+    """This process's environment, without variables that would affect a launcher."""
     env = {
         name: value for name, value in os.environ.items() if name not in _UNSET and not name.startswith(_UNSET_PREFIXES)
     }
@@ -160,7 +160,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _marked(folder: Path) -> list[psutil.Process]:
-    """The living processes of one job, or of all jobs of the folder."""
+    """The running processes of one job, or of all jobs of the folder."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -173,7 +173,7 @@ def _marked(folder: Path) -> list[psutil.Process]:
 def _end(folder: Path) -> None:
     deadline_s = time.monotonic() + _END_S
     looks = 0
-    while looks < 2 and time.monotonic() < deadline_s:  # in the midst of an exec a process shows no environment
+    while looks < 2 and time.monotonic() < deadline_s:  # during an exec a process has no environment
         found = _marked(folder)
         looks = 0 if found else looks + 1
         for process in found:

@@ -1,7 +1,7 @@
-"""Run me with `make bench`, or: .venv/bin/python benchmarks/launch.py --json figures.json
+"""Run with `make bench`, or: .venv/bin/python benchmarks/launch.py --json figures.json
 
-Measures side by side, in one run on this machine, what `rollcall` promises against torchrun, accelerate launch,
-fabric run and torch.multiprocessing.spawn:
+Compares rollcall with torchrun, accelerate launch, fabric run and torch.multiprocessing.spawn, in one run on this
+machine:
 
     start      from the command to the end of the first all_reduce, for 2, 8, 16 and 64 ranks
     memory     PSS of 64 ranks that have done their first all_reduce
@@ -20,7 +20,7 @@ import argparse
 import sys
 
 from sections import first_all_reduce, help, memory, recovery, steady, warm_test
-from session import Section, count, hold, parser
+from session import Section, count, parser, run_sections
 
 SECTIONS: dict[str, Section] = {
     "start": first_all_reduce.measure,
@@ -33,7 +33,7 @@ SECTIONS: dict[str, Section] = {
 
 
 def main() -> int:
-    return hold(SECTIONS, read_options())
+    return run_sections(SECTIONS, read_options())
 
 
 def read_options() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""Run me with `make bench-record`, or: .venv/bin/python benchmarks/record.py --json figures.json
+"""Run with `make bench-record`, or: .venv/bin/python benchmarks/record.py --json figures.json
 
 Measures, in one run on this machine and always in turn with and without, what recording costs:
 
@@ -23,7 +23,7 @@ import argparse
 import sys
 
 from sections import hang_verdict, record_gpu, record_op, record_step
-from session import Section, count, hold, parser
+from session import Section, count, parser, run_sections
 
 SECTIONS: dict[str, Section] = {
     "op": record_op.measure,
@@ -34,7 +34,7 @@ SECTIONS: dict[str, Section] = {
 
 
 def main() -> int:
-    return hold(SECTIONS, read_options())
+    return run_sections(SECTIONS, read_options())
 
 
 def read_options() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""Run me with `make bench-report`, or: .venv/bin/python benchmarks/report.py --json figures.json
+"""Run with `make bench-report`, or: .venv/bin/python benchmarks/report.py --json figures.json
 
 Measures what one sees, against what was promised:
 
@@ -15,7 +15,7 @@ import argparse
 import sys
 
 from sections import bench_loop, report_page, watch_cost
-from session import Section, count, hold, parser
+from session import Section, count, parser, run_sections
 
 SECTIONS: dict[str, Section] = {
     "page": report_page.measure,
@@ -25,7 +25,7 @@ SECTIONS: dict[str, Section] = {
 
 
 def main() -> int:
-    return hold(SECTIONS, read_options())
+    return run_sections(SECTIONS, read_options())
 
 
 def read_options() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""What a section hands back: tables to show, goals met or not, and the raw figures."""
+"""What a section returns: tables, goals that are met or not, and the raw numbers."""
 
 import sys
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _progress = Console(stderr=True, width=None if sys.stderr.isatty() else 200, hig
 
 @dataclass(frozen=True)
 class Goal:
-    """One line of the summary; `met` is None where there is no figure to judge by."""
+    """One line of the summary; `met` is None if nothing was measured."""
 
     what: str
     wanted: str
@@ -38,7 +38,7 @@ def table(title: str, *columns: str) -> Table:
 
 
 def progress(text: str) -> None:
-    """A word to whoever waits, apart from the results."""
+    """Print a message on stderr."""
     _progress.print(f"  {text}", style="dim", markup=False)
 
 
@@ -46,8 +46,8 @@ def how_it_failed(exit_code: int | None) -> str:
     return "took too long and was ended" if exit_code is None else f"ended with exit code {exit_code}"
 
 
-def middle(values: Sequence[float | None]) -> float | None:
-    """The median of what was measured, if anything was."""
+def median_or_none(values: Sequence[float | None]) -> float | None:
+    """The median, or None if there are no values."""
     measured = [value for value in values if value is not None]
     return median(measured) if measured else None
 

@@ -1,4 +1,4 @@
-"""One sitting of a benchmark: its sections in turn, each table as it comes, the goals at the end."""
+"""Runs the sections of a benchmark one after the other, prints their tables, and the goals at the end."""
 
 import argparse
 import json
@@ -20,11 +20,11 @@ from jobs import Jobs
 from results import Goal, Result, console, progress, table
 
 Section = Callable[[Jobs, argparse.Namespace], Result]
-BUSY = 0.5  # a load average that says that this machine has other things to do
+BUSY = 0.5  # load average from which on other programs disturb the measurement
 
 
-def hold(sections: Mapping[str, Section], options: argparse.Namespace) -> int:
-    """Measure all sections, or those that the options name; the exit code."""
+def run_sections(sections: Mapping[str, Section], options: argparse.Namespace) -> int:
+    """Run all sections, or those that the options name; the exit code."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)  # as an exception, so that every `with` ends what it started
     facts = _machine()
@@ -48,7 +48,7 @@ def hold(sections: Mapping[str, Section], options: argparse.Namespace) -> int:
 
 
 def parser(description: str | None, sections: Mapping[str, Section]) -> argparse.ArgumentParser:
-    """With the options that every benchmark has."""
+    """A parser with the options that all benchmarks have."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--only", nargs="+", choices=sections, help="these sections alone")
     made.add_argument("--json", type=Path, metavar="FILE", help="write all single figures here, after each section")

@@ -1,4 +1,4 @@
-"""Hosts to start ranks on by ssh: those of the tests, which are network namespaces of this machine, each with sshd."""
+"""Hosts that are reached by ssh: those of the tests, network namespaces of this machine with an sshd each."""
 
 import contextlib
 import sys
@@ -16,13 +16,13 @@ __all__ = ["Cluster", "SshHost", "opened", "settle", "why_none"]
 
 
 def why_none() -> str | None:
-    """Why there can be no hosts here; None where there can be."""
+    """Why hosts cannot be started here, or None."""
     return why_not(CLUSTER_PROGRAMS)
 
 
 @contextlib.contextmanager
 def opened(count: int) -> Iterator[Cluster]:
-    """So many hosts, h1 and up. At the end of the block nothing is left of them, nor of what ran there."""
+    """Start hosts h1, h2 …; at the end of the block they and their processes are removed."""
     cluster = Cluster(count)
     try:
         yield cluster

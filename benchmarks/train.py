@@ -1,4 +1,4 @@
-"""Run me with `make bench-train`, or: .venv/bin/python benchmarks/train.py --json figures.json
+"""Run with `make bench-train`, or: .venv/bin/python benchmarks/train.py --json figures.json
 
 Measures what `rollcall.Trainer` promises, side by side, in one run on this machine:
 
@@ -28,7 +28,7 @@ def main() -> int:
         return gpu_tokens.main(sys.argv[3:])
     from sections import killed_saving, snapshot_stall, survival, throughput
     from sections.gpu_goal import measure as measure_gpu
-    from session import Section, count, hold, parser
+    from session import Section, count, parser, run_sections
 
     sections: dict[str, Section] = {
         "throughput": throughput.measure,
@@ -55,7 +55,7 @@ def main() -> int:
     add("--kills", type=count, default=200, help="saving: how often to kill (200)")
     add("--gpu-batch-size", type=count, default=16, help="gpu: sequences of 1,024 tokens in a batch (16)")
     add("--timeout-s", type=float, default=600.0, help="the longest that any other command may take (600)")
-    return hold(sections, options.parse_args())
+    return run_sections(sections, options.parse_args())
 
 
 if __name__ == "__main__":

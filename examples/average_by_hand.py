@@ -1,7 +1,7 @@
 """rollcall run -n 2 examples/average_by_hand.py
 
-Data-parallel training from its two parts: every rank learns from its own partition of the data, and after each backward
-pass the ranks average their gradients. Everything that DistributedDataParallel does beyond this is speed.
+Data-parallel training without DistributedDataParallel: every rank trains on its own part of the data, and after each
+backward pass the ranks average their gradients. DistributedDataParallel does the same, but faster.
 """
 
 import torch
@@ -13,9 +13,9 @@ import rollcall
 
 
 def partition(length: int, rank: int, world_size: int) -> torch.Tensor:
-    """The rows of this rank: one order for all, of which each takes every world_size-th."""
+    """The rows of this rank. All ranks use the same order; each takes every world_size-th row."""
     order = torch.randperm(length, generator=torch.Generator().manual_seed(0))
-    usable = length - length % world_size  # an uneven rest would let some ranks take one step more, and wait for ever
+    usable = length - length % world_size  # otherwise some ranks would take one step more, and wait forever
     return order[rank:usable:world_size]
 
 
@@ -32,7 +32,7 @@ with rollcall.init() as world:
     images = torch.tensor(digits.data, dtype=torch.float32, device=world.device)[mine] / 16
     labels = torch.tensor(digits.target, device=world.device)[mine]
 
-    rollcall.seed_all(0)  # the same first weights everywhere: gradients are averaged, weights are not
+    rollcall.seed_all(0)  # all ranks start with the same weights: only gradients are averaged
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).to(world.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.5)
 
@@ -48,7 +48,7 @@ with rollcall.init() as world:
         print(f"epoch {epoch}: rank {world.rank} has a mean loss of {sum(losses) / len(losses):.3f}")
 
     weights = nn.utils.parameters_to_vector(model.parameters())
-    everyone = [torch.empty_like(weights) for _ in range(world.size)]
-    dist.all_gather(everyone, weights)
+    all_weights = [torch.empty_like(weights) for _ in range(world.size)]
+    dist.all_gather(all_weights, weights)
     if world.is_first:
-        print(f"weights equal on all {world.size} ranks: {all(torch.equal(weights, each) for each in everyone)}")
+        print(f"weights equal on all {world.size} ranks: {all(torch.equal(weights, each) for each in all_weights)}")

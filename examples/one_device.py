@@ -1,6 +1,6 @@
 """python examples/one_device.py --epochs 3
 
-Where it begins: one process, one device, a plain loop. The next three programs are this one with a few lines changed.
+One process, one device, a plain PyTorch loop. The other examples change a few lines of this one.
 """
 
 import argparse

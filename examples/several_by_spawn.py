@@ -1,7 +1,7 @@
 """python examples/several_by_spawn.py --ranks 2 --epochs 3
 
-The same on several ranks of this machine, started from Python: a function, and how many ranks shall call it. Each line
-that is not in one_device.py is about the ranks.
+The same on several ranks of this machine, started from Python: `rollcall.spawn` calls a function on each rank. The
+lines that differ from one_device.py are those about ranks.
 """
 
 import argparse

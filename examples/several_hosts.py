@@ -1,7 +1,7 @@
 """rollcall run --hosts alpha:3,beta:3 examples/several_hosts.py --epochs 10
 
-The same with a Trainer, in twenty lines, on as many hosts as you name: nothing in it knows how many there are. On this
-machine alone: `rollcall run --virtual-hosts 2 -n 1 …`; in SLURM: `rollcall run --slurm --nodes 2 …`.
+The same with a Trainer, in twenty lines, on any number of hosts: the program does not depend on it. To try it on this
+machine: `rollcall run --virtual-hosts 2 -n 1 …`; with SLURM: `rollcall run --slurm --nodes 2 …`.
 """
 
 import argparse
@@ -17,7 +17,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--save-every", default="1 epoch")
 parser.add_argument("--batch-size", type=int, default=32)
-parser.add_argument("--folder", default="snapshots", help="one that all hosts share")
+parser.add_argument("--folder", default="snapshots", help="must be shared by all hosts")
 options = parser.parse_args()
 
 with rollcall.init() as world:

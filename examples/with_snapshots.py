@@ -1,7 +1,7 @@
 """rollcall run -n 2 --max-restarts 3 examples/with_snapshots.py --epochs 10
 
-A loop of one's own that survives: everything that the training consists of is in the snapshot, the optimizer too, and a
-killed rank costs the steps since the last one. Kill a rank, or the whole run, and start it again.
+A loop of your own that continues after an interruption. The snapshot contains the whole state of the training, so a
+killed rank costs only the steps since the last snapshot. Kill a rank, or the whole run, and start it again.
 """
 
 import argparse
@@ -39,7 +39,7 @@ with rollcall.init() as world:
                 optimizer.step()
                 step += 1
                 if step % options.save_every == 0:
-                    snapshot.save(step, epoch)  # written while the next steps run
+                    snapshot.save(step, epoch)  # written in the background, while training continues
             if world.is_first:
                 print(f"epoch {epoch} is done: {step} steps", flush=True)
         snapshot.save(step, options.epochs)

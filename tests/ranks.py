@@ -1,4 +1,4 @@
-"""Start real ranks as subprocesses, and make sure that none of them outlives its test."""
+"""Starts real ranks as subprocesses, none of which outlives its test."""
 
 import os
 import re
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-# A test must not see who started pytest: a launcher may have.
-FOREIGN = re.compile(
+# A launcher may have started pytest: its variables must not reach the ranks of a test.
+LAUNCHER_VARIABLES = re.compile(
     r"RANK|WORLD_SIZE|LOCAL_\w+|GROUP_\w+|ROLE_\w+|MASTER_\w+|(SLURM|PBS|OMPI|PMIX|TORCHELASTIC|ROLLCALL)_\w+"
 )
 
@@ -24,7 +24,7 @@ class Ended:
 
     @property
     def sentence(self) -> str:
-        """What rollcall said on stderr."""
+        """The lines of rollcall on stderr."""
         return "\n".join(line for line in self.err.splitlines() if line.startswith("rollcall: "))
 
 
@@ -56,13 +56,13 @@ class Rank:
 
 
 def clean_environ(**more: object) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not FOREIGN.fullmatch(name)}
+    kept = {name: value for name, value in os.environ.items() if not LAUNCHER_VARIABLES.fullmatch(name)}
     return {**kept, "OMP_NUM_THREADS": "1", **{name: str(value) for name, value in more.items()}}
 
 
 @contextmanager
 def started(script: str, environs: Sequence[Mapping[str, object]]) -> Iterator[list[Rank]]:
-    """One process of this script for each environment; all ended at the end, come what may."""
+    """One process of this script for each environment; all are ended at the end of the block."""
     ranks: list[Rank] = []
     try:
         for environ in environs:
@@ -88,15 +88,15 @@ def run_command(command: Sequence[str], timeout_s: float = 90.0, **environ: obje
 
 
 def by_hand(world_size: int, port: int, **more: object) -> list[dict[str, object]]:
-    """The environments of ranks that somebody starts by hand."""
+    """The environments of ranks that are started by hand."""
     common = {"WORLD_SIZE": world_size, "MASTER_PORT": port, **more}
     return [{"RANK": rank, **common} for rank in range(world_size)]
 
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """A port that no other test is given: bound and not listening, so that one who asks for it by number
-    (with SO_REUSEADDR, as torch and rollcall do) gets it, and one who asks for any does not."""
+    """A port that no other test gets. It is bound but does not listen: a process that asks for this number with
+    SO_REUSEADDR, as torch and rollcall do, gets it; one that asks for any free port does not."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Reading the merged console: who said what. Equal lines are folded when they come close together, so both are read."""
+"""Reads the merged console: which ranks printed which line. Equal lines may be folded into one, or not."""
 
 import subprocess
 from collections import defaultdict
@@ -7,7 +7,7 @@ from rollcall.protocol.rank_ranges import ranks_of
 
 
 def said(out: str) -> dict[str, list[int]]:
-    """Each line that ranks printed, with those who did."""
+    """Each line that ranks printed, with these ranks."""
     ranks: defaultdict[str, set[int]] = defaultdict(set)
     for line in out.splitlines():
         label, found, text = line.partition(" │ ")
@@ -16,11 +16,11 @@ def said(out: str) -> dict[str, list[int]]:
     return {text: sorted(who) for text, who in ranks.items()}
 
 
-def listen(process: "subprocess.Popen[str]", text: str, ranks: list[int]) -> None:
-    """Read on until these ranks have said this."""
+def read_until(process: "subprocess.Popen[str]", text: str, ranks: list[int]) -> None:
+    """Read until these ranks have printed this line."""
     assert process.stdout is not None
     out = ""
     while said(out).get(text) != ranks:
         line = process.stdout.readline()
-        assert line, f"{ranks} did not say {text!r}, but: {out}"
+        assert line, f"{ranks} did not print {text!r}, but: {out}"
         out += line

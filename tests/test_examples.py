@@ -1,4 +1,4 @@
-"""Every example runs as its first line says, and does what it says."""
+"""Every example runs with the command in its first line."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ def python(runner: Runner, *words: object) -> str:
 
 
 def test_gradients_averaged_by_hand(rollcall: Runner) -> None:
-    """Each rank has its own loss, all have the same weights."""
+    """Each rank has its own loss; all have the same weights."""
     result = rollcall("run", "-n", 2, *PRELOAD, EXAMPLES / "average_by_hand.py")
     assert result.code == 0, result.err
     assert "weights equal on all 2 ranks: True" in result.out
@@ -36,24 +36,24 @@ def test_gradients_averaged_by_hand(rollcall: Runner) -> None:
 
 
 def test_one_device(rollcall: Runner) -> None:
-    """A plain loop, without rollcall."""
+    """A plain PyTorch loop."""
     assert "epoch 1: 57 steps" in python(rollcall, EXAMPLES / "one_device.py", "--epochs", 2)
 
 
 def test_several_ranks_by_spawn(rollcall: Runner) -> None:
-    """Half as many steps on two ranks."""
+    """Two ranks take half as many steps."""
     out = python(rollcall, EXAMPLES / "several_by_spawn.py", "--ranks", 2, "--epochs", 2)
     assert "epoch 1: 29 steps" in out
     assert "the last losses of the 2 ranks" in out
 
 
 def test_a_killed_rank_with_snapshots(rollcall: Runner) -> None:
-    """The run goes on from the snapshot, to the last step."""
+    """The run continues from the snapshot to the last step."""
     words = ("run", "-n", 2, "--max-restarts", 1, *PRELOAD, EXAMPLES / "with_snapshots.py", "--epochs", 8)
     process = rollcall.start(*words)
     assert until(lambda: any(rollcall.folder.glob("snapshots/step-*")), 90)
-    facts = json.loads((rollcall.latest() / "run.json").read_text())
-    psutil.Process(facts["attempts"][0]["pids"]["1"]).kill()
+    run = json.loads((rollcall.latest() / "run.json").read_text())
+    psutil.Process(run["attempts"][0]["pids"]["1"]).kill()
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "continuing from snapshots/step-" in err
@@ -62,7 +62,7 @@ def test_a_killed_rank_with_snapshots(rollcall: Runner) -> None:
 
 @needs_namespaces
 def test_a_trainer_on_two_hosts(rollcall: Runner) -> None:
-    """The twenty lines, on two hosts with one rank each."""
+    """Two hosts with one rank each."""
     words = ("--virtual-hosts", 2, "-n", 1, EXAMPLES / "several_hosts.py", "--epochs", 2)
     result = rollcall("run", *words, timeout_s=120)
     assert result.code == 0, result.err

@@ -14,14 +14,14 @@ def test_listen_keeps_the_port() -> None:
     assert is_free_port(port)
 
 
-def test_loopback_stays_here() -> None:
+def test_loopback_is_the_default() -> None:
     """The default listens on IPv4's loopback alone."""
     with listen() as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
 
 
-def test_everywhere_is_every_address() -> None:
-    """Only who asks for it listens beyond this host."""
+def test_every_address() -> None:
+    """EVERYWHERE listens on all addresses of this host."""
     with listen(EVERYWHERE) as listener:
         assert listener.getsockname()[0] == "0.0.0.0"
 
@@ -36,7 +36,7 @@ def test_a_busy_port_is_named_with_its_holder() -> None:
             listen("localhost", port)
 
 
-def test_the_queue_of_a_closed_connection_does_not_block() -> None:
+def test_a_closed_connection_does_not_block_the_port() -> None:
     """A port is free again at once after a server that had connections."""
     with listen() as listener, socket.create_connection(listener.getsockname()) as client:
         port = listener.getsockname()[1]
@@ -47,7 +47,7 @@ def test_the_queue_of_a_closed_connection_does_not_block() -> None:
 
 
 def test_find_from_a_start() -> None:
-    """With a start, a busy port is passed over for the next free one."""
+    """With a start, the first free port from there on is found."""
     with listen() as listener:
         busy = listener.getsockname()[1]
         assert find_free_port(start=busy) > busy
@@ -60,7 +60,7 @@ def test_found_ports_are_free() -> None:
 
 @pytest.mark.parametrize("port", [-1, 65536])
 def test_no_such_port(port: int) -> None:
-    """A number that is no port is an error, not a busy port."""
+    """A number outside the range is an error, not a busy port."""
     with pytest.raises(UsageError, match="does not exist"):
         listen("localhost", port)
     with pytest.raises(UsageError, match="does not exist"):
@@ -74,6 +74,6 @@ def test_an_unknown_host() -> None:
 
 
 def test_an_address_of_another_host() -> None:
-    """An address that is not ours is an error that says so."""
+    """An address of another host is an error that says so."""
     with pytest.raises(UsageError, match=r"203\.0\.113\.1 is not an address of this host"):
         listen("203.0.113.1")

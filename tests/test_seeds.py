@@ -23,7 +23,7 @@ def test_same_seed_same_numbers() -> None:
 
 
 def test_per_rank_adds_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Per rank, the global rank is added; in common, it is not."""
+    """With per_rank the global rank is added to the seed, otherwise not."""
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert seed_all(10, per_rank=True) == 13

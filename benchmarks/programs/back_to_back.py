@@ -13,7 +13,7 @@ import torch.distributed as dist
 import turns
 
 WARM_UP = 1000
-# gloo works in a thread of its own: where the scheduler puts it makes more of a difference than what is measured here.
+# gloo uses its own thread: its placement on cores would matter more than what is measured here.
 os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 blocks, ops, port = map(int, sys.argv[1:4])

@@ -11,13 +11,12 @@ import torch
 import torch.distributed as dist
 
 import rollcall
-from rollcall.bench import measuring, ops
+from rollcall.bench import ops, timed_loop
 
-# Calls of each turn, and turns in a round. A turn is short: what this machine does beside us changes within a
-# second, and must hit both loops alike.
+# Calls per turn, and turns per round. A turn is short, so that disturbances of the machine affect both loops.
 SIZES = {8: (20, 30), 64 << 20: (2, 2)}
 
-# Each rank stays on a core: where the scheduler puts gloo's threads makes more of a difference than the loops.
+# Each rank is pinned to a core: the placement of gloo's threads would matter more than the loops.
 CORES = sorted(os.sched_getaffinity(0))
 os.sched_setaffinity(0, {CORES[int(os.environ["LOCAL_RANK"]) % len(CORES)]})
 
@@ -27,37 +26,37 @@ def main(rounds: int) -> None:
         buffers = ops.Buffers.of(max(SIZES), world.device)
         found = {}
         for size, (times, turns) in SIZES.items():
-            given, taken = buffers.views(size, torch.float32)
-            trial = ops.prepare("all_reduce", "in", world.rank, world.size, given, taken)
+            input, taken = buffers.views(size, torch.float32)
+            trial = ops.prepare("all_reduce", "in", world.rank, world.size, input, taken)
             for _ in range(3):
                 trial.call()
-            quads = [_quad(world, trial, given, times) for _ in range(rounds * turns)]
-            # Means, not medians: a wake-up takes one time or twice that, and the median jumps between the two.
+            quads = [_quad(world, trial, input, times) for _ in range(rounds * turns)]
+            # Means: the time of a wake-up has two typical values, and a median jumps between them.
             found[size] = {"bare_s": fmean(bare for bare, _ in quads), "bench_s": fmean(bench for _, bench in quads)}
         if world.is_first:
             Path(os.environ["ROLLCALL_BENCH"], "loops.json").write_text(json.dumps(found))
 
 
-def _quad(world, trial, given, times) -> tuple[float, float]:
-    """Bare, bench, bench, bare: what grows or shrinks steadily meanwhile is the same for both."""
+def _quad(world, trial, input, times) -> tuple[float, float]:
+    """Bare, bench, bench, bare: a steady change of speed affects both alike."""
     taken = {_bare: 0.0, _bench: 0.0}
     for measure in (_bare, _bench, _bench, _bare):
         trial.fill()
         world.barrier()
-        trial.call()  # after the barrier and the filling, the first one is not like the others
-        taken[measure] += measure(trial, given, times) / 2
+        trial.call()  # the first call after the barrier takes longer
+        taken[measure] += measure(trial, input, times) / 2
     return taken[_bare], taken[_bench]
 
 
-def _bare(trial, given, times) -> float:
+def _bare(trial, input, times) -> float:
     began_s = time.perf_counter()
     for _ in range(times):
-        dist.all_reduce(given)
+        dist.all_reduce(input)
     return (time.perf_counter() - began_s) / times
 
 
-def _bench(trial, given, times) -> float:
-    return float(measuring.times_s(trial, times, None).mean())
+def _bench(trial, input, times) -> float:
+    return float(timed_loop.times_s(trial, times, None).mean())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every rank does one all_reduce, says that it is ready, and sits still until its memory has been read."""
+"""Every rank does one all_reduce, reports that it is ready, and sleeps while its memory is read."""
 
 import os
 import sys

@@ -1,7 +1,7 @@
-"""Programs that are measured against each other take turns: each runs a short block, then the next one does.
+"""Programs that are compared take turns: each runs a short block, then the next one does.
 
-A machine is not as fast in one minute as in the next. What runs seconds apart can be compared to a tenth of a percent;
-what runs minutes apart cannot be compared to five.
+The speed of a machine changes from minute to minute. Times measured seconds apart can be compared to a tenth of a
+percent, those measured minutes apart not to five percent.
 """
 
 import socket
@@ -14,7 +14,7 @@ _LOOK_S = 0.5
 
 
 class Player:
-    """One program, as the one who measures sees it."""
+    """One of the programs, seen from the measuring process."""
 
     def __init__(self, patience_s: float) -> None:
         self._listening = socket.create_server((HOST, 0))
@@ -37,7 +37,7 @@ class Player:
         return int(self._listening.getsockname()[1])
 
     def play(self) -> float | None:
-        """Run a block: what it has measured. None from a program that is gone, or does not answer: it is out."""
+        """Let the program run a block; what it measured, or None if it has ended or does not answer."""
         if self.is_out:
             return None
         try:
@@ -68,7 +68,7 @@ class Player:
 
 
 def take_turns(players: Sequence[Player], blocks: int) -> list[list[float | None]]:
-    """Per block: what each player has measured. Each begins as often as the others."""
+    """What each program has measured, by block. Each is the first equally often."""
     rounds = []
     for number in range(blocks):
         order = [(number + place) % len(players) for place in range(len(players))]
@@ -78,7 +78,7 @@ def take_turns(players: Sequence[Player], blocks: int) -> list[list[float | None
 
 
 def play(port: int, blocks: int, block: Callable[[], float]) -> None:
-    """The program's side: run a block whenever it is our turn, and say what it has measured."""
+    """In the program: run a block whenever it is told to, and report what it has measured."""
     with socket.create_connection((HOST, port)) as connection, connection.makefile("rwb", buffering=0) as lines:
         for _ in range(blocks):
             if not lines.readline():

@@ -1,4 +1,4 @@
-"""The timed loop of `rollcall bench` beside a bare loop of the same calls."""
+"""The timed loop of `rollcall bench`, compared with a bare loop of the same calls."""
 
 import argparse
 import json

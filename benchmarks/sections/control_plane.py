@@ -1,4 +1,4 @@
-"""The launcher and so many agents without ranks: how soon have all answered, and what does the launcher weigh?"""
+"""The launcher with many agents and no ranks: how soon all have answered, and how much memory the launcher uses."""
 
 import argparse
 import json
@@ -42,7 +42,7 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
 
 
 def _call(jobs: Jobs, count: int, timeout_s: float) -> Roll | None:
-    """In a process of its own: memory that the one before had freed would count again."""
+    """In a new process: memory that an earlier measurement has freed would be counted."""
     with jobs.start([str(HERE / "python"), str(PROGRAMS / "start_agents.py"), str(count)]) as job:
         code = job.wait(timeout_s)
         if code != 0:

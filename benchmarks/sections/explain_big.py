@@ -21,7 +21,7 @@ ABOUT_LINEAR = 1.3
 
 @dataclass(frozen=True)
 class Explained:
-    """One run, and what came of explaining it."""
+    """One run, and what explain found in it."""
 
     ranks: int
     ops: int

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from contenders import ALL, ROLLCALL, TORCHRUN, Contender
 from jobs import Jobs
-from results import Goal, Result, at_least, how_it_failed, middle, progress, ratio, seconds, table, times
+from results import Goal, Result, at_least, how_it_failed, median_or_none, progress, ratio, seconds, table, times
 
 GOALS = {2: 2.0, 8: 5.0, 16: 10.0, 64: 15.0}  # ranks: times faster than torchrun
 REPEATS = {2: 5, 8: 5, 16: 3, 64: 2}
@@ -31,7 +31,7 @@ def _is_here(contender: Contender) -> bool:
 
 
 def _alternate(jobs: Jobs, contenders: list[Contender], ranks: int, options: argparse.Namespace) -> Times:
-    """A B C D, A B C D, …: a machine that slows down for a while slows all of them."""
+    """A B C D, A B C D, …: if the machine is slow for a while, all are slower."""
     repeats = options.repeats or REPEATS.get(ranks, 3)
     taken: Times = {each.name: [] for each in contenders if _fits(each, ranks)}
     for number in range(1, repeats + 1):
@@ -74,7 +74,7 @@ def _table(contenders: list[Contender], taken: dict[int, Times]) -> Table:
 def _cell(row: Times, name: str) -> str:
     if name not in row:
         return "–"
-    own, base = middle(row[name]), middle(row.get(TORCHRUN.name, []))
+    own, base = median_or_none(row[name]), median_or_none(row.get(TORCHRUN.name, []))
     failed = f"  ({row[name].count(None)} failed)" if own is not None and None in row[name] else ""
     return f"{seconds(own)}  {times(ratio(base, own)):>6}{failed}"
 
@@ -83,7 +83,7 @@ def _goals(taken: dict[int, Times]) -> list[Goal]:
     goals = []
     for ranks, row in taken.items():
         if ranks in GOALS:
-            faster = ratio(middle(row.get(TORCHRUN.name, [])), middle(row[ROLLCALL.name]))
+            faster = ratio(median_or_none(row.get(TORCHRUN.name, [])), median_or_none(row[ROLLCALL.name]))
             goals.append(
                 Goal(
                     f"command to first all_reduce, {ranks} ranks",

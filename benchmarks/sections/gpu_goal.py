@@ -1,4 +1,4 @@
-"""The GPU section, as a part of the whole: skipped, in words, where there is no GPU."""
+"""The GPU section of benchmarks/train.py: skipped with a message if there is no GPU."""
 
 import argparse
 from dataclasses import asdict

@@ -38,7 +38,7 @@ class Figures:
 
     @property
     def share(self) -> float:
-        """Of the raw loop's tokens a second; round by round, so that a GPU that slows down slows both."""
+        """The share of the raw loop's tokens per second, by round, so that a slow GPU affects both."""
         return median(own / raw for own, raw in zip(self.our_tokens_per_s, self.raw_tokens_per_s, strict=True))
 
     def utilisation(self, tokens_per_s: float) -> float | None:
@@ -89,7 +89,7 @@ def compare(batch_size: int, steps: int, rounds: int, compiled: bool) -> Figures
 
 
 class _Raw:
-    """What one writes by hand."""
+    """A hand-written loop."""
 
     def __init__(self, data: TensorDataset, batch_size: int, compiled: bool) -> None:
         self.model, self._optimizer = _make(compiled)
@@ -128,7 +128,7 @@ def _make(compiled: bool) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def _alone() -> Any:
-    """A world of one. Not by rollcall.init, which needs packages that a bare machine has not."""
+    """A world of one rank, without rollcall.init, which needs more packages than torch."""
     if importlib.util.find_spec("pydantic") is None:
         stand_in: Any = types.ModuleType("pydantic")
         stand_in.BaseModel, stand_in.ConfigDict, stand_in.ValidationError = object, dict, ValueError

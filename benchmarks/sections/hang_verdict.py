@@ -1,4 +1,4 @@
-"""How soon after the freeze the verdict is there."""
+"""The time from a hang to the verdict."""
 
 import argparse
 import time
@@ -38,7 +38,7 @@ def _time(jobs: Jobs, timeout_s: float) -> float | None:
 
 
 def _wait_for_verdict(job: Job, timeout_s: float) -> int:
-    """When it was there to be read; 0: never."""
+    """When the verdict could be read; 0 if never."""
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         if b"verdict:" in (job.folder / "output.txt").read_bytes():

@@ -1,10 +1,10 @@
-"""`rollcall --help`: the least that any command takes. It must not wait for an import of torch."""
+"""`rollcall --help`: the minimum time of any command. It must not import torch."""
 
 import argparse
 
 from contenders import ROLLCALL
 from jobs import Jobs
-from results import Goal, Result, middle, progress, seconds, table
+from results import Goal, Result, median_or_none, progress, seconds, table
 
 GOAL_S = 0.3
 REPEATS = 10
@@ -14,7 +14,7 @@ WORDS = [str(ROLLCALL.executable), "--help"]
 def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
     imports_torch = _imports_torch(jobs, options.timeout_s)
     took_s = [_time(jobs, options.timeout_s) for _ in range(REPEATS)]
-    usual_s = middle(took_s)
+    usual_s = median_or_none(took_s)
     made = table("rollcall --help", "median", f"longest of {REPEATS}", "imports torch")
     made.add_row(
         seconds(usual_s),
@@ -35,7 +35,7 @@ def _time(jobs: Jobs, timeout_s: float) -> float | None:
 
 
 def _imports_torch(jobs: Jobs, timeout_s: float) -> bool:
-    """Python itself says which modules it imports."""
+    """Whether Python's -X importtime lists torch."""
     with jobs.start(WORDS, PYTHONPROFILEIMPORTTIME="1") as job:
         job.wait(timeout_s)
         said = (job.folder / "output.txt").read_text(errors="replace").splitlines()

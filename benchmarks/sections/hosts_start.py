@@ -6,7 +6,7 @@ from rich.table import Table
 
 from host_contenders import ALL, BY_HAND, OURS, TORCHRUNX, Contender, Start
 from jobs import Jobs
-from results import Goal, Result, at_least, how_it_failed, middle, progress, ratio, seconds, table, times
+from results import Goal, Result, at_least, how_it_failed, median_or_none, progress, ratio, seconds, table, times
 from ssh_hosts import opened, settle, why_none
 
 GOAL = 3.0  # times faster than either of the others,
@@ -36,7 +36,7 @@ def _is_here(contender: Contender) -> bool:
 
 
 def _alternate(jobs: Jobs, contenders: list[Contender], start: Start, options: argparse.Namespace) -> Times:
-    """A B C, A B C, …: a machine that slows down for a while slows all of them."""
+    """A B C, A B C, …: if the machine is slow for a while, all are slower."""
     taken: Times = {each.name: [] for each in contenders}
     for number in range(1, options.repeats + 1):
         for each in contenders:
@@ -71,7 +71,7 @@ def _table(start: Start, taken: Times) -> Table:
         measured = [each for each in took_s if each is not None]
         made.add_row(
             name,
-            seconds(middle(took_s)),
+            seconds(median_or_none(took_s)),
             seconds(min(measured, default=None)),
             seconds(max(measured, default=None)),
             str(took_s.count(None)),
@@ -81,7 +81,7 @@ def _table(start: Start, taken: Times) -> Table:
 
 
 def _faster(taken: Times, name: str) -> float | None:
-    return ratio(middle(taken.get(name, [])), middle(taken.get(OURS.name, [])))
+    return ratio(median_or_none(taken.get(name, [])), median_or_none(taken.get(OURS.name, [])))
 
 
 def _goals(options: argparse.Namespace, taken: Times) -> list[Goal]:

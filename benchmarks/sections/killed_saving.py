@@ -23,7 +23,7 @@ from rollcall.functions.api import bound
 from rollcall.functions.pool import CallServer
 
 RANKS = 2
-SAVES = 1000  # more than a killed one ever comes to
+SAVES = 1000  # more than it can save before it is killed
 TIMEOUT_S = 120.0
 
 
@@ -31,7 +31,7 @@ TIMEOUT_S = 120.0
 class Kill:
     after_ms: float
     ranks: tuple[int, ...]
-    begun: int  # the last snapshot that was begun to be written
+    begun: int  # the last snapshot whose writing had started
     loaded: int | None  # the one that could be loaded; None: none could, or it was not what was saved
 
 
@@ -76,7 +76,7 @@ def _kill(server: CallServer, folder: Path, chance: random.Random) -> Kill:
 
 
 def _wait_and_kill(folder: Path, victims: tuple[int, ...], after_s: float) -> None:
-    """Once two snapshots are there, so that one may be lost."""
+    """Wait until there are two snapshots, so that one may be lost; then kill."""
     pids = [folder / f"pid-{rank}" for rank in victims]
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline and not (
@@ -94,7 +94,7 @@ def _make_model(world: rollcall.World) -> tuple[nn.Module, torch.optim.Optimizer
 
 
 def save_on_and_on(*, folder: Path) -> None:
-    """Snapshot after snapshot, in each of which every parameter is its number."""
+    """Save snapshots without a pause; in each one, every parameter is the snapshot's number."""
     with rollcall.init() as world:
         model, optimizer = _make_model(world)
         snapshot = rollcall.Snapshot(folder / "snapshots", world, model, optimizer)

@@ -15,7 +15,7 @@ MB = 1e6
 
 @dataclass(frozen=True)
 class Memory:
-    """Of one run: the ranks alone, and with all that the launcher has running beside them."""
+    """The memory of one run: of the ranks alone, and with the processes of the launcher."""
 
     ranks_bytes: int
     all_bytes: int
@@ -30,7 +30,7 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
     for name, memory in found.items():
         made.add_row(name, *_cells(memory))
     made.add_row("times less", times(ranks_less), times(all_less))
-    # The stricter of the two: what the launcher itself takes is counted.
+    # The stricter comparison: the launcher's own memory is counted.
     goal = Goal(f"memory of {ranks} ranks, launcher included", "≤ 1/4", _fraction(all_less), at_least(all_less, GOAL))
     return Result([made], [goal], {name: memory and asdict(memory) for name, memory in found.items()})
 

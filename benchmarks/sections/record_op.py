@@ -9,17 +9,17 @@ from statistics import median
 from contenders import PROGRAMS
 from jobs import Job, Jobs
 from programs import turns
-from results import Goal, Result, how_it_failed, middle, progress, table
+from results import Goal, Result, how_it_failed, median_or_none, progress, table
 from rollcall.record import ring_format
 
 MOST_US = 10.0
 BLOCK = 200  # ops
-PATIENCE_S = 30.0  # for a program to begin, or to run a block
+PATIENCE_S = 30.0  # for a program to start, or to run a block
 WAYS = ("not recorded", "recorded")
 
 
 def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
-    """Both programs are there at once and take turns; several times, since a process has its luck with memory."""
+    """Both programs run at the same time and take turns; started several times, since starts differ."""
     runs = [found for _ in range(options.op_repeats) if (found := _run(jobs, options)) is not None]
     costs_us = [cost for _, _, cost in runs]
     made = table(
@@ -28,7 +28,7 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
     for place, name in enumerate(WAYS):
         made.add_row(name, *_cells([both[place] for both in runs]))
     made.add_row("the difference", *_cells(costs_us))
-    usual_us = middle(costs_us)
+    usual_us = median_or_none(costs_us)
     goal = Goal(
         "recording an op",
         f"≤ {MOST_US:g} µs",

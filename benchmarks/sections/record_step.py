@@ -17,17 +17,17 @@ from rich.table import Table
 from contenders import PROGRAMS, ROLLCALL
 from jobs import Job, Jobs
 from programs import turns
-from results import Goal, Result, how_it_failed, middle, progress, table
+from results import Goal, Result, how_it_failed, median_or_none, progress, table
 
 MOST = 0.01
 RANKS = 2
-PATIENCE_S = 60.0  # for a program to begin, or to run a block
+PATIENCE_S = 60.0  # for a program to start, or to run a block
 PLAIN = "nothing"
 
 
 @dataclass(frozen=True)
 class Watcher:
-    """What looks at the training: options of the launcher, of the program, and variables."""
+    """A tool that watches the training: options of the launcher and of the program, and variables."""
 
     name: str
     launch: tuple[str, ...] = ("--no-record",)
@@ -44,9 +44,9 @@ WATCHERS = (
 STEPS = {
     "digits": 10,
     "ten-million": 1,
-}  # of a block: as short as can be, since the machine changes its pace all the time
-# For all alike: big blocks of memory are kept. Else a step has 7,000 to 9,000 page faults, as luck will have it, and
-# takes five percent more or less.
+}  # of a block: short, since the speed of the machine changes all the time
+# For all tools: large blocks of memory are kept. Otherwise a step has 7,000 to 9,000 page faults, by chance, and its
+# time varies by five percent.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 31)}
 SWITCHED_STEPS = {"digits": 5, "ten-million": 1}  # of a block in one process
 Round = dict[str, float]
@@ -77,7 +77,7 @@ class Switched:
 
     @property
     def longer(self) -> float:
-        """As if everybody waited for the sampler."""
+        """The worst case: all ranks wait for the sampler."""
         return self.hooks + self.sampler
 
 
@@ -102,7 +102,7 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
 
 
 def _take_turns(jobs: Jobs, model: str, options: argparse.Namespace, found: Found) -> None:
-    """All watchers' programs are there at the same time, and run a block of steps each in turn."""
+    """The programs of all tools run at the same time, and take turns, a block of steps each."""
     with contextlib.ExitStack() as stack:
         players = [stack.enter_context(turns.Player(PATIENCE_S)) for _ in WATCHERS]
         running = [
@@ -159,7 +159,7 @@ def _switch(jobs: Jobs, model: str, options: argparse.Namespace, found: Found) -
 
 
 def _ratios(found: Found, name: str) -> list[float]:
-    """How much longer than with nothing, block by block: what else the machine did was the same for both."""
+    """Time relative to no tool, block by block: disturbances on the machine affect both."""
     return [each[name] / each[PLAIN] - 1 for each in found.rounds if name in each and PLAIN in each]
 
 
@@ -168,10 +168,13 @@ def _table(model: str, found: Found) -> Table:
         f"A DDP training step, {model}, {RANKS} gloo ranks, {len(found.rounds)} blocks of {STEPS[model]} in turn",
         *("watched by", "a step", "longer", "a quarter below", "a quarter above", "CPU time", "same results"),
     )
-    plain_cpu_us = middle(found.cpu_us.get(PLAIN, []))
+    plain_cpu_us = median_or_none(found.cpu_us.get(PLAIN, []))
     for watcher in WATCHERS:
-        step_us, ratios = middle([each.get(watcher.name) for each in found.rounds]), _ratios(found, watcher.name)
-        cpu_us = middle(found.cpu_us.get(watcher.name, []))
+        step_us, ratios = (
+            median_or_none([each.get(watcher.name) for each in found.rounds]),
+            _ratios(found, watcher.name),
+        )
+        cpu_us = median_or_none(found.cpu_us.get(watcher.name, []))
         digests = found.digests.get(watcher.name)
         made.add_row(
             watcher.name,
@@ -184,7 +187,7 @@ def _table(model: str, found: Found) -> Table:
 
 
 def _longer(found: Found) -> tuple[float, float] | None:
-    """By how much, over all starts, and how far that may be off."""
+    """How much longer it takes, over all starts, with the error."""
     starts = [each.longer for each in found.switched]
     return (mean(starts), stdev(starts) / math.sqrt(len(starts))) if len(starts) > 1 else None
 

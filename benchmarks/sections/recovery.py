@@ -11,7 +11,7 @@ from rich.table import Table
 
 from contenders import ROLLCALL, TORCHRUN, TORCHRUN_UNSHARED, Contender
 from jobs import Job, Jobs
-from results import Goal, Result, how_it_failed, middle, progress, seconds, table
+from results import Goal, Result, how_it_failed, median_or_none, progress, seconds, table
 
 RANKS = 4
 RESTARTS = 3
@@ -22,10 +22,10 @@ class Try:
     """One run with a killed rank."""
 
     killed_rank: int
-    exit_code: int | None = None  # None: it took too long, and was ended
+    exit_code: int | None = None  # None: it took too long and was ended
     attempt: int | None = None  # the one that every rank finished
     seconds: float | None = None  # from the kill to the first all_reduce of that attempt
-    left_behind: int = 0  # processes that outlived the command
+    left_behind: int = 0  # processes that were left after the command
 
     @property
     def at_once(self) -> bool:
@@ -42,7 +42,7 @@ Tries = dict[Contender, list[Try]]
 def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
     wanted = dict.fromkeys((TORCHRUN, TORCHRUN_UNSHARED), options.torchrun_tries) | {ROLLCALL: options.tries}
     tries = take_turns(jobs, wanted, options.try_timeout_s, dict.fromkeys(wanted, "keep_reducing.py"))
-    usual_s = {each: middle([one.seconds for one in done]) for each, done in tries.items()}
+    usual_s = {each: median_or_none([one.seconds for one in done]) for each, done in tries.items()}
     fastest_s = min(usual_s[each] or math.inf for each in (TORCHRUN, TORCHRUN_UNSHARED))
     goals = [_every_time(tries[ROLLCALL]), _sooner(fastest_s, usual_s[ROLLCALL])]
     return Result(
@@ -53,7 +53,7 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
 
 
 def take_turns(jobs: Jobs, wanted: dict[Contender, int], timeout_s: float, programs: dict[Contender, str]) -> Tries:
-    """Side by side from the first to the last: those with fewer tries spread them out."""
+    """In turn; those with fewer tries are spread evenly."""
     tries: Tries = {contender: [] for contender in wanted}
     most = max(wanted.values())
     for number in range(most):
@@ -78,7 +78,7 @@ def show(tries: Tries, title: str) -> Table:
             str(len(done)),
             str(sum(one.at_once for one in done)),
             str(sum(one.in_the_end for one in done)),
-            seconds(middle(took_s)),
+            seconds(median_or_none(took_s)),
             seconds(max(took_s, default=None)),
             str(sum(one.left_behind for one in done)),
         )

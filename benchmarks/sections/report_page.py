@@ -1,4 +1,4 @@
-"""The page of a big run: how long it takes to write, how large it is, how it feels in Chromium."""
+"""The report of a large run: time to write it, its size, and its speed in Chromium."""
 
 import argparse
 import shutil

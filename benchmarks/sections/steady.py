@@ -6,7 +6,7 @@ import os
 
 from contenders import ROLLCALL, TORCHRUN, Contender
 from jobs import Jobs
-from results import Result, how_it_failed, middle, progress, ratio, table, times
+from results import Result, how_it_failed, median_or_none, progress, ratio, table, times
 
 Told = dict[str, float]
 
@@ -24,7 +24,7 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
     made = table(f"Ranks at work on {cores} cores (gloo, one thread each)", "", "ranks", "torchrun", "rollcall run", "")
     for ranks, runs in found.items():
         for what in dict.fromkeys(what for told in (*runs[TORCHRUN.name], *runs[ROLLCALL.name]) for what in told):
-            theirs, ours = (middle([told[what] for told in runs[each.name]]) for each in (TORCHRUN, ROLLCALL))
+            theirs, ours = (median_or_none([told[what] for told in runs[each.name]]) for each in (TORCHRUN, ROLLCALL))
             made.add_row(what, str(ranks), _us(theirs), _us(ours), times(ratio(theirs, ours)))
     return Result([made], [], {str(ranks): runs for ranks, runs in found.items()})
 

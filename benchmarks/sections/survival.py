@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 from contenders import ROLLCALL, TORCHRUN, TORCHRUN_UNSHARED, Contender
 from jobs import Jobs
-from results import Goal, Result, middle, seconds, times
+from results import Goal, Result, median_or_none, seconds, times
 from sections.recovery import Try, show, take_turns
 
 FASTER = 3.0
@@ -19,7 +19,7 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
     programs[OURS] = "training/survive_rollcall.py"
     wanted = {each: options.tries if each is OURS else options.torchrun_tries for each in programs}
     tries = take_turns(jobs, wanted, options.try_timeout_s, programs)
-    usual_s = {each: middle([one.seconds for one in done]) for each, done in tries.items()}
+    usual_s = {each: median_or_none([one.seconds for one in done]) for each, done in tries.items()}
     fastest_s = min(usual_s[each] or math.inf for each in THEIRS)
     return Result(
         [show(tries, "SIGKILL of one of 4 ranks to the next step of all, a snapshot every 10 steps")],

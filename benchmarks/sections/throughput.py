@@ -21,7 +21,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={R
 
 @dataclass(frozen=True)
 class Library:
-    """One way to write the loop. All are started by torchrun, so that only the loops differ."""
+    """One library. All programs are started by torchrun, so that only the training loops differ."""
 
     name: str
     program: str
@@ -55,7 +55,7 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
 
 
 def _alternate(jobs: Jobs, libraries: list[Library], workload: str, options: argparse.Namespace) -> Epochs:
-    """All are started, several times: where its memory lies makes a process some percent faster or slower, for good."""
+    """All are started several times: memory layout makes a process a few percent faster or slower."""
     taken: Epochs = {each.name: [] for each in libraries}
     for _ in range(options.starts):
         _take_turns(jobs, libraries, workload, options, taken)
@@ -69,13 +69,13 @@ def _alternate(jobs: Jobs, libraries: list[Library], workload: str, options: arg
 def _take_turns(
     jobs: Jobs, libraries: list[Library], workload: str, options: argparse.Namespace, taken: Epochs
 ) -> None:
-    """All are there at once, and one at a time works."""
+    """All run at the same time, and take turns."""
     with contextlib.ExitStack() as running:
         turns = {each: Turns(jobs, each, workload, 1 + options.rounds) for each in libraries}
         for each in turns.values():
             running.enter_context(each)
         for number in range(1 + options.rounds):
-            # Who comes first changes: who comes after a slow one might have it easier.
+            # The order changes, since a library may profit from running after a slow one.
             shift = number % len(libraries)
             for each in libraries[shift:] + libraries[:shift]:
                 took_s = turns[each].take(options.timeout_s)
@@ -111,7 +111,7 @@ class Turns:
             os.close(fd)
 
     def take(self, timeout_s: float) -> float | None:
-        """Let it go for an epoch: the seconds it took, or None if it has failed."""
+        """Run one epoch: its seconds, or None if it failed."""
         if self._failed:
             return None
         os.write(self._go, b"." * RANKS)
@@ -139,7 +139,7 @@ def _judge(workload: str, epochs: Epochs) -> list[Goal]:
 
 
 def _relative(epochs: Epochs, name: str) -> float | None:
-    """Of the raw loop's throughput: round by round, in each of which all had the same machine."""
+    """Throughput relative to the raw loop, by round, so that disturbances affect all."""
     shares = [raw_s / own_s for raw_s, own_s in zip(epochs[RAW.name], epochs[name], strict=False)]
     return median(shares) if shares else None
 

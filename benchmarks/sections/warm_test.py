@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 from contenders import PROGRAMS
 from jobs import Jobs
-from results import Goal, Result, at_least, middle, progress, ratio, seconds, table, times
+from results import Goal, Result, at_least, median_or_none, progress, ratio, seconds, table, times
 
 GOAL = 20.0  # times faster than mp.spawn
 SPAWN, WARM = "test_with_spawn", "test_with_rollcall"
@@ -40,16 +40,16 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
 
 
 def _figures(rounds: Rounds) -> tuple[float | None, float | None, float | None]:
-    """Medians of: the first test of a session, which also starts the server; a later one; the mean of all."""
+    """Medians: of the first test of a session, which also starts the server; of a later one; of the mean of all."""
     return (
-        middle([each[0] for each in rounds]),
-        middle([one for each in rounds for one in each[1:]]),
-        middle([mean(each) for each in rounds]),
+        median_or_none([each[0] for each in rounds]),
+        median_or_none([one for each in rounds for one in each[1:]]),
+        median_or_none([mean(each) for each in rounds]),
     )
 
 
 def _run(jobs: Jobs, name: str, count: int, timeout_s: float) -> list[float]:
-    """One pytest session with so many repetitions of one test; none if any failed."""
+    """One pytest session with repetitions of one test; empty if any failed."""
     words = [sys.executable, "-m", "pytest", f"{PROGRAMS}/test_on_ranks.py", "-k", name, "--junitxml=report.xml"]
     words += ["-c", os.devnull, f"--rootdir={PROGRAMS}", "-p", "no:cacheprovider"]
     with jobs.start(words, ROLLCALL_BENCH_TESTS=str(count), OMP_NUM_THREADS="1") as job:

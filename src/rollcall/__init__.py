@@ -11,6 +11,7 @@ TYPE_CHECKING = False  # not from typing: our agent comes by here, and is in a h
 if TYPE_CHECKING:
     from rollcall.errors import RankError, RollcallError, UsageError, WorldError
     from rollcall.functions.api import spawn
+    from rollcall.initialization.current_rank import rank_zero_only
     from rollcall.initialization.process_group import init
     from rollcall.logs import configure_logger
     from rollcall.ports import find_free_port, is_free_port
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from rollcall.train.early_stopping import EarlyStop
     from rollcall.train.strategies import wrap
     from rollcall.train.trainer import Trainer
-    from rollcall.world import RankInfo, World, display, get_hostname, get_process_id, rank_zero_only
+    from rollcall.world import RankInfo, World, display, get_hostname, get_process_id
 
 __version__ = "0.1.0"
 
@@ -69,7 +70,7 @@ _HOMES = {
     "is_free_port": "ports",
     "phase": "record.phases",
     "prepare_dataloader": "train.data",
-    "rank_zero_only": "world",
+    "rank_zero_only": "initialization.current_rank",
     "seed_all": "seeds",
     "spawn": "functions.api",
     "wrap": "train.strategies",

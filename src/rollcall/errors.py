@@ -5,10 +5,10 @@ from types import TracebackType
 
 
 class RollcallError(Exception):
-    """Anything rollcall can say in one sentence. `exit_code` is what a command ends with."""
+    """An error that one sentence explains. `exit_code` is that of the command or program that it ends."""
 
     exit_code = 1
-    quiet = False  # another rank says it
+    quiet = False  # True: another rank prints the message
 
 
 class UsageError(RollcallError):
@@ -18,7 +18,7 @@ class UsageError(RollcallError):
 
 
 class WorldError(RollcallError):
-    """The world did not come together: ranks are missing, doubled or out of reach."""
+    """The ranks did not come together: some are missing, started twice or cannot be reached."""
 
 
 class RankError(RollcallError):
@@ -31,13 +31,13 @@ def say(message: object) -> None:
     print(f"{name} {message}", file=sys.stderr, flush=True)
 
 
-def speak_plainly() -> None:
+def install_error_hook() -> None:
     """Let an uncaught RollcallError end this program with its sentence and exit code, without a traceback.
 
     Other exceptions go to the hook that was there before.
     """
     before = sys.excepthook
-    if getattr(before, "speaks_plainly", False):
+    if getattr(before, "is_rollcalls", False):
         return
 
     def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
@@ -46,8 +46,8 @@ def speak_plainly() -> None:
             return
         if not error.quiet:
             say(error)
-        # SystemExit out of a hook is the one way to choose the interpreter's exit code here.
+        # A SystemExit raised in the hook is the only way to set the interpreter's exit code here.
         raise SystemExit(error.exit_code)
 
-    hook.speaks_plainly = True  # type: ignore[attr-defined]
+    hook.is_rollcalls = True  # type: ignore[attr-defined]
     sys.excepthook = hook

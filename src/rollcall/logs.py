@@ -1,4 +1,4 @@
-"""Rank-aware logging for programs: a file for each rank, a console for the first or for all."""
+"""Logging for programs with ranks: a file for each rank, the console for rank 0 or for all."""
 
 import logging
 from pathlib import Path
@@ -22,8 +22,8 @@ def configure_logger(
 ) -> logging.Logger:
     """The logger of a rank: `process_<rank>.log` in `folder`, and the console on rank 0.
 
-    `folder=None` writes no file, `console=False` nothing on the console, `all_ranks=True` lets every rank
-    speak there. A second call replaces what the first one set up.
+    `folder=None` writes no file, `console=False` prints nothing, `all_ranks=True` lets every rank print.
+    A second call replaces the handlers of the first.
     """
     handlers: list[logging.Handler] = []
     if folder is not None:
@@ -34,16 +34,16 @@ def configure_logger(
 
 
 def console_logger(rank: int, name_rank: bool) -> logging.Logger:
-    """The logger that a World brings along: every rank on the console, no files.
+    """The logger of a World: every rank prints to the console, and writes no file.
 
-    Under `rollcall run` each line gets its rank from the console; elsewhere the line must name it itself.
+    Under `rollcall run` the console puts the rank before each line; otherwise the line itself must name it.
     """
     line = FORMAT.replace("%(message)s", f"rank {rank}: %(message)s") if name_rank else FORMAT
     return _set_up(f"rollcall.rank_{rank}", [ConsoleHandler()], logging.INFO, line)
 
 
 class ConsoleHandler(RichHandler):
-    """Rich's colours without its layout: one record stays one line, however narrow the console."""
+    """Rich's colours without its layout: a record is never wrapped."""
 
     def __init__(self) -> None:
         super().__init__(console=Console(stderr=True), markup=False)
@@ -73,6 +73,6 @@ def _set_up(name: str, handlers: list[logging.Handler], level: int | str, line: 
         handler.setFormatter(logging.Formatter(line, DATE_FORMAT))
         logger.addHandler(handler)
     logger.setLevel(level)
-    # The root logger may have a console of its own: every line would come twice.
+    # The root logger may have a console handler too: every line would be printed twice.
     logger.propagate = False
     return logger

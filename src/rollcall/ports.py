@@ -1,4 +1,4 @@
-"""Ports that are free, and sockets that keep them so."""
+"""Finds free ports, and opens sockets that reserve them."""
 
 import errno
 import os
@@ -16,15 +16,15 @@ EVERYWHERE = ""  # as a host: listen on every address of this host
 def listen(host: str = "localhost", port: int = 0) -> socket.socket:
     """A listening socket; port 0 takes any free port.
 
-    Hand the socket on to whoever needs the port. A port that was bound, closed and only then passed on as
-    a number may be taken by another process in between.
+    Pass the socket itself to the code that needs the port: if the socket is closed and only its number is
+    passed on, another process may take the port in between.
     """
     if not 0 <= port < 2**16:
         raise UsageError(f"port {port} does not exist: use a number from 1 to 65535, or 0 for any free port")
     family, address = resolve(host)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        # Connections of an earlier run may linger in TIME_WAIT for a minute: they hold nothing against us.
+        # Connections of an earlier run may be in TIME_WAIT for a minute, and must not block the port.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port))
         listener.listen(socket.SOMAXCONN)
@@ -37,8 +37,8 @@ def listen(host: str = "localhost", port: int = 0) -> socket.socket:
 def resolve(host: str) -> tuple[socket.AddressFamily, str]:
     """The family and numeric address of a host, IPv4 first.
 
-    Torch looks up a name for every IPv4 address that it sees dressed as IPv6 (`::ffff:127.0.0.1`), and
-    stalls for seconds where no DNS answers.
+    IPv6 sockets show IPv4 addresses as `::ffff:127.0.0.1`. Torch looks up a name for each of those, which takes
+    seconds where no DNS server answers.
     """
     if host == EVERYWHERE:
         return socket.AF_INET, "0.0.0.0"
@@ -75,8 +75,8 @@ def find_free_port(host: str = "localhost", start: int | None = None) -> int:
 
 
 def find_holder(port: int) -> "psutil.Process | None":
-    """The process that listens on a port of this host, where the system lets us see it."""
-    import psutil  # here: every start of a run would pay for it
+    """The process that listens on a port of this host, if this user may see it."""
+    import psutil  # here: only errors need it, and it would delay every start
 
     try:
         for connection in psutil.net_connections(kind="tcp"):
@@ -95,7 +95,7 @@ def _why_not(error: OSError, host: str, port: int) -> str:
         by = f"process {holder.pid} ({holder.name()})" if holder else "another process"
         return f"{where} is in use by {by}: end it, or use another port"
     if error.errno == errno.EACCES:
-        return f"{where} needs more rights than yours: use a port from 1024 on"
+        return f"{where} needs root rights: use a port from 1024 on"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{host} is not an address of this host ({socket.gethostname()}): use one that is"
     return f"{where} cannot be used ({os.strerror(error.errno or 0)}): use another"

@@ -1,29 +1,22 @@
-"""The world as one rank sees it: its facts, its arithmetic. Torch comes in only where a group is asked."""
+"""The world as one rank sees it. Torch is imported only where a group is needed."""
 
-import functools
 import os
 import socket
 import sys
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict
-
-from rollcall.errors import UsageError
 
 if TYPE_CHECKING:
     import logging
 
     import torch
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 
 class RankInfo(BaseModel):
-    """The facts of one rank; `model_dump_json(indent=4)` is what the origin's programs log."""
+    """The facts of one rank; `model_dump_json(indent=4)` prints them as a program's log wants them."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -68,7 +61,7 @@ class World:
         return self.rank == 0
 
     def barrier(self) -> None:
-        """Wait until every rank of the world has come here."""
+        """Wait until every rank of the world has called this."""
         import torch.distributed as dist
 
         # Without a device NCCL guesses one, from the global rank.
@@ -84,47 +77,12 @@ class World:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        # sys.exit(0) in the middle is an end like any other.
+        # sys.exit(0) inside the block is no failure.
         ended_well = kind is None or (isinstance(error, SystemExit) and not error.code)
         self._leave(not ended_well)
 
     def __repr__(self) -> str:
         return f"<World: rank {self.rank} of {self.size}, {self.info.backend} on {self.device}>"
-
-
-@dataclass(frozen=True)
-class Seat:
-    """Where a rank sits: which host of how many, which rank there of how many."""
-
-    node_rank: int
-    nnodes: int
-    local_rank: int
-    local_world_size: int
-
-
-def locate(rank: int, ranks_per_host: Sequence[int]) -> tuple[int, int]:
-    """The (node_rank, local_rank) of a rank where the hosts are filled one after the other."""
-    left = rank
-    for node_rank, ranks in enumerate(ranks_per_host):
-        if left < ranks:
-            return node_rank, left
-        left -= ranks
-    raise UsageError(f"rank {rank} has no place on hosts with {list(ranks_per_host)} ranks: add a slot")
-
-
-def seat(hosts: Sequence[Hashable]) -> list[Seat]:
-    """The seats of all ranks, from the host of each: hosts count in the order of their first rank."""
-    order = list(dict.fromkeys(hosts))
-    sizes = dict.fromkeys(order, 0)
-    local_ranks = []
-    for host in hosts:
-        local_ranks.append(sizes[host])
-        sizes[host] += 1
-    nodes = {host: node_rank for node_rank, host in enumerate(order)}
-    return [
-        Seat(nodes[host], len(order), local_rank, sizes[host])
-        for host, local_rank in zip(hosts, local_ranks, strict=True)
-    ]
 
 
 def get_hostname() -> str:
@@ -135,31 +93,10 @@ def get_process_id() -> int:
     return os.getpid()
 
 
-def find_rank() -> int:
-    """This process's rank: in the group if there is one, else as its launcher has it, else 0."""
-    # Who has not imported torch.distributed has no group.
-    dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized():
-        return int(dist.get_rank())
-    from rollcall.initialization import environment
-
-    return environment.find_rank(os.environ, environment.find_spawn_index())
-
-
-def rank_zero_only(function: Callable[P, T]) -> Callable[P, T | None]:
-    """Let only rank 0 run this function; the others return None. Works before, after and without a group."""
-
-    @functools.wraps(function)
-    def on_rank_zero(*args: P.args, **kwargs: P.kwargs) -> T | None:
-        return function(*args, **kwargs) if find_rank() == 0 else None
-
-    return on_rank_zero
-
-
 def display(rank: int | None = None, world_size: int | None = None) -> str:
-    """Print, and return, what the origin's walkthrough shows: what was asked for, and what the group says."""
+    """Print, and return, the rank and world size that were passed, and those that the group has."""
     text = describe(rank, world_size)
-    # In one piece: the ranks share a console.
+    # In one write: the ranks share a console.
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
     return text
@@ -169,13 +106,13 @@ def describe(rank: int | None = None, world_size: int | None = None) -> str:
     """The lines of `display`."""
     import torch.distributed as dist
 
-    there = dist.is_available() and dist.is_initialized()
+    has_group = dist.is_available() and dist.is_initialized()
     lines = {
         "Explicit rank": rank,
         "Explicit world size": world_size,
         "Hostname": get_hostname(),
         "torch.distributed available": dist.is_available(),
-        "World size in the initialised group": dist.get_world_size() if there else "no group yet",
-        "Rank in the initialised group": dist.get_rank() if there else "no group yet",
+        "World size in the initialised group": dist.get_world_size() if has_group else "no group yet",
+        "Rank in the initialised group": dist.get_rank() if has_group else "no group yet",
     }
     return "\n".join(f"{name}: {value}" for name, value in lines.items())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollcall.bench import mpi
-from rollcall.bench.results import Results, read
+from rollcall.bench.results import BenchResults, read
 from rollcall.cli.bench import bench
 from rollcall.errors import UsageError
 from tests.rollcall_command import Result, Runner
@@ -61,7 +61,7 @@ def test_tables_and_pictures_are_of_the_same(measured: tuple[Path, Result]) -> N
 
 
 def test_slower_than_before_is_exit_code_1(measured: tuple[Path, Result]) -> None:
-    """What is slower than in the earlier run beyond noise is named, and the exit code says so."""
+    """An op that is slower by more than noise is named, and the exit code is 1."""
     _, found = measured
     assert found.code == 1, found.err
     assert "1 of 1 slower beyond noise, barrier" in found.out
@@ -69,7 +69,7 @@ def test_slower_than_before_is_exit_code_1(measured: tuple[Path, Result]) -> Non
 
 @pytest.mark.skipif(not has_mpi, reason="no Open MPI here")
 def test_open_mpi_beside(measured: tuple[Path, Result]) -> None:
-    """Where Open MPI is installed, each op has its figure beside ours."""
+    """Where Open MPI is installed, each op has its time beside ours."""
     folder, found = measured
     results = read(folder / "now.json")
     assert results.mpi is not None
@@ -79,7 +79,7 @@ def test_open_mpi_beside(measured: tuple[Path, Result]) -> None:
 
 
 def test_several_hosts(rollcall: Runner) -> None:
-    """Between hosts, latency and bandwidth of each pair come along, and figures of Open MPI do not."""
+    """Between hosts, latency and bandwidth of each pair come along, and times of Open MPI do not."""
     found = rollcall("bench", "send_one_way", "--virtual-hosts", 2, "--sizes", "8", *QUICK, "--json", "now.json")
     assert found.code == 0, found.err
     results = read(rollcall.folder / "now.json")
@@ -87,7 +87,7 @@ def test_several_hosts(rollcall: Runner) -> None:
         assert "between hosts" in found.out
         assert len(results.pairs) == 1
         assert all(pair.latency_s > 0 and pair.gb_s > 0 for pair in results.pairs)
-        assert "these of several hosts" in found.out
+        assert "these results are from several hosts" in found.out
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_several_hosts(rollcall: Runner) -> None:
         ({"dtype": "float8"}, "float8 is not a dtype that can be measured"),
         ({"sizes": "8-"}, "'' is not a size"),
         ({"place": "beside"}, "--place beside is not known"),
-        ({"ranks": "1"}, "one rank has nobody to speak to"),
+        ({"ranks": "1"}, "a benchmark needs 2 ranks or more"),
         ({"compare": Path("none.json")}, "cannot read none.json"),
         ({"max_time": 0.0}, "--max-time is in seconds above 0"),
         ({"link": "1gbit"}, "--link is for several hosts"),
@@ -126,4 +126,4 @@ def test_without_open_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     """Without mpirun, one line says what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     facts = {"settings": {}, "ranks": 2, "hosts": [], "backend": "gloo", "device": "cpu", "versions": {}, "seconds": 1}
-    assert "install openmpi-bin" in mpi.measure(Results.model_validate(facts)).missing
+    assert "install openmpi-bin" in mpi.measure(BenchResults.model_validate(facts)).missing

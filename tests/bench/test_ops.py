@@ -10,7 +10,7 @@ from rollcall.bench.settings import DTYPES, OPS
 
 
 def _count_wrong(rank: int, ranks: int) -> list[tuple[str, str, str, int]]:
-    """Every op, dtype and place on real ranks, at a size that does not divide well."""
+    """Every op, dtype and place on real ranks, at a size that does not ops_per_call well."""
     import rollcall
 
     found = []
@@ -19,11 +19,11 @@ def _count_wrong(rank: int, ranks: int) -> list[tuple[str, str, str, int]]:
         for op in OPS:
             for name in DTYPES:
                 dtype = getattr(torch, name)
-                for place in ops.places_of(op):
-                    size = ops.real_size(op, 5000, dtype.itemsize, ranks)
-                    given, taken = buffers.views(size, dtype)
-                    buffers.given.fill_(0), buffers.taken.fill_(0)
-                    trial = ops.prepare(op, place, rank, ranks, given, taken)
+                for place in ops.placements_of(op):
+                    size = ops.rounded_size(op, 5000, dtype.itemsize, ranks)
+                    input, output = buffers.views(size, dtype)
+                    buffers.input.fill_(0), buffers.output.fill_(0)
+                    trial = ops.prepare(op, place, rank, ranks, input, output)
                     trial.fill()
                     trial.call()
                     found.append((op, name, place, trial.wrong()))
@@ -42,7 +42,7 @@ def test_a_wrong_element_is_counted() -> None:
     """One element that is not what it must be is one wrong element, wherever it lies."""
     pattern = torch.tensor([0.0, 1.0, 2.0])
     result = torch.zeros(1000)
-    ops.spread(result, pattern)
+    ops.fill_with(result, pattern)
     assert ops.count_wrong(result, pattern) == 0
     for place in (0, 500, 999):
         tampered = result.clone()
@@ -56,7 +56,7 @@ def test_neighbours_give_other_values() -> None:
     for ranks in (2, 64, 200):
         assert not torch.equal(ops.pattern(0, ranks, like), ops.pattern(1, ranks, like))
         assert len(set(ops.pattern(0, ranks, like).tolist())) == ops.period(ranks)
-        assert ops.summed(ranks, like).max() <= 256  # exact in bfloat16
+        assert ops.sum_pattern(ranks, like).max() <= 256  # exact in bfloat16
 
 
 def test_factors_are_those_of_nccl_tests() -> None:
@@ -68,10 +68,10 @@ def test_factors_are_those_of_nccl_tests() -> None:
 
 def test_sizes_have_whole_elements_for_all() -> None:
     """A size is rounded to whole elements for each rank, and never to nothing."""
-    assert ops.real_size("all_reduce", 8, 4, 3) == 8
-    assert ops.real_size("all_gather", 8, 4, 3) == 12
-    assert ops.real_size("all_to_all", 100, 8, 3) == 96
-    assert ops.real_size("barrier", 100, 8, 3) == 0
+    assert ops.rounded_size("all_reduce", 8, 4, 3) == 8
+    assert ops.rounded_size("all_gather", 8, 4, 3) == 12
+    assert ops.rounded_size("all_to_all", 100, 8, 3) == 96
+    assert ops.rounded_size("barrier", 100, 8, 3) == 0
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])

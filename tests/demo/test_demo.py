@@ -1,4 +1,4 @@
-"""`rollcall demo`, from the first act to the last."""
+"""`rollcall demo`, from the first step to the last."""
 
 import os
 import subprocess
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 
-def test_the_demo_shows_its_acts(tmp_path: Path) -> None:
-    """Ranks say who they are, a barrier brings order, a training ends alike, deadlocks are named, two hosts talk."""
+def test_the_demo_runs_its_steps(tmp_path: Path) -> None:
+    """Ranks print who they are, a barrier orders, training gives equal weights, deadlocks are named, two hosts talk."""
     pytest.importorskip("sklearn", reason="the demo's training needs scikit-learn: pip install 'rollcall[demo]'")
     ran = subprocess.run(
         [sys.executable, "-m", "rollcall", "demo"],

@@ -2,7 +2,7 @@
 
 import time
 
-from rollcall.coordinator.clock_offsets import Clock
+from rollcall.coordinator.clock_offsets import ClockOffset
 from rollcall.explain.load import clocks
 
 S = 1_000_000_000
@@ -17,12 +17,12 @@ def test_a_ping_that_was_answered_late_does_not_bend_the_clock() -> None:
 
 def test_a_coarse_clock_is_asked_for_again() -> None:
     """Until an answer comes quickly, or enough were late."""
-    clock = Clock()
+    clock = ClockOffset()
     clock.note(time.monotonic_ns() - S, time.time_ns(), time.monotonic_ns())
     assert clock.is_coarse
     clock.note(time.monotonic_ns(), time.time_ns(), time.monotonic_ns())
     assert not clock.is_coarse
-    late = Clock()
+    late = ClockOffset()
     for _ in range(100):
         late.note(time.monotonic_ns() - S, time.time_ns(), time.monotonic_ns())
     assert not late.is_coarse

@@ -28,8 +28,8 @@ def test_values_come_back_in_rank_order() -> None:
     assert rollcall.spawn(lambda rank: rank * rank, 4) == [0, 1, 4, 9]
 
 
-def test_a_function_without_room_for_a_rank_is_called_without() -> None:
-    """fn(*args), which learns its rank from rollcall.init()."""
+def test_a_function_that_takes_no_rank_is_called_without_one() -> None:
+    """fn(*args) is called, and learns its rank from rollcall.init()."""
 
     def mine(factor: int) -> int:
         with rollcall.init() as world:
@@ -39,16 +39,16 @@ def test_a_function_without_room_for_a_rank_is_called_without() -> None:
 
 
 def test_the_first_ranks_own_exception_is_raised() -> None:
-    """The type, the message, and the remote traceback as a note; the others are ended, not waited for."""
+    """It has its own type and message, and its traceback as a note; the other ranks are ended, not waited for."""
 
     def fail(rank: int) -> None:
         dist.init_process_group("gloo")
         if rank == 2:
-            raise KeyError("the guilty one")
+            raise KeyError("the first failure")
         dist.barrier()
         time.sleep(60)
 
-    with pytest.raises(KeyError, match="the guilty one") as caught:
+    with pytest.raises(KeyError, match="the first failure") as caught:
         rollcall.spawn(fail, 4)
     (note,) = caught.value.__notes__
     assert "On rank 2 of 4" in note
@@ -56,7 +56,7 @@ def test_the_first_ranks_own_exception_is_raised() -> None:
     assert "functions/worker.py" not in note
 
 
-def test_an_exception_that_cannot_be_pickled_is_told_in_words() -> None:
+def test_an_exception_that_cannot_be_pickled_is_described() -> None:
     """A lock inside an exception does not hide the exception."""
 
     def fail() -> None:
@@ -68,8 +68,8 @@ def test_an_exception_that_cannot_be_pickled_is_told_in_words() -> None:
         rollcall.spawn(fail, 1)
 
 
-def test_a_killed_rank_is_an_error_in_words() -> None:
-    """No exception can come from a rank that was killed: its signal is told."""
+def test_a_killed_rank_is_an_error_that_names_the_signal() -> None:
+    """A killed rank raises no exception: the error names its signal."""
 
     def die(rank: int) -> None:
         if rank == 1:
@@ -93,13 +93,13 @@ def test_a_hang_ends_with_stacks() -> None:
 
 
 def test_sys_exit_in_a_rank_is_its_exit() -> None:
-    """SystemExit comes back as what it is."""
+    """A SystemExit in a rank is raised here as SystemExit."""
     with pytest.raises(SystemExit):
         rollcall.spawn(lambda: sys.exit(3), 2)
 
 
 def test_the_callers_environment_and_folder_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What changed here since the server started holds for the ranks."""
+    """Ranks have the environment and folder that the caller has now, not those of when the server started."""
     rollcall.spawn(os.getpid, 1)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SOMETHING", "new")
@@ -123,7 +123,7 @@ def test_ranks_have_their_own_random_numbers() -> None:
 
 @pytest.mark.parametrize("count", [0, -1, 100_000])
 def test_a_wrong_number_of_ranks_is_refused(count: int) -> None:
-    """The sentence says how many can start."""
+    """The error says how many can start."""
     with pytest.raises(rollcall.UsageError, match="1 to 4096"):
         rollcall.spawn(add_up, count)
 
@@ -163,9 +163,9 @@ def test_the_server_dies_with_its_caller(tmp_path: Path) -> None:
     while not all((tmp_path / f"ok.{r}").exists() for r in range(2)):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    family = psutil.Process(process.pid).children(recursive=True)
+    descendants = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.wait()
-    gone, alive = psutil.wait_procs(family, timeout=3)
+    gone, alive = psutil.wait_procs(descendants, timeout=3)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
     assert len(gone) >= 3

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.sshd import Cluster
 from tests.rollcall_command import Runner
-from tests.said import listen, said
+from tests.said import read_until, said
 
 from .conftest import SUM, lines_of
 
@@ -253,7 +253,7 @@ def test_ctrl_c_twice_ends_ranks_that_do_not_want_to(rollcall: Runner) -> None:
         "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(60)\n"
     )
     process = rollcall.start("run", "--hosts", "h1:1,h2:1", "--grace", "60", "script.py")
-    listen(process, "deaf", [0, 1])
+    read_until(process, "deaf", [0, 1])
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     assert "Ctrl-C again: end them now" in process.stderr.readline()  # two signals that come as one are one
@@ -294,7 +294,7 @@ def test_hosts_end_their_ranks_when_the_launcher_sleeps(rollcall: Runner, hosts:
     """A laptop that sleeps says nothing, and its connections stay: after 15 s no rank is left."""
     rollcall.script("import time; print('up', flush=True); time.sleep(60)")
     process = rollcall.start("run", "--hosts", "h1:1,h2:1", "script.py")
-    listen(process, "up", [0, 1])
+    read_until(process, "up", [0, 1])
     process.send_signal(signal.SIGSTOP)
     try:
         assert hosts.wait_until_idle(15) == []

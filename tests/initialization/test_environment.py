@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from rollcall.errors import UsageError
-from rollcall.initialization.environment import Place, find_place, find_rank, name_gpus
+from rollcall.initialization.environment import RankAssignment, find_assignment, find_launched_rank, name_gpus
 
 ELASTIC = {
     "RANK": "3",
@@ -45,46 +45,48 @@ MPI = {
     "PMIX_NAMESPACE": "2082865153",
 }
 BY_HAND = {"RANK": "1", "WORLD_SIZE": "2"}
-ALONE = Place("alone", 0, 1, 0, 1, 0, 1)
+ALONE = RankAssignment("alone", 0, 1, 0, 1, 0, 1)
 
 
-def test_nobody_started_us() -> None:
-    """Without any launcher there is a world of one at the origin's default address."""
-    assert find_place({}) == ALONE
+def test_without_a_launcher() -> None:
+    """Without a launcher there is a world of one, at the default address."""
+    assert find_assignment({}) == ALONE
     assert (ALONE.master_addr, ALONE.master_port) == ("localhost", 12356)
 
 
 def test_torchrun() -> None:
-    """Torchrun says everything, the attempt and the agent's store included."""
-    assert find_place(ELASTIC) == Place(*("torchrun", 3, 4, 1, 2, 1, 2, "node-a", 29400), agent_store=True, attempt=2)
+    """Torchrun sets everything, the attempt and the agent's store included."""
+    assert find_assignment(ELASTIC) == RankAssignment(
+        *("torchrun", 3, 4, 1, 2, 1, 2, "node-a", 29400), agent_store=True, attempt=2
+    )
 
 
-def test_rollcall_is_told_from_torchrun_by_its_mark() -> None:
-    """Our launcher sets torchrun's variables, and one of its own."""
-    assert find_place({**ELASTIC, "ROLLCALL_RUN": "/runs/1"}).launcher == "rollcall"
+def test_rollcall_differs_from_torchrun_by_one_variable() -> None:
+    """`rollcall run` sets torchrun's variables, and one of its own."""
+    assert find_assignment({**ELASTIC, "ROLLCALL_RUN": "/runs/1"}).launcher == "rollcall"
 
 
 def test_the_agent_serves_only_its_own_address() -> None:
-    """Who passes another address does not mean the agent's store."""
-    assert not find_place(ELASTIC, master_port=12345).agent_store
-    assert not find_place(ELASTIC, master_addr="node-b").agent_store
+    """An argument with another address does not mean the agent's store."""
+    assert not find_assignment(ELASTIC, master_port=12345).agent_store
+    assert not find_assignment(ELASTIC, master_addr="node-b").agent_store
 
 
 def test_slurm_step() -> None:
-    """A SLURM step says where each task sits, on unequal hosts too; the first host is the master."""
-    place = find_place(STEP)
-    assert (place.launcher, place.rank, place.world_size) == ("SLURM", 5, 7)
-    assert (place.local_rank, place.local_world_size) == (1, 2)
-    assert (place.node_rank, place.nnodes) == (2, 4)
-    assert (place.master_addr, place.hosts[-1]) == ("node01", "x")
+    """A SLURM step says on which host each task runs, on unequal hosts too; the first host is the master."""
+    found = find_assignment(STEP)
+    assert (found.launcher, found.rank, found.world_size) == ("SLURM", 5, 7)
+    assert (found.local_rank, found.local_world_size) == (1, 2)
+    assert (found.node_rank, found.nnodes) == (2, 4)
+    assert (found.master_addr, found.hosts[-1]) == ("node01", "x")
 
 
 def test_two_slurm_steps_do_not_share_a_port() -> None:
-    """The port comes from job and step: the same for all tasks of one, another for the next."""
-    port = find_place(STEP).master_port
-    assert find_place({**STEP, "SLURM_PROCID": "4", "SLURM_LOCALID": "0"}).master_port == port
-    assert find_place({**STEP, "SLURM_STEP_ID": "1"}).master_port != port
-    assert find_place({**STEP, "SLURM_JOB_ID": "4712"}).master_port != port
+    """The port follows from job and step: the same for all tasks of a step, another for the next step."""
+    port = find_assignment(STEP).master_port
+    assert find_assignment({**STEP, "SLURM_PROCID": "4", "SLURM_LOCALID": "0"}).master_port == port
+    assert find_assignment({**STEP, "SLURM_STEP_ID": "1"}).master_port != port
+    assert find_assignment({**STEP, "SLURM_JOB_ID": "4712"}).master_port != port
 
 
 @pytest.mark.parametrize(
@@ -97,28 +99,30 @@ def test_two_slurm_steps_do_not_share_a_port() -> None:
     ids=["no step", "batch step", "interactive step"],
 )
 def test_an_allocation_is_no_world(environ: dict[str, str]) -> None:
-    """In a batch script or an interactive shell nobody has started ranks: a world of one."""
-    assert find_place(environ) == ALONE
+    """In a batch script or an interactive shell no ranks have been started: a world of one."""
+    assert find_assignment(environ) == ALONE
 
 
 def test_open_mpi() -> None:
-    """Open MPI says rank, size and both locally; on one host the rest follows."""
-    place = find_place(MPI)
-    assert place == Place(*("Open MPI", 2, 3, 2, 3, 0, 1), master_addr="localhost", master_port=place.master_port)
-    assert find_place({**MPI, "PMIX_NAMESPACE": "2082865154"}).master_port != place.master_port
+    """Open MPI sets rank and size, in all and on this host; on one host the rest follows."""
+    found = find_assignment(MPI)
+    assert found == RankAssignment(
+        *("Open MPI", 2, 3, 2, 3, 0, 1), master_addr="localhost", master_port=found.master_port
+    )
+    assert find_assignment({**MPI, "PMIX_NAMESPACE": "2082865154"}).master_port != found.master_port
 
 
 def test_open_mpi_on_several_hosts_needs_an_address() -> None:
     """Open MPI does not say where rank 0 is: over several hosts the user must."""
     spread = {**MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
     with pytest.raises(UsageError, match="-x MASTER_ADDR="):
-        find_place(spread)
-    assert find_place({**spread, "MASTER_ADDR": "node-a"}).master_addr == "node-a"
+        find_assignment(spread)
+    assert find_assignment({**spread, "MASTER_ADDR": "node-a"}).master_addr == "node-a"
 
 
 def test_mpirun_inside_slurm_wins() -> None:
-    """Mpirun's daemons are tasks of a SLURM step, one per host; its ranks are what mpirun says."""
-    assert find_place({**STEP, **MPI}).launcher == "Open MPI"
+    """Mpirun's daemons are tasks of a SLURM step, one per host; the ranks are those that mpirun numbers."""
+    assert find_assignment({**STEP, **MPI}).launcher == "Open MPI"
 
 
 @pytest.fixture
@@ -129,56 +133,56 @@ def nodefile(tmp_path: Path) -> Path:
 
 
 def test_pbs_task(nodefile: Path) -> None:
-    """A task of pbsdsh is the line of the node file that Torque says it is."""
+    """Torque gives each task of pbsdsh its line in the node file."""
     environ = {"PBS_JOBID": "12.server", "PBS_NODENUM": "0", "PBS_TASKNUM": "3", "PBS_VNODENUM": "1"}
-    place = find_place({**environ, "PBS_NODEFILE": str(nodefile)})
-    assert (place.launcher, place.rank, place.world_size) == ("PBS", 1, 3)
-    assert (place.local_rank, place.local_world_size, place.node_rank, place.nnodes) == (1, 2, 0, 2)
-    assert (place.master_addr, place.hosts) == ("a", ("a", "b"))
+    found = find_assignment({**environ, "PBS_NODEFILE": str(nodefile)})
+    assert (found.launcher, found.rank, found.world_size) == ("PBS", 1, 3)
+    assert (found.local_rank, found.local_world_size, found.node_rank, found.nnodes) == (1, 2, 0, 2)
+    assert (found.master_addr, found.hosts) == ("a", ("a", "b"))
 
 
 def test_pbs_professional_task(tmp_path: Path) -> None:
-    """PBS Professional says only the host: one task per host is a rank, several are an error."""
+    """PBS Professional gives only the host: one task per host is a rank, several are an error."""
     nodes = tmp_path / "nodes"
     nodes.write_text("a\nb\n")
     environ = {"PBS_JOBID": "12", "PBS_NODENUM": "1", "PBS_TASKNUM": "0000000A", "PBS_NODEFILE": str(nodes)}
-    assert (find_place(environ).rank, find_place(environ).world_size) == (1, 2)
+    assert (find_assignment(environ).rank, find_assignment(environ).world_size) == (1, 2)
     nodes.write_text("a\na\nb\nb\n")
     with pytest.raises(UsageError, match="which of the 2 tasks"):
-        find_place(environ)
+        find_assignment(environ)
 
 
 def test_pbs_without_the_node_file() -> None:
-    """Where the node file is not to be read, the size must be passed."""
+    """Where the node file cannot be read, the world size must be passed."""
     environ = {"PBS_JOBID": "12", "PBS_NODENUM": "1", "PBS_TASKNUM": "2"}
     with pytest.raises(UsageError, match="pass world_size"):
-        find_place(environ)
-    assert find_place(environ, world_size=2, master_addr="a").rank == 1
+        find_assignment(environ)
+    assert find_assignment(environ, world_size=2, master_addr="a").rank == 1
 
 
 def test_the_first_shell_of_a_pbs_job_is_no_world(nodefile: Path) -> None:
-    """In the job's own shell nobody has started ranks: a world of one."""
+    """In the job's own shell no ranks have been started: a world of one."""
     environ = {"PBS_JOBID": "12", "PBS_NODENUM": "0", "PBS_TASKNUM": "00000001", "PBS_VNODENUM": "0"}
-    assert find_place({**environ, "PBS_NODEFILE": str(nodefile)}) == ALONE
+    assert find_assignment({**environ, "PBS_NODEFILE": str(nodefile)}) == ALONE
 
 
 def test_spawn() -> None:
     """Under mp.spawn the size is the argument, else WORLD_SIZE, else the number of GPUs."""
-    assert find_place({}, spawn_index=1, world_size=4).world_size == 4
-    assert find_place({"WORLD_SIZE": "3"}, spawn_index=1).world_size == 3
-    assert find_place({}, spawn_index=1, count_gpus=lambda: 2).world_size == 2
-    assert find_place({}, spawn_index=1, world_size=4).local_rank == 1
+    assert find_assignment({}, spawn_index=1, world_size=4).world_size == 4
+    assert find_assignment({"WORLD_SIZE": "3"}, spawn_index=1).world_size == 3
+    assert find_assignment({}, spawn_index=1, count_gpus=lambda: 2).world_size == 2
+    assert find_assignment({}, spawn_index=1, world_size=4).local_rank == 1
 
 
 def test_spawn_without_a_size() -> None:
     """Under mp.spawn with nothing to count, the error says what to pass."""
     with pytest.raises(UsageError, match="pass world_size"):
-        find_place({}, spawn_index=1)
+        find_assignment({}, spawn_index=1)
 
 
 def test_by_hand() -> None:
-    """RANK and WORLD_SIZE are enough; what is local stays open."""
-    assert find_place(BY_HAND) == Place("by hand", 1, 2)
+    """RANK and WORLD_SIZE are enough; local rank and host stay unknown."""
+    assert find_assignment(BY_HAND) == RankAssignment("by hand", 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -193,27 +197,27 @@ def test_by_hand() -> None:
     ],
 )
 def test_the_innermost_launcher_counts(environ: dict[str, str], spawn_index: int | None, launcher: str) -> None:
-    """Where several launchers left their marks, the one nearest to this process is believed."""
-    assert find_place(environ, spawn_index=spawn_index).launcher == launcher
+    """Where several launchers set their variables, those of the innermost one count."""
+    assert find_assignment(environ, spawn_index=spawn_index).launcher == launcher
 
 
-def test_arguments_win() -> None:
-    """Passed arguments stand over every environment, broken ones included."""
-    place = find_place(ELASTIC, rank=0, world_size=2, master_addr="h", master_port=5)
-    assert (place.launcher, place.rank, place.world_size) == ("arguments", 0, 2)
-    assert (place.master_addr, place.master_port, place.local_rank) == ("h", 5, None)
-    assert find_place({"RANK": "1"}, rank=1, world_size=2).rank == 1
+def test_arguments_come_first() -> None:
+    """Arguments come before every environment, broken ones included."""
+    found = find_assignment(ELASTIC, rank=0, world_size=2, master_addr="h", master_port=5)
+    assert (found.launcher, found.rank, found.world_size) == ("arguments", 0, 2)
+    assert (found.master_addr, found.master_port, found.local_rank) == ("h", 5, None)
+    assert find_assignment({"RANK": "1"}, rank=1, world_size=2).rank == 1
 
 
 def test_arguments_that_repeat_the_launcher_lose_nothing() -> None:
-    """Who passes on what the launcher says keeps the local rank that the launcher said."""
-    assert find_place(ELASTIC, rank=3, world_size=4) == find_place(ELASTIC)
+    """Arguments that equal the launcher's numbers keep the local rank that the launcher set."""
+    assert find_assignment(ELASTIC, rank=3, world_size=4) == find_assignment(ELASTIC)
 
 
-def test_half_by_hand_half_passed() -> None:
-    """A half in the environment and a half in the arguments make a whole."""
-    assert find_place({"WORLD_SIZE": "4"}, rank=2).rank == 2
-    assert find_place({"RANK": "2"}, world_size=4).world_size == 4
+def test_one_variable_and_one_argument() -> None:
+    """One of rank and world size may come from the environment, the other from an argument."""
+    assert find_assignment({"WORLD_SIZE": "4"}, rank=2).rank == 2
+    assert find_assignment({"RANK": "2"}, world_size=4).world_size == 4
 
 
 @pytest.mark.parametrize(
@@ -239,22 +243,22 @@ def test_half_by_hand_half_passed() -> None:
         (ELASTIC, {"world_size": 8}, "world_size=8 was passed, but torchrun started 4 ranks"),
     ],
 )
-def test_what_cannot_be_is_refused(environ: dict[str, str], arguments: dict[str, int], message: str) -> None:
-    """A place that cannot be is one sentence: what was found, what was expected, what to do."""
+def test_impossible_numbers_are_refused(environ: dict[str, str], arguments: dict[str, int], message: str) -> None:
+    """An impossible number is one sentence: what was found, what was expected, what to do."""
     with pytest.raises(UsageError, match=message) as caught:
-        find_place(environ, **arguments)  # type: ignore[arg-type]
+        find_assignment(environ, **arguments)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
 
 def test_the_rank_alone() -> None:
-    """Who asks only for the rank needs no size, and the parent of mp.spawn is nobody's rank but 0."""
-    assert find_rank({}, spawn_index=3) == 3
-    assert find_rank({"WORLD_SIZE": "4"}) == 0
-    assert find_rank(ELASTIC) == 3
+    """The rank alone needs no world size, and the parent of mp.spawn counts as rank 0."""
+    assert find_launched_rank({}, spawn_index=3) == 3
+    assert find_launched_rank({"WORLD_SIZE": "4"}) == 0
+    assert find_launched_rank(ELASTIC) == 3
 
 
-def test_gpus_have_names_of_the_host() -> None:
-    """The same index may be another GPU in another process: names come from the visible ones."""
+def test_gpus_have_the_hosts_names() -> None:
+    """The same index may be another GPU in another process: the names come from CUDA_VISIBLE_DEVICES."""
     assert name_gpus({}, 2) == ("0", "1")
     assert name_gpus({"CUDA_VISIBLE_DEVICES": "3, 5"}, 2) == ("3", "5")
     assert name_gpus({"CUDA_VISIBLE_DEVICES": "GPU-abc"}, 1) == ("GPU-abc",)

@@ -1,4 +1,4 @@
-"""Nodes that are started one by one, with the origin's flags."""
+"""Nodes that are started one by one, with the flags of torch.distributed.launch."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rollcall.cli.app import app
 from rollcall.errors import UsageError
 from rollcall.lab.experiment import load
 from rollcall.lab.runner import by_hand, node_rendezvous
@@ -44,36 +45,31 @@ def node(
         process.communicate()
 
 
-def lab(name: str, *flags: str) -> list[str]:
-    return [sys.executable, "-m", f"rollcall.lab.{name}", *flags]
-
-
 def facts_in(text: str) -> list[dict[str, object]]:
     """The JSON objects that ranks have logged."""
     return [json.loads(found) for found in re.findall(r"rank \d+: (\{.*?^\})", text, re.S | re.M)]
 
 
-def test_the_origins_command_says_the_origins_lines(free_port_base: int) -> None:
-    """All flags verbatim: each rank's thirteen facts, indented by four, its message, its result."""
+def test_one_node_logs_facts_message_and_result(free_port_base: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """With all flags: each rank logs its thirteen facts, indented by four, its message and its result."""
     flags = (
         "--master_addr=localhost", f"--master_port={free_port_base}", "--nnodes=1", "--nproc_per_node=2",
         "--node_rank=0", "--world_size=2", "--backend=gloo", "--init_method=env://", "--run_with_no_barrier",
     )  # fmt: skip
-    with node(*lab("barrier", *flags)) as one:
-        said, _ = one.communicate(timeout=120)
-    assert one.returncode == 0, said
-    facts = facts_in(said)
+    assert app(["lab", "barrier", *flags], standalone_mode=False) == 0
+    output = "".join(capfd.readouterr())
+    facts = facts_in(output)
     assert sorted(fact["global_rank"] for fact in facts) == [0, 1]
     assert all(tuple(fact) == FACTS and fact["master_port"] == str(free_port_base) for fact in facts)
     for rank in (0, 1):
-        assert said.index(f"rank {rank}: {NO_BARRIER}") < said.index(f"rank {rank}: {RESULTS}")
-    assert '\n    "master_addr": "localhost",\n' in said
+        assert output.index(f"rank {rank}: {NO_BARRIER}") < output.index(f"rank {rank}: {RESULTS}")
+    assert '\n    "master_addr": "localhost",\n' in output
 
 
-def test_nodes_that_disagree_hear_the_same_sentence(free_port_base: int) -> None:
-    """Who has what, on both sides; no rank has started."""
+def test_nodes_that_disagree_print_the_same_sentence(free_port_base: int) -> None:
+    """It says which node has which flag; no rank has started."""
     flags = {"nnodes": 2, "master_port": free_port_base}
-    first, second = meet_in_vain(
+    first, second = refusals(
         (Node.of({**flags, "node_rank": 0}, 2, "gloo"), {}), (Node.of({**flags, "node_rank": 1}, 1, "gloo"), {})
     )
     assert first == second
@@ -82,51 +78,51 @@ def test_nodes_that_disagree_hear_the_same_sentence(free_port_base: int) -> None
 
 
 def test_a_barrier_on_one_node_alone_is_refused(free_port_base: int) -> None:
-    """The ranks that have one would wait for the others forever."""
+    """Its ranks would wait for the others forever."""
     flags = {"nnodes": 2, "nproc_per_node": 1, "master_port": free_port_base}
     nodes = [Node.of({**flags, "node_rank": rank}, None, "gloo") for rank in (0, 1)]
-    first, second = meet_in_vain((nodes[0], {}), (nodes[1], {"run_with_no_barrier": True}))
+    first, second = refusals((nodes[0], {}), (nodes[1], {"run_with_no_barrier": True}))
     assert first == second
     assert "has --run_with_no_barrier, node 0" in first
     assert "has not: give all nodes the same" in first
 
 
-def meet_in_vain(*nodes: tuple[Node, dict[str, object]]) -> list[str]:
-    """What each node is told, at the same time."""
+def refusals(*nodes: tuple[Node, dict[str, object]]) -> list[str]:
+    """What each node is told, when all start at the same time."""
 
-    def meet(node: tuple[Node, dict[str, object]]) -> str:
-        with pytest.raises(UsageError) as caught, node_rendezvous.meet("barrier", *node):
+    def refusal(node: tuple[Node, dict[str, object]]) -> str:
+        with pytest.raises(UsageError) as caught, node_rendezvous.agree("barrier", *node):
             pass
         return str(caught.value)
 
-    with ThreadPoolExecutor(len(nodes)) as all_of_them:
-        return list(all_of_them.map(meet, nodes))
+    with ThreadPoolExecutor(len(nodes)) as threads:
+        return list(threads.map(refusal, nodes))
 
 
-def test_a_node_that_is_there_twice_is_refused(free_port_base: int) -> None:
-    """Of three nodes two say that they are node 1: all three hear it."""
+def test_a_node_that_was_started_twice_is_refused(free_port_base: int) -> None:
+    """Two of three nodes say that they are node 1: all three print it."""
     flags = {"nnodes": 3, "nproc_per_node": 1, "master_port": free_port_base}
     nodes = [(Node.of({**flags, "node_rank": rank}, None, "gloo"), {}) for rank in (0, 1, 1)]
-    assert set(meet_in_vain(*nodes)) == {"node 1 is there twice: give every node a --node_rank of its own"}
+    assert set(refusals(*nodes)) == {"node 1 was started twice: give every node a --node_rank of its own"}
 
 
-def test_an_arm_that_hangs_is_ended_and_told(
+def test_a_case_that_hangs_is_ended_and_reported(
     free_port_base: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """That it comes to no end is the experiment: exit code 0, and who tells more."""
-    monkeypatch.setattr(by_hand, "_MEET_S", 1.5)
+    """Hanging is what the experiment shows: exit code 0, and the command that explains it."""
+    monkeypatch.setattr(by_hand, "_START_S", 1.5)
     deadlock = load("deadlock")
-    brief = replace(deadlock, arms=(replace(deadlock.arms[0], limit_s=0.5),))
+    brief = replace(deadlock, cases=(replace(deadlock.cases[0], limit_s=0.5),))
     node = Node.of({"master_port": free_port_base, "nproc_per_node": 2}, None, "gloo")
     assert by_hand.run(brief, node, None, {}) == 0
-    said = capfd.readouterr().err
-    assert "recv recv: Ranks 0 and 1 both receive first" in said
-    assert "recv recv: 2 of 2 ranks of this node hung, and were ended" in said
+    output = capfd.readouterr().err
+    assert "recv recv: Ranks 0 and 1 both receive first" in output
+    assert "recv recv: 2 of 2 ranks of this node hung and were ended" in output
 
 
 @dataclass(frozen=True)
 class TwoNodes:
-    """What a master and a worker said, each on a virtual host, when the master's port was in use."""
+    """The output of a master and a worker, each on a virtual host, when the master's port was in use."""
 
     busy_port: int
     master: str
@@ -146,7 +142,7 @@ HOLD = (
 
 @contextmanager
 def busy(host: virtual_hosts.VirtualHost, port: int) -> Iterator[None]:
-    """Somebody else on that host has the port."""
+    """Another process on that host has the port."""
     words = [*host.enter, sys.executable, "-c", HOLD, host.address, str(port)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout
@@ -159,7 +155,7 @@ def busy(host: virtual_hosts.VirtualHost, port: int) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def two_nodes() -> TwoNodes:
-    """The two start scripts: the worker first."""
+    """The two start scripts, the worker first."""
     port = find_free_port()
     with virtual_hosts.hosts(2, tell=lambda _: None) as (alpha, beta), busy(alpha, port):
         env = {"MASTER_ADDR": alpha.address, "MASTER_PORT": str(port), "PROCESSES": "2", "PYTHON": sys.executable}
@@ -172,16 +168,16 @@ def two_nodes() -> TwoNodes:
 
 
 def test_two_nodes_are_one_world(two_nodes: TwoNodes) -> None:
-    """Ranks are counted through both, and know both hosts."""
-    seats = [(fact["node_rank"], fact["local_rank"]) for fact in two_nodes.facts]
-    assert seats == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    """Ranks are numbered through both, and know both hosts."""
+    places = [(fact["node_rank"], fact["local_rank"]) for fact in two_nodes.facts]
+    assert places == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert {fact["nnodes"] for fact in two_nodes.facts} == {2}
     if two_nodes.have_names:
         assert [fact["hostname"] for fact in two_nodes.facts] == ["host-1", "host-1", "host-2", "host-2"]
 
 
-def test_a_port_in_use_is_passed_over_by_all(two_nodes: TwoNodes) -> None:
-    """The master takes the next free one, and tells everybody."""
+def test_if_the_port_is_in_use_all_nodes_take_the_next(two_nodes: TwoNodes) -> None:
+    """The master takes the next free one, and the worker finds it."""
     taken = {str(fact["master_port"]) for fact in two_nodes.facts}
     assert len(taken) == 1
     assert taken != {str(two_nodes.busy_port)}
@@ -189,10 +185,10 @@ def test_a_port_in_use_is_passed_over_by_all(two_nodes: TwoNodes) -> None:
 
 
 def test_by_hand_no_result_precedes_a_message(two_nodes: TwoNodes) -> None:
-    """On each node all messages come first, with the barrier."""
-    for said in (two_nodes.master, two_nodes.worker):
-        assert said.count(BARRIER) == said.count(RESULTS) == 2
-        assert said.rindex(BARRIER) < said.index(RESULTS)
+    """On each node all messages come before all results, with the barrier."""
+    for output in (two_nodes.master, two_nodes.worker):
+        assert output.count(BARRIER) == output.count(RESULTS) == 2
+        assert output.rindex(BARRIER) < output.index(RESULTS)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Every experiment, for real and small: what must hold does, and what was looked for is what it should be."""
+"""Every experiment on real ranks, with few trials: claims that must hold do, and the numbers are as expected."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +9,9 @@ import pytest
 from rollcall.explain.verdict import explain
 from rollcall.lab import NAMES
 from rollcall.lab.experiment import Results, Settings, Verdict, load
-from rollcall.lab.runner import perform, recording
+from rollcall.lab.runner import perform, run_folder
 
-# How little is enough to see it.
+# Few trials, but enough to see the effect.
 TRIALS = {
     "barrier": 30,
     "send": 3,
@@ -26,24 +26,25 @@ TRIALS = {
     "hosts": 2,
     "scaling": 2,
 }
-HANGS_S = 1.2  # since the last op of any rank
+HANG_AFTER_S = 1.0  # without progress on any rank
 
 
 def run(
     name: str,
     folder: Path,
     ranks: int = 4,
-    tell: perform.Tell = lambda _: None,
+    report: perform.Report = lambda _: None,
     is_recorded: bool = False,
-    **extras: Any,
+    **options: Any,
 ) -> tuple[Results, Verdict]:
-    """One experiment with few trials; where it hangs by design, it is given up early."""
+    """One experiment with few trials; a case that is meant to hang is ended early."""
     experiment = load(name)
     experiment = replace(
-        experiment, arms=tuple(replace(arm, limit_s=HANGS_S) if arm.may_fail else arm for arm in experiment.arms)
+        experiment,
+        cases=tuple(replace(case, limit_s=HANG_AFTER_S) if case.may_fail else case for case in experiment.cases),
     )
-    settings = perform.check(experiment, Settings(ranks, TRIALS.get(name, 1), extras=extras))
-    results = perform.collect(experiment, settings, folder, tell, is_recorded)
+    settings = perform.check(experiment, Settings(ranks, TRIALS.get(name, 1), options=options))
+    results = perform.collect(experiment, settings, folder, report, is_recorded)
     verdict = experiment.judge(results)
     assert not verdict.violations, verdict.sentence
     return results, verdict
@@ -56,35 +57,34 @@ def held(verdict: Verdict) -> set[str]:
 def test_hello_tells_the_thirteen_facts(tmp_path: Path) -> None:
     """Every rank has them, and the same world comes together by env://, tcp:// and file://."""
     results, verdict = run("hello", tmp_path, ranks=3)
-    assert verdict.numbers["met"] == ["env://", "file://", "tcp://"]
+    assert verdict.numbers["init_methods"] == ["env://", "file://", "tcp://"]
     assert [result["facts"]["global_rank"] for result in results] == [0, 1, 2]
     assert "World size in the initialised group: 3" in results[0]["display"]
     assert "gloo" in verdict.numbers["backends"]
 
 
 def test_with_a_barrier_no_result_comes_before_a_message(tmp_path: Path) -> None:
-    """None of the trials with a barrier, some of those without; and everyone but the slow rank waits for it."""
-    heard: list[float] = []
-    _, verdict = run("barrier", tmp_path, tell=heard.append)
+    """In no trial with a barrier, in some without; and the progress bar moves, and never back."""
+    shares: list[float] = []
+    _, verdict = run("barrier", tmp_path, report=shares.append)
     numbers = verdict.numbers
     assert numbers["barrier"]["inversions"] == numbers["barrier, slow rank"]["inversions"] == 0
     assert numbers["no barrier"]["inversions"] > 0
-    # A slow rank that sleeps between the barrier and its message is behind the others' results, always.
+    # A rank that sleeps before its message is later than the others' results, always.
     assert numbers["no barrier, slow rank"]["inversions"] == 30
-    # The bar has moved meanwhile, and not back.
-    assert any(0 < share < 1 for share in heard)
-    assert heard == sorted(heard)
+    assert any(0 < share < 1 for share in shares)
+    assert shares == sorted(shares)
 
 
 def test_recv_writes_in_place(tmp_path: Path) -> None:
-    """Every rank ends with one, in the memory that it brought, and the sender's tensor stays its own."""
+    """Every rank ends with one, in its own tensor, and receivers cannot change the sender's."""
     results, verdict = run("send", tmp_path, ranks=3)
     assert len(held(verdict)) >= 5
     assert {seen["after"] for result in results for seen in result["seen"]} == {1.0}
 
 
-def test_what_is_touched_before_wait_is_wrong(tmp_path: Path) -> None:
-    """After wait() nothing is; a tensor that is read before it is still as it was."""
+def test_tensors_used_before_wait_are_wrong(tmp_path: Path) -> None:
+    """After wait() nothing is wrong; a tensor that is read before it still has its old content."""
     _, verdict = run("isend", tmp_path, ranks=2)
     wrong = verdict.numbers["wrong_trials"]
     assert wrong["overwritten after wait"] == wrong["read after wait"] == 0
@@ -92,7 +92,7 @@ def test_what_is_touched_before_wait_is_wrong(tmp_path: Path) -> None:
 
 
 def test_collectives_do_what_they_say(tmp_path: Path) -> None:
-    """Every one leaves what it should, every reduce op too; an all_reduce sends 2(n−1)/n, as the kernel counts it."""
+    """Each has the right result, with every reduce op; an all_reduce sends 2(n−1)/n, as the kernel counts it."""
     _, verdict = run("collectives", tmp_path, ranks=3)
     sent = verdict.numbers["sent_bytes"]
     assert not verdict.numbers["wrong"]
@@ -103,40 +103,40 @@ def test_collectives_do_what_they_say(tmp_path: Path) -> None:
 
 
 def test_a_group_is_a_scope(tmp_path: Path) -> None:
-    """A broadcast stays in its group, a stranger keeps its tensor, and groups made out of order come to no good end."""
+    """A broadcast stays in its group, a non-member keeps its tensor, and groups created out of order fail or hang."""
     results, verdict = run("groups", tmp_path)
     assert [seen["after"] for seen in results["two groups"]["values"]] == [100, 101, 100, 101]
-    # Two ranks come to the store as one and the same member: gloo hangs, or resets a connection, as it happens.
+    # Two ranks use the same keys of the store: gloo hangs, or a connection is reset.
     assert verdict.numbers["ended"]["another order"] in ("hung", "failed")
     assert verdict.numbers["explain"]["another order"] in ("group-incomplete", "order-swap")
-    assert verdict.numbers["explain"]["a stranger calls"] == "non-member-call"
+    assert verdict.numbers["explain"]["non-member call"] == "non-member-call"
     assert verdict.numbers["explain"]["members only"] == "group-incomplete"
 
 
 def test_the_ring_equals_the_library(tmp_path: Path) -> None:
-    """Bit for bit where nothing is rounded, within rounding elsewhere; the ring with the old fault does not."""
+    """Bit-identical without rounding, within rounding otherwise; the ring with the wrong buffer does not."""
     results, _ = run("ring", tmp_path, ranks=3, is_recorded=True)
-    # Parts of one tensor are sent and written to at the same time: that is no fault, and no finding.
+    # Different parts of one tensor are sent and written at the same time: that is correct, and no finding.
     assert "buffer-overwritten" not in {finding.kind for finding in explain(tmp_path).findings}
     for result in results:
         equal = result["equal"]
         assert equal["whole"]["bit_equal"]
         assert equal["exact"]["bit_equal"]
         assert equal["random"]["within_bound"]
-        assert not equal["old fault"]["bit_equal"]
+        assert not equal["wrong buffer"]["bit_equal"]
 
 
 def test_the_update_uses_the_average(tmp_path: Path) -> None:
-    """By hand and by DDP the weights are those of one process; without averaging they drift, and the trap is silent."""
+    """By hand and with DDP the weights are those of one process; without averaging ranks differ, without any error."""
     _, verdict = run("gradients", tmp_path, ranks=3)
     numbers = verdict.numbers
     assert max(numbers["apart"]["by hand"], numbers["apart"]["DDP"]) <= 1e-6
-    assert numbers["averaged"]["the trap"] == 0
-    assert numbers["spread"]["the trap"] == numbers["spread"]["no averaging"] > 0.01
+    assert numbers["averaged"]["wrong type check"] == 0
+    assert numbers["spread"]["wrong type check"] == numbers["spread"]["no averaging"] > 0.01
 
 
-def test_ddp_hides_communication_behind_backward(tmp_path: Path) -> None:
-    """Buckets are sent while backward goes on, by hand nothing is; no_sync sends once."""
+def test_ddp_communicates_during_backward(tmp_path: Path) -> None:
+    """DDP sends buckets during backward, averaging by hand does not; no_sync sends once."""
     _, verdict = run("overlap", tmp_path, ranks=2)
     numbers = verdict.numbers
     assert numbers["hidden_share"]["by hand, after backward"] == 0
@@ -144,8 +144,8 @@ def test_ddp_hides_communication_behind_backward(tmp_path: Path) -> None:
     assert numbers["all_reduces"]["DDP, no_sync, 4 micro-batches"] == 1
 
 
-def test_a_machine_without_a_gpu_gets_the_cpus_half(tmp_path: Path) -> None:
-    """And is told so."""
+def test_without_a_gpu_the_cpus_part_is_measured(tmp_path: Path) -> None:
+    """The verdict says so."""
     results, verdict = run("backends", tmp_path, ranks=2)
     if not results[0]["gpu"]:
         assert "no GPU" in verdict.sentence
@@ -153,7 +153,7 @@ def test_a_machine_without_a_gpu_gets_the_cpus_half(tmp_path: Path) -> None:
 
 
 def test_bandwidth_has_statistics_of_every_size(tmp_path: Path) -> None:
-    """From 512 KB on, doubled; the bus carries 2(n−1)/n of what the algorithm sees."""
+    """Sizes double from 512 KB on; bus bandwidth is 2(n−1)/n of algorithm bandwidth."""
     _, verdict = run("bandwidth", tmp_path, ranks=2, largest="2MB")
     assert list(verdict.numbers["sizes"]) == ["524288", "1048576", "2097152"]
     for each in verdict.numbers["sizes"].values():
@@ -162,21 +162,21 @@ def test_bandwidth_has_statistics_of_every_size(tmp_path: Path) -> None:
 
 
 def test_the_recording_names_the_slow_rank(tmp_path: Path) -> None:
-    """With twenty milliseconds it is the last rank for whom the others wait, and it waits least itself."""
+    """With a delay of 20 ms the others wait for the last rank, which waits least itself."""
     _, verdict = run("straggler", tmp_path, ranks=3)
-    told = verdict.numbers["by_delay_ms"]["20"]
-    assert told["slowest"] == 2
-    assert told["suffered_s"]["2" if "2" in told["suffered_s"] else 2] == min(told["suffered_s"].values())
-    assert told["what_if_step_s"] < told["step_s"]
+    slowed = verdict.numbers["by_delay_ms"]["20"]
+    assert slowed["slowest"] == 2
+    assert slowed["suffered_s"]["2" if "2" in slowed["suffered_s"] else 2] == min(slowed["suffered_s"].values())
+    assert slowed["what_if_step_s"] < slowed["step_s"]
 
 
 def test_deadlocks_hang_and_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three circles hang, explain names each with its ranks, and the mended twins have the right values."""
+    """Three programs hang, explain names each with its ranks, and the fixed versions have the right values."""
     monkeypatch.setenv("ROLLCALL_DIR", str(tmp_path))
-    folder = perform.open_folder(load("deadlock"), Settings(3, 1))
+    folder = run_folder.create(load("deadlock"), Settings(3, 1))
     results, verdict = run("deadlock", folder.path, ranks=3)
-    recording.note(load("deadlock"), results, folder)
-    # What the run itself shows is one of them, as it ended.
+    run_folder.complete(folder, load("deadlock"), results)
+    # The run itself shows one of them.
     shown = explain(folder.path)
     assert (shown.outcome, shown.verdict and shown.verdict.ranks) == ("hung", (0, 1, 2))
     assert verdict.numbers["named"] == ["recv recv", "ring of receives", "send send"]
@@ -184,18 +184,18 @@ def test_deadlocks_hang_and_are_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_disagreements_crash_hang_or_compute_garbage(tmp_path: Path) -> None:
-    """Another dtype or reduce op gives garbage in silence, another order hangs; explain names the odd rank."""
+    """Another dtype or reduce op gives wrong values, another order hangs; explain names the rank that differs."""
     results, verdict = run("mismatch", tmp_path)
     fates, kinds = verdict.numbers["fates"], verdict.numbers["explain"]
     assert fates["reduce op"] == fates["dtype"] == "garbage"
     assert fates["order"] == fates["absence"] == "hang"
     assert (kinds["shape"], kinds["dtype"]) == ("mismatched-shape", "mismatched-dtype")
     assert (kinds["reduce op"], kinds["order"]) == ("mismatched-reduce-op", "order-swap")
-    assert all(results[arm]["verdict"]["ranks"] == [3] for arm in ("shape", "dtype", "reduce op", "order"))
+    assert all(results[case]["verdict"]["ranks"] == [3] for case in ("shape", "dtype", "reduce op", "order"))
 
 
 def test_a_second_host_costs_what_its_link_takes(tmp_path: Path) -> None:
-    """The same sums on one host and on two; where the kernel shapes links, the slow one takes longer."""
+    """The same sums on one host and on two; if the kernel can limit the link, the slow one takes longer."""
     results, verdict = run("hosts", tmp_path, ranks=2)
     hosts = {value["host"] for value in results["two hosts, 100 Mbit/s"]["values"]}
     if hosts == {"host-1", "host-2"}:
@@ -204,21 +204,21 @@ def test_a_second_host_costs_what_its_link_takes(tmp_path: Path) -> None:
 
 
 def test_scaling_is_fitted_by_amdahl(tmp_path: Path) -> None:
-    """Every number of ranks is measured, and a share between none and all cannot be shared."""
+    """Every number of ranks is measured, and the serial share is between 0 and 1."""
     _, verdict = run("scaling", tmp_path, ranks=3)
     assert list(verdict.numbers["speedup"]["strong"]) == ["1", "2", "3"]
     assert all(0 <= share <= 1 for share in verdict.numbers["serial_share"].values())
 
 
 def test_every_experiment_has_a_test() -> None:
-    """A new file in the lab wants one, and a question, code to walk through, and something to try next."""
+    """A new experiment needs one, and a question, code for its page, and something to try next."""
     here = Path(__file__).read_text()
     for name in NAMES:
         assert f'run("{name}"' in here
         experiment = load(name)
-        assert experiment.about.startswith(f"python -m rollcall.lab.{name}\n")
+        assert experiment.about.startswith(f"python -m rollcall.lab.experiments.{name}\n")
         assert experiment.question.endswith("?")
-        assert experiment.walk
+        assert experiment.code_on_page
         assert experiment.next
 
 

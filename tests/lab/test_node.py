@@ -1,4 +1,4 @@
-"""The origin's flags: what follows from which."""
+"""The flags of a node that is started by hand: defaults, and which are refused."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from rollcall.errors import UsageError
 from rollcall.lab.runner.node import Node
 
 
-def test_the_origins_values_stand_where_nothing_is_given() -> None:
+def test_defaults() -> None:
     """One node with four processes at localhost:29500, by env://."""
     node = Node.of({"node_rank": 0}, ranks=None, backend=None)
     assert (node.master_addr, node.master_port, node.init_method) == ("localhost", 29500, "env://")
@@ -19,8 +19,8 @@ def test_the_world_size_is_shared_among_nodes() -> None:
     assert Node.of({"nnodes": 2}, 3, None).world_size == 6
 
 
-def test_tcp_names_the_place_to_meet() -> None:
-    """tcp://host:port takes the place of address and port, and follows when the port is in use."""
+def test_tcp_sets_address_and_port() -> None:
+    """tcp://host:port replaces address and port, and changes with the port if that is in use."""
     node = Node.of({"init_method": "tcp://alpha:1234"}, 2, "gloo")
     assert (node.master_addr, node.master_port) == ("alpha", 1234)
     assert node.at(1235).init_method == "tcp://alpha:1235"
@@ -37,13 +37,13 @@ def test_tcp_names_the_place_to_meet() -> None:
         ({"world_size": 5, "nnodes": 2}, None, "is not 2 nodes"),
     ],
 )
-def test_flags_that_cannot_be(flags: dict[str, object], ranks: int | None, sentence: str) -> None:
-    """One sentence each."""
+def test_wrong_flags_are_refused(flags: dict[str, object], ranks: int | None, sentence: str) -> None:
+    """Each with one sentence."""
     with pytest.raises(UsageError, match=sentence):
         Node.of(flags, ranks, None)
 
 
-def test_a_ranks_environment_counts_through_the_nodes() -> None:
+def test_ranks_are_numbered_through_the_nodes() -> None:
     """The second process of the second node is rank 3 of 4."""
     env = Node.of({"nnodes": 2, "node_rank": 1}, 2, None).env(1)
     assert (env["RANK"], env["LOCAL_RANK"], env["GROUP_RANK"], env["WORLD_SIZE"]) == ("3", "1", "1", "4")

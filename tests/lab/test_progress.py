@@ -17,19 +17,19 @@ def test_loops_within_loops_share_the_whole() -> None:
 
 
 def test_a_loop_without_steps_is_done() -> None:
-    """An arm that this rank has no part in."""
+    """A case that this rank takes no part in."""
     for _ in track(range(1)):
         assert list(track([])) == []
 
 
 def test_only_rank_0_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others would say the same; and nothing is left of it, neither file nor variable."""
-    heard: list[float] = []
+    """The others would write the same; afterwards neither file nor variable is left."""
+    shares: list[float] = []
     for rank in ("0", "1"):
         monkeypatch.setenv("RANK", rank)
-        with progress.follow(tmp_path / rank, heard.append):
+        with progress.follow(tmp_path / rank, shares.append):
             for _ in track(range(2)):
-                told = (tmp_path / rank).read_bytes()
-            assert (told != bytes(8)) == (rank == "0")
+                written = (tmp_path / rank).read_bytes()
+            assert (written != bytes(8)) == (rank == "0")
     assert not list(tmp_path.iterdir())
     assert not [name for name in os.environ if name.startswith("ROLLCALL_LAB")]

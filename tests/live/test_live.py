@@ -19,14 +19,15 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rollcall.agent.ring_upload import RingTails
+from rollcall.agent.monitoring.ring_upload import RingUpload
 from rollcall.coordinator.run_folder import RunFolder
 from rollcall.errors import UsageError
 from rollcall.explain import rings
 from rollcall.live.reader import LiveRun
 from rollcall.live.server import RateLimit, open_server
 from rollcall.live.state import Observer
-from rollcall.protocol.messages import File, Wire
+from rollcall.protocol.channel import Channel
+from rollcall.protocol.messages import File
 from rollcall.record import ring_format
 from rollcall.record.ring import Ring
 from tests.report.fixtures import Looked
@@ -338,7 +339,7 @@ def test_it_asks_for_no_more_than_its_share() -> None:
     assert limit.left_s == pytest.approx(55.0, abs=0.1)
 
 
-def test_tails_of_a_ring_add_up(tmp_path: Path) -> None:
+def test_parts_of_a_ring_add_up(tmp_path: Path) -> None:
     """What a host sends of a ring while it is written, also when it goes round, is what stands there."""
     place = Path("rings", "attempt-0", "rank-0.ring")
     ring = Ring(
@@ -346,23 +347,23 @@ def test_tails_of_a_ring_add_up(tmp_path: Path) -> None:
         size_bytes=ring_format.RECORDS_AT + 200 * ring_format.RECORD.size,
     )  # fmt: skip
     (tmp_path / "here").mkdir()
-    tails, here = RingTails(tmp_path / "there"), RunFolder(tmp_path / "here", {})
+    upload, here = RingUpload(tmp_path / "there"), RunFolder(tmp_path / "here", {})
     for step in range(6):
         site = ring.name("site", step, [["train.py", step, "step"]])
         for _ in range(90):
             ring.completed(ring.add(ring_format.OP["barrier"], 0, site=site))
-        _pass_on(tails, here)
+        _pass_on(upload, here)
     got, written = rings.read(tmp_path / "here" / place), rings.read(tmp_path / "there" / place)
     assert got.names == written.names
     assert got.header.count == written.header.count == 540
     assert got.records.tobytes() == written.records.tobytes()
 
 
-def _pass_on(tails: RingTails, here: RunFolder) -> None:
+def _pass_on(upload: RingUpload, here: RunFolder) -> None:
     """As over a line between two hosts."""
     line = io.BytesIO()
-    tails.send(Wire(io.BytesIO(), line), 0)
+    upload.send(Channel(io.BytesIO(), line), 0)
     line.seek(0)
-    wire = Wire(line, io.BytesIO())
-    while isinstance(message := wire.receive(), File):
+    channel = Channel(line, io.BytesIO())
+    while isinstance(message := channel.receive(), File):
         here.take(message)

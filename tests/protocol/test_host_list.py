@@ -17,7 +17,7 @@ from rollcall.protocol.host_list import expand, expand_counts
     ],
 )
 def test_a_list_names_its_hosts_in_order(text: str, hosts: list[str]) -> None:
-    """A host list expands to its hosts in the order in which they stand there."""
+    """A host list expands to its hosts in the order of the list."""
     assert list(expand(text)) == hosts
 
 

@@ -7,7 +7,7 @@ import torch
 
 from rollcall.explain.load import load
 from rollcall.record.tensors import describe, shape_of, version
-from tests.launch.conftest import Runner
+from tests.rollcall_command import Runner
 
 HEAD = """\
 import sys, warnings

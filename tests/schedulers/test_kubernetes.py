@@ -1,7 +1,7 @@
-"""A run on Kubernetes: valid manifests, and the real kubectl against a stand-in for the cluster.
+"""A run on Kubernetes: valid manifests, and the real kubectl with a small API server in place of a cluster.
 
-No cluster runs in a test. So kubectl, the real one, talks to an API server of a few lines whose pods follow a
-script: they move on when they are looked at or when their log has been read, never by time.
+The pods of that server follow a script: they change state when kubectl lists them or has read their log, never by
+time.
 """
 
 import dataclasses
@@ -29,12 +29,12 @@ from hypothesis import strategies as st
 from rollcall.coordinator.signals import received as interrupts
 from rollcall.errors import UsageError
 from rollcall.schedulers.k8s_job import run
-from rollcall.schedulers.k8s_manifest import Job, check, manifest, name_for
+from rollcall.schedulers.k8s_manifest import K8sJob, check, manifest, name_for
 from tests.rollcall_command import ROLLCALL, Runner, until
 
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 IMAGE = "team/train:1.2"
-JOB = Job("train-x", IMAGE, nodes=2, slots=4, words=("train.py", "--epochs", "3"))
+JOB = K8sJob("train-x", IMAGE, nodes=2, slots=4, words=("train.py", "--epochs", "3"))
 FULL = dataclasses.replace(
     JOB,
     max_restarts=2,
@@ -49,12 +49,12 @@ FULL = dataclasses.replace(
 )
 
 
-def documents(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
+def documents(job: K8sJob) -> tuple[dict[str, Any], dict[str, Any]]:
     service, batch = yaml.safe_load_all(manifest(job))
     return service, batch
 
 
-def container(job: Job) -> dict[str, Any]:
+def container(job: K8sJob) -> dict[str, Any]:
     (only,) = documents(job)[1]["spec"]["template"]["spec"]["containers"]
     return only  # type: ignore[no-any-return]
 
@@ -64,14 +64,14 @@ def container(job: Job) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", ["1.25", "1.32", "1.37"])
 @pytest.mark.parametrize("job", [JOB, FULL, dataclasses.replace(JOB, nodes=1)], ids=["plain", "full", "one node"])
-def test_manifests_follow_the_official_schemas(job: Job, version: str) -> None:
+def test_manifests_follow_the_official_schemas(job: K8sJob, version: str) -> None:
     """Service and Job have only fields that Kubernetes knows, of the right types, in old and new versions."""
     for document in documents(job):
         kubernetes_validate.validate(document, version, strict=True)
 
 
 def test_ranks_can_be_counted_in_the_pod() -> None:
-    """`-n gpu` is handed on: the pod's GPUs count, not those of the host that submits."""
+    """`-n gpu` is passed on: the pod's GPUs count, not those of the host that submits."""
     job = dataclasses.replace(JOB, slots="gpu")
     assert container(job)["args"][8:10] == ["-n", "gpu"]
     assert "2 pods with one rank per GPU, of train.py" in manifest(job)
@@ -95,8 +95,8 @@ def test_one_pod_per_node_and_no_second_try_of_a_single_pod() -> None:
     assert container(FULL)["args"][10:12] == ["--max-restarts", "2"]
 
 
-def test_a_pod_knows_its_number_and_where_to_meet() -> None:
-    """Each pod runs `rollcall run` with its index as node rank and the first pod's name as master."""
+def test_a_pod_knows_its_number_and_the_master() -> None:
+    """Each pod runs `rollcall run` with its index as node rank, and the first pod's name as master."""
     assert container(JOB)["command"] == ["rollcall", "run"]
     assert " ".join(container(JOB)["args"]) == (
         "--nnodes 2 --node-rank $(JOB_COMPLETION_INDEX) --master-addr train-x-0.train-x --master-port 29500 -n 4"
@@ -117,7 +117,7 @@ def test_resources_are_asked_for_per_pod() -> None:
 
 
 def test_data_loader_workers_have_shared_memory() -> None:
-    """/dev/shm is a volume in memory, for the 64 MiB that containers get otherwise are too few."""
+    """/dev/shm is a volume in memory: the default of 64 MiB is too little."""
     (volume,) = documents(JOB)[1]["spec"]["template"]["spec"]["volumes"]
     assert volume["emptyDir"] == {"medium": "Memory"}
     assert container(JOB)["volumeMounts"] == [{"name": volume["name"], "mountPath": "/dev/shm"}]
@@ -180,7 +180,7 @@ def test_bad_input_is_one_sentence(case: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-# ---- a stand-in for the cluster
+# ---- an API server in place of a cluster
 
 UNSCHEDULABLE = {
     "phase": "Pending",
@@ -200,7 +200,7 @@ def _container_status(state: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Pod:
-    """A pod that goes through `before`, one state per look, then says its lines, then ends."""
+    """A pod that goes through `before`, one state per request, then prints its lines, then ends."""
 
     lines: list[str] = field(default_factory=list)
     exit_code: int = 0
@@ -214,8 +214,8 @@ class Pod:
     phase: str = "before"
     log_requests: list[dict[str, str]] = field(default_factory=list)
 
-    def look(self) -> dict[str, Any]:
-        """Its state; the next look may see the next."""
+    def next_status(self) -> dict[str, Any]:
+        """Its state; the next request may get the next one."""
         if self.phase == "before":
             if self.before:
                 return self.before[0] if self.stays and len(self.before) == 1 else self.before.pop(0)
@@ -278,7 +278,7 @@ class Cluster(ThreadingHTTPServer):
             "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
         }
         spec = {"containers": [{"name": "rollcall", "image": IMAGE}]}
-        status = self.pods[index].look()
+        status = self.pods[index].next_status()
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
 
     def delete(self, kind: str) -> dict[str, Any]:
@@ -413,7 +413,7 @@ _DISCOVERY: dict[str, dict[str, Any]] = {
 
 
 class Clusters:
-    """Starts stand-ins for this test, and points kubectl to the newest."""
+    """Starts API servers for this test, and points kubectl to the newest."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._folder, self._monkeypatch = folder, monkeypatch
@@ -439,7 +439,7 @@ def start_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
         cluster.server_close()
 
 
-def kubectl_dry_run(job: Job) -> list[dict[str, Any]]:
+def kubectl_dry_run(job: K8sJob) -> list[dict[str, Any]]:
     """The manifests as kubectl understands them."""
     words = ["kubectl", "create", "--dry-run=client", "--validate=false", "-f", "-", "-o", "json"]
     out = subprocess.run(words, input=manifest(job), capture_output=True, text=True, check=True, timeout=30).stdout
@@ -456,7 +456,7 @@ def kubectl_dry_run(job: Job) -> list[dict[str, Any]]:
 
 @needs_kubectl
 def test_kubectl_reads_every_word_as_it_was_typed(start_cluster: Clusters) -> None:
-    """Words that YAML could take for numbers, truths, comments or variables reach the pod as text."""
+    """Words that YAML could read as numbers, booleans, comments or variables reach the pod as text."""
     start_cluster()
     words = ["1e-3", "y", "no", "~", "null", "0x10", "0o7", "1_0", ".5", "-.5", "+1", "2026-01-01", "12:30", "#", "é"]
     words += ["a:b", "[x]", "{x}", "*", "&", "!", "|", ">", "%", "@", "`", "=", "<<", "-", "?", ",", "on", "True"]
@@ -470,8 +470,8 @@ def test_kubectl_reads_every_word_as_it_was_typed(start_cluster: Clusters) -> No
 
 @needs_kubectl
 @pytest.mark.parametrize("job", [JOB, FULL], ids=["plain", "full"])
-def test_kubectl_and_pyyaml_read_the_same(start_cluster: Clusters, job: Job) -> None:
-    """kubectl's own dry run takes the text, and finds in it what the schemas were checked against."""
+def test_kubectl_and_pyyaml_read_the_same(start_cluster: Clusters, job: K8sJob) -> None:
+    """kubectl's own dry run reads the same documents from the text that were checked against the schemas."""
     start_cluster()
     for ours, theirs in zip(documents(job), kubectl_dry_run(job), strict=True):
         theirs["metadata"].setdefault("namespace", "default")
@@ -483,18 +483,18 @@ def test_kubectl_and_pyyaml_read_the_same(start_cluster: Clusters, job: Job) -> 
 def test_a_run_shows_the_lines_of_all_pods_and_returns_0(
     start_cluster: Clusters, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Lines of ranks come whole and once, each pod's in order; rollcall's own get the pod's name."""
+    """Lines of ranks are shown whole and once, each pod's in order; rollcall's own lines get the pod's name."""
     first = [f"0 │ step {n}" for n in range(50)]
     second = ["rollcall: waiting for node 0", *(f"4 │ step {n}" for n in range(50)), "  4 │ indented"]
     cluster = start_cluster(Pod(first), Pod(second))
-    told: list[str] = []
-    assert run(JOB, told.append) == 0
+    messages: list[str] = []
+    assert run(JOB, messages.append) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("0 │")] == first
     assert [line for line in lines if not line.startswith("0 │")] == second[1:]
-    assert "train-x-1: waiting for node 0" in told
-    assert told[0] == "Job train-x is submitted: 2 pods with 4 ranks each"
-    assert told[-1] == (
+    assert "train-x-1: waiting for node 0" in messages
+    assert messages[0] == "Job train-x is submitted: 2 pods with 4 ranks each"
+    assert messages[-1] == (
         "Job train-x is complete; it is kept with its logs for 24 h (`kubectl delete job train-x` removes it now)"
     )
     assert cluster.deleted == []
@@ -516,20 +516,20 @@ def test_the_exit_code_is_that_of_the_first_pod_to_fail(start_cluster: Clusters)
     later, earlier = Pod(exit_code=1, ended_at="2026-01-01T00:00:09Z"), Pod(exit_code=3)
     earlier.ended_at = "2026-01-01T00:00:08Z"
     start_cluster(later, earlier)
-    told: list[str] = []
-    assert run(JOB, told.append) == 3
-    assert told[-2] == "train-x-1: exited with code 3"
-    assert told[-1].startswith("Job train-x failed; it is kept with its logs for 24 h")
+    messages: list[str] = []
+    assert run(JOB, messages.append) == 3
+    assert messages[-2] == "train-x-1: exited with code 3"
+    assert messages[-1].startswith("Job train-x failed; it is kept with its logs for 24 h")
 
 
 @needs_kubectl
 def test_a_traceback_stays_together(start_cluster: Clusters, capsys: pytest.CaptureFixture[str]) -> None:
-    """What rollcall in a pod says of a failed rank is told as one piece, and not among the lines of ranks."""
+    """A pod's message about a failed rank is shown as one piece, and not among the lines of ranks."""
     said = ["rollcall: its traceback:", "  Traceback (most recent call last):", "  ", "  ValueError: x", "  0 │ on"]
     start_cluster(Pod(said, exit_code=1))
-    told: list[str] = []
-    assert run(dataclasses.replace(JOB, nodes=1), told.append) == 1
-    assert "train-x-0: its traceback:\n  Traceback (most recent call last):\n  \n  ValueError: x" in told
+    messages: list[str] = []
+    assert run(dataclasses.replace(JOB, nodes=1), messages.append) == 1
+    assert "train-x-0: its traceback:\n  Traceback (most recent call last):\n  \n  ValueError: x" in messages
     assert capsys.readouterr().out == "  0 │ on\n"
 
 
@@ -537,7 +537,7 @@ def test_a_traceback_stays_together(start_cluster: Clusters, capsys: pytest.Capt
 def test_a_broken_connection_loses_and_repeats_no_line(
     start_cluster: Clusters, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """When the log breaks off while the pod runs, reading goes on where it was."""
+    """When the connection to a log breaks while the pod runs, reading resumes at the same line."""
     pod = Pod([f"0 │ step {n}" for n in range(20)], breaks_after=7)
     start_cluster(pod)
     assert run(dataclasses.replace(JOB, nodes=1), lambda _: None) == 0
@@ -548,30 +548,32 @@ def test_a_broken_connection_loses_and_repeats_no_line(
 
 @needs_kubectl
 def test_pods_that_wait_say_why(start_cluster: Clusters) -> None:
-    """A pod without a node and an image that comes at the second try are told, each once, and the run goes on."""
+    """A pod without a node and an image that needs a second try are reported, each once, and the run continues."""
     start_cluster(
         Pod(before=[UNSCHEDULABLE, UNSCHEDULABLE, waiting("ContainerCreating")]),
         Pod(before=[waiting("ErrImagePull", "no such host"), waiting("ImagePullBackOff", "Back-off")]),
     )
-    told: list[str] = []
-    assert run(JOB, told.append) == 0
-    assert told[1:-1] == [
+    messages: list[str] = []
+    assert run(JOB, messages.append) == 0
+    assert messages[1:-1] == [
         "train-x-0: waits for a node with room for it (Unschedulable: 0/3 nodes are available)",
         f"train-x-1: cannot pull image {IMAGE} (ErrImagePull: no such host)",
     ]
 
 
 @needs_kubectl
-@pytest.mark.parametrize(("reason", "patience_s"), [("InvalidImageName", 3600.0), ("ImagePullBackOff", 0.0)])
-def test_an_image_that_does_not_come_ends_the_run(start_cluster: Clusters, reason: str, patience_s: float) -> None:
-    """A name that is none ends the run at once, a pull that fails when patience is over; nothing stays behind."""
+@pytest.mark.parametrize(("reason", "pull_timeout_s"), [("InvalidImageName", 3600.0), ("ImagePullBackOff", 0.0)])
+def test_an_image_that_cannot_be_pulled_ends_the_run(
+    start_cluster: Clusters, reason: str, pull_timeout_s: float
+) -> None:
+    """An invalid name ends the run at once, a failing pull after the timeout; Job and Service are deleted."""
     cluster = start_cluster(Pod(before=[waiting(reason)], stays=True), Pod(stays=True))
-    told: list[str] = []
-    assert run(JOB, told.append, patience_s) == 1
+    messages: list[str] = []
+    assert run(JOB, messages.append, pull_timeout_s) == 1
     advice = "check --image, and that the cluster may pull it"
-    assert f"train-x-0: cannot pull image {IMAGE} ({reason})" in told
-    assert told[-2] == f"giving up: train-x-0: cannot pull image {IMAGE} ({reason}); {advice}"
-    assert told[-1] == "Job and Service train-x are deleted"
+    assert f"train-x-0: cannot pull image {IMAGE} ({reason})" in messages
+    assert messages[-2] == f"giving up: train-x-0: cannot pull image {IMAGE} ({reason}); {advice}"
+    assert messages[-1] == "Job and Service train-x are deleted"
     assert cluster.deleted == ["Job", "Service"]
 
 
@@ -583,30 +585,30 @@ def test_an_image_that_does_not_come_ends_the_run(start_cluster: Clusters, reaso
         ("OOMKilled", "", "train-x-0: ran out of memory (OOMKilled)"),
     ],
 )
-def test_what_kubernetes_knows_of_an_end_is_said(
+def test_what_kubernetes_knows_about_an_end_is_reported(
     start_cluster: Clusters, reason: str, message: str, sentence: str
 ) -> None:
-    """An image without rollcall and a pod out of memory, of which no log tells, are put into words."""
+    """An image without rollcall and a pod out of memory, which no log shows, are explained."""
     start_cluster(Pod(exit_code=128, reason=reason, message=message))
-    told: list[str] = []
-    assert run(dataclasses.replace(JOB, nodes=1), told.append) == 128
-    assert sentence in told[-2]
+    messages: list[str] = []
+    assert run(dataclasses.replace(JOB, nodes=1), messages.append) == 128
+    assert sentence in messages[-2]
 
 
 INTERRUPTED = """
 import signal, sys
 from rollcall.errors import say
 from rollcall.coordinator.signals import received as interrupts
-from rollcall.schedulers.k8s_manifest import Job
+from rollcall.schedulers.k8s_manifest import K8sJob
 from rollcall.schedulers.k8s_job import run
 signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
-sys.exit(run(Job("train-x", "team/train:1.2", 2, 4, ("train.py",)), say))
+sys.exit(run(K8sJob("train-x", "team/train:1.2", 2, 4, ("train.py",)), say))
 """
 
 
 @needs_kubectl
 def test_ctrl_c_deletes_job_and_service(start_cluster: Clusters) -> None:
-    """SIGINT to the whole terminal deletes both, shows the pods' last words, ends with 130, and leaves no kubectl."""
+    """SIGINT to the whole terminal deletes both, shows the pods' last output, ends with 130, and leaves no kubectl."""
     pods = [Pod(["0 │ here"], stays=True, last_line="0 │ saved"), Pod(["4 │ here"], stays=True)]
     cluster = start_cluster(*pods)
     words = [sys.executable, "-c", INTERRUPTED]
@@ -642,7 +644,7 @@ def _marked(mark: str) -> list[str]:
 
 
 @needs_kubectl
-def test_a_reader_who_has_seen_enough_ends_the_run(start_cluster: Clusters) -> None:
+def test_a_closed_pipe_ends_the_run(start_cluster: Clusters) -> None:
     """`rollcall run … | head -1` deletes Job and Service, as it ends the ranks of a run on this host."""
     cluster = start_cluster(Pod(["0 │ here"] * 50_000, stays=True), Pod(stays=True))
     words = [sys.executable, "-c", INTERRUPTED]
@@ -662,7 +664,7 @@ def test_a_reader_who_has_seen_enough_ends_the_run(start_cluster: Clusters) -> N
 
 @needs_kubectl
 def test_a_signal_before_the_start_starts_nothing(start_cluster: Clusters) -> None:
-    """Ctrl-C that comes before the Job is submitted ends with 130 and asks the cluster for nothing."""
+    """Ctrl-C before the Job is submitted ends with 130, without any request to the cluster."""
     cluster = start_cluster(Pod())
     interrupts.append(signal.SIGINT)
     assert run(JOB, lambda _: None) == 130
@@ -670,15 +672,15 @@ def test_a_signal_before_the_start_starts_nothing(start_cluster: Clusters) -> No
 
 
 @needs_kubectl
-def test_a_job_that_somebody_deletes_ends_the_run(start_cluster: Clusters) -> None:
-    """`kubectl delete job` from elsewhere is noticed and said."""
+def test_a_deleted_job_ends_the_run(start_cluster: Clusters) -> None:
+    """`kubectl delete job` in another terminal is noticed and reported."""
     cluster = start_cluster(Pod(["0 │ here"], stays=True))
-    told: list[str] = []
+    messages: list[str] = []
     deleter = threading.Thread(target=lambda: until(lambda: cluster.pods[0].log_requests) and cluster.delete("Job"))
     deleter.start()
-    code = run(dataclasses.replace(JOB, nodes=1), told.append)
+    code = run(dataclasses.replace(JOB, nodes=1), messages.append)
     deleter.join()
-    assert told[-1] == "somebody has deleted Job train-x, and its pods with it"
+    assert messages[-1] == "Job train-x was deleted, and its pods with it"
     assert code == 143
 
 
@@ -692,7 +694,7 @@ REFUSALS = {
 @needs_kubectl
 @pytest.mark.parametrize("what", REFUSALS)
 def test_missing_rights_are_one_sentence_and_nothing_stays(start_cluster: Clusters, what: str) -> None:
-    """Whatever the cluster forbids, it is said with what to ask for, and what was made before is deleted."""
+    """The sentence says which rights to ask for, and what was created before is deleted."""
     cluster = start_cluster(Pod(stays=True), refusals={what: REFUSALS[what]})
     with pytest.raises(UsageError, match=r"you may not do this in the namespace research \(.*\): ask for") as caught:
         run(FULL, lambda _: None)
@@ -702,13 +704,13 @@ def test_missing_rights_are_one_sentence_and_nothing_stays(start_cluster: Cluste
 
 
 @needs_kubectl
-def test_logs_that_may_not_be_read_are_said(start_cluster: Clusters) -> None:
-    """Without the right to read logs the run is followed to its end all the same, and one line says why it is mute."""
+def test_logs_that_may_not_be_read_are_reported(start_cluster: Clusters) -> None:
+    """Without the right to read logs the run is still followed to its end, and one line says why there is no output."""
     refusal = (403, "Forbidden", 'pods "x" is forbidden: User "me" cannot get resource "pods/log"')
     start_cluster(Pod(exit_code=3), Pod(exit_code=3), refusals={"get log": refusal})
-    told: list[str] = []
-    assert run(JOB, told.append) == 3
-    assert sum("what it says cannot be shown" in text for text in told) == 1
+    messages: list[str] = []
+    assert run(JOB, messages.append) == 3
+    assert sum("its output cannot be shown" in text for text in messages) == 1
 
 
 @needs_kubectl
@@ -716,35 +718,35 @@ def test_logs_that_may_not_be_read_are_said(start_cluster: Clusters) -> None:
     "refusal", [(503, "ServiceUnavailable", "apiserver is restarting"), (401, "Unauthorized", "Unauthorized")]
 )
 def test_a_cluster_that_comes_back_is_waited_for(start_cluster: Clusters, refusal: tuple[int, str, str]) -> None:
-    """No answer or a login that runs out in the middle of a run is said once, and neither ends nor deletes it."""
+    """A cluster that does not answer, or an expired login, is reported once, and neither ends nor deletes the run."""
     cluster = start_cluster(Pod(before=[UNSCHEDULABLE]))
-    told: list[str] = []
+    messages: list[str] = []
 
     def tell(text: str) -> None:
-        told.append(text)
+        messages.append(text)
         if "Unschedulable" in text:
             cluster.refusals["get pods"] = refusal
-        if "I keep asking" in text:
+        if "rollcall keeps asking" in text:
             cluster.refusals.clear()
 
     assert run(dataclasses.replace(JOB, nodes=1), tell) == 0
-    assert sum("the run may go on there" in text for text in told) == 1
+    assert sum("the run may continue there" in text for text in messages) == 1
     assert cluster.deleted == []
 
 
 @needs_kubectl
-def test_what_cannot_be_deleted_is_said(start_cluster: Clusters) -> None:
-    """If the cluster does not let us delete the Job after Ctrl-C, the command to do it later is said."""
+def test_a_job_that_cannot_be_deleted_is_reported(start_cluster: Clusters) -> None:
+    """If the Job cannot be deleted after Ctrl-C, the message names the command to do it later."""
     start_cluster(Pod(stays=True), refusals={"delete jobs": (403, "Forbidden", "jobs is forbidden")})
-    told: list[str] = []
+    messages: list[str] = []
 
     def tell(text: str) -> None:
-        told.append(text)
+        messages.append(text)
         if "is submitted" in text:
             interrupts.append(signal.SIGINT)
 
     assert run(FULL, tell) == 130
-    assert "could not be deleted, do it with `kubectl delete job,service train-x --namespace research`" in told[-1]
+    assert "could not be deleted, do it with `kubectl delete job,service train-x --namespace research`" in messages[-1]
 
 
 OTHER_REFUSALS = {
@@ -759,7 +761,7 @@ OTHER_REFUSALS = {
 @needs_kubectl
 @pytest.mark.parametrize("case", OTHER_REFUSALS)
 def test_other_refusals_are_one_sentence(start_cluster: Clusters, case: str) -> None:
-    """What the cluster does not take is said with what to do."""
+    """The sentence says what the cluster refuses, and what to do."""
     refusal, sentence = OTHER_REFUSALS[case]
     start_cluster(refusals={"create jobs": refusal})
     with pytest.raises(UsageError, match=sentence):
@@ -769,14 +771,14 @@ def test_other_refusals_are_one_sentence(start_cluster: Clusters, case: str) -> 
 @needs_kubectl
 @pytest.mark.usefixtures("start_cluster")
 def test_no_cluster_is_one_sentence() -> None:
-    """Where kubectl is not set up, the sentence tells how to choose a cluster."""
+    """Where kubectl is not set up, the sentence says how to choose a cluster."""
     with pytest.raises(UsageError, match=r"kubectl knows of no cluster .*use-context"):
         run(JOB, lambda _: None)
 
 
 @needs_kubectl
 def test_a_silent_cluster_is_one_sentence(start_cluster: Clusters) -> None:
-    """A cluster that does not answer is said to be that."""
+    """The sentence says that the cluster does not answer."""
     cluster = start_cluster()
     cluster.shutdown()
     cluster.server_close()
@@ -786,7 +788,7 @@ def test_a_silent_cluster_is_one_sentence(start_cluster: Clusters) -> None:
 
 
 def test_no_kubectl_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without kubectl the sentence says to install it, or to submit the YAML elsewhere."""
+    """Without kubectl the sentence says to install it, or to submit the YAML on another machine."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match=r"needs kubectl, .*install it .*--dry-run"):
         run(JOB, lambda _: None)
@@ -796,7 +798,7 @@ def test_no_kubectl_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_pods_run_real_ranks(
     start_cluster: Clusters, rollcall: Runner, free_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the manifest tells two pods to run is a world of four ranks, whose lines come out here."""
+    """The commands of two pods make a world of four ranks, whose lines are shown here."""
     rollcall.script("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])", "train.py")
     job = dataclasses.replace(JOB, slots=2, words=("train.py",), port=free_port)
     pods = [_run_pod(rollcall, job, index) for index in range(job.nodes)]
@@ -808,8 +810,8 @@ def test_pods_run_real_ranks(
     assert lines == [f"{rank} │ rank {rank} of 4" for rank in range(4)]
 
 
-def _run_pod(rollcall: Runner, job: Job, index: int) -> "subprocess.Popen[str]":
-    """What kubelet does: put in the variable, start the command. The names of pods mean this host here."""
+def _run_pod(rollcall: Runner, job: K8sJob, index: int) -> "subprocess.Popen[str]":
+    """What kubelet does: replace the variable, start the command. The names of pods mean this host here."""
     names = {"$(JOB_COMPLETION_INDEX)": str(index), job.master: "127.0.0.1"}
     command = [names.get(word, word) for word in (*container(job)["command"], *container(job)["args"])]
     assert command[0] == Path(ROLLCALL[0]).name

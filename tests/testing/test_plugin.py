@@ -1,4 +1,4 @@
-"""The pytest plugin, run by pytest on small suites of its own."""
+"""The pytest plugin: each test runs pytest on a small test file."""
 
 import pytest
 
@@ -11,7 +11,7 @@ import os, time, pytest, torch, torch.distributed as dist
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester) -> pytest.Pytester:
-    # A pytest of its own: the plugin of this one has state.
+    # Each test starts a new pytest process: the plugin keeps a server in this one.
     pytester.plugins = []
     return pytester
 
@@ -52,15 +52,15 @@ def test_plain():
     result.assert_outcomes(passed=4)
 
 
-def test_the_failing_ranks_assertion_is_what_one_sees(suite: pytest.Pytester) -> None:
-    """pytest's own introspection of the failing rank, its line marked, and its output in a section."""
+def test_the_failing_ranks_assertion_is_shown(suite: pytest.Pytester) -> None:
+    """The failure has pytest's details of the assertion, the marked line, and the rank's output in a section."""
     result = run(
         suite,
         """
 @pytest.mark.ranks(3)
 def test_bad():
     dist.init_process_group("gloo")
-    print("said by", dist.get_rank())
+    print("printed by", dist.get_rank())
     if dist.get_rank() == 1:
         assert [1, dist.get_rank()] == [1, 5]
     dist.barrier()
@@ -74,7 +74,7 @@ def test_bad():
             "E*assert [[]1, 1] == [[]1, 5]",
             "E*At index 1 diff: 1 != 5",
             "*Captured rank 1 call*",
-            "said by 1",
+            "printed by 1",
         ]
     )
     assert "rollcall/testing" not in result.stdout.str()
@@ -106,7 +106,7 @@ def test_hang():
 
 
 def test_skips_expected_failures_and_deaths(suite: pytest.Pytester) -> None:
-    """A rank's skip or xfail is the test's; a killed rank fails it with its signal in words."""
+    """A skip or xfail in a rank is the test's; a killed rank fails the test, and the failure names the signal."""
     result = run(
         suite,
         """
@@ -127,7 +127,7 @@ def test_killed():
 
 
 def test_warnings_are_errors_in_ranks_too(suite: pytest.Pytester) -> None:
-    """filterwarnings of the ini file holds in the ranks."""
+    """The setting filterwarnings of the ini file holds in the ranks."""
     suite.makeini("[pytest]\nfilterwarnings = error")
     result = run(suite, '@pytest.mark.ranks(1)\ndef test_warns():\n    import warnings; warnings.warn("careful")\n')
     result.assert_outcomes(failed=1)
@@ -140,8 +140,8 @@ def test_it_works_under_xdist(suite: pytest.Pytester) -> None:
     run(suite, text, "-n", "2").assert_outcomes(passed=4)
 
 
-def test_wrong_use_is_told(suite: pytest.Pytester) -> None:
-    """A fixture that cannot travel, a mark without a number and `world` without ranks are named."""
+def test_wrong_use_is_explained(suite: pytest.Pytester) -> None:
+    """A fixture that cannot be pickled, a mark without a number and `world` without ranks are named in the error."""
     result = run(
         suite,
         """

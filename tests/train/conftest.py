@@ -1,4 +1,4 @@
-"""Real ranks, from a server that has imported once what every training needs."""
+"""Real ranks, forked from a server that has already imported what every training needs."""
 
 import contextlib
 import os
@@ -12,22 +12,22 @@ import pytest
 
 from rollcall.functions.api import bound, raise_first
 from rollcall.functions.pool import CallServer
-from tests.train.small import PLAIN, fit
+from tests.train.small import PLAIN_MODEL, fit
 
 FILLER = "filler"
 
 
-class Warm:
-    """As `rollcall.spawn`; and keeps what the ranks said."""
+class WarmRanks:
+    """Like `rollcall.spawn`, but keeps what the ranks print in `output`."""
 
     def __init__(self, server: CallServer) -> None:
         self._server = server
-        self.said = ""
+        self.output = ""
 
     def __call__(self, fn: Callable[..., Any], ranks: int) -> list[Any]:
         answers = self._server.call(bound(fn, ()), ranks, timeout_s=60, capture=True)
-        self.said = "".join(answer.output for answer in answers)
-        print(self.said)
+        self.output = "".join(answer.output for answer in answers)
+        print(self.output)
         raise_first(answers, 60)
         return [answer.value for answer in answers]
 
@@ -40,30 +40,30 @@ def _server() -> Iterator[CallServer]:
 
 
 @pytest.fixture
-def ranks(_server: CallServer) -> Warm:
-    return Warm(_server)
+def ranks(_server: CallServer) -> WarmRanks:
+    return WarmRanks(_server)
 
 
 @pytest.fixture(scope="session")
 def plain(_server: CallServer) -> dict[str, Any]:
-    """What three epochs on 2 ranks with DDP come to, without chance: the measure of many other ways."""
-    return dict(Warm(_server)(partial(fit, model=PLAIN), 2)[0])
+    """The result of three epochs on 2 ranks with DDP and without randomness, to compare others with."""
+    return dict(WarmRanks(_server)(partial(fit, model=PLAIN_MODEL), 2)[0])
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of a million bytes."""
+    """A disk of one mebibyte."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if os.geteuid() or subprocess.run(words, capture_output=True, check=False).returncode:
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("only root may mount a disk")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
 
 
 def fill(folder: Path) -> None:
-    """Until not one byte is left on its disk."""
+    """Fill the disk of this folder to the last byte."""
     with contextlib.suppress(OSError), open(folder / FILLER, "wb", buffering=0) as file:
         while True:
             file.write(b"0" * 4096)

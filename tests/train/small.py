@@ -1,5 +1,6 @@
-"""A training that is small and leaves nothing out: dropout, batch norm, Adam, a schedule, a short last batch."""
+"""A small training with everything: dropout, batch norm, Adam, a learning rate schedule, a short last batch."""
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,14 +11,15 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import rollcall
-from rollcall.train.strategies import bare
+from rollcall.train.strategies import unwrap
 from rollcall.train.trainer import Trainer
 
 SAMPLES = 46
+_current_trainer: list[Trainer] = []
 
 
 class Data(TensorDataset):
-    """Ten features, three classes; the same everywhere."""
+    """Ten features, three classes, the same on every rank."""
 
     def __init__(self, samples: int = SAMPLES) -> None:
         generator = torch.Generator().manual_seed(5)
@@ -30,7 +32,7 @@ def make_model(dropout: float = 0.2, batch_norm: bool = True) -> nn.Module:
     return nn.Sequential(nn.Linear(10, 12), norm, nn.ReLU(), nn.Dropout(dropout), nn.Linear(12, 3))
 
 
-PLAIN = partial(make_model, dropout=0.0, batch_norm=False)
+PLAIN_MODEL = partial(make_model, dropout=0.0, batch_norm=False)
 
 
 def make_trainer(world: rollcall.World, model: nn.Module | None = None, **options: Any) -> Trainer:
@@ -54,13 +56,13 @@ def fit(
     model: Callable[[], nn.Module] = make_model,
     **options: Any,
 ) -> dict[str, Any]:
-    """Train on this rank's world; what came of it."""
+    """Train on this rank; returns weights, metrics, step and epoch."""
     with rollcall.init() as world:
         if before_step is not None:
-            options["loss"] = _watched(before_step)
+            options["loss"] = _with_hook(before_step)
         rollcall.seed_all(1)
         trainer = make_trainer(world, model(), snapshots=folder, **options)
-        _watched_trainer[:] = [trainer]
+        _current_trainer[:] = [trainer]
         if prepare is not None:
             prepare(trainer)
         loader = rollcall.prepare_dataloader(Data(), world, batch_size, seed=3)
@@ -68,8 +70,10 @@ def fit(
         return {"weights": weights(trainer), "metrics": metrics, "step": trainer.step, "epoch": trainer.epoch}
 
 
-# The same for a launcher, from the snapshots in its folder on: how often to save, and to how many epochs in attempt 0,
-# in attempt 1, …
+# For PROGRAM: where `tests` is found, and what the tests themselves import.
+PYTHON_PATH = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
+
+# The same as a program. Its arguments: the save interval, then the number of epochs in attempt 0, in attempt 1, …
 PROGRAM = """\
 import os, sys, torch, rollcall
 from tests.train.small import Data, make_trainer
@@ -83,25 +87,22 @@ with rollcall.init() as world:
 """
 
 
-_watched_trainer: list[Trainer] = []
-
-
-def _watched(before_step: Callable[[Trainer], None]) -> Callable[..., torch.Tensor]:
+def _with_hook(before_step: Callable[[Trainer], None]) -> Callable[..., torch.Tensor]:
     def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        before_step(_watched_trainer[0])
+        before_step(_current_trainer[0])
         return nn.functional.cross_entropy(outputs, targets)
 
     return loss
 
 
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
-    """All of the model, whole, on every rank."""
-    state = bare(trainer.model).state_dict()
+    """All tensors of the model, unsharded, on every rank."""
+    state = unwrap(trainer.model).state_dict()
     return {name: getattr(each, "full_tensor", lambda each=each: each)().clone() for name, each in state.items()}
 
 
 def differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> list[str]:
-    """Where they are not equal, bit for bit."""
+    """The names of the tensors that are not equal, bit for bit."""
     assert one.keys() == other.keys()
     return [name for name in one if not torch.equal(one[name], other[name])]
 

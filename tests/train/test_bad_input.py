@@ -1,4 +1,4 @@
-"""What cannot work: one sentence that names the ranks, the same on all of them, said by rank 0 alone."""
+"""Bad input to the library: the same error on all ranks, which names the ranks; rank 0 prints it."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -11,10 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import rollcall as rc
-from rollcall.functions.pool import CallServer
-from rollcall.train.config import Recipe
 from tests.rollcall_command import Runner
-from tests.train.conftest import Warm
+from tests.train.conftest import WarmRanks
 from tests.train.small import Data, fit, make_trainer
 
 
@@ -131,45 +129,37 @@ CASES: dict[str, tuple[Callable[[], Any], int, str]] = {
     "schedule": (partial(fit, schedule_every="day"), 1, "schedule_every is 'day': use 'step' or 'epoch'"),
     "strategy": (partial(fit, strategy="magic"), 2, "ranks 0-1: strategy is 'magic': use ddp, fsdp, none"),
     "precision": (partial(fit, precision="int4"), 1, "precision is 'int4': use fp32, bf16, fp16"),
-    "pace": (partial(fit, save_every="often"), 1, "save_every is 'often': use a number of epochs"),
-    "half an epoch": (partial(fit, save_every="0.5 epochs"), 1, "no parts of an epoch"),
+    "save interval": (partial(fit, save_every="often"), 1, "save_every is 'often': use a number of epochs"),
+    "half an epoch": (partial(fit, save_every="0.5 epochs"), 1, "only whole epochs are possible"),
     "keep 0": (partial(fit, folder="unused", keep=0), 1, "keep is 0"),
     "uneven loaders": (uneven_loaders, 2, "the ranks disagree on the loader: rank 0 has 2 batches; rank 1 has 4"),
 }
 
 
-def refuse(names: list[str]) -> dict[str, tuple[str, bool]]:
-    """One after the other on the same ranks, which must be in step with each other after each: what was said."""
-    said = {}
+def run_cases(names: list[str]) -> dict[str, tuple[str, bool]]:
+    """The error of each case. All run on the same ranks, so each must leave the ranks in step with each other."""
+    errors = {}
     for name in names:
         try:
             CASES[name][0]()
         except rc.UsageError as error:
-            said[name] = (str(error), error.quiet)
-    return said
+            errors[name] = (str(error), error.quiet)
+    return errors
 
 
-@pytest.fixture(scope="module")
-def refused(_server: CallServer) -> dict[str, list[tuple[str, bool]]]:
-    """What each rank said, by case."""
-    found = {}
-    for size in {size for _, size, _ in CASES.values()}:
-        names = [name for name in CASES if CASES[name][1] == size]
-        everyone = Warm(_server)(partial(refuse, names), size)
-        found |= {name: [said.get(name, ("nothing", False)) for said in everyone] for name in names}
-    return found
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_all_ranks_raise_the_same_error(ranks: WarmRanks, size: int) -> None:
+    """What all ranks know, only rank 0 prints."""
+    expected = {name: message for name, (_, ranks, message) in CASES.items() if ranks == size}
+    for rank, errors in enumerate(ranks(partial(run_cases, list(expected)), size)):
+        assert errors.keys() == expected.keys()
+        for name, message in expected.items():
+            assert re.search(message, errors[name][0]), name
+            assert errors[name][1] == (rank > 0), name
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_one_sentence_on_all_ranks(refused: dict[str, list[tuple[str, bool]]], name: str) -> None:
-    """The same error on all ranks, and what all know is for rank 0 alone to say."""
-    for rank, (sentence, quiet) in enumerate(refused[name]):
-        assert re.search(CASES[name][2], sentence)
-        assert quiet == (rank > 0)
-
-
-def test_rank_0_alone_says_it(rollcall: Runner) -> None:
-    """On the command line: one line, exit code 2, nothing left running."""
+def test_only_rank_0_prints_the_error(rollcall: Runner) -> None:
+    """Under `rollcall run`: one line, exit code 2, nothing left running."""
     rollcall.script(
         "import rollcall, torch\nwith rollcall.init() as world:\n    rollcall.wrap(torch.nn.ReLU(), world)\n"
     )
@@ -177,26 +167,3 @@ def test_rank_0_alone_says_it(rollcall: Runner) -> None:
     assert result.code == 2
     assert result.err.count("has no parameters: there is nothing to train") == 1
     assert "ranks 0-1: the model (ReLU) has no parameters" in result.err
-
-
-WORDS = {
-    "--batch-size 0": "--batch-size 0 is not possible: expected a number from 1 on",
-    "--lr nan": "--lr nan is not possible: expected a number from 0 on",
-    "--clip-norm 0": "--clip-norm 0.0 is not possible: expected a number above 0",
-    "--model gpt": "--model gpt is not known: use mlp, cnn",
-    "--save-every sometimes": "save_every is 'sometimes'",
-}
-
-
-@pytest.mark.parametrize("words", WORDS)
-def test_words_that_cannot_work_are_refused(words: str) -> None:
-    """Each by its name."""
-    with pytest.raises(rc.UsageError, match=WORDS[words]):
-        Recipe.of_words(words.split())
-
-
-def test_the_command_refuses_what_cannot_work(rollcall: Runner) -> None:
-    """With exit code 2, before a rank starts."""
-    result = rollcall("train", "-n", 2, "--batch-size", 0)
-    assert (result.code, result.out) == (2, "")
-    assert result.err == f"rollcall: {WORDS['--batch-size 0']}\n"

@@ -1,4 +1,4 @@
-"""Who learns from which sample."""
+"""Which rank trains on which sample."""
 
 import signal
 from collections import Counter
@@ -10,15 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollcall
-from rollcall.train.data import Shards
-from tests.train.conftest import Warm
+from rollcall.train.data import RankBatchSampler
+from tests.train.conftest import WarmRanks
 from tests.train.small import Data
 
 SIZES = {"length": st.integers(1, 90), "ranks": st.integers(1, 9), "batch_size": st.integers(1, 7)}
 
 
-def shards_of(length: int, ranks: int, batch_size: int, uneven: str = "weigh", start: int = 0) -> list[Shards]:
-    made = [Shards(length, rank, ranks, batch_size, True, 0, uneven) for rank in range(ranks)]  # type: ignore[arg-type]
+def make_samplers(
+    length: int, ranks: int, batch_size: int, uneven: str = "weigh", start: int = 0
+) -> list[RankBatchSampler]:
+    made = [RankBatchSampler(length, rank, ranks, batch_size, True, 0, uneven) for rank in range(ranks)]  # type: ignore[arg-type]
     for each in made:
         each.begin(4, start)
     return made
@@ -27,38 +29,38 @@ def shards_of(length: int, ranks: int, batch_size: int, uneven: str = "weigh", s
 @settings(deadline=None)
 @given(**SIZES)
 def test_no_sample_is_lost_or_doubled_at_any_world_size(length: int, ranks: int, batch_size: int) -> None:
-    """Over all ranks every sample counts once an epoch, and all ranks take the same number of steps."""
+    """Every sample counts once per epoch over all ranks, and all ranks take the same number of steps."""
     seen: Counter[int] = Counter()
     steps = set()
-    for shards in shards_of(length, ranks, batch_size):
-        batches = list(shards)
-        shares = [shards.share(*span) for span in shards.spans()]
+    for sampler in make_samplers(length, ranks, batch_size):
+        batches = list(sampler)
+        shares = [sampler.share(*span) for span in sampler.spans()]
         steps.add(len(batches))
         for batch, share in zip(batches, shares, strict=True):
             assert len(batch) == max(share.mine, 1)
             seen.update(batch[: share.mine])
     assert seen == Counter(range(length))
-    assert steps == {len(shards_of(length, ranks, batch_size)[0])}
+    assert steps == {len(make_samplers(length, ranks, batch_size)[0])}
 
 
 @settings(deadline=None)
 @given(**SIZES, others=st.integers(1, 9), data=st.data())
-def test_other_ranks_go_on_where_these_stopped(
+def test_another_number_of_ranks_continues_where_these_stopped(
     length: int, ranks: int, batch_size: int, others: int, data: st.DataObject
 ) -> None:
-    """What was done before the interruption and what is done after it by another world is the epoch, once."""
-    done = data.draw(st.integers(0, len(shards_of(length, ranks, batch_size)[0])))
+    """The samples before and after the interruption together are the epoch, each once."""
+    done = data.draw(st.integers(0, len(make_samplers(length, ranks, batch_size)[0])))
     before: list[int] = []
     stopped_at = 0
-    for shards in shards_of(length, ranks, batch_size):
-        for batch, span in list(zip(shards, shards.spans(), strict=True))[:done]:
-            before += batch[: shards.share(*span).mine]
+    for sampler in make_samplers(length, ranks, batch_size):
+        for batch, span in list(zip(sampler, sampler.spans(), strict=True))[:done]:
+            before += batch[: sampler.share(*span).mine]
             stopped_at = span[1]
     after = [
         sample
-        for shards in shards_of(length, others, batch_size, start=stopped_at)
-        for batch, span in zip(shards, shards.spans(), strict=True)
-        for sample in batch[: shards.share(*span).mine]
+        for sampler in make_samplers(length, others, batch_size, start=stopped_at)
+        for batch, span in zip(sampler, sampler.spans(), strict=True)
+        for sample in batch[: sampler.share(*span).mine]
     ]
     assert sorted(before + after) == list(range(length))
 
@@ -66,13 +68,13 @@ def test_other_ranks_go_on_where_these_stopped(
 @settings(deadline=None)
 @given(**SIZES)
 def test_drop_leaves_out_less_than_one_batch_of_all_ranks(length: int, ranks: int, batch_size: int) -> None:
-    """What is left is whole batches on every rank."""
-    all_of_them = shards_of(length, ranks, batch_size, "drop")
-    assert {len(batch) for shards in all_of_them for batch in shards} <= {batch_size}
-    assert 0 <= length - all_of_them[0].samples_per_epoch < batch_size * ranks
+    """The remaining batches are full on every rank."""
+    samplers = make_samplers(length, ranks, batch_size, "drop")
+    assert {len(batch) for sampler in samplers for batch in sampler} <= {batch_size}
+    assert 0 <= length - samplers[0].samples_per_epoch < batch_size * ranks
 
 
-def loaded(workers: int, stop_after: int | None) -> list[list[int]]:
+def load_in_two_parts(workers: int, stop_after: int | None) -> list[list[int]]:
     with rollcall.init() as world:
         data = torch.utils.data.TensorDataset(torch.arange(23))
         options = {"multiprocessing_context": "fork"} if workers else {}
@@ -90,14 +92,14 @@ def loaded(workers: int, stop_after: int | None) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_goes_on_in_mid_epoch(ranks: Warm, workers: int) -> None:
-    """With workers that have read ahead, too: position counts what was given out."""
-    whole = ranks(partial(loaded, workers, None), 2)
-    assert ranks(partial(loaded, workers, 2), 2) == whole
+def test_a_loader_continues_in_mid_epoch(ranks: WarmRanks, workers: int) -> None:
+    """Also with workers that have read ahead: the position counts the batches that the rank received."""
+    whole = ranks(partial(load_in_two_parts, workers, None), 2)
+    assert ranks(partial(load_in_two_parts, workers, 2), 2) == whole
     assert sorted(sample for rank in whole for batch in rank for sample in batch) == list(range(23))
 
 
-def workers_signals() -> bool:
+def workers_ignore_sigterm() -> bool:
     with rollcall.init() as world:
 
         class Handlers(torch.utils.data.Dataset[bool]):
@@ -111,17 +113,17 @@ def workers_signals() -> bool:
         return all(all(batch) for batch in loader)
 
 
-def test_workers_of_a_loader_do_not_hear_of_a_preemption(ranks: Warm) -> None:
-    """The launcher tells the whole process group; the rank needs its workers until it has saved."""
-    assert ranks(workers_signals, 1) == [True]
+def test_workers_of_a_loader_ignore_sigterm(ranks: WarmRanks) -> None:
+    """The launcher signals the whole process group, and the rank needs its workers until it has saved."""
+    assert ranks(workers_ignore_sigterm, 1) == [True]
 
 
-def dropped() -> int:
+def count_without_dropped() -> int:
     with rollcall.init() as world:
         return rollcall.prepare_dataloader(Data(), world, 4, uneven="drop").samples_per_epoch
 
 
-def test_what_is_left_out_is_said(ranks: Warm) -> None:
-    """Once, on rank 0."""
-    assert ranks(dropped, 2) == [40, 40]
-    assert ranks.said.count("6 of 46 samples are left out") == 1
+def test_dropped_samples_are_reported(ranks: WarmRanks) -> None:
+    """Once, by rank 0."""
+    assert ranks(count_without_dropped, 2) == [40, 40]
+    assert ranks.output.count("6 of 46 samples are left out") == 1

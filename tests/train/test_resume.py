@@ -1,4 +1,4 @@
-"""An interrupted training ends as one that was not."""
+"""An interrupted training has the same result as an uninterrupted one."""
 
 import os
 import random
@@ -14,11 +14,11 @@ import torch
 import rollcall
 from rollcall.functions.pool import CallServer
 from rollcall.train.trainer import Trainer
-from tests.train.conftest import Warm
-from tests.train.small import PLAIN, differences, distance, fit
+from tests.train.conftest import WarmRanks
+from tests.train.small import PLAIN_MODEL, differences, distance, fit
 
 
-def die_at(step: int, rank: int, trainer: Trainer) -> None:
+def kill_at(step: int, rank: int, trainer: Trainer) -> None:
     if trainer.step == step and trainer.world.rank == rank:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -35,44 +35,44 @@ def die_at(step: int, rank: int, trainer: Trainer) -> None:
     ],
 )
 def test_interrupted_and_resumed_equals_uninterrupted(
-    tmp_path: Path, ranks: Warm, size: int, kills: int, options: dict[str, Any]
+    tmp_path: Path, ranks: WarmRanks, size: int, kills: int, options: dict[str, Any]
 ) -> None:
-    """A rank is killed at a random step; in the end all is as if nobody had saved or killed, bit for bit."""
-    chance = random.Random(f"{size}{sorted(options)}")
+    """A rank is killed at a random step: the final weights and loss are the same, bit for bit."""
+    generator = random.Random(f"{size}{sorted(options)}")
     common: dict[str, Any] = {"save_every": "3 steps", **options}
     whole = ranks(partial(fit, **options), size)
     steps = whole[0]["step"]
-    for kill_at in sorted(chance.sample(range(4, steps), kills)):
-        die = partial(die_at, kill_at, chance.randrange(size))
+    for step in sorted(generator.sample(range(4, steps), kills)):
+        kill = partial(kill_at, step, generator.randrange(size))
         with pytest.raises(rollcall.RankError, match="SIGKILL"):
-            ranks(partial(fit, folder=tmp_path / "cut", before_step=die, **common), size)
-    resumed = ranks(partial(fit, folder=tmp_path / "cut", **common), size)
+            ranks(partial(fit, folder=tmp_path / "snapshots", before_step=kill, **common), size)
+    resumed = ranks(partial(fit, folder=tmp_path / "snapshots", **common), size)
     for mine, theirs in zip(whole, resumed, strict=True):
         assert differences(mine["weights"], theirs["weights"]) == []
         assert mine["metrics"]["loss"] == theirs["metrics"]["loss"]
         assert theirs["step"] == steps
 
 
-COMMON: dict[str, Any] = {"save_every": "4 steps", "model": PLAIN}
+COMMON: dict[str, Any] = {"save_every": "4 steps", "model": PLAIN_MODEL}
 
 
 @pytest.fixture(scope="module")
-def cut(_server: CallServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The snapshots of 2 ranks with DDP, one of which was killed in mid-epoch."""
-    folder = tmp_path_factory.mktemp("cut")
+def interrupted(_server: CallServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The snapshots of 2 ranks with DDP, of which one was killed in mid-epoch."""
+    folder = tmp_path_factory.mktemp("interrupted")
     with pytest.raises(rollcall.RankError, match="SIGKILL"):
-        Warm(_server)(partial(fit, folder=folder, before_step=partial(die_at, 14, 1), **COMMON), 2)
+        WarmRanks(_server)(partial(fit, folder=folder, before_step=partial(kill_at, 14, 1), **COMMON), 2)
     return folder
 
 
 @pytest.mark.parametrize(("size", "strategy"), [(1, "ddp"), (4, "ddp"), (2, "fsdp")])
 def test_a_snapshot_loads_under_another_world_and_strategy(
-    tmp_path: Path, ranks: Warm, plain: dict[str, Any], cut: Path, size: int, strategy: str
+    tmp_path: Path, ranks: WarmRanks, plain: dict[str, Any], interrupted: Path, size: int, strategy: str
 ) -> None:
-    """Taken by 2 ranks with DDP in mid-epoch, continued by others: the same weights within 1e-5."""
-    shutil.copytree(cut, tmp_path, dirs_exist_ok=True)
+    """Saved by 2 ranks with DDP in mid-epoch, continued in another way: the same weights within 1e-5."""
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
     resumed = ranks(partial(fit, folder=tmp_path, batch_size=8 // size, strategy=strategy, **COMMON), size)
-    assert "continuing from" in ranks.said
+    assert "continuing from" in ranks.output
     assert resumed[0]["step"] == plain["step"]
     assert distance(plain["weights"], resumed[0]["weights"]) < 1e-5
     assert abs(plain["metrics"]["loss"] - resumed[0]["metrics"]["loss"]) < 1e-5

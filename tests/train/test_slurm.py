@@ -1,4 +1,4 @@
-"""A training in the hands of a real SLURM."""
+"""A training as a job of a real SLURM."""
 
 import json
 import os
@@ -9,39 +9,37 @@ from typing import Any
 from tests.cluster.slurm import Slurm
 from tests.cluster.sshd import Cluster
 from tests.rollcall_command import until
-from tests.train.small import PROGRAM
+from tests.train.small import PROGRAM, PYTHON_PATH
 
-REPOSITORY = Path(__file__).parent.parent.parent
-
-# Attempt 0 trains until somebody ends it; the next one looks at how far that came, and ends.
+# Attempt 0 trains until it is preempted; attempt 1 loads the snapshot and ends.
 JOB = """\
 #!/bin/bash
 exec {python} -m rollcall run -n 1 --preload tests.train.small --preload torch._dynamo program.py 1000000steps 1000000 1
 """
 
 
-def test_a_preempted_job_goes_on_when_it_is_requeued(slurm: Slurm, hosts: Cluster, tmp_path: Path) -> None:
-    """SIGTERM is followed by a snapshot of that very step within KillWait; what SLURM requeues is the same run's next
-    attempt, and begins there.
+def test_a_requeued_job_continues_from_the_snapshot(slurm: Slurm, hosts: Cluster, tmp_path: Path) -> None:
+    """After SIGTERM the job saves the current step within KillWait. The requeued job is the next attempt of the same
+    run, and continues from that step.
     """
     (tmp_path / "job.sh").write_text(JOB.format(python=sys.executable))
     (tmp_path / "program.py").write_text(PROGRAM)
     runs, log, snapshots = tmp_path / ".rollcall" / "runs", tmp_path / "log", tmp_path / "snapshots"
     words = ["sbatch", "--parsable", "--requeue", "--nodes=2", "--output=log", "--open-mode=append", "job.sh"]
-    env = {**os.environ, **slurm.env, "ROLLCALL_DIR": str(runs.parent), "PYTHONPATH": str(REPOSITORY)}
+    env = {**os.environ, **slurm.env, "ROLLCALL_DIR": str(runs.parent), "PYTHONPATH": PYTHON_PATH}
     job = slurm.run(words, cwd=tmp_path, env=env).stdout.strip()
     assert until((snapshots / "metrics.jsonl").exists, 60), log.exists() and log.read_text()
     slurm.run(["scontrol", "requeue", job])
     assert until(lambda: "steps done" in log.read_text(), 60), log.read_text()
     (step,) = [int(path.name[5:]) for path in snapshots.glob("step-*")]
-    said = log.read_text()
-    assert f"SIGTERM at step {step}: the newest snapshot is that of step {step}" in said
-    assert f"continuing from snapshots/step-{step:08d}" in said
-    assert f"{step} steps done" in said
+    output = log.read_text()
+    assert f"SIGTERM at step {step}: the newest snapshot is that of step {step}" in output
+    assert f"continuing from snapshots/step-{step:08d}" in output
+    assert f"{step} steps done" in output
     (run,) = [path for path in runs.iterdir() if not path.is_symlink()]
-    assert until(lambda: facts_of(run)["outcome"] == "ok"), facts_of(run)
-    assert [len(attempt["pids"]) for attempt in facts_of(run)["attempts"]] == [2, 2]
+    assert until(lambda: read_run_json(run)["outcome"] == "ok"), read_run_json(run)
+    assert [len(attempt["pids"]) for attempt in read_run_json(run)["attempts"]] == [2, 2]
 
 
-def facts_of(run: Path) -> dict[str, Any]:
+def read_run_json(run: Path) -> dict[str, Any]:
     return dict(json.loads((run / "run.json").read_text()))

@@ -1,4 +1,4 @@
-"""What both programs of the recovery section share: a small training, and notes of when a step was done."""
+"""Used by both programs of the recovery section: a small training, and when each step was done."""
 
 import os
 import sys
@@ -31,7 +31,7 @@ def make_data() -> TensorDataset:
 
 
 def note_step(rank: int) -> None:
-    """A step is done. Attempt 0 says when it may be killed; a later one when it works again, and soon ends."""
+    """Note a step. Attempt 0 reports when it may be killed; a later one when it works again, and then ends."""
     global _steps
     _steps += 1
     if _steps == 1:

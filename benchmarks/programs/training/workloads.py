@@ -54,7 +54,7 @@ def make_cnn() -> nn.Module:
 
 
 def images() -> TensorDataset:
-    """As many as the digits are, eight times; random, so that the peers' environment needs no scikit-learn."""
+    """Eight times as many as the digits; random, so that scikit-learn is not needed."""
     generator = torch.Generator().manual_seed(0)
     count = 8 * 1797
     return TensorDataset(

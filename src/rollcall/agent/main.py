@@ -39,7 +39,7 @@ _MOST_SERVERS = 4
 def main() -> NoReturn:
     """On the launcher's own machine, started before the launcher knows what to run, if anything."""
     prctl.become_subreaper()
-    prctl.leave_ending_to_the_launcher()
+    prctl.ignore_stop_signals()
     channel = Channel.on(*take_stdio())
     # Torch's libraries are loaded by now: the rest of its import needs one core, and the launcher may have the other.
     channel.send(host_info())

@@ -40,7 +40,7 @@ def main(purpose: str) -> NoReturn:
         _take_settings()
     os.environ.update(impatient_env())
     prctl.become_subreaper()
-    prctl.leave_ending_to_the_launcher()
+    prctl.ignore_stop_signals()
     reader_fd, writer_fd = take_stdio()
     agent, link = _fork_agent(reader_fd, writer_fd) if purpose == "run" else (None, None)
     os.write(writer_fd, f"\n{AGENT_SPEAKS}\n".encode())

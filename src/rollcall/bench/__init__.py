@@ -1,13 +1,12 @@
-"""How fast is this network and backend. The files, in the order in which a benchmark passes through them:
+"""`rollcall bench`: how fast this network and backend are. The files, in the order in which a benchmark uses them:
 
-options    the command line → settings, and a run of `ranks` as `rollcall run` would start it
-settings   what is to be measured; sizes reads and writes sizes
-ranks      the program of every rank: budget and agreement between the ranks
-ops        each op: its buffers, one call, what must come out, nccl-tests' factor from algorithm to bus bandwidth
-measuring  the timed loop
-pairs      from each host to each other
-results    all that was measured, for programs (JSON, CSV) and for a later --compare
-mpi        the same ops by Open MPI, where it is installed
-comparing  against an earlier run: what is beyond noise
-showing    tables; plot: a picture
+settings    what to measure, and with which options; sizes: sizes in bytes, parsed
+ranks       the program of every rank: decides how often each op is repeated, and collects the times
+ops         each op: its buffers, one call, the expected result, nccl-tests' factor from algorithm to bus bandwidth
+timed_loop  the loop that is timed
+pairs       latency and bandwidth between each two hosts
+results     everything that was measured, as JSON and CSV
+mpi         the same ops with Open MPI, if it is installed
+comparison  against an earlier run: which differences are larger than noise
+terminal    tables; plot: a picture
 """

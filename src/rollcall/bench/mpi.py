@@ -1,6 +1,6 @@
-"""The same ops by Open MPI on this machine, where it is installed: what the machine can do.
+"""The same ops with Open MPI on this machine, if it is installed, to compare with.
 
-A small program of ours is compiled for it. Open MPI speaks through shared memory here, gloo through sockets.
+A small C program (mpi_ops.c) is compiled for it. Open MPI uses shared memory here, gloo uses sockets.
 """
 
 import os
@@ -9,15 +9,15 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from rollcall.bench.results import Mpi, MpiRow, Results
+from rollcall.bench.results import BenchResults, Mpi, MpiRow
 
 _SOURCE = Path(__file__).with_name("mpi_ops.c")
 _COMPILE_S = 60.0
-_INSTALL = "install openmpi-bin and libopenmpi-dev to see its figures beside these"
+_INSTALL = "install openmpi-bin and libopenmpi-dev to compare with its times"
 _MOST_BYTES = 1 << 30  # MPI counts in ints
 
 
-def measure(results: Results) -> Mpi:
+def measure(results: BenchResults) -> Mpi:
     """Each op at each size that was measured, in about a third of the time."""
     for command in ("mpirun", "mpicc"):
         if shutil.which(command) is None:
@@ -31,12 +31,12 @@ def measure(results: Results) -> Mpi:
             ["mpicc", "-O2", "-o", program, _SOURCE], capture_output=True, text=True, timeout=_COMPILE_S, check=False
         )
         if compiled.returncode:
-            return Mpi(missing=f"mpicc could not compile our program ({_last_line(compiled.stderr)}): {_INSTALL}")
+            return Mpi(missing=f"mpicc could not compile mpi_ops.c ({_last_line(compiled.stderr)}): {_INSTALL}")
         words = [word for op, sizes in wanted.items() for word in (op, ",".join(map(str, sizes)))]
         return _run([str(program), f"{each_s:g}", *words], results.ranks, results.settings.max_time_s)
 
 
-def _wanted(results: Results) -> dict[str, list[int]]:
+def _wanted(results: BenchResults) -> dict[str, list[int]]:
     wanted: dict[str, dict[int, None]] = {}
     for row in results.rows:
         if row.size_bytes <= _MOST_BYTES:
@@ -46,7 +46,7 @@ def _wanted(results: Results) -> dict[str, list[int]]:
 
 def _run(words: list[str], ranks: int, most_s: float) -> Mpi:
     mpirun = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
-    # Root needs to say that it knows what it does; and a launcher that has started us is none of its business.
+    # mpirun as root needs two variables; those of a launcher that started this process would mislead it.
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "SLURM_"))}
     env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     try:
@@ -77,4 +77,4 @@ def _version() -> str:
 
 def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip(" -")]
-    return lines[-1].strip() if lines else "it said nothing"
+    return lines[-1].strip() if lines else "it printed nothing"

@@ -1,8 +1,8 @@
-"""Each op: its buffers, one call of it, what must come out, and how its bandwidth is counted.
+"""Each op: its buffers, one call, the expected result, and the definition of its bandwidth.
 
-Sizes and bandwidths are those of nccl-tests: the size is that of the larger buffer of a rank; algorithm bandwidth is
-size over time; bus bandwidth is that times a factor, which makes it comparable with the speed of the hardware,
-whatever the number of ranks.
+Sizes and bandwidths are defined as in nccl-tests: the size is that of the larger buffer of a rank; algorithm bandwidth
+is size over time; bus bandwidth is that times a factor, so that it can be compared with the speed of the hardware for
+any number of ranks.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from rollcall.bench.settings import Place
+from rollcall.bench.settings import Placement
 
 Call = Callable[[], object]
 ROOT = 0
-# torch 2.13 has new names for these, and warns of the old ones.
+# torch 2.13 renamed these, and warns about the old names.
 gather: Callable[[torch.Tensor, torch.Tensor], object] = (
     getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 )
@@ -26,39 +26,39 @@ _scatter: Callable[[torch.Tensor, torch.Tensor], object] = (
 
 @dataclass(frozen=True)
 class Buffers:
-    """Room for what is given and what is taken; what is measured is views of it."""
+    """Memory for the largest input and output; each size uses a part of it."""
 
-    given: torch.Tensor
-    taken: torch.Tensor
+    input: torch.Tensor
+    output: torch.Tensor
 
     @classmethod
     def of(cls, size_bytes: int, device: torch.device) -> "Buffers":
-        given = torch.zeros(size_bytes, dtype=torch.uint8, device=device)
-        return cls(given, torch.zeros_like(given))
+        input = torch.zeros(size_bytes, dtype=torch.uint8, device=device)
+        return cls(input, torch.zeros_like(input))
 
     @property
     def size_bytes(self) -> int:
-        return self.given.numel()
+        return self.input.numel()
 
     def views(self, size_bytes: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.given[:size_bytes].view(dtype), self.taken[:size_bytes].view(dtype)
+        return self.input[:size_bytes].view(dtype), self.output[:size_bytes].view(dtype)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One op at one size, ready to be called as often as one likes.
+    """One op at one size, ready to be called many times.
 
-    `fill` puts the known values back; `expected` are the parts of the outcome on this rank, each with the pattern
-    that must repeat there.
+    `fill` writes the known values into the input; `expected` lists parts of the result on this rank, each with the
+    pattern that must repeat in it.
     """
 
     call: Call
     fill: Call
     expected: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
-    divide: int = 1  # a call does the op so many times, one after the other
+    ops_per_call: int = 1
 
     def wrong(self) -> int:
-        """How many elements are not what they must be."""
+        """The number of wrong elements in the result."""
         return sum(count_wrong(part, pattern) for part, pattern in self.expected)
 
 
@@ -69,32 +69,32 @@ def count_wrong(result: torch.Tensor, pattern: torch.Tensor) -> int:
     return int((rows != pattern).sum()) + int((rest != pattern[: rest.numel()]).sum())
 
 
-def spread(target: torch.Tensor, pattern: torch.Tensor) -> None:
-    """Fill a tensor with a pattern, over and over."""
+def fill_with(target: torch.Tensor, pattern: torch.Tensor) -> None:
+    """Fill a tensor with a repeated pattern."""
     whole = target.numel() // pattern.numel() * pattern.numel()
     target[:whole].view(-1, pattern.numel()).copy_(pattern)
     target[whole:].copy_(pattern[: target.numel() - whole])
 
 
 def period(ranks: int) -> int:
-    """After so many elements the values repeat. Small, so that sums over all ranks are exact in every dtype."""
+    """The length of a pattern. Its values are small, so that sums over all ranks are exact in every dtype."""
     return 3 if 2 * ranks <= 127 else 2
 
 
 def pattern(rank: int, ranks: int, like: torch.Tensor) -> torch.Tensor:
-    """What a rank gives: other values on each of its neighbours, and at each place."""
+    """The input of a rank: it differs from that of its neighbours, and from place to place."""
     every = period(ranks)
     return torch.tensor([(place + rank) % every for place in range(every)], dtype=like.dtype, device=like.device)
 
 
-def summed(ranks: int, like: torch.Tensor) -> torch.Tensor:
+def sum_pattern(ranks: int, like: torch.Tensor) -> torch.Tensor:
     every = period(ranks)
     total = [sum((place + rank) % every for rank in range(ranks)) for place in range(every)]
     return torch.tensor(total, dtype=like.dtype, device=like.device)
 
 
-def real_size(op: str, size_bytes: int, element_bytes: int, ranks: int) -> int:
-    """The nearest size below that has whole elements for all, and at least one each."""
+def rounded_size(op: str, size_bytes: int, element_bytes: int, ranks: int) -> int:
+    """The size rounded down to whole elements for every rank, but at least one for each."""
     if op == "barrier":
         return 0
     unit = element_bytes * (ranks if op in ("all_gather", "reduce_scatter", "all_to_all") else 1)
@@ -102,131 +102,131 @@ def real_size(op: str, size_bytes: int, element_bytes: int, ranks: int) -> int:
 
 
 def bus_factor(op: str, ranks: int) -> float:
-    """From algorithm to bus bandwidth, as nccl-tests has it."""
+    """Bus bandwidth over algorithm bandwidth, as nccl-tests defines it."""
     if op == "all_reduce":
         return 2 * (ranks - 1) / ranks
     return (ranks - 1) / ranks if op in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
 
 
-def places_of(op: str) -> tuple[Place, ...]:
-    """Where the result may lie: apart from what was given, or in its place."""
+def placements_of(op: str) -> tuple[Placement, ...]:
+    """Out of place (the input is kept) and, if the op can do it, in place (the result overwrites the input)."""
     return ("out",) if op in ("all_to_all", "send_one_way", "send_two_way", "barrier") else ("out", "in")
 
 
-def prepare(op: str, place: Place, rank: int, ranks: int, given: torch.Tensor, taken: torch.Tensor) -> Trial:
-    return _PREPARE[op](_Setting(rank, ranks, given, taken if place == "out" else given, place == "in"))
+def prepare(op: str, place: Placement, rank: int, ranks: int, input: torch.Tensor, output: torch.Tensor) -> Trial:
+    return _PREPARE[op](_Context(rank, ranks, input, output if place == "out" else input, place == "in"))
 
 
 @dataclass(frozen=True)
-class _Setting:
+class _Context:
     rank: int
     ranks: int
-    given: torch.Tensor
-    taken: torch.Tensor  # the same as given, where the op is in place
+    input: torch.Tensor
+    output: torch.Tensor  # in place, the same tensor as the input
     in_place: bool
 
     @property
     def own(self) -> torch.Tensor:
-        return pattern(self.rank, self.ranks, self.given)
+        return pattern(self.rank, self.ranks, self.input)
 
     def of(self, rank: int) -> torch.Tensor:
-        return pattern(rank, self.ranks, self.given)
+        return pattern(rank, self.ranks, self.input)
 
-    def share(self, tensor: torch.Tensor, rank: int) -> torch.Tensor:
-        """A rank's share of a tensor."""
+    def part(self, tensor: torch.Tensor, rank: int) -> torch.Tensor:
+        """The part of a tensor that belongs to a rank."""
         size = tensor.numel() // self.ranks
         return tensor[rank * size : (rank + 1) * size]
 
-    def turned(self, values: torch.Tensor, rank: int) -> torch.Tensor:
-        """A pattern as it stands where a rank's share begins."""
-        begin = rank * (self.given.numel() // self.ranks)
+    def rotated(self, values: torch.Tensor, rank: int) -> torch.Tensor:
+        """The pattern as it is at the start of a rank's part."""
+        begin = rank * (self.input.numel() // self.ranks)
         return values.roll(-(begin % values.numel()))
 
 
-def _all_reduce(s: _Setting) -> Trial:
-    # torch reduces in place: who wants to keep what was given, must copy it, and pays for that.
+def _all_reduce(s: _Context) -> Trial:
+    # torch reduces in place: to keep the input, a program must copy it, and the copy is timed too.
     call = (
-        (lambda: dist.all_reduce(s.given))
+        (lambda: dist.all_reduce(s.input))
         if s.in_place
-        else (lambda: (s.taken.copy_(s.given), dist.all_reduce(s.taken)))
+        else (lambda: (s.output.copy_(s.input), dist.all_reduce(s.output)))
     )
-    return Trial(call, lambda: spread(s.given, s.own), ((s.taken, summed(s.ranks, s.given)),))
+    return Trial(call, lambda: fill_with(s.input, s.own), ((s.output, sum_pattern(s.ranks, s.input)),))
 
 
-def _broadcast(s: _Setting) -> Trial:
+def _broadcast(s: _Context) -> Trial:
     is_root = s.rank == ROOT
     call = (
-        (lambda: (s.taken.copy_(s.given), dist.broadcast(s.taken, ROOT)))
+        (lambda: (s.output.copy_(s.input), dist.broadcast(s.output, ROOT)))
         if is_root and not s.in_place
-        else (lambda: dist.broadcast(s.taken, ROOT))
+        else (lambda: dist.broadcast(s.output, ROOT))
     )
-    return Trial(call, lambda: spread(s.given, s.own), ((s.taken, s.of(ROOT)),))
+    return Trial(call, lambda: fill_with(s.input, s.own), ((s.output, s.of(ROOT)),))
 
 
-def _reduce(s: _Setting) -> Trial:
+def _reduce(s: _Context) -> Trial:
     call = (
-        (lambda: dist.reduce(s.given, ROOT))
+        (lambda: dist.reduce(s.input, ROOT))
         if s.in_place
-        else (lambda: (s.taken.copy_(s.given), dist.reduce(s.taken, ROOT)))
+        else (lambda: (s.output.copy_(s.input), dist.reduce(s.output, ROOT)))
     )
-    expected = ((s.taken, summed(s.ranks, s.given)),) if s.rank == ROOT else ()
-    return Trial(call, lambda: spread(s.given, s.own), expected)
+    expected = ((s.output, sum_pattern(s.ranks, s.input)),) if s.rank == ROOT else ()
+    return Trial(call, lambda: fill_with(s.input, s.own), expected)
 
 
-def _all_gather(s: _Setting) -> Trial:
-    own = s.share(s.taken if s.in_place else s.given, s.rank)
-    expected = tuple((s.share(s.taken, rank), s.of(rank)) for rank in range(s.ranks))
-    return Trial(lambda: gather(s.taken, own), lambda: spread(own, s.own), expected)
+def _all_gather(s: _Context) -> Trial:
+    own = s.part(s.output if s.in_place else s.input, s.rank)
+    expected = tuple((s.part(s.output, rank), s.of(rank)) for rank in range(s.ranks))
+    return Trial(lambda: gather(s.output, own), lambda: fill_with(own, s.own), expected)
 
 
-def _reduce_scatter(s: _Setting) -> Trial:
-    own = s.share(s.given, s.rank) if s.in_place else s.share(s.taken, 0)
-    expected = ((own, s.turned(summed(s.ranks, s.given), s.rank)),)
-    return Trial(lambda: _scatter(own, s.given), lambda: spread(s.given, s.own), expected)
+def _reduce_scatter(s: _Context) -> Trial:
+    own = s.part(s.input, s.rank) if s.in_place else s.part(s.output, 0)
+    expected = ((own, s.rotated(sum_pattern(s.ranks, s.input), s.rank)),)
+    return Trial(lambda: _scatter(own, s.input), lambda: fill_with(s.input, s.own), expected)
 
 
-def _all_to_all(s: _Setting) -> Trial:
-    expected = tuple((s.share(s.taken, rank), s.turned(s.of(rank), s.rank)) for rank in range(s.ranks))
-    return Trial(lambda: dist.all_to_all_single(s.taken, s.given), lambda: spread(s.given, s.own), expected)
+def _all_to_all(s: _Context) -> Trial:
+    expected = tuple((s.part(s.output, rank), s.rotated(s.of(rank), s.rank)) for rank in range(s.ranks))
+    return Trial(lambda: dist.all_to_all_single(s.output, s.input), lambda: fill_with(s.input, s.own), expected)
 
 
-def _send_one_way(s: _Setting) -> Trial:
-    """There and back between the first rank and the last, which are on different hosts where there are several."""
+def _send_one_way(s: _Context) -> Trial:
+    """There and back between the first rank and the last, which are on different hosts if there are several."""
     last = s.ranks - 1
 
     def there() -> None:
-        dist.send(s.given, last)
-        dist.recv(s.taken, last)
+        dist.send(s.input, last)
+        dist.recv(s.output, last)
 
     def back() -> None:
-        dist.recv(s.taken, 0)
-        dist.send(s.given, 0)
+        dist.recv(s.output, 0)
+        dist.send(s.input, 0)
 
     if s.rank not in (0, last):
-        return Trial(lambda: None, lambda: None, divide=2)
+        return Trial(lambda: None, lambda: None, ops_per_call=2)
     call, other = (there, last) if s.rank == 0 else (back, 0)
-    return Trial(call, lambda: spread(s.given, s.own), ((s.taken, s.of(other)),), divide=2)
+    return Trial(call, lambda: fill_with(s.input, s.own), ((s.output, s.of(other)),), ops_per_call=2)
 
 
-def _send_two_way(s: _Setting) -> Trial:
-    """All at once, each to the next, as nccl-tests' sendrecv."""
+def _send_two_way(s: _Context) -> Trial:
+    """Every rank sends to the next one at the same time, like sendrecv of nccl-tests."""
     following, before = (s.rank + 1) % s.ranks, (s.rank - 1) % s.ranks
 
     def call() -> None:
-        sent = dist.isend(s.given, following)
-        dist.recv(s.taken, before)
+        sent = dist.isend(s.input, following)
+        dist.recv(s.output, before)
         if sent is not None:
             sent.wait()
 
-    return Trial(call, lambda: spread(s.given, s.own), ((s.taken, s.of(before)),))
+    return Trial(call, lambda: fill_with(s.input, s.own), ((s.output, s.of(before)),))
 
 
-def _barrier(s: _Setting) -> Trial:
-    ids = [s.given.device.index] if s.given.device.type == "cuda" else None
+def _barrier(s: _Context) -> Trial:
+    ids = [s.input.device.index] if s.input.device.type == "cuda" else None
     return Trial(lambda: dist.barrier(device_ids=ids), lambda: None)
 
 
-_PREPARE: dict[str, Callable[[_Setting], Trial]] = {
+_PREPARE: dict[str, Callable[[_Context], Trial]] = {
     "all_reduce": _all_reduce,
     "broadcast": _broadcast,
     "reduce": _reduce,

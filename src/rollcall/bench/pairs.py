@@ -1,4 +1,4 @@
-"""From each host to each other, host by host: which way is slow?"""
+"""Latency and bandwidth between each two hosts."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ _SMALL_TIMES, _LARGE_TIMES = 50, 5
 
 
 def measure(world: World, hosts: Sequence[str]) -> Iterator[Pair]:
-    """Between the first ranks of all hosts, in rounds where no host is in two pairs; nothing for one host."""
+    """Between the first ranks of all hosts, in rounds in which no host is in two pairs; of one host, nothing."""
     first = {host: rank for rank, host in reversed(list(enumerate(hosts)))}
     names = sorted(first, key=first.__getitem__)
     own: list[Pair] = []
@@ -35,13 +35,13 @@ def measure(world: World, hosts: Sequence[str]) -> Iterator[Pair]:
         yield from each
 
 
-def _there_and_back_s(world: World, other: int, leads: bool, size_bytes: int, times: int) -> float:
-    """Half of the quickest round trip: what another program did meanwhile does not count."""
+def _there_and_back_s(world: World, other: int, starts: bool, size_bytes: int, times: int) -> float:
+    """Half of the fastest round trip: the slower ones were disturbed by other programs."""
     box = torch.zeros(size_bytes, dtype=torch.uint8, device=world.device)
-    quickest_s = float("inf")
+    fastest_s = float("inf")
     for _ in range(times):
-        begun_s = time.perf_counter()
-        if leads:
+        began_s = time.perf_counter()
+        if starts:
             dist.send(box, other)
             dist.recv(box, other)
         else:
@@ -49,12 +49,12 @@ def _there_and_back_s(world: World, other: int, leads: bool, size_bytes: int, ti
             dist.send(box, other)
         if world.device.type == "cuda":
             torch.cuda.synchronize()
-        quickest_s = min(quickest_s, time.perf_counter() - begun_s)
-    return quickest_s / 2
+        fastest_s = min(fastest_s, time.perf_counter() - began_s)
+    return fastest_s / 2
 
 
 def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
-    """All pairs of so many, as a tournament: in each round everyone meets one other at most."""
+    """All pairs of `count` hosts, as in a round-robin tournament: each host is in one pair of a round at most."""
     ring: list[int | None] = [*range(count), *([None] if count % 2 else [])]
     half = len(ring) // 2
     for _ in range(len(ring) - 1):

@@ -1,19 +1,18 @@
-"""A picture: time and bus bandwidth against size, a line for each op."""
+"""A picture: time and bus bandwidth over size, a line for each op."""
 
 import os
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rollcall.bench.results import Results
+from rollcall.bench.results import BenchResults
 from rollcall.errors import UsageError
+from rollcall.lab.plots import colour_of
 
-# Okabe and Ito's, which people with any colour vision can tell apart.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 _MARKS = "osD^vPX*"
 
 
-def draw(results: Results, path: Path) -> None:
+def draw(results: BenchResults, path: Path) -> None:
     os.environ.setdefault("MPLBACKEND", "Agg")
     try:
         import matplotlib.pyplot as plt
@@ -27,7 +26,7 @@ def draw(results: Results, path: Path) -> None:
     with_dtype = len({dtype for (_, dtype), _ in lines}) > 1
     for number, ((op, dtype), found) in enumerate(lines):
         style: dict[str, Any] = {
-            "color": _COLOURS[number % len(_COLOURS)],
+            "color": colour_of(number),
             "marker": _MARKS[number % len(_MARKS)],
             "markersize": 4,
             "linewidth": 1.5,

@@ -1,4 +1,4 @@
-"""All that was measured: for programs, and for a later comparison."""
+"""Everything that was measured, as JSON (for --compare) and CSV."""
 
 import csv
 import io
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rollcall.bench.settings import Place, Settings
+from rollcall.bench.settings import BenchSettings, Placement
 from rollcall.errors import UsageError
 
 FORMAT = 1
@@ -23,7 +23,7 @@ class Row(_Frozen):
     op: str
     dtype: str
     size_bytes: int
-    place: Place
+    place: Placement
     iterations: int
     mean_s: float
     min_s: float
@@ -33,7 +33,7 @@ class Row(_Frozen):
     algorithm_gb_s: float
     bus_gb_s: float
     wrong: int  # elements, over all ranks
-    rounds_s: tuple[float, ...]  # the median of each round: what differs between them is noise
+    rounds_s: tuple[float, ...]  # the median of each round; differences between rounds are noise
 
     @property
     def key(self) -> tuple[str, str, int, str]:
@@ -57,18 +57,18 @@ class MpiRow(_Frozen):
 
 
 class Mpi(_Frozen):
-    """Open MPI's figures on this machine, or why there are none."""
+    """Open MPI's times on this machine, or why there are none."""
 
     version: str = ""
     rows: tuple[MpiRow, ...] = ()
     missing: str = ""
 
 
-class Results(_Frozen):
+class BenchResults(_Frozen):
     format: int = FORMAT
-    settings: Settings
+    settings: BenchSettings
     ranks: int
-    hosts: tuple[str, ...]  # of each rank
+    hosts: tuple[str, ...]  # by rank
     backend: str
     device: str
     versions: dict[str, str]
@@ -79,16 +79,16 @@ class Results(_Frozen):
     mpi: Mpi | None = None
 
 
-def read(path: Path) -> Results:
+def read(path: Path) -> BenchResults:
     try:
-        results = Results.model_validate_json(path.read_bytes())
+        results = BenchResults.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise UsageError(f"cannot read {path} ({error.strerror}): name a file that `bench --json` wrote") from error
+        raise UsageError(f"cannot read {path} ({error.strerror}): name a file of `rollcall bench --json`") from error
     except ValidationError as error:
         raise UsageError(f"{path} is not what `rollcall bench --json` writes: {_first_of(error)}") from error
     if results.format > FORMAT:
         raise UsageError(
-            f"{path} is of format {results.format}, and this rollcall reads up to {FORMAT}: use a newer one"
+            f"{path} has format {results.format}, and this rollcall reads up to {FORMAT}: use a newer rollcall"
         )
     return results
 
@@ -103,10 +103,10 @@ def write(path: Path, text: str) -> None:
     try:
         path.write_text(text)
     except OSError as error:
-        raise UsageError(f"cannot write {path} ({error.strerror}): choose another place") from error
+        raise UsageError(f"cannot write {path} ({error.strerror}): choose another file") from error
 
 
-def to_csv(results: Results) -> str:
+def to_csv(results: BenchResults) -> str:
     out = io.StringIO()
     names = [name for name in Row.model_fields if name != "rounds_s"]
     writer = csv.DictWriter(out, ["ranks", "backend", *names], lineterminator="\n")

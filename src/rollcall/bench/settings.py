@@ -1,4 +1,4 @@
-"""What is to be measured: one value, which goes to every rank as it is."""
+"""What to measure, and with which options: one value, which is passed to every rank."""
 
 from typing import Literal
 
@@ -19,27 +19,27 @@ OPS = (
     "barrier",
 )
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
-Place = Literal["out", "in"]
-PLACES: dict[str, tuple[Place, ...]] = {"both": ("out", "in"), "out": ("out",), "in": ("in",)}
+Placement = Literal["out", "in"]
+PLACES: dict[str, tuple[Placement, ...]] = {"both": ("out", "in"), "out": ("out",), "in": ("in",)}
 
 
-class Settings(BaseModel):
-    """One benchmark."""
+class BenchSettings(BaseModel):
+    """The options of one benchmark."""
 
     model_config = ConfigDict(frozen=True)
 
     ops: tuple[str, ...] = OPS
-    sizes_bytes: tuple[int, ...] = sizes.ladder(sizes.SMALLEST, sizes.LARGEST)
+    sizes_bytes: tuple[int, ...] = sizes.steps_of_four(sizes.SMALLEST, sizes.LARGEST)
     dtypes: tuple[str, ...] = ("float32",)
-    places: tuple[Place, ...] = ("out", "in")
+    places: tuple[Placement, ...] = ("out", "in")
     backend: str | None = None
     warmup: int = 5
     iterations: int = 1000  # at most, over all rounds
     max_time_s: float = 60.0
 
 
-def chosen(kind: str, names: list[str], known: tuple[str, ...]) -> tuple[str, ...]:
-    """The names, each once, in their order; all that are known where none is given."""
+def check_names(kind: str, names: list[str], known: tuple[str, ...]) -> tuple[str, ...]:
+    """The names, each once, in their order; if there are none, all known names."""
     for name in names:
         if name not in known:
             raise UsageError(f"{name} is not {kind} that can be measured: use {', '.join(known)}")

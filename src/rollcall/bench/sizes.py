@@ -1,4 +1,4 @@
-"""Sizes in bytes, as people write them."""
+"""Sizes in bytes: parsed, and printed."""
 
 import re
 
@@ -15,7 +15,7 @@ def parse(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     size_bytes = int(found[1]) * _UNITS[found[2].upper()] if found else 0
     if not size_bytes:
-        raise UsageError(f"{text!r} is not a size: use a number of bytes from 1, such as 8, 512K, 64M or 1G")
+        raise UsageError(f"--sizes: {text!r} is not a size; use a number of bytes from 1, such as 8, 512K, 64M or 1G")
     return size_bytes
 
 
@@ -23,19 +23,19 @@ def parse_list(text: str) -> tuple[int, ...]:
     """`8,64K,1M`, or `8-1G` for steps of four from the first to the last."""
     first, dash, last = text.partition("-")
     if dash:
-        return ladder(parse(first), parse(last))
+        return steps_of_four(parse(first), parse(last))
     return tuple(sorted({parse(part) for part in text.split(",")}))
 
 
-def ladder(first: int, last: int, factor: int = 4) -> tuple[int, ...]:
-    """From the first size to the last, each so many times the one before; the last always counts."""
+def steps_of_four(first: int, last: int) -> tuple[int, ...]:
+    """From the first size to the last, each four times the one before; the last is always included."""
     if last < first:
         raise UsageError(
-            f"sizes from {in_binary_bytes(first)} to {in_binary_bytes(last)} run backwards: put the smaller first"
+            f"sizes from {in_binary_bytes(first)} to {in_binary_bytes(last)} are reversed: put the smaller first"
         )
     sizes = []
     size = first
     while size < last:
         sizes.append(size)
-        size *= factor
+        size *= 4
     return (*sizes, last)

@@ -136,7 +136,14 @@ def runs() -> None:
 
 @app.command()
 def demo() -> None:
-    """Show the main job on this machine alone: a roll call, a barrier, a small training."""
+    """Show what rollcall does, on this machine alone: a roll call, a barrier, a training, deadlocks, two hosts.
+
+    It takes about half a minute, and prints the command of each step, so that you can repeat it.
+
+    [bold]Example[/]
+
+      rollcall demo
+    """
     from rollcall.demo import show
 
     raise typer.Exit(show())

@@ -11,8 +11,8 @@ from rollcall.errors import UsageError
 from rollcall.protocol.plan import Plan, Program, Show, check
 
 if TYPE_CHECKING:
-    from rollcall.bench.results import Results
-    from rollcall.bench.settings import Settings
+    from rollcall.bench.results import BenchResults
+    from rollcall.bench.settings import BenchSettings
 
 _HOSTS = "Hosts"
 _OUT = "Output"
@@ -28,7 +28,7 @@ def bench(
         typer.Argument(
             help="all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, send_one_way, send_two_way,"
             " barrier. Default: all.",
-            metavar="[OP]...",
+            metavar="OP",
         ),
     ] = None,
     ranks: Annotated[str, typer.Option("-n", "--ranks", help="Ranks per host. Default: 2; 1 on several hosts.")] = "",
@@ -36,29 +36,33 @@ def bench(
     dtype: Annotated[
         str, _option("float32, float64, float16, bfloat16, int8, uint8, int32, int64.", "DTYPES")
     ] = "float32",
-    place: Annotated[str, _option("out, in, or both: the result beside what was given, or in its place.")] = "both",
+    place: Annotated[str, _option("out (the input is kept), in (the result overwrites it), or both.")] = "both",
     backend: Annotated[str, _option("gloo, nccl … Default: nccl where there are GPUs, else gloo.", "NAME")] = "",
-    max_time: Annotated[float, _option("Seconds for all measurements; large sizes are left out for it.", "S")] = 60.0,
-    warmup: Annotated[int, _option("Calls before each measurement.", "N")] = 5,
-    iterations: Annotated[int, _option("Calls of each measurement, at most.", "N")] = 1000,
+    max_time: Annotated[float, _option("Seconds for all measurements; slow sizes are left out.", "S")] = 60.0,
+    warmup: Annotated[int, _option("Untimed calls before each measurement.", "N")] = 5,
+    iterations: Annotated[int, _option("Timed calls of each measurement, at most.", "N")] = 1000,
     compare: Annotated[
         Path | None,
-        _option("Against an earlier --json; exit code 1 if something is slower beyond noise.", "FILE", _OUT),
+        _option(
+            "Compare with an earlier --json; exit code 1 if an op is slower by more than noise.",
+            "FILE",
+            _OUT,
+        ),
     ] = None,
-    json: Annotated[Path | None, _option("Write everything here, for --compare.", "FILE", _OUT)] = None,
-    csv: Annotated[Path | None, _option("Write a table here.", "FILE", _OUT)] = None,
-    plot: Annotated[Path | None, _option("Draw time and bandwidth here: .png, .svg or .pdf.", "FILE", _OUT)] = None,
+    json: Annotated[Path | None, _option("Write all results to this file, for --compare.", "FILE", _OUT)] = None,
+    csv: Annotated[Path | None, _option("Write a table to this file.", "FILE", _OUT)] = None,
+    plot: Annotated[Path | None, _option("Draw time and bandwidth: a .png, .svg or .pdf file.", "FILE", _OUT)] = None,
     no_mpi: Annotated[
-        bool, typer.Option("--no-mpi", help="Leave out Open MPI's figures beside ours.", rich_help_panel=_OUT)
+        bool, typer.Option("--no-mpi", help="Do not run the same ops with Open MPI.", rich_help_panel=_OUT)
     ] = False,
-    hosts: Annotated[str, _option("Hosts with their slots, reached by ssh.", "a:1,b:1", _HOSTS)] = "",
-    hostfile: Annotated[Path | None, _option("The same from a file, one a line.", "FILE", _HOSTS)] = None,
-    virtual_hosts: Annotated[int | None, _option("So many hosts on this machine.", "N", _HOSTS)] = None,
-    link: Annotated[str | None, _option("Speed of the virtual hosts' network.", "1gbit", _HOSTS)] = None,
-    delay: Annotated[str | None, _option("Delay of the virtual hosts' network, one way.", "2ms", _HOSTS)] = None,
-    python: Annotated[str, _option("The Python on the hosts. Default: the path of this one.", "PATH", _HOSTS)] = "",
+    hosts: Annotated[str, _option("Hosts with their number of ranks, reached by ssh.", "a:1,b:1", _HOSTS)] = "",
+    hostfile: Annotated[Path | None, _option("File with one host per line.", "FILE", _HOSTS)] = None,
+    virtual_hosts: Annotated[int | None, _option("Run on N hosts simulated on this machine.", "N", _HOSTS)] = None,
+    link: Annotated[str | None, _option("Bandwidth between virtual hosts.", "1gbit", _HOSTS)] = None,
+    delay: Annotated[str | None, _option("One-way delay between virtual hosts.", "2ms", _HOSTS)] = None,
+    python: Annotated[str, _option("Path of Python on the hosts. Default: the path of this one.", "PATH", _HOSTS)] = "",
 ) -> None:
-    """Measure how fast this network and backend are: latency, algorithm and bus bandwidth of each op, checked.
+    """Measure how fast this network and backend are: time and bandwidth of each op. Results are checked.
 
     [bold]Examples[/]
 
@@ -70,17 +74,17 @@ def bench(
 
       rollcall bench --virtual-hosts 3 --link 1gbit --plot network.png
     """
-    from rollcall.bench import comparing, mpi, results, settings, showing
+    from rollcall.bench import comparison, mpi, results, settings, terminal
     from rollcall.bench import sizes as parsing
 
     if place not in settings.PLACES:
         raise UsageError(f"--place {place} is not known: use out, in or both")
     if max_time <= 0 or warmup < 0 or iterations < 1:
         raise UsageError("--max-time is in seconds above 0, --warmup a number from 0, --iterations a number from 1")
-    wanted = settings.Settings(
-        ops=settings.chosen("an op", ops or [], settings.OPS),
+    wanted = settings.BenchSettings(
+        ops=settings.check_names("an op", ops or [], settings.OPS),
         sizes_bytes=parsing.parse_list(sizes),
-        dtypes=settings.chosen("a dtype", [name.strip() for name in dtype.split(",")], settings.DTYPES),
+        dtypes=settings.check_names("a dtype", [name.strip() for name in dtype.split(",")], settings.DTYPES),
         places=settings.PLACES[place],
         backend=backend or None,
         warmup=warmup,
@@ -101,11 +105,13 @@ def bench(
         delay=delay,
     )
     if not no_mpi:
-        missing = "its figures are of one machine, and these of several hosts" if len(set(found.hosts)) > 1 else ""
+        missing = (
+            "it runs on one machine only, and these results are from several hosts" if len(set(found.hosts)) > 1 else ""
+        )
         measured = results.Mpi(missing=missing) if missing else mpi.measure(found)
         found = found.model_copy(update={"mpi": measured})
-    comparison = comparing.compare(before, found) if before is not None else None
-    showing.show(found, comparison)
+    compared = comparison.compare(before, found) if before is not None else None
+    terminal.show(found, compared)
     if json is not None:
         results.write(json, found.model_dump_json(indent=1) + "\n")
     if csv is not None:
@@ -114,18 +120,18 @@ def bench(
         from rollcall.bench import plot as drawing
 
         drawing.draw(found, plot)
-    is_bad = any(row.wrong for row in found.rows) or (comparison is not None and comparison.of("slower"))
+    is_bad = any(row.wrong for row in found.rows) or (compared is not None and compared.of("slower"))
     raise typer.Exit(1 if is_bad else 0)
 
 
 def _check_writable(path: Path | None) -> None:
-    """Before minutes of measuring, not after them."""
+    """Checked before measuring, which takes minutes."""
     if path is not None and not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"cannot write {path}: choose a file in a folder that exists and can be written")
 
 
-def _run(wanted: "Settings", found: host_options.Hosts, **settings: Any) -> "Results":
-    """The benchmark's ranks, as `rollcall run` would start them."""
+def _run(wanted: "BenchSettings", found: host_options.Hosts, **settings: Any) -> "BenchResults":
+    """Start the ranks as `rollcall run` does, and read what they measured."""
     from rollcall.bench import results
     from rollcall.coordinator.launcher import run
     from rollcall.runs import folder_of
@@ -139,7 +145,7 @@ def _run(wanted: "Settings", found: host_options.Hosts, **settings: Any) -> "Res
         cwd=os.getcwd(),
     )
     if plan.world_size < 2:
-        raise UsageError("one rank has nobody to speak to: use -n 2 or more, or more hosts")
+        raise UsageError("a benchmark needs 2 ranks or more: use -n 2, or more hosts")
     check(plan)
     if code := run(plan):
         raise typer.Exit(code)

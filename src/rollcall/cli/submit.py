@@ -47,7 +47,7 @@ def to_slurm(options: RunOptions, program: Program) -> int:
     if "SLURM_JOB_ID" in os.environ:
         raise UsageError(f"this is SLURM job {os.environ['SLURM_JOB_ID']} already: leave --slurm out to use all of it")
     check_program(program, os.getcwd())
-    job = slurm_script.Job(
+    job = slurm_script.SlurmJob(
         name=options.name or Path(program.target).stem,
         nodes=1 if options.nodes is None else options.nodes,
         slots=_number(options.nproc_per_node) if options.nproc_per_node else None,
@@ -68,7 +68,7 @@ def to_kubernetes(options: RunOptions, program: Program) -> int:
     from rollcall.schedulers import k8s_job, k8s_manifest  # here: only --kubernetes needs them
 
     ranks = options.nproc_per_node
-    job = k8s_manifest.Job(
+    job = k8s_manifest.K8sJob(
         name=options.name or k8s_manifest.name_for(program.target),
         image=options.image,
         nodes=1 if options.nodes is None else options.nodes,

@@ -1,59 +1,39 @@
-"""The command line of `rollcall train`: how to start the ranks as with `rollcall run`, and a recipe for them."""
+"""The command line of `rollcall train`: options of the training, and how to start its ranks."""
 
 import os
+from dataclasses import Field, fields
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
 from rollcall.cli import run
 from rollcall.cli.run_options import RunOptions
 from rollcall.errors import UsageError
-from rollcall.train.config import Recipe, help_of
-
-_RANKS = "Ranks"
-_DEFAULT = Recipe()
-
-
-def _of(name: str) -> Any:
-    """An option of the recipe."""
-    return typer.Option(help=help_of(name), show_default=name != "clip_norm")
+from rollcall.train.digits.config import TrainConfig, check_scikit_learn, flag
 
 
 def _ranks(help_text: str, *names: str) -> Any:
-    return typer.Option(*names, help=help_text, rich_help_panel=_RANKS, show_default=False)
+    return typer.Option(*names, help=help_text, rich_help_panel="Ranks", show_default=False)
 
 
 def train(
-    model: Annotated[str, _of("model")] = _DEFAULT.model,
-    epochs: Annotated[int, _of("epochs")] = _DEFAULT.epochs,
-    batch_size: Annotated[int, _of("batch_size")] = _DEFAULT.batch_size,
-    lr: Annotated[float, _of("lr")] = _DEFAULT.lr,
-    seed: Annotated[int, _of("seed")] = _DEFAULT.seed,
-    strategy: Annotated[str, _of("strategy")] = _DEFAULT.strategy,
-    accumulate: Annotated[int, _of("accumulate")] = _DEFAULT.accumulate,
-    clip_norm: Annotated[float | None, _of("clip_norm")] = None,
-    precision: Annotated[str, _of("precision")] = _DEFAULT.precision,
-    compile: Annotated[bool, typer.Option("--compile", help=help_of("compile"))] = False,
-    cosine: Annotated[bool, typer.Option("--cosine", help=help_of("cosine"))] = False,
-    uneven: Annotated[str, _of("uneven")] = _DEFAULT.uneven,
-    patience: Annotated[int, _of("patience")] = _DEFAULT.patience,
-    snapshots: Annotated[str, _of("snapshots")] = _DEFAULT.snapshots,
-    save_every: Annotated[str, _of("save_every")] = _DEFAULT.save_every,
-    keep: Annotated[int, _of("keep")] = _DEFAULT.keep,
+    *,
     nproc_per_node: Annotated[str, _ranks("Ranks per host, as for run. Default: 1.", "--nproc-per-node", "-n")] = "",
     hosts: Annotated[str, _ranks("Hosts with their slots, reached by ssh.", "--hosts")] = "",
     hostfile: Annotated[Path | None, _ranks("The same from a file.", "--hostfile")] = None,
-    virtual_hosts: Annotated[int | None, _ranks("So many hosts on this machine.", "--virtual-hosts")] = None,
-    max_restarts: Annotated[int, _ranks("Go on from the newest snapshot so many times.", "--max-restarts")] = 0,
-    grace: Annotated[float, _ranks("Seconds for a last snapshot when told to end. Default: 10.", "--grace")] = 10.0,
-    timeout: Annotated[float | None, _ranks("End the run after so many seconds.", "--timeout")] = None,
+    virtual_hosts: Annotated[int | None, _ranks("Simulate N hosts on this machine.", "--virtual-hosts")] = None,
+    max_restarts: Annotated[int, _ranks("Restart from the newest snapshot up to N times.", "--max-restarts")] = 0,
+    grace: Annotated[float, _ranks("Seconds to save a last snapshot after SIGTERM. Default: 10.", "--grace")] = 10.0,
+    timeout: Annotated[float | None, _ranks("End the run after N seconds.", "--timeout")] = None,
     dry_run: Annotated[bool, _ranks("Print the plan and the commands it replaces.", "--dry-run")] = False,
+    **options: Any,
 ) -> None:
-    """Train a model on handwritten digits, so that nothing can stop it for long.
+    """Train a model on handwritten digits; continue from the newest snapshot after any interruption.
 
-    The ranks run `rollcall.Trainer`; `rollcall run … -m rollcall.train` is the same with all of run's options, and
-    `torchrun … -m rollcall.train`, or `srun python -m rollcall.train`, the same under another launcher.
+    The ranks run `rollcall.Trainer`. Under another launcher: `torchrun … -m rollcall.train`, or
+    `srun python -m rollcall.train`. With all options of run: `rollcall run … -m rollcall.train`.
 
     [bold]Examples[/]
 
@@ -61,30 +41,15 @@ def train(
 
       rollcall train -n 4 --model cnn --epochs 20 --save-every 50steps --max-restarts 3
     """
-    recipe = Recipe(
-        model=model,
-        epochs=epochs,
-        batch_size=batch_size,
-        lr=lr,
-        seed=seed,
-        strategy=cast(Any, strategy),
-        accumulate=accumulate,
-        clip_norm=clip_norm,
-        precision=cast(Any, precision),
-        compile=compile,
-        cosine=cosine,
-        uneven=cast(Any, uneven),
-        patience=patience,
-        snapshots=snapshots,
-        save_every=save_every,
-        keep=keep,
-    )
-    recipe.check()
+    config = TrainConfig(**options)
+    config.check()
     if "RANK" in os.environ:
-        raise UsageError("this is a rank of another run already: there, use python -m rollcall.train")
-    options = RunOptions(
+        raise UsageError("this process is already a rank of another run: use python -m rollcall.train here")
+    if not (hosts or hostfile):
+        check_scikit_learn()
+    wanted = RunOptions(
         script="rollcall.train",
-        args=recipe.words(),
+        args=config.to_args(),
         module=True,
         nproc_per_node=nproc_per_node,
         hosts=hosts,
@@ -94,6 +59,19 @@ def train(
         grace=grace,
         timeout=timeout,
         dry_run=dry_run,
-        preload=["rollcall.train.program", "sklearn.datasets", "torch._dynamo"],
+        preload=["rollcall.train.digits.program", "torch._dynamo"],
     )
-    run.run(options)
+    run.run(wanted)
+
+
+def _parameter(option: "Field[Any]") -> Parameter:
+    kind = option.metadata["kind"]
+    info = typer.Option(flag(option), help=option.metadata["help"], show_default=option.default is not None)
+    kind = kind if option.default is not None else kind | None
+    return Parameter(option.name, Parameter.KEYWORD_ONLY, default=option.default, annotation=Annotated[kind, info])
+
+
+# Typer reads the options from the signature: those of the training take the place of **options.
+_of_training = [_parameter(option) for option in fields(TrainConfig)]
+_of_ranks = [each for each in signature(train).parameters.values() if each.kind is Parameter.KEYWORD_ONLY]
+train.__signature__ = signature(train).replace(parameters=[*_of_training, *_of_ranks])  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Every rank says who it is; rank 0 also shows the thirteen facts that each of them knows about itself."""
+"""Every rank prints who it is; rank 0 also prints the thirteen facts that each rank knows about itself."""
 
 import rollcall
 

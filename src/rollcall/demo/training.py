@@ -1,4 +1,4 @@
-"""DDP in thirty lines: each rank learns from its part of the digits, and all end with the same weights."""
+"""DDP in thirty lines: each rank trains on its part of the digits, and all end with the same weights."""
 
 import torch
 import torch.distributed as dist

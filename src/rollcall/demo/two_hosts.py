@@ -1,4 +1,4 @@
-"""One master, one worker, each on a host of its own: the master sends a number, the worker sends back its double."""
+"""One master and one worker, each on its own host: the master sends a number, the worker sends back its double."""
 
 import torch
 import torch.distributed as dist

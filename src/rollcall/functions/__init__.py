@@ -1,6 +1,6 @@
 """Python functions on ranks: `rollcall.spawn`, pytest, the lab.
 
 api     the public function
-pool    a fork server that is kept for the next call
-worker  the process at its other end
+pool    calls a function on ranks; keeps the fork server for the next call
+worker  the fork server, and a rank that it forks
 """

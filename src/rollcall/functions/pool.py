@@ -1,7 +1,7 @@
 """Functions on ranks, for `rollcall.spawn` and the pytest plugin.
 
-A warm server in a process of its own (callee.py) has imported torch. A rank is a fork of it that gets a
-pickled function in a memory file, and leaves its pickled answer in another.
+A fork server in a process of its own (worker.py) has imported torch. A rank is a fork of it that reads a
+pickled function from a memory file, and writes its pickled result into another.
 """
 
 import contextlib
@@ -19,24 +19,25 @@ import cloudpickle
 from rollcall.compat.torch_dns import impatient_env
 from rollcall.coordinator.failure import is_echo
 from rollcall.errors import RankError, UsageError
-from rollcall.functions.worker import STACKS, content_of
+from rollcall.functions.worker import STACKS_SIGNAL, read_all, write_all
 from rollcall.ports import listen
 from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.protocol.plan import LOOPBACK, MOST_RANKS_PER_HOST
 from rollcall.protocol.timing import SETTLE_S
+from rollcall.protocol.torchrun_env import rank_env
 from rollcall.worker.fork_server import Exit, ForkServer
 from rollcall.worker.traceback_filter import users_stack
 
-STACKS_S = 1.0
-LOOK_S = 0.05
+_STACKS_S = 1.0
+_CHECK_STUCK_S = 0.05
 
 
 @dataclass(frozen=True)
-class Answer:
-    """How one rank's call ended."""
+class CallResult:
+    """How the call ended on one rank."""
 
     rank: int
-    exit_code: int | None  # None: it was still running, and we ended it
+    exit_code: int | None  # None: the rank was still running, and was ended
     value: Any = None
     error: BaseException | None = None
     traceback: str = ""
@@ -54,17 +55,17 @@ class Answer:
 
 
 class CallServer:
-    """A warm server, and calls on ranks forked from it."""
+    """Calls functions on ranks that are forked from one server. The server starts with the first call."""
 
     def __init__(self, preload: Sequence[str] = (), env: dict[str, str] | None = None) -> None:
-        """`preload` names modules to import, or with `module:function` also to call, in the server."""
+        """`preload` names modules to import in the server, or with `module:function` also to call."""
         self._preload = ["torch", "torch.distributed", *preload]
         self._env = env or {}
         self._server: ForkServer | None = None
         self._owner = os.getpid()
 
     def start(self) -> ForkServer:
-        """The server, started if need be: it dies with us, and is not shared with a fork of us."""
+        """The server, started if it does not run. It ends with this process; a fork of this process gets its own."""
         if self._server is None or self._owner != os.getpid():
             words = [sys.executable, "-m", "rollcall.functions.worker", ",".join(self._preload)]
             path = os.pathsep.join(p for p in sys.path if p)
@@ -82,22 +83,22 @@ class CallServer:
         env: dict[str, str] | None = None,
         capture: bool = False,
         is_stuck: Callable[[], bool] | None = None,
-    ) -> list[Answer]:
-        """Call `function(rank)` on every rank of a new world; after the first failure the others are ended.
+    ) -> list[CallResult]:
+        """Call `function(rank)` on every rank of a new world.
 
-        So they are after `timeout_s`, or as soon as `is_stuck` says that nothing will come of it any more.
+        All ranks are ended after the first failure, after `timeout_s`, or as soon as `is_stuck` returns True.
         """
         if not 1 <= ranks <= MOST_RANKS_PER_HOST:
             raise UsageError(f"{ranks} ranks were asked for, but 1 to {MOST_RANKS_PER_HOST} can start on one host")
         try:
             server = self.start()
             with contextlib.ExitStack() as files:
-                answers = _Calls(server, function, ranks, env or {}, capture, files).answers(timeout_s, is_stuck)
-            server.prepare(ranks + 1)  # the next call is likely to want as many, and a store
-            return answers
+                results = _Call(server, function, ranks, env or {}, capture, files).wait(timeout_s, is_stuck)
+            server.prepare(ranks + 1)  # the next call probably needs as many ranks, and a store
+            return results
         except EOFError:
             self.close()
-            raise RankError("the warm server was killed, and its ranks with it: call again") from None
+            raise RankError("the fork server was killed, and its ranks with it: call again") from None
 
     def close(self) -> None:
         if self._server is not None and self._owner == os.getpid():
@@ -105,8 +106,8 @@ class CallServer:
         self._server = None
 
 
-class _Calls:
-    """The ranks of one call."""
+class _Call:
+    """One call: its ranks, and a process with their store."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class _Calls:
         self._server = server
         self._files = files
         payload = self._memory("payload")
-        os.write(payload, cloudpickle.dumps(function))
+        write_all(payload, cloudpickle.dumps(function))
         listener = files.enter_context(listen(LOOPBACK, 0))
         port = listener.getsockname()[1]
         null = os.open(os.devnull, os.O_RDONLY)
@@ -128,117 +129,115 @@ class _Calls:
         self._results = [self._memory(f"result-{r}") for r in range(ranks)]
         self._stacks = [self._memory(f"stacks-{r}") for r in range(ranks)]
         self._outputs = [self._memory(f"output-{r}") if capture else -1 for r in range(ranks)]
-        self._rank_of: dict[int, int] = {}
-        self._ends: dict[int, Exit] = {}
+        self._running: dict[int, int] = {}  # the ranks that run, by pid
+        self._exits: dict[int, Exit] = {}  # by rank
         self._store = server.start({"port": port}, (null, 2, 2), (listener.fileno(),))
         sys.stdout.flush()
         sys.stderr.flush()
         for rank in range(ranks):
             request = {
-                "env": {**os.environ, **_env(rank, ranks, port), **env},
+                "env": {**os.environ, **_rank_env(rank, ranks, port), **env},
                 "cwd": os.getcwd(),
                 "path": sys.path,
                 "rank": rank,
             }
             out, err = (self._outputs[rank],) * 2 if capture else (1, 2)
             extra = (payload, self._results[rank], self._stacks[rank])
-            self._rank_of[server.start(request, (null, out, err), extra)] = rank
+            self._running[server.start(request, (null, out, err), extra)] = rank
 
-    def answers(self, timeout_s: float | None, is_stuck: Callable[[], bool] | None = None) -> list[Answer]:
+    def wait(self, timeout_s: float | None, is_stuck: Callable[[], bool] | None = None) -> list[CallResult]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
-            timed_out = not self._wait(deadline, until_failure=True, is_stuck=is_stuck)
-            if timed_out:
+            if not self._wait(deadline, until_failure=True, is_stuck=is_stuck):
                 self._ask_for_stacks()
             elif self._has_failed():
                 self._wait(time.monotonic() + SETTLE_S, until_failure=False)
         finally:
             self._end()
-        return [self._answer(rank) for rank in range(len(self._results))]
+        return [self._result(rank) for rank in range(len(self._results))]
 
     def _wait(self, deadline: float | None, until_failure: bool, is_stuck: Callable[[], bool] | None = None) -> bool:
         """Until all ranks, or the first that fails, have ended. False if the deadline came first, or they are stuck."""
-        while self._rank_of and not (until_failure and self._has_failed()):
-            left = 3600.0 if deadline is None else deadline - time.monotonic()
-            if left <= 0 or (is_stuck is not None and is_stuck()):
+        while self._running and not (until_failure and self._has_failed()):
+            left_s = 3600.0 if deadline is None else deadline - time.monotonic()
+            if left_s <= 0 or (is_stuck is not None and is_stuck()):
                 return False
-            self._note(left if is_stuck is None else min(left, LOOK_S))
+            self._collect_exits(left_s if is_stuck is None else min(left_s, _CHECK_STUCK_S))
         return True
 
-    def _note(self, timeout_s: float) -> None:
+    def _collect_exits(self, timeout_s: float) -> None:
         for end in self._server.ends(timeout_s):
-            rank = self._rank_of.pop(end.pid, None)
+            rank = self._running.pop(end.pid, None)
             if rank is not None:
-                self._ends[rank] = end
+                self._exits[rank] = end
 
     def _has_failed(self) -> bool:
-        return any(end.code for end in self._ends.values())
+        return any(end.code for end in self._exits.values())
 
     def _ask_for_stacks(self) -> None:
-        for pid in self._rank_of:
+        for pid in self._running:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, STACKS)
-        deadline = time.monotonic() + STACKS_S
-        while time.monotonic() < deadline and not all(
-            os.fstat(self._stacks[r]).st_size for r in self._rank_of.values()
-        ):
+                os.kill(pid, STACKS_SIGNAL)
+        deadline = time.monotonic() + _STACKS_S
+        waiting = [self._stacks[rank] for rank in self._running.values()]
+        while time.monotonic() < deadline and not all(os.fstat(fd).st_size for fd in waiting):
             time.sleep(0.01)
         time.sleep(0.05)  # a stack is written in several pieces
 
     def _end(self) -> None:
-        running = dict(self._rank_of)
-        for pid in (*running, self._store):
+        """End the ranks that still run; they have no exit code of their own."""
+        still_running = dict(self._running)
+        for pid in (*still_running, self._store):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
-        while self._rank_of:
-            self._note(1.0)
-        for rank in running.values():
-            self._ends.pop(rank, None)  # that end was ours
+        while self._running:
+            self._collect_exits(1.0)
+        for rank in still_running.values():
+            self._exits.pop(rank, None)
 
-    def _answer(self, rank: int) -> Answer:
-        end = self._ends.get(rank)
-        bare = Answer(
+    def _result(self, rank: int) -> CallResult:
+        end = self._exits.get(rank)
+        bare = CallResult(
             rank,
             exit_code=end.code if end else None,
             failed_ns=end.ended_ns if end else 0,
-            output=self._text(self._outputs[rank]),
-            stacks=users_stack(self._text(self._stacks[rank])),
+            output=_text(self._outputs[rank]),
+            stacks=users_stack(_text(self._stacks[rank])),
         )
-        raw = content_of(self._results[rank])
-        if not raw and not bare.exit_code:
-            return bare
-        if not raw:  # gone without a word: an exit or a signal
-            return replace(bare, error=RankError(f"rank {rank} {how_it_ended(bare.exit_code or 0)}"))
-        try:
-            return replace(bare, **pickle.loads(raw))
-        except Exception as error:
-            return replace(
-                bare, error=RankError(f"what rank {rank} returned or raised cannot be unpickled here: {error}")
-            )
+        pickled = read_all(self._results[rank])
+        if pickled:
+            return _unpickled(bare, pickled)
+        if bare.exit_code:  # it called os._exit, or a signal killed it
+            return replace(bare, error=RankError(f"rank {rank} {how_it_ended(bare.exit_code)}"))
+        return bare
 
     def _memory(self, name: str) -> int:
         fd = os.memfd_create(f"rollcall-{name}")
         self._files.callback(os.close, fd)
         return fd
 
-    def _text(self, fd: int) -> str:
-        return content_of(fd).decode(errors="replace") if fd >= 0 else ""
+
+def _unpickled(bare: CallResult, pickled: bytes) -> CallResult:
+    try:
+        return replace(bare, **pickle.loads(pickled))
+    except Exception as error:
+        sentence = f"what rank {bare.rank} returned or raised cannot be unpickled here: {error}"
+        return replace(bare, error=RankError(sentence))
 
 
-def _env(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """The variables that torchrun would set; rank 0 serves the store that we listen for."""
-    env = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "GROUP_RANK": 0,
-        "WORLD_SIZE": ranks,
-        "LOCAL_WORLD_SIZE": ranks,
-        "GROUP_WORLD_SIZE": 1,
-        "MASTER_ADDR": LOOPBACK,
-        "MASTER_PORT": port,
-        "TORCHELASTIC_RUN_ID": f"call-{port}",
-        "TORCHELASTIC_RESTART_COUNT": 0,
-        "TORCHELASTIC_MAX_RESTARTS": 0,
-        "TORCHELASTIC_USE_AGENT_STORE": True,
-    }
-    return {name: str(value) for name, value in env.items()}
+def _text(fd: int) -> str:
+    return read_all(fd).decode(errors="replace") if fd >= 0 else ""
+
+
+def _rank_env(rank: int, ranks: int, port: int) -> dict[str, str]:
+    return rank_env(
+        rank=rank,
+        world_size=ranks,
+        local_rank=rank,
+        local_world_size=ranks,
+        node_rank=0,
+        nnodes=1,
+        master_addr=LOOPBACK,
+        master_port=port,
+        run_id=f"call-{port}",
+    )

@@ -1,4 +1,4 @@
-"""Inside the warm server of calls.py: a child loads a pickled function, calls it, and leaves the answer.
+"""The fork server of pool.py: a child loads a pickled function, calls it, and writes the result.
 
 Run as `python -m rollcall.functions.worker MODULE,MODULE SOCKET`.
 """
@@ -26,25 +26,25 @@ from rollcall.worker.fork_server import serve
 from rollcall.worker.main import forget_random_state
 from rollcall.worker.traceback_filter import users_part
 
-STACKS = signal.SIGRTMIN + 7  # asks a rank for its stacks; a signal that no library is known to use
+STACKS_SIGNAL = signal.SIGRTMIN + 7  # no library is known to use it
 _READ = 1 << 20
 
 
 def become(request: dict[str, Any], fds: list[int]) -> NoReturn:
-    """Be one rank of one call."""
+    """Become one rank of one call, or the process with the store of its ranks."""
     if "port" in request:
         _serve_store(request["port"], *fds)
     payload, result, stacks = fds
-    impatience = {name: value for name, value in os.environ.items() if name == "RES_OPTIONS"}
+    resolver = {name: value for name, value in os.environ.items() if name == "RES_OPTIONS"}
     os.environ.clear()  # the caller's environment may have changed since the server started
-    os.environ.update({**impatience, **request["env"]})
+    os.environ.update({**resolver, **request["env"]})
     os.chdir(request["cwd"])
     sys.path[:] = request["path"]
     gc.enable()
-    faulthandler.register(STACKS, file=stacks, all_threads=True)
+    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
     forget_random_state()
-    code, answer = _call(request["rank"], payload)
-    _write(result, answer)
+    code, pickled = _call(request["rank"], payload)
+    write_all(result, pickled)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -52,8 +52,8 @@ def become(request: dict[str, Any], fds: list[int]) -> NoReturn:
 
 
 def _serve_store(port: int, listener: int) -> NoReturn:
-    """Be the place where the ranks meet, until told to end: in no rank, since any of them may end first."""
-    from torch.distributed import TCPStore
+    """Serve the store of the ranks until killed. No rank does it, since any of them may end first."""
+    from torch.distributed import TCPStore  # here: the caller imports this module too, and needs no torch
 
     store = TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listener)
     while store:
@@ -62,9 +62,9 @@ def _serve_store(port: int, listener: int) -> NoReturn:
 
 
 def _call(rank: int, payload: int) -> tuple[int, bytes]:
-    """The exit code, and the pickled part of an Answer."""
+    """The exit code, and some fields of a CallResult, pickled."""
     try:
-        value = pickle.loads(content_of(payload))(rank)
+        value = pickle.loads(read_all(payload))(rank)
         return 0, cloudpickle.dumps({"value": value})
     except BaseException as error:
         error.__traceback__ = users_part(error.__traceback__)
@@ -76,14 +76,14 @@ def _call(rank: int, payload: int) -> tuple[int, bytes]:
             return 1, cloudpickle.dumps({**failed, "error": plain})
 
 
-def _write(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
-def content_of(fd: int) -> bytes:
-    """All of a memory file, from any process that has it."""
+def read_all(fd: int) -> bytes:
+    """All bytes of a memory file, whose offset several processes share."""
     data, offset = bytearray(), 0
     while chunk := os.pread(fd, _READ, offset):
         data += chunk
@@ -92,7 +92,7 @@ def content_of(fd: int) -> bytes:
 
 
 def main() -> NoReturn:
-    """The server: import what children will need, then fork them."""
+    """Import what the children need, then fork them on request."""
     prctl.become_subreaper()
     preload, fd = sys.argv[1:]
     gc.disable()
@@ -106,7 +106,7 @@ def main() -> NoReturn:
 
 
 if __name__ == "__main__":
-    # Under its own name, so that what children unpickle is what we import.
+    # Import this module under its own name, since the functions that children unpickle refer to it by that name.
     from rollcall.functions.worker import main as serve_calls
 
     serve_calls()

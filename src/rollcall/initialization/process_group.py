@@ -1,6 +1,6 @@
-"""`rollcall.init`: from whatever started this process to a process group that is complete, or one sentence.
+"""`rollcall.init`: from whatever started this process to a complete process group, or one sentence about what failed.
 
-find the place → open the store → call the roll → make the group; and the way back, which cannot hang.
+find the rank → open the store → call the roll → make the group; and the teardown, which cannot hang.
 """
 
 import atexit
@@ -10,7 +10,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -22,25 +22,25 @@ import torch.distributed as dist
 
 from rollcall.compat import gloo_listener
 from rollcall.compat.gloo_exit import settle
-from rollcall.errors import UsageError, WorldError, say, speak_plainly
+from rollcall.errors import UsageError, WorldError, install_error_hook, say
 from rollcall.initialization import environment
-from rollcall.initialization.environment import Place
-from rollcall.initialization.roll_call import FAREWELL_S, Verdict, call_roll, fill_card, say_goodbye
-from rollcall.initialization.stores import Meeting, Spot, meet_alone, meet_in_file, meet_over_tcp
-from rollcall.initialization.waiting import run_within
+from rollcall.initialization.environment import RankAssignment
+from rollcall.initialization.roll_call import LEAVE_S, Decision, RollCall, leave_store, make_registration
+from rollcall.initialization.stores import WorldStore, open_file_store, open_local_store, open_tcp_store
+from rollcall.initialization.waiting import SYSTEM_TIME, poll, run_with_timeout
 from rollcall.logs import console_logger
 from rollcall.world import RankInfo, World, get_hostname, get_process_id
 
 KNOWN_METHODS = "env://, tcp://host:port, file:///path"
 KNOWN_BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
-# After a failure the other ranks may be dead or deaf: what takes longer than this will not come.
-ABANDON_S = 5.0
-_CONNECT_LOOK_S = 0.002
+# After a failure the other ranks may be dead or blocked: a teardown that takes longer will not end.
+TEARDOWN_S = 5.0
+_CONNECTED = "connected"  # in the store: how many ranks have connected to all others
 
 
 @dataclass(frozen=True)
-class Method:
-    """An init method, read: where to meet."""
+class InitMethod:
+    """An init method's URL, parsed."""
 
     scheme: str
     host: str = ""
@@ -58,18 +58,18 @@ def init(
     timeout_s: float = 300.0,
     record: bool | None = None,
 ) -> World:
-    """Find out who started this process, meet the other ranks, and make the group.
+    """Find out which rank this process is, wait for the other ranks, and make the group.
 
-    `record=True` records every op for `rollcall explain`, whoever started this process; ranks of `rollcall run` are
-    recorded anyway, unless it was told `--no-record`.
-    `timeout_s` is how long the world may take to come together. The ops of the group keep torch's own
+    `record=True` records every op for `rollcall explain` under any launcher; ranks of `rollcall run` are recorded
+    anyway, unless it has `--no-record`.
+    `timeout_s` limits how long the ranks may take to come together. The ops of the group keep torch's own
     time limits: a rank may well evaluate for longer than it may take to start.
     """
-    speak_plainly()
-    _check_call(timeout_s)
-    _let_go()
+    install_error_hook()
+    _check_call(timeout_s, backend)
+    _release_kept_groups()
     begun = time.monotonic()
-    place = environment.find_place(
+    assignment = environment.find_assignment(
         os.environ,
         rank=rank,
         world_size=world_size,
@@ -78,173 +78,165 @@ def init(
         spawn_index=environment.find_spawn_index(),
         count_gpus=torch.cuda.device_count,
     )
-    method = read_method(init_method, place)
-    alone = place.world_size == 1 and method.scheme == "env" and master_addr is None and master_port is None
-    gpus = _find_gpus(backend, place)
+    method = read_method(init_method, assignment)
+    alone = assignment.world_size == 1 and method.scheme == "env" and master_addr is None and master_port is None
+    gpus = _find_gpus(backend)
 
-    def gather() -> tuple[Meeting, Verdict]:
+    def call_roll() -> tuple[WorldStore, Decision]:
         deadline = begun + timeout_s
-        meeting = meet_alone() if alone else _meet(method, place, deadline)
+        world = open_local_store() if alone else _open_store(method, assignment, deadline)
         try:
-            card = fill_card(place, backend, gpus)
-            return meeting, call_roll(meeting, place, card, timeout_s, deadline)
+            roll_call = RollCall(world, assignment, timeout_s, deadline)
+            roll_call.register(make_registration(assignment, backend, gpus))
+            return world, roll_call.wait_for_decision()
         except RuntimeError as error:
-            raise _lost(meeting, error) from error
+            raise _store_lost(world, error) from error
 
-    # In a thread: a store whose process is stopped (Ctrl-Z) answers no call, and torch waits for ever.
+    # In a thread: the store of a stopped process (Ctrl-Z) answers no call, and torch waits without a limit.
     try:
-        meeting, verdict = run_within(gather, timeout_s + ABANDON_S)
+        store, decision = run_with_timeout(call_roll, timeout_s + TEARDOWN_S)
     except TimeoutError:
         raise WorldError(
-            f"the store at {method.host}:{method.port} took the connection and then did not answer for "
+            f"the store at {method.host}:{method.port} accepted the connection and then did not answer for "
             f"{timeout_s:g} s: see whether rank 0 is stopped or overloaded"
         ) from None
     if record or (record is None and environment.wants_recording(os.environ)):
-        from rollcall.record import attach  # here: it puts hooks into torch
+        from rollcall.record import attach  # here: its import puts hooks into torch
 
-        attach.begin(meeting.store, place.rank, place.world_size, place.attempt)
-    return _make_group(place, method, init_method, meeting, verdict, timeout_s)
+        attach.begin(store.store, assignment.rank, assignment.world_size, assignment.attempt)
+    return _make_world(assignment, method, init_method, store, decision, timeout_s)
 
 
-def read_method(init_method: str, place: Place) -> Method:
-    """Read an init method; `env://` takes the address from the place."""
+def read_method(init_method: str, assignment: RankAssignment) -> InitMethod:
+    """Parse an init method; `env://` takes the address that the launcher gave."""
     try:
         url = urlparse(init_method)
         port = url.port
     except ValueError as error:
         raise UsageError(f"init_method {init_method!r} cannot be read ({error}): use {KNOWN_METHODS}") from None
     if url.scheme == "env":
-        return Method("env", place.master_addr, place.master_port)
+        return InitMethod("env", assignment.master_addr, assignment.master_port)
     if url.scheme == "tcp":
         if not url.hostname or not port or url.query:
             raise UsageError(f"init_method is {init_method!r}: expected a host and a port, tcp://host:port")
-        return Method("tcp", url.hostname, port)
+        return InitMethod("tcp", url.hostname, port)
     if url.scheme == "file":
         if url.netloc or url.path in ("", "/"):
             raise UsageError(f"init_method is {init_method!r}: expected three slashes and a path, file:///path")
-        return Method("file", place.master_addr, place.master_port, Path(url.path))
-    raise UsageError(f"init_method is {init_method!r}, which nobody knows: use {KNOWN_METHODS}")
+        return InitMethod("file", assignment.master_addr, assignment.master_port, Path(url.path))
+    raise UsageError(f"init_method is {init_method!r}, which is unknown: use {KNOWN_METHODS}")
 
 
 def check_backend(backend: str) -> None:
-    """Refuse a backend that this build of torch has not, before torch does so in its own way."""
+    """Refuse a backend that this build of torch does not have, in plainer words than torch's own."""
     names = [part.rpartition(":")[2].lower() for part in backend.split(",")]
     have = [name for name in KNOWN_BACKENDS if dist.is_backend_available(name)]
     for name in names:
         if not name or not dist.is_backend_available(name):
-            why = "torch was built without it" if name in KNOWN_BACKENDS else "nobody knows it"
+            why = "torch was built without it" if name in KNOWN_BACKENDS else "there is none of that name"
             raise UsageError(f"backend is {backend!r}, but {why}: this torch has {', '.join(have)}")
 
 
-def _check_call(timeout_s: float) -> None:
+def _check_call(timeout_s: float, backend: str | None) -> None:
     if not dist.is_available():
         raise UsageError("this torch was built without torch.distributed: install one that has it")
     if not timeout_s > 0:
         raise UsageError(f"timeout_s is {timeout_s}: expected more than 0 seconds")
     if dist.is_initialized():
         raise UsageError("this process has a group already: close its World (or destroy the group) first")
-
-
-def _find_gpus(backend: str | None, place: Place) -> tuple[str, ...]:
-    """The GPUs to announce in the roll call; under nccl, what cannot work is refused at once."""
     if backend is not None:
         check_backend(backend)
-        if "nccl" not in backend.lower():
-            return ()
-    elif not dist.is_nccl_available():
-        return ()
-    count = torch.cuda.device_count()
-    if backend is None:
-        return environment.name_gpus(os.environ, count)
-    if count == 0:
-        raise UsageError("backend is 'nccl', but this host shows no GPU: use gloo, or a host that has one")
-    ranks = place.local_world_size or 1
-    # One GPU in sight of each of many ranks may be another one for each: the roll call compares them.
-    each_its_own = count == 1 and environment.has_own_gpus(os.environ)
-    if ranks > count and not each_its_own:
-        raise UsageError(
-            f"{ranks} ranks are on this host, but {count} GPU{'s' * (count > 1)}: nccl needs one for each "
-            f"rank; start {count} here, or use gloo"
-        )
-    return environment.name_gpus(os.environ, count)
 
 
-def _meet(method: Method, place: Place, deadline: float) -> Meeting:
-    at_agent = place.agent_store and (method.host, method.port) == (place.master_addr, place.master_port)
-    spot = Spot(place.rank, place.world_size, place.attempt, at_agent, one_host=place.nnodes == 1)
+def _find_gpus(backend: str | None) -> tuple[str, ...]:
+    """The GPUs that this process registers: the roll call checks that nccl has one for each rank."""
+    wants_gpus = dist.is_nccl_available() if backend is None else "nccl" in backend.lower()
+    return environment.name_gpus(os.environ, torch.cuda.device_count()) if wants_gpus else ()
+
+
+def _open_store(method: InitMethod, assignment: RankAssignment, deadline: float) -> WorldStore:
     if method.scheme == "file":
-        return meet_in_file(spot, method.path, deadline)
-    return meet_over_tcp(spot, method.host, method.port, deadline)
+        return open_file_store(assignment, method.path, deadline)
+    at_agent = (method.host, method.port) == (assignment.master_addr, assignment.master_port)
+    assignment = replace(assignment, agent_store=assignment.agent_store and at_agent)
+    return open_tcp_store(assignment, method.host, method.port, deadline)
 
 
-def _lost(meeting: Meeting, error: RuntimeError) -> WorldError:
-    claim = meeting.claim
+def _store_lost(world: WorldStore, error: RuntimeError) -> WorldError:
+    claim = world.claim
     return WorldError(
         f"the store was lost before all ranks had come ({str(error).splitlines()[0]}): "
         f"see why rank 0 ended (process {claim.pid} on {claim.host})"
     )
 
 
-def _make_group(
-    place: Place, method: Method, init_method: str, meeting: Meeting, verdict: Verdict, timeout_s: float
+def _make_world(
+    assignment: RankAssignment,
+    method: InitMethod,
+    init_method: str,
+    store: WorldStore,
+    decision: Decision,
+    timeout_s: float,
 ) -> World:
-    device = torch.device("cpu") if verdict.gpu is None else torch.device("cuda", verdict.gpu)
+    rank, world_size = assignment.rank, assignment.world_size
+    gpu, placement = decision.gpus[rank], decision.placements[rank]
+    device = torch.device("cpu") if gpu is None else torch.device("cuda", gpu)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     hook = sys.excepthook
     try:
-        _call_torch(place, meeting, verdict.backend, device, timeout_s)
+        _make_group(assignment, store, decision.backend, device, timeout_s)
     except (RuntimeError, ValueError) as error:
         if dist.is_initialized():
             dist.destroy_process_group()
-        meeting.leave(place.rank == 0)
+        store.leave(rank == 0)
         raise WorldError(
-            f"all {place.world_size} ranks came, but {verdict.backend} could not connect them "
+            f"all {world_size} ranks came, but {decision.backend} could not connect them "
             f"({str(error).splitlines()[0]}): see whether a rank has died, or a firewall is in the way"
         ) from error
-    # Torch's own hook, new with the group, would swallow our sentence: ours must be the outer one.
-    speak_plainly()
-    seat = verdict.seat
+    # With the group torch installs a hook of its own, which would hide our sentence: ours must be the outer one.
+    install_error_hook()
     info = RankInfo(
         master_addr=method.host,
         master_port=str(method.port),
-        nnodes=seat.nnodes,
-        nproc_per_node=seat.local_world_size,
-        node_rank=seat.node_rank,
-        world_size=place.world_size,
-        backend=verdict.backend,
+        nnodes=placement.nnodes,
+        nproc_per_node=placement.local_world_size,
+        node_rank=placement.node_rank,
+        world_size=world_size,
+        backend=decision.backend,
         init_method=init_method,
-        global_rank=place.rank,
-        local_world_size=seat.local_world_size,
-        local_rank=seat.local_rank,
+        global_rank=rank,
+        local_world_size=placement.local_world_size,
+        local_rank=placement.local_rank,
         hostname=get_hostname(),
         process_id=get_process_id(),
     )
-    logger = console_logger(place.rank, name_rank=place.world_size > 1 and not environment.is_ours(os.environ))
-    leave = Exit(meeting, place.rank, place.world_size, verdict.backend, timeout_s, hook)
-    return World(info, device, logger, leave)
+    logger = console_logger(rank, name_rank=world_size > 1 and not environment.is_ours(os.environ))
+    return World(info, device, logger, Teardown(store, info, timeout_s, hook))
 
 
-def _call_torch(place: Place, meeting: Meeting, backend: str, device: torch.device, timeout_s: float) -> None:
+def _make_group(
+    assignment: RankAssignment, world: WorldStore, backend: str, device: torch.device, timeout_s: float
+) -> None:
     if backend == "mpi":  # the MPI runtime numbers the ranks itself, and warns of any other numbers
         dist.init_process_group("mpi")
-        if dist.get_rank() != place.rank:
-            raise RuntimeError(f"MPI calls rank {place.rank} {dist.get_rank()}")
+        if dist.get_rank() != assignment.rank:
+            raise RuntimeError(f"MPI numbers rank {assignment.rank} as {dist.get_rank()}")
         return
     if "gloo" in backend:
         gloo_listener.put_up()
-    store = dist.PrefixStore("group", meeting.store)
+    store = dist.PrefixStore("group", world.store)
     store.set_timeout(timedelta(seconds=timeout_s))
     dist.init_process_group(
         backend,
         store=store,
-        rank=place.rank,
-        world_size=place.world_size,
+        rank=assignment.rank,
+        world_size=assignment.world_size,
         timeout=timedelta(seconds=timeout_s),
         device_id=device if device.type == "cuda" else None,
     )
-    meeting.store.add(_CONNECTED, 1)
-    # The connections are there; from now on torch's own limits.
+    world.store.add(_CONNECTED, 1)
+    # The connections are made; from now on torch's own limits hold.
     limit = dist.distributed_c10d._get_default_timeout(dist.Backend(backend))
     _limit_ops(limit)
     store.set_timeout(limit)
@@ -259,52 +251,44 @@ def _limit_ops(limit: timedelta) -> None:
             backend._set_default_timeout(limit)
 
 
-_CONNECTED = "connected"
+class Teardown:
+    """Leaves a world: once, also when other ranks are dead, also when the user has destroyed the group."""
 
-
-class Exit:
-    """The way out of a world: once, also when other ranks are dead, also when the group is gone already."""
-
-    def __init__(self, meeting: Meeting, rank: int, world_size: int, backend: str, timeout_s: float, hook: Any) -> None:
-        self._meeting = meeting
-        self._rank = rank
-        self._world_size = world_size
-        self._backend = backend
-        self._timeout_s = timeout_s
-        self._hook_before = hook
+    def __init__(self, world: WorldStore, info: RankInfo, timeout_s: float, hook_before: Any) -> None:
+        self._world, self._info, self._timeout_s = world, info, timeout_s
+        self._hook_before = hook_before
         self._hook = sys.excepthook
         self._pid = os.getpid()
         self._done = False
-        # Weak: the group must die when torch drops it, not when we do.
+        # Weak: the group must end when torch drops it, not when this object ends.
         self._group = weakref.ref(dist.group.WORLD)
         atexit.register(self, True)
 
     def __call__(self, failed: bool) -> None:
-        if self._done or os.getpid() != self._pid:  # a forked data loader's worker has a copy of us
+        if self._done or os.getpid() != self._pid:  # a forked DataLoader worker has a copy of this object
             return
         self._done = True
         atexit.unregister(self)
         if sys.excepthook is self._hook:
             sys.excepthook = self._hook_before
         if failed:
-            _keep_for_ever(self._list_groups())
-        limit_s = ABANDON_S if failed else self._timeout_s
-        ended = self._try("its group", lambda: self._destroy(failed), limit_s, quiet=failed)
-        if ended:
-            goodbye = partial(say_goodbye, self._meeting, self._rank, self._world_size, wait=not failed)
-            self._try("its store", goodbye, FAREWELL_S + ABANDON_S, quiet=failed)
+            _leak(_all_groups())
+        limit_s = TEARDOWN_S if failed else self._timeout_s
+        if self._try("its group", lambda: self._destroy(failed), limit_s, quiet=failed):
+            leave = partial(leave_store, self._world, self._info.global_rank, self._info.world_size, wait=not failed)
+            self._try("its store", leave, LEAVE_S + TEARDOWN_S, quiet=failed)
 
     def _try(self, what: str, step: Callable[[], None], limit_s: float, quiet: bool) -> bool:
-        """Do a step of leaving; what goes wrong with it is worth a line, never an exception of its own."""
+        """Take one step of the teardown; an error in it is printed, never raised."""
         try:
-            run_within(step, limit_s)
+            run_with_timeout(step, limit_s)
             return True
         except TimeoutError:
             problem = f"it did not end within {limit_s:g} s"
         except (RuntimeError, ValueError, OSError) as error:
             problem = str(error).partition("\n")[0]
         if not quiet:
-            say(f"rank {self._rank} leaves {what} behind: {problem}")
+            say(f"rank {self._info.global_rank} leaves {what} behind: {problem}")
         return False
 
     def _destroy(self, failed: bool) -> None:
@@ -313,31 +297,28 @@ class Exit:
         if group is None or not dist.is_initialized() or dist.group.WORLD is not group:
             return
         if not failed:
-            self._let_the_others_connect()
-        if failed and "nccl" in self._backend:
+            self._wait_until_all_connected()
+        if failed and "nccl" in self._info.backend:
             group.abort()  # a flush would wait for ranks that are gone
-        groups = [weakref.ref(each) for each in self._list_groups()]
-        del group  # the last reference goes here, in this thread: gloo's destructor waits for pending ops
+        groups = [weakref.ref(each) for each in _all_groups()]
+        del group  # the last reference ends here, in this thread: gloo's destructor waits for pending ops
         settle()
         dist.destroy_process_group()
-        _keep_for_now([each for each in (ref() for ref in groups) if each is not None])
+        _keep_until_next_init([each for each in (ref() for ref in groups) if each is not None])
 
-    def _let_the_others_connect(self) -> None:
-        """Gloo connects everyone to everyone, and who is done early must not hang up on those who are not."""
-        deadline = time.monotonic() + ABANDON_S
-        while self._backend != "mpi" and time.monotonic() < deadline:
-            if self._meeting.store.add(_CONNECTED, 0) >= self._world_size:
-                return
-            time.sleep(_CONNECT_LOOK_S)
-
-    def _list_groups(self) -> list[Any]:
-        if not dist.is_initialized():
-            return []
-        return list(dist.distributed_c10d._world.pg_map)
+    def _wait_until_all_connected(self) -> None:
+        """Gloo connects every rank to every other: a rank that is done early must not close its connections yet."""
+        if self._info.backend != "mpi":
+            connected = partial(self._world.store.add, _CONNECTED, 0)
+            poll(lambda: connected() >= self._info.world_size or None, SYSTEM_TIME.now() + TEARDOWN_S)
 
 
-def _keep_for_ever(groups: list[Any]) -> None:
-    """Never let gloo's destructor run: it waits for pending ops, in this thread or at the interpreter's end.
+def _all_groups() -> list[Any]:
+    return list(dist.distributed_c10d._world.pg_map) if dist.is_initialized() else []
+
+
+def _leak(groups: list[Any]) -> None:
+    """Never let gloo's destructor run: it waits for pending ops, in this thread or when the interpreter ends.
 
     The kernel closes the connections when the process ends, and the other ranks notice.
     """
@@ -348,17 +329,18 @@ def _keep_for_ever(groups: list[Any]) -> None:
 _kept: list[Any] = []
 
 
-def _keep_for_now(groups: list[Any]) -> None:
-    """Groups that a model or a mesh still has. A DDP module that dies with the last reference would run the destructor
-    while it holds the GIL, and wait for a thread of gloo that needs the GIL to let its last tensor go: for ever.
+def _keep_until_next_init(groups: list[Any]) -> None:
+    """Keep the groups that a model or a mesh still refers to.
 
-    When the next world begins, those threads have long been idle.
+    A DDP module that drops the last reference would run gloo's destructor while it holds the GIL, and the destructor
+    would wait for a thread of gloo that needs the GIL to release its last tensor: a deadlock. By the next
+    `rollcall.init` those threads have long been idle.
     """
-    _keep_for_ever(groups)  # also at the interpreter's end
+    _leak(groups)  # also when the interpreter ends
     _kept.extend(groups)
 
 
-def _let_go() -> None:
+def _release_kept_groups() -> None:
     while _kept:
         ctypes.pythonapi.Py_DecRef(ctypes.py_object(_kept[-1]))
         _kept.pop()

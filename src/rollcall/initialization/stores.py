@@ -1,8 +1,8 @@
-"""Where the ranks of a world meet: a store over TCP, in a shared file, or in this process for a world of one.
+"""The store that the ranks of a world share: over TCP, in a file, or in this process for a world of one.
 
-A store may outlive a world: an elastic agent's serves many, a file stays behind after a crash. So rank 0
-claims the place for its world under a fresh id, and the others join the claim. Torch's own init methods know
-no such claim: a file left over from a crash makes them hang without a word.
+A store may outlive a world: an elastic agent's store serves many worlds, and a file stays behind after a crash.
+So rank 0 writes a claim with a fresh id into the store, and the others join that claim. Torch's own init
+methods have no such claim: a file left over from a crash makes them hang without a message.
 """
 
 import errno
@@ -17,130 +17,122 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from torch.distributed import (
-    FileStore,
-    HashStore,
-    PrefixStore,
-    Store,
-    TCPStore,
-)
+from torch.distributed import FileStore, HashStore, PrefixStore, Store, TCPStore
 
 from rollcall.errors import UsageError, WorldError
-from rollcall.initialization.waiting import poll, run_within
+from rollcall.initialization.environment import RankAssignment
+from rollcall.initialization.waiting import SYSTEM_TIME, TimeSource, poll, run_with_timeout
 from rollcall.ports import EVERYWHERE, find_holder, listen, resolve
 from rollcall.world import get_hostname, get_process_id
 
-# A name may come up late (Kubernetes makes them as pods start), a typing error never does.
+# A host name may become known late (Kubernetes adds names as pods start); a mistyped one never does.
 RESOLVE_S = 30.0
-RIVAL_S = 2.0
+OTHER_STORE_S = 2.0
 
 # One server for each address, for the life of this process: a rank that comes back for a second world must
-# not find the port still held by the first one's store, which a group somewhere may keep alive.
+# not find the port still held by the first world's store, which some group may keep alive.
 _servers: dict[tuple[str, int], TCPStore] = {}
-# Worlds this process has been in: their claims may still stand for a moment when it comes back.
+# The ids of worlds that this process has left: their claims may remain for a moment when it comes back.
 _left: set[str] = set()
 
 
 @dataclass(frozen=True)
-class Claim:
-    """What rank 0 says when it opens a world."""
+class WorldClaim:
+    """What rank 0 writes when it opens a world."""
 
     rollcall: str  # the id of the world; the name of the field marks the file as ours
     world_size: int
     host: str
     pid: int
 
+    @classmethod
+    def new(cls, world_size: int) -> "WorldClaim":
+        return cls(secrets.token_hex(6), world_size, get_hostname(), get_process_id())
+
+    @classmethod
+    def from_json(cls, data: bytes) -> "WorldClaim | None":
+        """None where there is no claim yet, or not any more."""
+        return cls(**json.loads(data)) if data else None
+
     def to_json(self) -> str:
         return json.dumps(asdict(self)) + "\n"
 
 
 @dataclass(frozen=True)
-class Meeting:
+class WorldStore:
     """A store that belongs to one world, and how to leave it."""
 
     store: Store
-    claim: Claim
-    serves: bool  # the store lives in this process: the others lose it when this process ends
-    leave: Callable[[bool], None]  # with whether this rank is the last one that needs the place
+    claim: WorldClaim
+    leave: Callable[[bool], None]  # takes whether this rank is the last one that needs the store
 
 
-@dataclass(frozen=True)
-class Spot:
-    """What a rank must know to find the others."""
-
-    rank: int
-    world_size: int
-    attempt: int = 0
-    agent_store: bool = False
-    one_host: bool = False
+def open_local_store() -> WorldStore:
+    return WorldStore(HashStore(), WorldClaim.new(1), leave=lambda last: None)
 
 
-def meet_alone() -> Meeting:
-    claim = _make_claim(1)
-    return Meeting(HashStore(), claim, serves=False, leave=lambda last: None)
-
-
-def meet_over_tcp(spot: Spot, host: str, port: int, deadline: float) -> Meeting:
+def open_tcp_store(assignment: RankAssignment, host: str, port: int, deadline: float) -> WorldStore:
     """Rank 0 serves the store, unless an elastic agent already does."""
-    serves = spot.rank == 0 and not spot.agent_store
-    base = _serve(spot, host, port) if serves else _connect(spot, host, port, deadline)
-    root = PrefixStore(f"rollcall/attempt-{spot.attempt}", base)
-    claim = _claim_store(root, spot) if spot.rank == 0 else _join_store(root, spot, deadline)
+    is_first = assignment.rank == 0
+    serves = is_first and not assignment.agent_store
+    base = _serve(assignment, host, port) if serves else _connect(assignment, host, port, deadline)
+    root = _root(base, assignment)
+    claim = claim_world(root, assignment) if is_first else join_world(root, assignment, deadline)
 
     def leave(last: bool) -> None:
         _left.add(claim.rollcall)
-        if spot.rank == 0:
+        if is_first:
             root.compare_set("world", claim.to_json(), "")
 
-    return Meeting(PrefixStore(claim.rollcall, root), claim, serves, leave)
+    return WorldStore(PrefixStore(claim.rollcall, root), claim, leave)
 
 
-def meet_in_file(spot: Spot, path: Path, deadline: float) -> Meeting:
-    """Rank 0 alone makes the file and locks it: whatever is there before it is left over."""
-    mine = path.with_name(f"{path.name}.attempt-{spot.attempt}") if spot.attempt else path
+def open_file_store(assignment: RankAssignment, path: Path, deadline: float) -> WorldStore:
+    """Only rank 0 creates the file, and locks it: a file that exists before is left over."""
+    mine = _attempt_path(path, assignment.attempt)
     if not path.parent.is_dir():
         raise UsageError(f"folder {path.parent} of the file:// store does not exist: make it, or use another")
     lock = None
-    if spot.rank == 0:
-        _clear_attempts(path, spot.attempt)
-        lock, claim = _claim_file(mine, spot.world_size, deadline)
+    if assignment.rank == 0:
+        _clear_attempts(path, assignment.attempt)
+        lock, claim = _claim_file(mine, assignment.world_size, deadline)
     else:
-        claim = _join_file(mine, spot, deadline)
+        claim = _join_file(mine, assignment, deadline)
     data = _data_path(mine, claim)
 
     def leave(last: bool) -> None:
         _left.add(claim.rollcall)
         if last:
             mine.unlink(missing_ok=True)
-        if not mine.exists():  # a late rank's store may have made the data anew
+        if not mine.exists():  # the store of a late rank may have created the data again
             data.unlink(missing_ok=True)
         if lock is not None:
             os.close(lock)
 
     try:
-        store = FileStore(str(data), spot.world_size)
+        store = FileStore(str(data), assignment.world_size)
     except RuntimeError as error:
         raise UsageError(f"file:// store {data} cannot be opened ({error}): use another path") from error
-    return Meeting(PrefixStore(claim.rollcall, store), claim, serves=False, leave=leave)
-
-
-def _make_claim(world_size: int) -> Claim:
-    return Claim(secrets.token_hex(6), world_size, get_hostname(), get_process_id())
+    return WorldStore(PrefixStore(claim.rollcall, store), claim, leave)
 
 
 # ---- over TCP
 
 
-def _serve(spot: Spot, host: str, port: int) -> Store:
+def _root(base: Store, assignment: RankAssignment) -> Store:
+    return PrefixStore(f"rollcall/attempt-{assignment.attempt}", base)
+
+
+def _serve(assignment: RankAssignment, host: str, port: int) -> Store:
     _, address = resolve(host)
     if (address, port) in _servers:
         return _servers[address, port]
-    # Beyond this host the name may mean another address than here (Debian's 127.0.1.1): take them all.
-    stays_here = spot.one_host or address.startswith("127.") or address == "::1"
+    # On other hosts the name may mean another address than here (Debian's 127.0.1.1): listen on all of them.
+    is_local = assignment.nnodes == 1 or address.startswith("127.") or address == "::1"
     try:
-        listener = listen(address if stays_here else EVERYWHERE, port)
+        listener = listen(address if is_local else EVERYWHERE, port)
     except UsageError as error:
-        _refuse_rival(spot, address, port)
+        _refuse_second_first_rank(assignment, address, port)
         raise UsageError(f"rank 0 cannot open its store: {error} (master_port or MASTER_PORT)") from error
     _servers[address, port] = TCPStore(
         address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
@@ -148,35 +140,34 @@ def _serve(spot: Spot, host: str, port: int) -> Store:
     return _servers[address, port]
 
 
-def _refuse_rival(spot: Spot, address: str, port: int) -> None:
-    """Tell the one who holds our port apart: a rank 0 of this very world, or somebody else."""
+def _refuse_second_first_rank(assignment: RankAssignment, address: str, port: int) -> None:
+    """Raise if the process that holds our port is a rank 0 of the same world."""
     holder = find_holder(port)
-    # Torch's client is noisy and slow on a server that is no store: ask Pythons only.
+    # Torch's client is noisy and slow with a server that is no store: ask Python processes only.
     if holder is None or not holder.name().startswith(("python", "pt_")):
         return
 
-    def ask() -> Claim | None:
-        store = TCPStore(address, port, wait_for_workers=False, timeout=timedelta(seconds=RIVAL_S))
-        root = PrefixStore(f"rollcall/attempt-{spot.attempt}", store)
-        return _read_claim(root.get("world")) if root.check(["world"]) else None
+    def read_claim() -> WorldClaim | None:
+        store = TCPStore(address, port, wait_for_workers=False, timeout=timedelta(seconds=OTHER_STORE_S))
+        return _read_claim(_root(store, assignment))
 
     try:
-        # Torch waits for ever for one who takes the connection and says nothing.
-        claim = run_within(ask, RIVAL_S)
+        # Torch waits without a limit for a server that accepts the connection and sends nothing.
+        claim = run_with_timeout(read_claim, OTHER_STORE_S)
     except (RuntimeError, TimeoutError):
         return
     if claim is not None:
-        raise _doubled(claim)
+        raise _first_rank_twice(claim)
 
 
-def _doubled(claim: Claim) -> WorldError:
+def _first_rank_twice(claim: WorldClaim) -> WorldError:
     return WorldError(
-        f"rank 0 is there twice: process {claim.pid} on {claim.host}, and process {get_process_id()} on "
+        f"rank 0 was started twice: process {claim.pid} on {claim.host}, and process {get_process_id()} on "
         f"{get_hostname()}: give every process a rank of its own"
     )
 
 
-def _connect(spot: Spot, host: str, port: int, deadline: float) -> Store:
+def _connect(assignment: RankAssignment, host: str, port: int, deadline: float) -> Store:
     begun = time.monotonic()
     last: list[Exception] = []
 
@@ -189,7 +180,7 @@ def _connect(spot: Spot, host: str, port: int, deadline: float) -> Store:
             return None
         left_s = max(deadline - time.monotonic(), 0.1)
         try:
-            # A plain socket first: torch's client writes a stack to stderr each time nobody answers.
+            # A plain socket first: torch's client writes a stack to stderr each time nothing answers.
             socket.create_connection((address, port), timeout=min(left_s, 5.0)).close()
             timeout = timedelta(seconds=left_s)
             return TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=timeout)
@@ -199,71 +190,76 @@ def _connect(spot: Spot, host: str, port: int, deadline: float) -> Store:
 
     store = poll(try_once, deadline)
     if store is None:
-        who = "the agent's store" if spot.agent_store else "rank 0"
-        why = str(last[0]).splitlines()[0] if last else "no address"
+        server = "the agent's store" if assignment.agent_store else "rank 0"
+        reason = str(last[0]).splitlines()[0] if last else "no address"
         raise WorldError(
-            f"rank {spot.rank} on {get_hostname()} could not reach {who} at {host}:{port} for "
-            f"{time.monotonic() - begun:.0f} s ({why}): {who} has perhaps not started; "
+            f"rank {assignment.rank} on {get_hostname()} could not reach {server} at {host}:{port} for "
+            f"{time.monotonic() - begun:.0f} s ({reason}): {server} has perhaps not started; "
             "start it, or correct MASTER_ADDR and MASTER_PORT"
         )
     return store
 
 
-def _claim_store(root: Store, spot: Spot) -> Claim:
-    claim = _make_claim(spot.world_size)
-    there = root.compare_set("world", "", claim.to_json()).decode()
-    if there == claim.to_json():
-        return claim
-    other = _read_claim(there.encode())
-    if other is not None and (other.host, other.pid) != (claim.host, claim.pid):
-        raise _doubled(other)
-    root.set("world", claim.to_json())  # our own, of a world that did not come together
+def claim_world(root: Store, assignment: RankAssignment) -> WorldClaim:
+    """Rank 0 opens a world in the store."""
+    claim = WorldClaim.new(assignment.world_size)
+    current = WorldClaim.from_json(root.compare_set("world", "", claim.to_json()))
+    if current is not None and (current.host, current.pid) != (claim.host, claim.pid):
+        raise _first_rank_twice(current)
+    if current != claim:  # our own claim, of a world that did not come together
+        root.set("world", claim.to_json())
     return claim
 
 
-def _join_store(root: Store, spot: Spot, deadline: float) -> Claim:
-    # Whoever waits says so: if rank 0 never comes, the others can still tell who else is missing.
-    root.set(f"waiting/{spot.rank}", get_hostname())
+def join_world(root: Store, assignment: RankAssignment, deadline: float, clock: TimeSource = SYSTEM_TIME) -> WorldClaim:
+    """The other ranks wait for rank 0's claim."""
+    # Every waiting rank leaves a key: if rank 0 never comes, the others can still tell which more are missing.
+    key = f"waiting/{assignment.rank}"
+    root.set(key, get_hostname())
 
-    def read() -> Claim | None:
-        claim = _read_claim(root.get("world")) if root.check(["world"]) else None
+    def read() -> WorldClaim | None:
+        claim = _read_claim(root)
         return None if claim is None or claim.rollcall in _left else claim
 
-    begun = time.monotonic()
-    claim = poll(read, deadline)
+    begun = clock.now()
+    claim = poll(read, deadline, clock)
     if claim is None:
-        absent = [str(rank) for rank in range(1, spot.world_size) if not root.check([f"waiting/{rank}"])]
-        others = f", nor did ranks {', '.join(absent)}" if absent else "; all others are waiting"
+        missing = [str(rank) for rank in range(1, assignment.world_size) if not root.check([f"waiting/{rank}"])]
+        others = f", nor did ranks {', '.join(missing)}" if missing else "; all others are waiting"
         raise WorldError(
-            f"rank 0 did not come within {time.monotonic() - begun:.0f} s{others}: "
+            f"rank 0 did not come within {clock.now() - begun:.0f} s{others}: "
             "see whether rank 0 has failed before rollcall.init"
         )
-    root.delete_key(f"waiting/{spot.rank}")
+    root.delete_key(key)
     return claim
 
 
-def _read_claim(data: bytes) -> Claim | None:
-    return Claim(**json.loads(data)) if data else None
+def _read_claim(root: Store) -> WorldClaim | None:
+    return WorldClaim.from_json(root.get("world")) if root.check(["world"]) else None
 
 
 # ---- in a file
 
 
-def _data_path(path: Path, claim: Claim) -> Path:
+def _attempt_path(path: Path, attempt: int) -> Path:
+    return path.with_name(f"{path.name}.attempt-{attempt}") if attempt else path
+
+
+def _data_path(path: Path, claim: WorldClaim) -> Path:
     return path.with_name(f"{path.name}.{claim.rollcall}")
 
 
-def _claim_file(path: Path, world_size: int, deadline: float) -> tuple[int, Claim]:
-    claim = _make_claim(world_size)
+def _claim_file(path: Path, world_size: int, deadline: float) -> tuple[int, WorldClaim]:
+    claim = WorldClaim.new(world_size)
 
     def create() -> int | None:
         try:
             return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
         except FileExistsError:
-            there = _read_file(path)
-            if there is not None and there.rollcall in _left:
+            current = _read_file(path)
+            if current is not None and current.rollcall in _left:
                 return None  # our last world: the others are still leaving it
-            raise _left_over(path, there) from None
+            raise _left_over(path, current) from None
         except OSError as error:
             raise UsageError(
                 f"file:// store {path} cannot be made ({os.strerror(error.errno or 0)}): use another path"
@@ -271,12 +267,12 @@ def _claim_file(path: Path, world_size: int, deadline: float) -> tuple[int, Clai
 
     lock = poll(create, deadline)
     if lock is None:
-        raise WorldError(f"{path} is still in use by this process's last world: some rank has not left it")
+        raise WorldError(f"{path} is still in use by this process's last world: a rank has not left it")
     try:
-        # The kernel drops the lock however we end, SIGKILL included: a file without it is left over. It is
-        # not inherited by fork, so no data loader's worker can keep it.
+        # The kernel drops the lock however this process ends, SIGKILL included: a file without a lock is left
+        # over. A fork does not inherit it, so no DataLoader worker can keep it.
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Only now: an empty file is one in the making, to be waited for.
+        # Written after the lock is taken: the others wait while the file is empty.
         os.write(lock, claim.to_json().encode())
     except OSError as error:
         os.close(lock)
@@ -287,8 +283,8 @@ def _claim_file(path: Path, world_size: int, deadline: float) -> tuple[int, Clai
     return lock, claim
 
 
-def _join_file(path: Path, spot: Spot, deadline: float) -> Claim:
-    def read() -> Claim | None:
+def _join_file(path: Path, assignment: RankAssignment, deadline: float) -> WorldClaim:
+    def read() -> WorldClaim | None:
         claim = _read_file(path)
         if claim is None or claim.rollcall in _left:
             return None
@@ -300,30 +296,28 @@ def _join_file(path: Path, spot: Spot, deadline: float) -> Claim:
     claim = poll(read, deadline)
     if claim is None:
         raise WorldError(
-            f"rank 0 did not come to {path} within {time.monotonic() - begun:.0f} s, as rank {spot.rank} on "
+            f"rank 0 did not come to {path} within {time.monotonic() - begun:.0f} s, as rank {assignment.rank} on "
             f"{get_hostname()} sees it: start rank 0, or use a path that all hosts share"
         )
     return claim
 
 
-def _read_file(path: Path) -> Claim | None:
-    """The claim in a file; None where there is no file, or one in the making."""
+def _read_file(path: Path) -> WorldClaim | None:
+    """The claim in a file; None where there is no file, or rank 0 has not written it yet."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UsageError(f"file:// store {path} cannot be read ({error.strerror}): use another") from error
-    if not data:
-        return None
     try:
-        return Claim(**json.loads(data))
+        return WorldClaim.from_json(data)
     except (ValueError, TypeError):
-        raise UsageError(f"{path} is there already and is no store of rollcall's: use another path") from None
+        raise UsageError(f"{path} exists already and is no store of rollcall's: use another path") from None
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a living rank 0 holds the file; asked by a shared lock: askers do not see each other."""
+    """Whether a living rank 0 holds the file. Tried with a shared lock, so that two ranks can try at once."""
     try:
         with open(path, "rb") as file:
             fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -334,9 +328,9 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _left_over(path: Path, claim: Claim | None) -> UsageError | WorldError:
+def _left_over(path: Path, claim: WorldClaim | None) -> UsageError | WorldError:
     if claim is not None and _is_locked(path):
-        return _doubled(claim)
+        return _first_rank_twice(claim)
     of = f", of process {claim.pid} on {claim.host}" if claim else ""
     data = f" {_data_path(path, claim)}" if claim else ""
     return UsageError(
@@ -345,15 +339,14 @@ def _left_over(path: Path, claim: Claim | None) -> UsageError | WorldError:
 
 
 def _clear_attempts(path: Path, attempt: int) -> None:
-    """The first attempt must find no other's file; a restart removes those before it, of dead ranks."""
+    """The first attempt refuses files of other attempts; a restart removes those of the attempts before it."""
     stale = sorted(path.parent.glob(f"{path.name}.attempt-[0-9]*"))
     if attempt == 0:
         claims = [file for file in stale if file.suffix.removeprefix(".attempt-").isdigit()]
         if claims:
             raise _left_over(claims[0], _read_file(claims[0]))
         return
-    earlier = [path, *(path.with_name(f"{path.name}.attempt-{n}") for n in range(1, attempt))]
-    for file in earlier:
+    for file in (_attempt_path(path, number) for number in range(attempt)):
         claim = _read_file(file)
         if claim is not None and not _is_locked(file):
             file.unlink(missing_ok=True)

@@ -6,15 +6,14 @@ An experiment file has
 - measure: what every rank does; returns plain values
 - judge: the results of all ranks → a verdict: a sentence, numbers, claims that hold or do not
 - draw: the same results → a picture
-- WALK, NEXT: for its page: the functions to read, in order; what to try next
-- ARMS: only where each arm needs a world of its own, since it may crash, hang, or sit on other hosts
-- once: only where the origin's program has words of its own
-- SHOWN_ARM, SHOWN_WITH: what `rollcall report` shows, where it is not the last arm, or not all that is measured
+- TRIALS, and LEAST_RANKS where two are not enough, or one is
+- CODE_ON_PAGE, NEXT: for its page: the functions to read, in order; what to try next
+- CASES: only where each case needs ranks of its own, since it may crash, hang, or run on other hosts
+- once: only where the experiment prints lines of its own when it is run once, node by node
+- REPORTED_CASE, REPORTED_WITH: what `rollcall report` shows, if not the last case, or not with the user's options
 
-What they share, in the order of use: options (the command line), experiment (the values above), perform (on ranks
-of its own) or in_world (torchrun's) or by_hand (node by node, which meet at a door), worlds (how ranks are
-started), meeting (of a rank with the others), progress (how far they are), recording (what the report shows), wire
-(bytes sent), show, pictures, pages.
+experiments/ has one file for each. They use experiment (the values above), progress (counts trials), plots (pictures)
+and bytes_sent. runner/ has the machinery.
 """
 
 NAMES = (

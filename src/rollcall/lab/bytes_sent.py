@@ -5,21 +5,21 @@ import os
 import socket
 import struct
 
-_BYTES_SENT_AT = 200  # in the kernel's struct tcp_info, since Linux 4.19
+_BYTES_SENT_AT = 200  # offset in the kernel's struct tcp_info, since Linux 4.19
 _INFO_BYTES = 256
 
 
 def sent_bytes() -> int:
-    """Over all TCP connections of this process, headers of the protocol above TCP included."""
+    """Bytes sent over all TCP connections of this process, with the headers of the protocol above TCP."""
     total = 0
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                total += _sent_by(int(name))
+                total += _sent_on(int(name))
     return total
 
 
-def _sent_by(fd: int) -> int:
+def _sent_on(fd: int) -> int:
     with socket.socket(fileno=os.dup(fd)) as connection:
         if connection.type != socket.SOCK_STREAM or connection.family not in (socket.AF_INET, socket.AF_INET6):
             return 0

@@ -4,71 +4,79 @@ import ast
 import difflib
 import importlib
 import inspect
-import math
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollcall.errors import UsageError
 from rollcall.lab import NAMES
+from rollcall.lab.plots import Figure
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-# What the ranks brought back, as JSON has it: a list with a value per rank, or, by arm, how its world ended.
+# What the ranks return, as JSON holds it: a list with a value per rank; or, by the name of a case, how it ended.
 Results = Any
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that should be so. An invariant must be so on every machine; others are only looked for."""
+    """A statement about the results. An invariant must hold on every machine; others usually do."""
 
     text: str
     holds: bool
-    is_invariant: bool = True
+    is_invariant: bool
+
+
+def always(text: str, holds: bool) -> Claim:
+    """A claim that must hold on every machine: if it does not, the exit code is 1."""
+    return Claim(text, holds, is_invariant=True)
+
+
+def usually(text: str, holds: bool) -> Claim:
+    """A claim that chance or another machine may refute: then it is reported as not seen, with exit code 0."""
+    return Claim(text, holds, is_invariant=False)
 
 
 @dataclass(frozen=True)
-class Table:
+class VerdictTable:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> VerdictTable:
+    """A table of anything that can be printed."""
+    return VerdictTable(title, tuple(columns), tuple(tuple(map(str, row)) for row in rows))
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """The answer: in a sentence, with its numbers, and what of it held."""
+    """The answer: a sentence, its numbers, and which claims held."""
 
     sentence: str
     numbers: dict[str, Any]
     claims: tuple[Claim, ...]
-    tables: tuple[Table, ...] = ()
+    tables: tuple[VerdictTable, ...] = ()
 
     @property
     def violations(self) -> tuple[str, ...]:
         return tuple(claim.text for claim in self.claims if claim.is_invariant and not claim.holds)
-
-    @property
-    def exit_code(self) -> int:
-        """0: it was measured, whatever came out; 1: something that must hold did not."""
-        return 1 if self.violations else 0
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "violations": list(self.violations)}
 
 
 @dataclass(frozen=True)
-class Arm:
-    """One of the worlds of an experiment that needs several. After `limit_s` it is taken to hang, and ended.
+class Case:
+    """One of several programs that an experiment compares, each run on new ranks.
 
-    Where it may hang, time counts from the last op that any rank has entered.
+    It counts as hung after `limit_s`, and is ended; if it may fail, that is `limit_s` without progress on any rank.
     """
 
     name: str
     about: str
     limit_s: float = 60.0
-    may_fail: bool = False  # that it fails or hangs is what we want to see; others must come to their end
+    may_fail: bool = False  # failing or hanging is what the experiment shows
     virtual_hosts: int | None = None
     link: str | None = None
 
@@ -81,7 +89,9 @@ class Settings:
     trials: int
     backend: str | None = None
     virtual_hosts: int | None = None
-    extras: dict[str, Any] = field(default_factory=dict)  # options of this experiment alone, by parameter
+    options: dict[str, Any] = field(default_factory=dict)  # of this experiment alone, by parameter
+    as_json: bool = False
+    with_picture: bool = True
 
     @property
     def world_size(self) -> int:
@@ -90,38 +100,43 @@ class Settings:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment's file, read."""
+    """The contents of an experiment's file."""
 
     name: str
     question: str
     about: str
     measure: Callable[..., Any]
     judge: Callable[[Results], Verdict]
-    draw: Callable[[Results, "Figure"], None]
+    draw: Callable[[Results, Figure], None]
     trials: int
     least_ranks: int
-    walk: tuple[Callable[..., Any], ...]
+    code_on_page: tuple[Callable[..., Any], ...]
     next: tuple[str, ...]
-    arms: tuple[Arm, ...]
+    cases: tuple[Case, ...]
     once: Callable[..., None] | None
-    shown_arm: str  # the one of whose world the run keeps the recording
-    shown_with: dict[str, Any]  # what the recorded trial takes in place of the user's options
+    reported_case: str  # the run's report shows the recording of this case
+    reported_with: dict[str, Any]  # options of the recorded trial, in place of the user's
 
     @property
     def module(self) -> str:
         return f"rollcall.lab.experiments.{self.name}"
 
-    def arm(self, name: str) -> Arm:
-        for arm in self.arms:
-            if arm.name == name:
-                return arm
-        known = ", ".join(repr(arm.name) for arm in self.arms) or "none"
-        raise UsageError(f"{self.name} has no arm {name!r}: it has {known}")
+    def case(self, name: str) -> Case:
+        for case in self.cases:
+            if case.name == name:
+                return case
+        known = ", ".join(repr(case.name) for case in self.cases) or "none"
+        raise UsageError(f"{self.name} has no case {name!r}: it has {known}")
 
-    def takes(self, parameter: str) -> bool:
-        """Whether an option of single experiments is for this one."""
+    def check_options(self, options: Iterable[str]) -> None:
+        """Refuse an option that belongs to another experiment."""
+        for option in options:
+            if not self.takes(option):
+                raise UsageError(f"--{option} is not for {self.name}: leave it out")
+
+    def takes(self, option: str) -> bool:
         functions = [self.measure, *([self.once] if self.once else [])]
-        return any(parameter in inspect.signature(function).parameters for function in functions)
+        return any(option in inspect.signature(function).parameters for function in functions)
 
 
 def check_name(name: str) -> None:
@@ -146,7 +161,7 @@ def question_of(name: str) -> str:
 def load(name: str) -> Experiment:
     check_name(name)
     module = importlib.import_module(f"rollcall.lab.experiments.{name}")
-    arms = getattr(module, "ARMS", ())
+    cases = getattr(module, "CASES", ())
     return Experiment(
         name=name,
         question=module.QUESTION,
@@ -156,35 +171,28 @@ def load(name: str) -> Experiment:
         draw=module.draw,
         trials=module.TRIALS,
         least_ranks=getattr(module, "LEAST_RANKS", 2),
-        walk=module.WALK,
+        code_on_page=module.CODE_ON_PAGE,
         next=module.NEXT,
-        arms=arms,
+        cases=cases,
         once=getattr(module, "once", None),
-        shown_arm=getattr(module, "SHOWN_ARM", arms[-1].name if arms else ""),
-        shown_with=getattr(module, "SHOWN_WITH", {}),
+        reported_case=getattr(module, "REPORTED_CASE", cases[-1].name if cases else ""),
+        reported_with=getattr(module, "REPORTED_WITH", {}),
     )
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Of a sorted or unsorted list, the nearest rank; 0.5 is the median."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))] if ordered else math.nan
+def median_of_slowest(times_by_rank: Iterable[Sequence[float]]) -> float:
+    """A collective takes as long as its slowest rank: of each trial the longest time, and of these the median."""
+    return float(statistics.median(max(trial) for trial in zip(*times_by_rank, strict=True)))
 
 
-def median(values: Sequence[float]) -> float:
-    return percentile(values, 0.5)
-
-
-def less(before: float, after: float) -> str:
-    """By how much one is less than the other; or more."""
+def compared(before: float, after: float) -> str:
+    """How much less the second is than the first, or more."""
     share = 1 - after / before
     return f"{abs(share):.0%} {'less' if share >= 0 else 'more'}"
 
 
 def in_time(seconds: float) -> str:
     """Seconds as people read them."""
-    if math.isnan(seconds):
-        return "—"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if abs(seconds) >= size:
             return f"{seconds / size:.3g} {unit}" if abs(seconds) / size < 1000 else f"{seconds / size:,.0f} {unit}"
@@ -192,7 +200,12 @@ def in_time(seconds: float) -> str:
 
 
 def in_bytes(size_bytes: float) -> str:
+    """Bytes as people read them; KB, MB and GB are powers of 1024."""
     for unit, size in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
         if size_bytes >= size:
             return f"{size_bytes / size:.3g} {unit}"
     return f"{size_bytes:.0f} B"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"

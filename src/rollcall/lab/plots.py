@@ -1,4 +1,7 @@
-"""Pictures: one look for all experiments, colours that everybody can tell apart (Okabe and Ito's)."""
+"""Pictures: one style for all experiments, in Okabe and Ito's colours, which colour-blind readers can tell apart too.
+
+matplotlib is an optional dependency, and is imported only when a picture is drawn.
+"""
 
 import importlib.util
 from collections.abc import Callable
@@ -8,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 from rollcall.errors import UsageError
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
+else:  # names for the annotations of experiments
+    Axes = Figure = Any
 
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, BLACK = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#222222",
 )  # fmt: skip
 GREY = "#8A8A8A"
 PALE = "#EDEDED"
-OF_RANK = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, YELLOW, GREY)
+_RANK_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, YELLOW, GREY)
 
 _STYLE: Any = {
     "figure.facecolor": "white",
@@ -36,43 +41,55 @@ _STYLE: Any = {
     "grid.color": PALE,
     "xtick.color": "#444444",
     "ytick.color": "#444444",
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
     "legend.frameon": False,
     "lines.linewidth": 2.0,
 }
 
 
 def colour_of(rank: int) -> str:
-    return OF_RANK[rank % len(OF_RANK)]
+    return _RANK_COLOURS[rank % len(_RANK_COLOURS)]
 
 
 def check_installed() -> None:
-    """Before anything is measured: a picture at the end must not fail for want of a package."""
+    """Called before anything is measured: a missing package must not be noticed at the end."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError("pictures need matplotlib: pip install 'rollcall[plots]', or use --no-picture")
 
 
-def save(draw: Callable[[Any, "Figure"], None], results: Any, path: Path) -> None:
+def save(draw: Callable[[Any, Figure], None], results: Any, path: Path) -> None:
     """Let an experiment draw its results into a PNG."""
-    import matplotlib
+    import matplotlib.figure
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(9, 4.2), layout="constrained")
+        figure = matplotlib.figure.Figure(figsize=(9, 4.2), layout="constrained")
         FigureCanvasAgg(figure)  # no window, no pyplot: it works without a display
         draw(results, figure)
         figure.savefig(path)
 
 
-def plain_log(axes: "Axes") -> None:
-    """A logarithmic scale with 0.1, 1, 10 in place of powers."""
+def plain_log(axes: Axes) -> None:
+    """A logarithmic scale labelled 0.1, 1, 10, not with powers of ten."""
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_formatter(lambda value, _: "")
 
 
-def label_ranks(axes: "Axes", ranks: int) -> None:
+def add_arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str, **style: Any) -> None:
+    axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": colour, **style})
+
+
+def add_box(axes: Axes, x: float, y: float, width: float, height: float, edge: str = "none", **style: Any) -> None:
+    """A box with round corners; with an edge it is white, else pale."""
+    from matplotlib.patches import FancyBboxPatch
+
+    style = {"boxstyle": "round,pad=0.05", "facecolor": PALE if edge == "none" else "white", "linewidth": 2.5, **style}
+    axes.add_patch(FancyBboxPatch((x, y), width, height, edgecolor=edge, **style))
+
+
+def label_ranks(axes: Axes, ranks: int) -> None:
     """One row per rank, rank 0 on top."""
     axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
     axes.set_ylim(ranks - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)

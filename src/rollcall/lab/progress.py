@@ -1,7 +1,7 @@
-"""How far an experiment is: its ranks count their trials, and whoever draws the bar looks on.
+"""How far an experiment is: its ranks count their trials, and the process with the progress bar reads the count.
 
-An experiment says `for _ in track(range(trials))`; loops may stand in each other. Rank 0 writes its share into eight
-bytes of memory that both see: a microsecond or two, so that no trial is the slower for being counted.
+An experiment says `for _ in track(range(trials))`; such loops may be nested. Rank 0 writes the share that is done into
+eight bytes of memory that both processes map: a microsecond or two, so that counting does not slow a trial down.
 """
 
 import mmap
@@ -13,39 +13,43 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-_FILE = "ROLLCALL_LAB_PROGRESS"
+_VARIABLE = "ROLLCALL_LAB_PROGRESS"
 _SHARE = struct.Struct("d")
-_LOOK_S = 0.1
+_READ_EVERY_S = 0.1
 _Step = TypeVar("_Step")
-_loops: list[tuple[int, int]] = []  # done and all, from the outermost loop to the innermost
+_loops: list[tuple[int, int]] = []  # steps done and all steps, from the outermost loop to the innermost
 _maps: dict[str, mmap.mmap] = {}
 
 
 def track(steps: Collection[_Step]) -> Iterator[_Step]:
     """The steps, counted as they are done."""
     depth = len(_loops)
-    _loops.append((0, len(steps)))
     try:
         for done, step in enumerate(steps):
             _loops[depth:] = [(done, len(steps))]
-            _tell()
+            _write()
             yield step
         _loops[depth:] = [(len(steps), len(steps))]
-        _tell()
+        _write()
     finally:
         del _loops[depth:]
 
 
 def share() -> float:
-    """Of the outermost loop, how much is done."""
+    """The share of the outermost loop that is done."""
     found = 0.0
-    for done, of in reversed(_loops):
-        found = (done + found) / of if of else 1.0
+    for done, steps in reversed(_loops):
+        found = (done + found) / steps if steps else 1.0
     return found
 
 
-def _tell() -> None:
-    path = os.environ.get(_FILE)
+def stop() -> None:
+    """Write no more: what follows is not part of the measurement."""
+    os.environ.pop(_VARIABLE, None)
+
+
+def _write() -> None:
+    path = os.environ.get(_VARIABLE)
     if path is None or os.environ.get("RANK") != "0":
         return
     if path not in _maps:
@@ -59,23 +63,23 @@ def _map(path: Path) -> mmap.mmap:
 
 
 @contextmanager
-def follow(path: Path, tell: Callable[[float], None]) -> Iterator[None]:
-    """Meanwhile: `tell` hears the share of the world that is at work, as often as an eye can see."""
+def follow(path: Path, report: Callable[[float], None]) -> Iterator[None]:
+    """Report the share that is done, from a thread, until the block ends."""
     path.write_bytes(bytes(_SHARE.size))
-    os.environ[_FILE] = str(path)
-    over = threading.Event()
+    os.environ[_VARIABLE] = str(path)
+    is_over = threading.Event()
 
-    def look() -> None:
+    def read() -> None:
         with _map(path) as shared:
-            while not over.wait(_LOOK_S):
-                tell(_SHARE.unpack_from(shared)[0])
+            while not is_over.wait(_READ_EVERY_S):
+                report(_SHARE.unpack_from(shared)[0])
 
-    looker = threading.Thread(target=look, name="lab-progress", daemon=True)
-    looker.start()
+    reader = threading.Thread(target=read, name="lab-progress", daemon=True)
+    reader.start()
     try:
         yield
     finally:
-        over.set()
-        looker.join()
-        del os.environ[_FILE]
+        is_over.set()
+        reader.join()
+        stop()
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What the kernel offers for processes. Knows nothing of ranks, and imports nothing else of rollcall.
+"""Processes as Linux sees them. Knows nothing of ranks, and imports nothing else of rollcall.
 
 prctl          ties the lifetime of processes together
 process_tree   all descendants of a process, and ending them

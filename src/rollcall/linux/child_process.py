@@ -1,4 +1,4 @@
-"""A process that this one has started without subprocess, which had not been imported yet."""
+"""A child that was started without the subprocess module, before that was imported."""
 
 import contextlib
 import os
@@ -9,9 +9,9 @@ import threading
 
 
 class ChildProcess:
-    """As much of Popen as those need who speak with an agent."""
+    """The part of Popen that is used for an agent."""
 
-    stderr = None  # it is our own
+    stderr = None  # the child writes to the stderr of this process
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -20,8 +20,8 @@ class ChildProcess:
         self._lock = threading.Lock()
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Its exit code, as Popen has it; None where another part of this process has reaped it, so that nobody can
-        tell any more. Raises TimeoutExpired."""
+        """Its exit code, as from Popen; None where another part of this process has reaped it, so that the code is
+        lost. Raises TimeoutExpired."""
         with self._lock:
             if not self._is_over:
                 self._code = self._wait(timeout)

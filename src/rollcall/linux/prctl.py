@@ -1,8 +1,8 @@
-"""Who dies with whom.
+"""Ties the lifetime of ranks to their agent (PR_SET_PDEATHSIG, subreaper), and keeps the agent alive until they end.
 
-The launcher and the agent are both *subreapers*: whatever loses its parent below them becomes their
-child, even after a double fork and setsid. So each of the two can end everything below it (family.py)
-when the other one is killed, and the kernel ends fork server and ranks together with their parents.
+The launcher and the agent are both *subreapers*: a descendant that loses its parent becomes their child, even
+after a double fork and setsid. So when one of the two is killed, the other can end everything below it
+(process_tree.py). The kernel ends fork server and ranks together with their parents.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_FOR_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _before: dict[signal.Signals, Any] = {}
 
 
@@ -27,17 +27,17 @@ def become_subreaper() -> None:
     _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def leave_ending_to_the_launcher() -> None:
-    """Pass over signals that a scheduler or a terminal sends to all: ranks hear them, too, and may have things to save.
+def ignore_stop_signals() -> None:
+    """Ignore signals that a scheduler or a terminal sends to all processes: the launcher decides when ranks end.
 
-    By a handler that does nothing, and not by ignoring them: that would be inherited by what we start.
+    A handler that does nothing is used, since child processes would inherit SIG_IGN.
     """
-    for number in _FOR_ALL:
+    for number in _STOP_SIGNALS:
         _before[number] = signal.signal(number, lambda *_: None)
 
 
-def hear_signals_again() -> None:
-    """As they were when we started, under nohup for example: what a rank sees."""
+def restore_stop_signals() -> None:
+    """Give a rank the handlers that this process was started with, for example under nohup."""
     for number, handler in _before.items():
         signal.signal(number, handler)
 
@@ -45,5 +45,5 @@ def hear_signals_again() -> None:
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent ends, however it ends."""
     _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before we asked
+    if os.getppid() != parent:  # it ended before the call
         os._exit(128 + signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""All processes below this one, and ending them: nothing is left running."""
+"""Lists and ends all descendants of this process."""
 
 import contextlib
 import os
@@ -10,19 +10,19 @@ import psutil
 
 
 def descendants(spared: Collection[int] = ()) -> list[psutil.Process]:
-    """All processes below this one, but for those spared (whose own children are listed)."""
+    """All descendants of this process except those spared; the children of the spared ones are included."""
     return [p for p in psutil.Process().children(recursive=True) if p.pid not in spared]
 
 
 def wait_for_all(timeout_s: float, spared: Collection[int] = ()) -> None:
-    """Let those end by themselves that are about to: multiprocessing's helpers outlive their user by a moment."""
+    """Wait for descendants that end by themselves: multiprocessing's helpers outlive their user by a moment."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and any(map(_is_alive, descendants(spared))):
         time.sleep(0.01)
 
 
 def end_all(grace_s: float, spared: Collection[int] = ()) -> list[str]:
-    """End everything below this process: SIGTERM, then SIGKILL after the grace. Says what it ended."""
+    """End all descendants: SIGTERM, then SIGKILL after the grace. Returns descriptions of those it ended."""
     ended: dict[int, str] = {}
     give_up = time.monotonic() + grace_s + 5
     kill_after = time.monotonic() + grace_s

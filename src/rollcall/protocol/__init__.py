@@ -1,11 +1,13 @@
 """Values that the launcher and the agents share. Imports nothing else of rollcall but its errors.
 
-plan         what runs where: a pure, printable value
-hosts        a host and its slots; host lists and host files
-host_list    expands what schedulers write: node[01-03]
-devices      how many ranks a host gets: a number, or one for each GPU or core
-messages     what launcher and agent send each other, and how it is framed
-exit_codes   exit codes and signals in words
-rank_ranges  ranks in words: 0-3,7
-log_files    the files that ranks' output goes to
+plan           what runs where: a pure, printable value
+hosts          a host and its slots; host lists and host files
+host_list      expands what schedulers write: node[01-03]
+devices        how many ranks a host gets: a number, or one for each GPU or core
+messages       what launcher and agent send each other, and how it is framed
+exit_codes     exit codes and signals in words
+rank_ranges    ranks in words: 0-3,7
+log_files      the files that ranks' output goes to
+torchrun_env   the variables by which a launcher tells a rank its number and its store
+scheduler_env  what the variables of schedulers say
 """

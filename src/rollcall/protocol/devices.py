@@ -11,7 +11,7 @@ _WORDS = "a number, auto, gpu, or cpu"
 
 
 def slots(word: str) -> int:
-    """torchrun's words for the number of ranks on a host."""
+    """The number of ranks for one of torchrun's words, or for a number."""
     if word == "cpu":
         return cpu_count()
     if word == "gpu":
@@ -31,7 +31,7 @@ def cpu_count() -> int:
 
 
 def gpu_count() -> int:
-    """Asks torch, in a process of its own, and only where there is a device to ask about."""
+    """Asks torch in a separate process, and only if this host has a device file of a GPU."""
     if not any(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/kfd").exists():
         return 0
     import subprocess  # here: agents import this module before torch, and do not need it

@@ -1,15 +1,18 @@
-"""Host lists as schedulers write them: `node[01-03,7],x` is node01, node02, node03, node7, x."""
+"""Host lists as schedulers write them: `node[01-03,7],x` is node01, node02, node03, node7, x.
+
+Not ClusterShell: its NodeSet sorts the hosts, and ranks follow the order of the list.
+"""
 
 import re
 
 from rollcall.errors import UsageError
 
-# A typing error like node[1-999999999] must not fill the memory before anyone can complain.
+# A mistyped list such as node[1-999999999] must not fill the memory before the error is found.
 MOST_HOSTS = 100_000
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """The hosts of a list, in the order in which they stand there."""
+    """The hosts of a list, in the order of the list."""
     hosts = tuple(host for part in _split(text) for host in _expand_part(part, text))
     if not hosts:
         raise UsageError(f"host list {text!r} names no host: expected something like node[01-03,7],x")
@@ -30,7 +33,7 @@ def expand_counts(text: str) -> tuple[int, ...]:
 def _split(text: str) -> list[str]:
     """Split at the commas outside brackets."""
     if re.search(r"\[[^\]]*(\[|$)", text) or re.search(r"(^|\])[^\[]*\]", text):
-        raise UsageError(f"host list {text!r} has a bracket without its partner: correct the list")
+        raise UsageError(f"host list {text!r} has an unmatched bracket: correct the list")
     return [part for part in re.split(r",(?![^\[]*\])", text.strip()) if part]
 
 
@@ -53,6 +56,6 @@ def _expand_ranges(ranges: str, text: str) -> list[str]:
         first, last = int(match[1]), int(match[2] or match[1])
         if last - first >= MOST_HOSTS:
             raise UsageError(f"host list {text!r} names more than {MOST_HOSTS} hosts: correct the list")
-        # The width of the first number counts: 08-10 is 08, 09, 10.
+        # All numbers get the width of the first one: 08-10 is 08, 09, 10.
         numbers += [str(number).zfill(len(match[1])) for number in range(first, last + 1)]
     return numbers

@@ -1,7 +1,7 @@
-"""The ranks' log files: written on the host, or by the launcher where the disk is not shared.
+"""The ranks' log files: written by the agent, or by the launcher where the disk is not shared.
 
-A log is what its rank printed, untouched. When each part of it came stands beside it, in `rank-0.times`: a time in
-nanoseconds and the offset of what came then, eight bytes each.
+A log holds what its rank printed, unchanged. A file beside it, such as `rank-0.times`, has an entry for each write: the
+time in nanoseconds and the offset in the log, eight bytes each.
 """
 
 import struct
@@ -15,7 +15,7 @@ TIMES = ".times"
 
 
 class LogFiles:
-    """Files that only grow. One that cannot be written is given up with a word: the ranks go on."""
+    """Appends to log files. If a file cannot be written, a message says so, and the ranks continue."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -48,7 +48,7 @@ class LogFiles:
     def _open(self, log: Path) -> BinaryIO | None:
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
-            if log.stem.startswith("rank-"):  # torchrun's layout stays as it is
+            if log.stem.startswith("rank-"):  # the folders of --log-dir look as torchrun's do
                 self._times[log] = open(log.with_suffix(TIMES), "ab", buffering=0)  # noqa: SIM115
             return open(log, "ab", buffering=0)
         except OSError as error:
@@ -56,4 +56,6 @@ class LogFiles:
             return None
 
     def _give_up(self, log: Path, error: OSError) -> None:
-        self._tell(f"{log} is no longer written ({error.strerror}); the ranks go on, output is shown here only")
+        self._tell(
+            f"{log} is no longer written ({error.strerror}); the ranks continue, their output is shown here only"
+        )

@@ -1,4 +1,4 @@
-"""One run on Kubernetes, seen from here: submit it, show what its pods say, and say how it ended."""
+"""Submits a run to Kubernetes, shows the output of its pods, and reports how it ended."""
 
 import contextlib
 import queue
@@ -15,16 +15,16 @@ from rollcall.coordinator.signals import received as interrupts
 from rollcall.errors import RollcallError
 from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.schedulers import k8s_state
-from rollcall.schedulers.k8s_manifest import LABEL, Job, batch_job, check, service
-from rollcall.schedulers.k8s_state import Pod, State
+from rollcall.schedulers.k8s_manifest import LABEL, K8sJob, batch_job, check, service
+from rollcall.schedulers.k8s_state import K8sState, Pod
 from rollcall.schedulers.kubectl import ForbiddenError, Kubectl
 
-PATIENCE_S = 120.0  # with an image that cannot be pulled: kubelet tries four times meanwhile
+PULL_TIMEOUT_S = 120.0  # for an image that cannot be pulled: kubelet tries four times meanwhile
 _TICK_S = 0.05
-_LOOK_S = 1.0  # between looks at the pods while some of them start or end,
-_RARELY_S = 10.0  # and while all run: the end of a log calls for a look at once,
-_AT_ONCE_S = 0.2  # but not more often than this
-_QUIET_S = 30.0  # of waiting without a word
+_POLL_S = 1.0  # between two requests while some pods start or end,
+_SLOW_POLL_S = 10.0  # and while all run; the end of a log causes a request at once,
+_SHORTEST_POLL_S = 0.2  # but never sooner than this
+_EXPLAIN_AFTER_S = 30.0  # then pods that wait without a known problem are mentioned
 _DRAIN_S = 15.0  # for the last lines of pods that have ended
 _OURS = "rollcall: "
 _OF_RANKS = re.compile(r" *\d[\d,-]* │ ")
@@ -34,41 +34,41 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class _Said:
-    """A line of ranks, or of whatever else runs in the pod."""
+class _RankLine:
+    """A line of a rank, or of anything else in the pod."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What rollcall says in a pod, which does not name it."""
+class _PodMessage:
+    """A message of rollcall in a pod. Its text does not name the pod."""
 
     host: str
     text: str
 
 
 @dataclass(frozen=True)
-class _Closed:
-    """A reading of a pod's log is over, at its end or for a reason."""
+class _LogClosed:
+    """A connection to a pod's log has ended, by an error or with the log."""
 
     pod: Pod
     why: RollcallError | None = None
 
 
-_Message = _Said | _Told | _Closed | State | RollcallError
+_Message = _RankLine | _PodMessage | _LogClosed | K8sState | RollcallError
 
 
 @dataclass
-class _Log:
-    """How far a pod's log has been read. What was begun after the pod's end reads all there is."""
+class _LogPosition:
+    """How far a pod's log has been read."""
 
     last_time: str = ""
     open: bool = False
-    final: bool = False
+    final: bool = False  # the pod had ended before this connection began: it reads everything
 
 
-def run(job: Job, tell: Tell, patience_s: float = PATIENCE_S) -> int:
+def run(job: K8sJob, tell: Tell, pull_timeout_s: float = PULL_TIMEOUT_S) -> int:
     """Run the job on the cluster that kubectl knows; the exit code is that of the first pod to fail."""
     check(job)
     if interrupts:
@@ -76,11 +76,11 @@ def run(job: Job, tell: Tell, patience_s: float = PATIENCE_S) -> int:
     with Kubectl(job.namespace) as kubectl:
         _submit(job, kubectl)
         tell(f"Job {job.name} is submitted: {job.nodes} pod{'s' * (job.nodes > 1)} with {job.ranks}")
-        return _Run(job, kubectl, tell, patience_s).to_the_end()
+        return _K8sFollower(job, kubectl, tell, pull_timeout_s).follow()
 
 
-def _submit(job: Job, kubectl: Kubectl) -> None:
-    """The Job, and then the Service, so that the Job can own it: Kubernetes removes them together."""
+def _submit(job: K8sJob, kubectl: Kubectl) -> None:
+    """First the Job, then the Service, so that the Job can own it: Kubernetes removes them together."""
     uid = kubectl.create(batch_job(job))
     try:
         kubectl.create(service(job, owner_uid=uid))
@@ -90,38 +90,38 @@ def _submit(job: Job, kubectl: Kubectl) -> None:
         raise
 
 
-class _Run:
-    """A submitted job. Threads read the logs and look at the pods; all they find comes through one queue."""
+class _K8sFollower:
+    """Follows a submitted job. Threads read the logs and poll the pods, and send what they find through one queue."""
 
-    def __init__(self, job: Job, kubectl: Kubectl, tell: Tell, patience_s: float) -> None:
-        self._job, self._kubectl, self._tell, self._patience_s = job, kubectl, tell, patience_s
+    def __init__(self, job: K8sJob, kubectl: Kubectl, tell: Tell, pull_timeout_s: float) -> None:
+        self._job, self._kubectl, self._tell, self._pull_timeout_s = job, kubectl, tell, pull_timeout_s
         self._messages: queue.SimpleQueue[_Message] = queue.SimpleQueue()
-        self._look_now = threading.Event()
-        self._look_every_s, self._pause_s = _LOOK_S, _AT_ONCE_S
-        self._logs: dict[str, _Log] = {}
-        self._pods: dict[str, Pod] = {}  # as last seen: when one fails, the Job removes the others
-        self._told: set[tuple[str, str]] = set()
-        self._trouble_since: dict[tuple[str, str], float] = {}
+        self._poll_now = threading.Event()
+        self._poll_every_s, self._pause_s = _POLL_S, _SHORTEST_POLL_S
+        self._logs: dict[str, _LogPosition] = {}
+        self._pods: dict[str, Pod] = {}  # as last seen: when one fails, the Job deletes the others
+        self._said_once: set[tuple[str, str]] = set()
+        self._problem_since: dict[tuple[str, str], float] = {}
         self._begun = time.monotonic()
-        self._newest: State | None = None
-        self._end: State | None = None
+        self._newest: K8sState | None = None
+        self._end: K8sState | None = None
 
-    def to_the_end(self) -> int:
-        threading.Thread(target=self._look, name="pods", daemon=True).start()
+    def follow(self) -> int:
+        threading.Thread(target=self._poll_pods, name="pods", daemon=True).start()
         try:
             while self._end is None:
                 if interrupts:
-                    return self._interrupted(interrupts.pop(0))
+                    return self._stop(interrupts.pop(0))
                 self._step()
-                if (lost := self._lost()) is not None:
+                if (lost := self._reason_to_give_up()) is not None:
                     return self._give_up(lost)
             self._drain(_DRAIN_S)
-        except BrokenPipeError:  # `rollcall run … | head` has seen enough
+        except BrokenPipeError:  # `rollcall run … | head` has closed the pipe
             mute()
-            return self._interrupted(signal.SIGPIPE)
-        return self._conclude(self._end)
+            return self._stop(signal.SIGPIPE)
+        return self._finish(self._end)
 
-    # ---- what comes
+    # ---- messages of the threads
 
     def _step(self) -> None:
         try:
@@ -130,64 +130,64 @@ class _Run:
             sys.stdout.flush()
             return
         match message:
-            case _Said(text):
+            case _RankLine(text):
                 sys.stdout.write(f"{text}\n")
-            case _Told(host, text):
+            case _PodMessage(host, text):
                 sys.stdout.flush()
                 self._tell(f"{host}: {text}")
-            case _Closed(pod, why):
+            case _LogClosed(pod, why):
                 self._logs[pod.name].open = False
-                self._note_closed(pod, why)
-            case State():
-                self._note(message)
+                self._on_log_closed(pod, why)
+            case K8sState():
+                self._on_state(message)
             case ForbiddenError() if self._newest is None:
                 self._delete()
                 raise message
-            case RollcallError():  # a login that has run out must not end a training of many days
-                self._tell_once("cluster", "silent", f"{message}; the run may go on there, and I keep asking")
+            case RollcallError():  # an expired login must not end a training of many days
+                self._tell_once("cluster", "silent", f"{message}; the run may continue there; rollcall keeps asking")
 
-    def _note(self, state: State) -> None:
-        self._told.discard(("cluster", "silent"))
+    def _on_state(self, state: K8sState) -> None:
+        self._said_once.discard(("cluster", "silent"))
         self._newest = state
         self._pods.update({pod.name: pod for pod in state.pods})
         for pod in state.pods:
-            self._read_on(pod)
-        self._tell_troubles(state.pods)
+            self._continue_reading(pod)
+        self._explain_waiting(state.pods)
         running = sum(pod.running for pod in state.pods)
-        self._look_every_s = _RARELY_S if running == self._job.nodes else _LOOK_S
+        self._poll_every_s = _SLOW_POLL_S if running == self._job.nodes else _POLL_S
         if state.outcome and self._end is None:
             self._end = state
 
-    def _note_closed(self, pod: Pod, why: RollcallError | None) -> None:
-        self._look_now.set()
+    def _on_log_closed(self, pod: Pod, why: RollcallError | None) -> None:
+        self._poll_now.set()
         if why is not None:
-            self._pause_s = _LOOK_S  # else a log that cannot be read would be asked for without end
-        if isinstance(why, ForbiddenError):  # all else ends with the pod, or is tried again
-            self._tell_once("cluster", "logs", f"{pod.host}: what it says cannot be shown: {why}")
+            self._pause_s = _POLL_S  # otherwise a log that cannot be read would be requested without a pause
+        if isinstance(why, ForbiddenError):  # other errors end with the pod, or are tried again
+            self._tell_once("cluster", "logs", f"{pod.host}: its output cannot be shown: {why}")
 
-    def _tell_troubles(self, pods: tuple[Pod, ...]) -> None:
+    def _explain_waiting(self, pods: tuple[Pod, ...]) -> None:
         now = time.monotonic()
-        troubles = {(pod.host, pod.trouble.kind): pod.trouble for pod in pods if pod.trouble}
-        self._trouble_since = {key: self._trouble_since.get(key, now) for key in troubles}
-        for (host, kind), trouble in troubles.items():
-            self._tell_once(host, kind, f"{host}: {trouble.sentence}")
-        if now - self._begun < _QUIET_S:
+        problems = {(pod.host, pod.problem.kind): pod.problem for pod in pods if pod.problem}
+        self._problem_since = {key: self._problem_since.get(key, now) for key in problems}
+        for (host, kind), problem in problems.items():
+            self._tell_once(host, kind, f"{host}: {problem.sentence}")
+        if now - self._begun < _EXPLAIN_AFTER_S:
             return
         if len(pods) < self._job.nodes:
             missing = f"Kubernetes has made {len(pods)} of {self._job.nodes} pods so far"
             self._tell_once("cluster", "pods", f"{missing}: `kubectl describe job {self._job.name}` says why")
         for pod in pods:
-            if not pod.started and pod.trouble is None and pod.exit_code is None:
-                self._tell_once(pod.host, "slow", f"{pod.host}: has a node, and is still being made ready there")
+            if not pod.started and pod.problem is None and pod.exit_code is None:
+                self._tell_once(pod.host, "slow", f"{pod.host}: has a node, and is still being prepared there")
 
     def _tell_once(self, about: str, kind: str, sentence: str) -> None:
-        if (about, kind) not in self._told:
-            self._told.add((about, kind))
+        if (about, kind) not in self._said_once:
+            self._said_once.add((about, kind))
             self._tell(sentence)
 
     # ---- threads
 
-    def _look(self) -> None:
+    def _poll_pods(self) -> None:
         while True:
             try:
                 selector = f"{LABEL}={self._job.name}"
@@ -197,29 +197,29 @@ class _Run:
                     return
                 self._messages.put(error)
             time.sleep(self._pause_s)
-            self._look_now.wait(self._look_every_s)
-            self._look_now.clear()
+            self._poll_now.wait(self._poll_every_s)
+            self._poll_now.clear()
 
-    def _read_on(self, pod: Pod) -> None:
-        """Read a pod's log, unless that is being done or has been: connections break in runs of many hours."""
-        log = self._logs.setdefault(pod.name, _Log())
+    def _continue_reading(self, pod: Pod) -> None:
+        """Read a pod's log, unless it is being read or has been: in runs of many hours connections break."""
+        log = self._logs.setdefault(pod.name, _LogPosition())
         if pod.started and not log.open and not log.final:
             log.open, log.final = True, pod.exit_code is not None
             threading.Thread(target=self._read, args=(pod, log), name=pod.host, daemon=True).start()
 
-    def _read(self, pod: Pod, log: _Log) -> None:
+    def _read(self, pod: Pod, log: _LogPosition) -> None:
         try:
-            for message in _paragraphs(pod.host, _new_lines(log, self._kubectl.logs(pod.name, log.last_time))):
+            for message in _messages_of(pod.host, _new_lines(log, self._kubectl.logs(pod.name, log.last_time))):
                 self._messages.put(message)
         except RollcallError as error:
-            self._messages.put(_Closed(pod, error))
+            self._messages.put(_LogClosed(pod, error))
         else:
-            self._messages.put(_Closed(pod))
+            self._messages.put(_LogClosed(pod))
 
-    # ---- how it ends
+    # ---- the end
 
     def _drain(self, limit_s: float) -> None:
-        """Show what is still to come of the logs."""
+        """Show the rest of the logs."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline and not interrupts and not (self._messages.empty() and self._all_read()):
             self._step()
@@ -227,18 +227,18 @@ class _Run:
 
     def _all_read(self) -> bool:
         pods = self._newest.pods if self._newest else ()
-        there = [self._logs[pod.name] for pod in pods if pod.started]
-        return all(log.final for log in there) and not any(log.open for log in self._logs.values())
+        started = [self._logs[pod.name] for pod in pods if pod.started]
+        return all(log.final for log in started) and not any(log.open for log in self._logs.values())
 
-    def _conclude(self, end: State) -> int:
+    def _finish(self, end: K8sState) -> int:
         if end.outcome == "complete":
             self._tell(f"Job {self._job.name} is complete; {self._kept()}")
             return 0
         failed = k8s_state.first_failure(list(self._pods.values()))
         if failed is not None and failed.exit_code is not None:
-            self._tell(f"{failed.host}: {failed.last_words or how_it_ended(failed.exit_code)}")
+            self._tell(f"{failed.host}: {failed.end_message or how_it_ended(failed.exit_code)}")
         if end.outcome == "gone":
-            self._tell(f"somebody has deleted Job {self._job.name}, and its pods with it")
+            self._tell(f"Job {self._job.name} was deleted, and its pods with it")
         else:
             why = f" ({end.reason})" if failed is None and end.reason else ""
             self._tell(f"Job {self._job.name} failed{why}; {self._kept()}")
@@ -250,15 +250,15 @@ class _Run:
             f" (`kubectl delete job {self._job.name}{self._in_namespace()}` removes it now)"
         )
 
-    def _lost(self) -> str | None:
-        """Why the run cannot begin any more."""
+    def _reason_to_give_up(self) -> str | None:
+        """The problem because of which the run cannot start, if there is one."""
         for pod in self._pods.values():
-            trouble = pod.trouble
-            if trouble is None or trouble.mends_itself:
+            problem = pod.problem
+            if problem is None or problem.may_pass:
                 continue
-            since = self._trouble_since.get((pod.host, trouble.kind))
-            if since is not None and (trouble.hopeless or time.monotonic() - since >= self._patience_s):
-                return f"{pod.host}: {trouble.sentence}; {trouble.advice}"
+            since = self._problem_since.get((pod.host, problem.kind))
+            if since is not None and (problem.is_final or time.monotonic() - since >= self._pull_timeout_s):
+                return f"{pod.host}: {problem.sentence}; {problem.advice}"
         return None
 
     def _give_up(self, why: str) -> int:
@@ -267,11 +267,11 @@ class _Run:
             self._tell(f"Job and Service {self._job.name} are deleted")
         return 1
 
-    def _interrupted(self, number: int) -> int:
+    def _stop(self, number: int) -> int:
         if self._delete():
             self._tell(
                 f"interrupted: Job and Service {self._job.name} are deleted, and the pods are asked to end"
-                " (Ctrl-C again: do not wait for their last words)"
+                " (Ctrl-C again: do not wait for their output)"
             )
             self._drain(self._job.grace_s + _DRAIN_S)
         return 128 + number
@@ -289,12 +289,12 @@ class _Run:
         return f" --namespace {self._job.namespace}" if self._job.namespace else ""
 
 
-def _new_lines(log: _Log, lines: Iterable[str]) -> Iterator[str]:
-    """Lines without their times, and without those read before: Kubernetes tells times apart by the second only."""
+def _new_lines(log: _LogPosition, lines: Iterable[str]) -> Iterator[str]:
+    """Lines without their times, and without lines read before: Kubernetes resumes a log at a whole second."""
     read_before = log.last_time
     for line in lines:
         when, _, text = line.partition(" ")
-        if not _TIME.fullmatch(when):  # kubelet's own words, when it has no log
+        if not _TIME.fullmatch(when):  # a message of kubelet, when it has no log
             yield line
         elif _sortable(when) > _sortable(read_before):
             log.last_time = when
@@ -302,27 +302,27 @@ def _new_lines(log: _Log, lines: Iterable[str]) -> Iterator[str]:
 
 
 def _sortable(when: str) -> str:
-    return when.rstrip("Z")  # which would come after the digits of a longer fraction
+    return when.rstrip("Z")  # "Z" would sort after the digits of a longer fraction
 
 
-def _paragraphs(host: str, lines: Iterable[str]) -> Iterator[_Said | _Told]:
-    """Lines as they are, but for those of rollcall in the pod: `its traceback:` stays together with what follows."""
+def _messages_of(host: str, lines: Iterable[str]) -> Iterator[_RankLine | _PodMessage]:
+    """Separates rollcall's own lines from all others; `its traceback:` stays together with the traceback."""
     held: list[str] = []
     for line in lines:
         if held and line.startswith("  ") and not _OF_RANKS.match(line):
             held.append(line)
             continue
         if held:
-            yield _Told(host, "\n".join(held))
+            yield _PodMessage(host, "\n".join(held))
             held = []
         if not line.startswith(_OURS):
-            yield _Said(line)
+            yield _RankLine(line)
         elif line.endswith(":"):
             held = [line.removeprefix(_OURS)]
         else:
-            yield _Told(host, line.removeprefix(_OURS))
+            yield _PodMessage(host, line.removeprefix(_OURS))
     if held:
-        yield _Told(host, "\n".join(held))
+        yield _PodMessage(host, "\n".join(held))
 
 
 def _duration(seconds: int) -> str:

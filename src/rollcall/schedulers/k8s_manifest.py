@@ -1,6 +1,6 @@
-"""A run on Kubernetes, as text: an Indexed Job with one pod per host, and a headless Service by which they meet.
+"""The manifests of a run: an Indexed Job with one pod per host, and a headless Service that gives the pods names.
 
-Pure: `manifest` makes the YAML that `--dry-run` prints and that `kubernetes_run` submits.
+`--dry-run` prints the YAML, and k8s_job.py submits it.
 """
 
 import math
@@ -22,26 +22,26 @@ CONTAINER = "rollcall"
 _COUNTED = {"gpu": "one rank per GPU", "cpu": "one rank per core", "auto": "one rank per GPU, or else per core"}
 _INDEX = "JOB_COMPLETION_INDEX"
 _GPU = "nvidia.com/gpu"
-_MOST_OF_A_NAME = 63  # of a DNS label: each pod's host name is one
+_MOST_OF_A_NAME = 63  # the limit of a DNS label, such as a pod's host name
 _MOST_OF_A_STEM = 40
-_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # what a Service may be called, stricter than a Job
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # the rule for Services, which is stricter than that for Jobs
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _QUANTITY = re.compile(r"\d+(\.\d+)?(m|[kMGTPE]|[KMGTPE]i)?")
 DEFAULT_GRACE_S = 10.0  # of `rollcall run`
 _DAY_S = 24 * 60 * 60
-_SHUTDOWN_S = 20  # on top of the ranks' grace: rollcall ends what they have left running, and says how it ended
+_SHUTDOWN_S = 20  # after the ranks' grace: rollcall ends the processes they left running, and reports the end
 
 
 @dataclass(frozen=True)
-class Job:
-    """One run on Kubernetes. `words` and `options` are those of the `rollcall run` inside each pod."""
+class K8sJob:
+    """One run on Kubernetes. `words` and `options` are for the `rollcall run` inside each pod."""
 
     name: str
     image: str
     nodes: int
     slots: int | str  # or gpu, cpu, auto: counted in the pod
-    words: tuple[str, ...]  # the program and its arguments, as Program.words() has them
+    words: tuple[str, ...]  # the program and its arguments, as from Program.words()
     max_restarts: int = 0
     options: tuple[str, ...] = ()  # further ones, such as ("--preload", "transformers")
     env: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Job:
 
     @property
     def master(self) -> str:
-        """Where the pods meet: the name that the Service gives to the first of them."""
+        """The address of the first pod, by the name that the Service gives it."""
         return f"{self.host(0)}.{self.name}"
 
     @property
@@ -65,12 +65,12 @@ class Job:
         return _COUNTED.get(str(self.slots)) or f"{self.slots} rank{'s' * (self.slots != 1)} each"
 
     def host(self, index: int) -> str:
-        """The host name of a pod, as rollcall inside it has it, too."""
+        """The host name of a pod, also inside it."""
         return f"{self.name}-{index}"
 
 
 def name_for(target: str) -> str:
-    """A name for the Job of this script, module or command, unlike that of any other run."""
+    """A unique name for the Job of this script, module or command."""
     stem = PurePath(target).name.removesuffix(".py").lower()
     stem = re.sub(r"[^a-z0-9]+", "-", stem)[:_MOST_OF_A_STEM].strip("-")
     if not stem[:1].isalpha():
@@ -78,8 +78,8 @@ def name_for(target: str) -> str:
     return f"{stem}-{secrets.token_hex(3)}"
 
 
-def check(job: Job) -> Job:
-    """The job, if Kubernetes can take it."""
+def check(job: K8sJob) -> K8sJob:
+    """The job, if Kubernetes can accept it."""
     if job.nodes < 1:
         raise UsageError(f"--nodes {job.nodes} leaves no host to run on: use 1 or more")
     if job.slots not in _COUNTED and (isinstance(job.slots, str) or job.slots < 1):
@@ -115,7 +115,7 @@ def _check_image(image: str) -> None:
         raise UsageError(f"--image {image} has capital letters in its name, and no image has: use small ones there")
 
 
-def _check_name(job: Job) -> None:
+def _check_name(job: K8sJob) -> None:
     if not _NAME.fullmatch(job.name):
         raise UsageError(
             f"--name {job.name!r} cannot name a Job: use small letters, digits and dashes, and a letter at the front"
@@ -129,8 +129,8 @@ def _check_name(job: Job) -> None:
         )
 
 
-def manifest(job: Job) -> str:
-    """Service and Job as YAML, to be read, kept, changed, and given to `kubectl create -f`."""
+def manifest(job: K8sJob) -> str:
+    """Service and Job as YAML for `kubectl create -f`, made to be read and changed."""
     check(job)
     pods = f"{job.nodes} pod{'s' * (job.nodes > 1)}"
     return "\n".join(
@@ -139,16 +139,16 @@ def manifest(job: Job) -> str:
             "# Made by rollcall. Submit with `kubectl create -f FILE`, end and remove with `kubectl delete -f FILE`;",
             f"# read along with `kubectl logs --follow --max-log-requests {job.nodes} --selector {LABEL}={job.name}`.",
             "---",
-            "# Gives each pod a name that the others can look up, before it is ready: they are only once all have met.",
+            "# Gives each pod a name that the others can look up before it is ready: no pod is until all have started.",
             service(job) + "---",
-            f"# One pod per host. Pod 0, {job.master}, is where they meet.",
+            f"# One pod per host. Pod 0, {job.master}, is the master.",
             batch_job(job),
         ]
     )
 
 
-def service(job: Job, owner_uid: str | None = None) -> str:
-    """The Service alone. It goes when its owner goes: the Job, if its uid is known."""
+def service(job: K8sJob, owner_uid: str | None = None) -> str:
+    """The Service alone. With a uid it belongs to the Job: Kubernetes deletes it with the Job."""
     metadata = _metadata(job)
     if owner_uid is not None:
         metadata["ownerReferences"] = [
@@ -169,7 +169,7 @@ def service(job: Job, owner_uid: str | None = None) -> str:
     )
 
 
-def batch_job(job: Job) -> str:
+def batch_job(job: K8sJob) -> str:
     """The Job alone."""
     return _yaml(
         {
@@ -180,7 +180,7 @@ def batch_job(job: Job) -> str:
                 "completionMode": "Indexed",
                 "completions": job.nodes,
                 "parallelism": job.nodes,
-                # A pod alone cannot come back into a world that has lost it: restarts are rollcall's, for all at once.
+                # A single new pod cannot join a world that has lost one: rollcall restarts all ranks instead.
                 "backoffLimit": 0,
                 "ttlSecondsAfterFinished": job.ttl_s,
                 "template": {"metadata": {"labels": {LABEL: job.name}}, "spec": _pod(job)},
@@ -189,33 +189,33 @@ def batch_job(job: Job) -> str:
     )
 
 
-def _metadata(job: Job) -> dict[str, Any]:
+def _metadata(job: K8sJob) -> dict[str, Any]:
     namespace = {} if job.namespace is None else {"namespace": job.namespace}
     return {"name": job.name, **namespace, "labels": {LABEL: job.name}}
 
 
-def _pod(job: Job) -> dict[str, Any]:
+def _pod(job: K8sJob) -> dict[str, Any]:
     return {
         "restartPolicy": "Never",
         "subdomain": job.name,
         "terminationGracePeriodSeconds": math.ceil(job.grace_s) + _SHUTDOWN_S,
         "containers": [_container(job)],
-        # What DataLoader workers hand over goes through here, and Kubernetes gives 64 MiB otherwise.
+        # DataLoader workers pass their batches through it, and the default of 64 MiB is too little.
         "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
     }
 
 
-def _container(job: Job) -> dict[str, Any]:
+def _container(job: K8sJob) -> dict[str, Any]:
     workdir = {} if job.workdir is None else {"workingDir": job.workdir}
     resources = _resources(job)
     return {
         "name": CONTAINER,
         "image": job.image,
         **workdir,
-        "command": _Line(["rollcall", "run"]),
-        "args": _Line(_arguments(job)),
+        "command": _FlowList(["rollcall", "run"]),
+        "args": _FlowList(_arguments(job)),
         "env": [
-            # Kubernetes sets it anyway; but only what is named here can stand in `args`.
+            # Kubernetes sets it anyway, but `args` can use only variables that are listed here.
             {"name": _INDEX, "valueFrom": {"fieldRef": {"fieldPath": _INDEX_FIELD}}},
             *({"name": name, "value": _literal(value)} for name, value in job.env.items()),
         ],
@@ -224,11 +224,11 @@ def _container(job: Job) -> dict[str, Any]:
     }
 
 
-# The annotation, not the label of the same name: clusters before 1.28 have no such label.
+# The annotation, since clusters before 1.28 have no label of this name.
 _INDEX_FIELD = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
-def _arguments(job: Job) -> list[str]:
+def _arguments(job: K8sJob) -> list[str]:
     network = {
         "--nnodes": job.nodes,
         "--node-rank": f"$({_INDEX})",
@@ -243,12 +243,12 @@ def _arguments(job: Job) -> list[str]:
 
 
 def _literal(word: str) -> str:
-    """A word that Kubernetes leaves alone: it would put a variable's value in place of `$(NAME)`."""
+    """A word in which Kubernetes replaces no `$(NAME)` by a variable's value."""
     return word.replace("$", "$$")
 
 
-def _resources(job: Job) -> dict[str, Any]:
-    # No limit on the CPU: it would hold ranks back even where cores are idle.
+def _resources(job: K8sJob) -> dict[str, Any]:
+    # No limit on the CPU: it would slow ranks down even where cores are idle.
     requests = {"cpu": job.cpu, "memory": job.memory}
     limits = {"memory": job.memory, _GPU: str(job.gpus) if job.gpus else None}
     both = {
@@ -265,12 +265,12 @@ def _one_line(text: str) -> str:
 # ---- YAML
 
 
-class _Line(list[str]):
-    """Words that read better beside than below each other."""
+class _FlowList(list[str]):
+    """Words to be written on one line."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Lists stand inside of what they belong to, and no value is an alias for another."""
+    """Indents lists below their key, and writes no aliases."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -279,11 +279,11 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-# kubectl reads more words as numbers and truths than PyYAML does, 1e-3 and y among them: put them in quotes.
+# kubectl reads more words as numbers and booleans than PyYAML does, such as 1e-3 and y: they need quotes.
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+.]*\d.*", re.DOTALL), list("-+.0123456789"))
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"[yYnN]$"), list("yYnN"))
 _Dumper.add_representer(
-    _Line, lambda dumper, words: dumper.represent_sequence("tag:yaml.org,2002:seq", words, flow_style=True)
+    _FlowList, lambda dumper, words: dumper.represent_sequence("tag:yaml.org,2002:seq", words, flow_style=True)
 )
 
 

@@ -1,4 +1,4 @@
-"""The user's own kubectl, with the clusters, logins and contexts it knows. Refusals become sentences."""
+"""Runs the user's own kubectl, with its clusters, logins and contexts. Its errors become sentences."""
 
 import contextlib
 import json
@@ -14,11 +14,11 @@ _REQUEST_S = 30
 
 
 class ForbiddenError(UsageError):
-    """The cluster knows you, or does not, and says no."""
+    """The user is not logged in, or lacks the rights."""
 
 
 class Kubectl:
-    """kubectl in one namespace (None: that of its context). Leaving the `with` ends what still runs of it."""
+    """kubectl in one namespace (None: that of its context). Leaving the `with` block ends its running processes."""
 
     def __init__(self, namespace: str | None) -> None:
         self._namespace = namespace
@@ -40,8 +40,8 @@ class Kubectl:
         return self._closed
 
     def create(self, text: str) -> str:
-        """Make what the YAML says; the uid of what was made."""
-        # Our own text: it need not be held against a schema of some megabytes that would be fetched first.
+        """Create what the YAML describes; returns its uid."""
+        # Validation would fetch a schema of some megabytes first, and this text is known to be valid.
         words = ["create", "--validate=false", "-f", "-", "-o", "jsonpath={.metadata.uid}"]
         return self._ask(words, text)
 
@@ -50,11 +50,11 @@ class Kubectl:
         return listing
 
     def delete(self, *names: str) -> None:
-        """Delete what is there of these (`job/x`); their pods end in their own time."""
+        """Delete those of these (`job/x`) that exist, without waiting for their pods to end."""
         self._ask(["delete", *names, "--ignore-not-found", "--wait=false"])
 
     def logs(self, pod: str, since: str | None) -> Iterator[str]:
-        """The lines that a pod has said (since then) and says until it ends, each with its time."""
+        """The lines of a pod's log (since a time) until the pod ends, each with its time."""
         words = ["logs", pod, "--follow", "--timestamps", *([f"--since-time={since}"] if since else [])]
         with self._started(words) as process:
             assert process.stdout is not None
@@ -94,12 +94,12 @@ class Kubectl:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                start_new_session=True,  # the terminal's Ctrl-C comes to us alone
+                start_new_session=True,  # Ctrl-C in the terminal must reach rollcall alone
             )
         except OSError as error:
             raise UsageError(
                 f"--kubernetes needs kubectl, which does not start ({error.strerror}): install it and put it on the"
-                " PATH, or print the YAML with --dry-run and submit it elsewhere"
+                " PATH, or print the YAML with --dry-run and submit it on another machine"
             ) from error
 
     def _refusal(self, verb: str, err: str) -> RollcallError:
@@ -110,7 +110,7 @@ class Kubectl:
         return UsageError(f"kubectl {verb} failed ({said}): try `kubectl get jobs` by hand")
 
 
-# The first that fits, by what kubectl prints.
+# The first pattern that matches what kubectl prints.
 _REFUSALS: tuple[tuple[str, type[UsageError], str], ...] = (
     (
         r"localhost:8080|current-context is not set|no configuration has been provided|context .* does not exist"

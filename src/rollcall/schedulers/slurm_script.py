@@ -1,4 +1,4 @@
-"""A run as a SLURM job, as text: `script` makes what `--dry-run` prints and what `sbatch_run` submits. Pure."""
+"""The batch script of a run, as text: `--dry-run` prints it, and slurm_job.py submits it."""
 
 import re
 import shlex
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rollcall.errors import UsageError
 
-# What would leave us with something else than one job that we can follow.
+# Options that would make something else than one job that can be followed.
 _REFUSED = {
     "--array": "it makes many jobs, and a run is one: start each with its own `rollcall run`",
     "--clusters": "only jobs of this cluster can be followed: run it on a login node of the other",
@@ -18,12 +18,12 @@ _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Job:
-    """One run as a batch job. `words` are those after `rollcall run` inside of it: options and program."""
+class SlurmJob:
+    """One run as a batch job. `words` follow `rollcall run` in the script: options and program."""
 
     name: str
     nodes: int
-    slots: int | None  # ranks per node; None: as ways/slurm.py counts them in the allocation
+    slots: int | None  # ranks per node; None: as transport/slurm.py counts them in the allocation
     words: tuple[str, ...]
     python: str
     cwd: str
@@ -39,15 +39,15 @@ class Job:
         return f"{nodes} with {self.slots} rank{'s' * (self.slots > 1)}{' each' * (self.nodes > 1)}"
 
 
-def check(job: Job) -> Job:
-    """The job, if it can be written down."""
+def check(job: SlurmJob) -> SlurmJob:
+    """The job, if a script can be made of it."""
     if job.nodes < 1:
         raise UsageError(f"--nodes {job.nodes} leaves no host to run on: use 1 or more")
     if job.slots is not None and job.slots < 1:
         raise UsageError(f"-n {job.slots} leaves no rank to run: use 1 or more")
     for option, text in (("--name", job.name), ("the log", str(job.log))):
         if not text or not text.isprintable():
-            raise UsageError(f"{option} {text!r} cannot stand in a batch script: use printable characters")
+            raise UsageError(f"{option} {text!r} cannot be written into a batch script: use printable characters")
     for argument in job.sbatch_args:
         _check_argument(argument)
     return job
@@ -66,8 +66,8 @@ def _check_argument(argument: str) -> None:
         raise UsageError(f"--sbatch-arg {argument} cannot be used here: {why}")
 
 
-def script(job: Job) -> str:
-    """A batch script, to be read, kept, changed, and given to `sbatch FILE`."""
+def script(job: SlurmJob) -> str:
+    """A batch script for `sbatch FILE`, made to be read and changed."""
     check(job)
     tasks = [] if job.slots is None else [f"--ntasks-per-node={job.slots}"]
     options = [
@@ -75,9 +75,9 @@ def script(job: Job) -> str:
         f"--nodes={job.nodes}",
         *tasks,
         f"--output={_quoted(str(Path(job.cwd, job.log)))}",
-        "--open-mode=append",  # a requeued job goes on in the same file
+        "--open-mode=append",  # a requeued job continues the same file
         "--requeue",
-        *job.sbatch_args,  # the last to speak is heard
+        *job.sbatch_args,  # the last value of an option counts
     ]
     return "\n".join(
         [
@@ -86,7 +86,7 @@ def script(job: Job) -> str:
             "# Made by rollcall. Submit it with `sbatch FILE`.",
             *(f"#SBATCH {option}" for option in options),
             "",
-            # SLURM itself would go on in /tmp where the folder is missing.
+            # Where the folder is missing, SLURM would run the script in /tmp.
             f"cd {shlex.quote(job.cwd)} || exit",
             f"exec {shlex.join(_command(job))}",
             "",
@@ -94,15 +94,15 @@ def script(job: Job) -> str:
     )
 
 
-def _command(job: Job) -> list[str]:
-    # Where there are GPUs, their number would count, not that of the tasks: so -n is said once more.
+def _command(job: SlurmJob) -> list[str]:
+    # -n is repeated here: without it, the number of GPUs would count where there are any, not that of the tasks.
     ranks = [] if job.slots is None else ["-n", str(job.slots)]
-    # -P: nothing that lies in the folder may take the place of a module that the launcher imports.
+    # -P: a file in the folder must not shadow a module that the launcher imports.
     return [job.python, "-P", "-m", "rollcall", "run", *ranks, *job.words]
 
 
 def _quoted(text: str) -> str:
-    """As one word of an #SBATCH line, which has fewer rules than a shell."""
+    """As one word of an #SBATCH line, whose quoting is simpler than a shell's."""
     if _PLAIN.fullmatch(text):
         return text
     return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'

@@ -1,4 +1,4 @@
-"""How a SLURM job stands: `read` takes the text of `scontrol show job`. And that in words. Pure."""
+"""The state of a SLURM job: read from the text of `scontrol show job`, and described in words."""
 
 import re
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from rollcall.protocol.exit_codes import how_it_ended
 
 _WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
-_STANDING = {
-    "CONFIGURING": "has its nodes, and they are being made ready",
+_PROGRESS = {
+    "CONFIGURING": "has its nodes, which are being prepared",
     "SUSPENDED": "is suspended",
     "STOPPED": "is stopped",
     "STAGE_OUT": "is over, and its files are being copied back",
 }
 _ENDINGS = {
     "COMPLETED": "is done",
-    "FAILED": "failed",  # and how, if SLURM knows more
+    "FAILED": "failed",  # followed by the reason, if SLURM gives one
     "CANCELLED": "was cancelled by somebody else",
     "TIMEOUT": "took longer than its time limit: ask for more with --sbatch-arg=--time=HOURS:MINUTES:SECONDS",
     "OUT_OF_MEMORY": "ran out of the memory it had asked for: ask for more with --sbatch-arg=--mem=SIZE (per node)",
@@ -24,15 +24,15 @@ _ENDINGS = {
     "LAUNCH_FAILED": "could not begin: SLURM could not start it on its nodes",
     "DEADLINE": "was ended at its deadline",
     "REVOKED": "was taken over by another cluster",
-    "FORGOTTEN": "is gone, and SLURM has forgotten how it ended: its log may say it",
+    "FORGOTTEN": "is gone, and SLURM no longer knows how it ended: see its log",
 }
 _REASONS = {
     "Resources": "waits for free nodes",
     "Priority": "waits for jobs of higher priority",
     "Dependency": "waits for another job",
-    "DependencyNeverSatisfied": "waits for another job, in vain",
+    "DependencyNeverSatisfied": "waits for another job that failed, and cannot start",
     "BeginTime": "waits for the time at which it may begin",
-    "JobHeldUser": "is held: `scontrol release {job}` lets it go",
+    "JobHeldUser": "is held: `scontrol release {job}` releases it",
     "JobHeldAdmin": "is held by an administrator",
     "Licenses": "waits for a licence",
     "Reservation": "waits for its reservation to begin",
@@ -49,8 +49,8 @@ _NOTHING = ("None", "(null)", "")
 
 
 @dataclass(frozen=True)
-class State:
-    """A job at one moment, in SLURM's own words."""
+class SlurmState:
+    """A job at one moment, by SLURM's own names."""
 
     name: str  # JobState
     reason: str = "None"
@@ -79,20 +79,20 @@ class State:
 
     @property
     def exit_code(self) -> int:
-        """As a shell has it; never 0 for a job that did not succeed."""
+        """As a shell reports it; never 0 for a job that did not succeed."""
         if self.name == "COMPLETED":
             return 0
         if self.name == "FAILED" and not self.lacks_log:
             return 128 + self.signal if self.signal else self.code or 1
-        return 1  # it was ended from outside: its own code says nothing
+        return 1  # it was ended from outside, so that its own code says nothing
 
 
-# SLURM forgets a job some minutes after its end, as when this machine has slept meanwhile.
-FORGOTTEN = State("FORGOTTEN")
+# SLURM forgets a job some minutes after its end: this machine may have been suspended meanwhile.
+FORGOTTEN = SlurmState("FORGOTTEN")
 
 
-def read(text: str) -> State:
-    """From what `scontrol show job ID` prints. Anchored at lines: names and comments are the users' to choose."""
+def read(text: str) -> SlurmState:
+    """From what `scontrol show job ID` prints. Matched at line starts: names and comments may contain any text."""
 
     def find(pattern: str) -> tuple[str, ...]:
         match = re.search(rf"^ +{pattern}", text, re.MULTILINE)
@@ -102,7 +102,7 @@ def read(text: str) -> State:
     restarts, code, signal = find(r"Requeue=\d+ Restarts=(\d+).* ExitCode=(\d+):(\d+)")
     (nodes,) = find(r"NodeList=(\S*)")
     (log,) = find(r"StdOut=(.*)")
-    return State(
+    return SlurmState(
         name or "UNKNOWN",
         reason or "None",
         int(restarts or 0),
@@ -113,22 +113,22 @@ def read(text: str) -> State:
     )
 
 
-def read_accounting(text: str) -> State | None:
+def read_accounting(text: str) -> SlurmState | None:
     """From what `sacct --parsable2 --format=State,ExitCode` prints, for a job that scontrol has forgotten."""
     match = re.match(r"([A-Z_]+)[^|]*\|(\d+):(\d+)", text)
-    return State(match[1], code=int(match[2]), signal=int(match[3])) if match else None
+    return SlurmState(match[1], code=int(match[2]), signal=int(match[3])) if match else None
 
 
-def standing(job: str, state: State) -> str | None:
-    """What the job does while it is not over; None where there is nothing to say."""
+def describe_progress(job: str, state: SlurmState) -> str | None:
+    """What the job is doing while it is not over; None where SLURM gives no reason."""
     if state.is_waiting:
-        return None if state.reason in _NOTHING else f"job {job} {_waiting(job, state.reason)}"
+        return None if state.reason in _NOTHING else f"job {job} {_describe_reason(job, state.reason)}"
     if state.is_running:
         return f"job {job} runs on {state.nodes}"
-    return f"job {job} {_STANDING[state.name]}" if state.name in _STANDING else None
+    return f"job {job} {_PROGRESS[state.name]}" if state.name in _PROGRESS else None
 
 
-def _waiting(job: str, reason: str) -> str:
+def _describe_reason(job: str, reason: str) -> str:
     kind = reason.partition(",")[0]  # `ReqNodeNotAvail,_UnavailableNodes:h3`
     if kind in _REASONS:
         return f"{_REASONS[kind].format(job=job)} ({reason})"
@@ -137,8 +137,8 @@ def _waiting(job: str, reason: str) -> str:
     return f"waits ({reason})"
 
 
-def ending(job: str, state: State) -> str:
-    """How a job that is over came to its end."""
+def describe_end(job: str, state: SlurmState) -> str:
+    """How a job ended."""
     if state.lacks_log:
         return f"job {job} could not begin: its nodes could not open the log {state.log}: use a folder they share"
     if state.name == "FAILED" and (state.signal or state.code):

@@ -1,7 +1,8 @@
-"""The pytest plugin: a test marked with `@pytest.mark.ranks(4)` runs on four ranks of a warm server.
+"""The pytest plugin: a test marked with `@pytest.mark.ranks(4)` runs on four ranks.
 
-Fixtures are made once, here, and sent to the ranks; `tmp_path` is therefore one folder for all of them.
+Fixtures are made once, in this process, and sent to the ranks; `tmp_path` is therefore one folder for all of them.
 The fixture `world` is made in each rank: it is what `rollcall.init()` returns.
+Other modules of rollcall are imported late, since every pytest in this environment loads the plugin.
 """
 
 import json
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from rollcall.functions.pool import Answer, CallServer
-    from rollcall.testing.inside import Argument
+    from rollcall.functions.pool import CallResult, CallServer
+    from rollcall.testing.rank_side import Argument
 
 _DEFAULT_TIMEOUT_S = 60.0
 _server = pytest.StashKey["CallServer"]()
@@ -20,7 +21,7 @@ _server = pytest.StashKey["CallServer"]()
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        f"ranks(n, timeout={_DEFAULT_TIMEOUT_S:g}): run the test on n ranks of a warm server (rollcall)",
+        f"ranks(n, timeout={_DEFAULT_TIMEOUT_S:g}): run the test on n ranks (rollcall)",
     )
 
 
@@ -32,7 +33,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> "Argument":
     """The World of the rank that runs the test."""
-    from rollcall.testing.inside import THE_WORLD
+    from rollcall.testing.rank_side import THE_WORLD
 
     if request.node.get_closest_marker("ranks") is None:
         raise pytest.UsageError(f"the fixture `world` needs ranks: mark {request.node.name} with @pytest.mark.ranks(2)")
@@ -58,18 +59,18 @@ def _read_mark(n: Any = None, timeout: float = _DEFAULT_TIMEOUT_S, **other: Any)
 
 
 def _run(item: pytest.Function, ranks: int, timeout_s: float) -> None:
-    from rollcall.testing.inside import RankTest
+    from rollcall.testing.rank_side import RankTest
 
     test = RankTest(
         path=str(item.path),
         qualname=item.obj.__qualname__,
         arguments={name: _pickled(name, item.funcargs[name]) for name in item._fixtureinfo.argnames},
     )
-    answers = _server_of(item.config).call(test.run, ranks, timeout_s=timeout_s, capture=True)
-    for answer in answers:
-        if answer.output:
-            item.add_report_section("call", f"rank {answer.rank}", answer.output)
-    _judge(answers, timeout_s)
+    results = _server_of(item.config).call(test.run, ranks, timeout_s=timeout_s, capture=True)
+    for result in results:
+        if result.output:
+            item.add_report_section("call", f"rank {result.rank}", result.output)
+    _report(results, timeout_s)
 
 
 def _pickled(name: str, value: Any) -> bytes:
@@ -90,7 +91,8 @@ def _server_of(config: pytest.Config) -> "CallServer":
 
     if _server not in config.stash:
         config.stash[_server] = CallServer(
-            preload=("rollcall.testing.inside:prepare",), env={"ROLLCALL_PYTEST_ARGS": json.dumps(_arguments(config))}
+            preload=("rollcall.testing.rank_side:prepare",),
+            env={"ROLLCALL_PYTEST_ARGS": json.dumps(_arguments(config))},
         )
     return config.stash[_server]
 
@@ -106,27 +108,27 @@ def _arguments(config: pytest.Config) -> list[str]:
     words += ["-v"] * max(0, config.get_verbosity())
     words += ["--showlocals"] * bool(config.getoption("showlocals"))
     words += [f"-W{each}" for each in config.getoption("pythonwarnings") or []]
-    # The server has imported us by other means than pytest's; that is nothing to warn about.
+    # In the server Python has imported this plugin before pytest could rewrite it, which is harmless.
     words += ["-Wignore::pytest.PytestAssertRewriteWarning"]
     return words
 
 
-def _judge(answers: list["Answer"], timeout_s: float) -> None:
-    """Say in this process what happened in the ranks."""
+def _report(results: list["CallResult"], timeout_s: float) -> None:
+    """Turn what happened in the ranks into the outcome of this test."""
     from rollcall.coordinator.failure import first_of
     from rollcall.functions.api import stacks
-    from rollcall.testing.inside import Outcome
+    from rollcall.testing.rank_side import Outcome
 
-    first = first_of([answer for answer in answers if answer.failed])
+    first = first_of([result for result in results if result.failed])
     if first is not None:
         outcome = first.error
         if isinstance(outcome, Outcome):
-            outcome.raise_here(first.rank, len(answers), [a.rank for a in answers if a.failed and a is not first])
+            outcome.raise_here(first.rank, len(results), [a.rank for a in results if a.failed and a is not first])
         pytest.fail(f"{outcome}", pytrace=False)
-    hung = [answer for answer in answers if answer.exit_code is None]
+    hung = [result for result in results if result.exit_code is None]
     if hung:
         pytest.fail(
-            f"{len(hung)} of {len(answers)} ranks were still running after {timeout_s:g} s;"
+            f"{len(hung)} of {len(results)} ranks were still running after {timeout_s:g} s;"
             f" their stacks:\n\n{stacks(hung)}",
             pytrace=False,
         )

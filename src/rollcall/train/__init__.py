@@ -1,12 +1,18 @@
-"""Training that survives. The files, in the order in which a training passes through them:
+"""Training that continues after an interruption, in a loop of rollcall's (`Trainer`) or of your own.
 
-options     the command line of `rollcall train`; program is what its ranks run, digits its data and models
-data        which rank learns from which sample; foreign: loaders that are not ours
-strategies  how the ranks share the model
-trainer     the loop; stepping takes one step, measuring evaluates, early and pace say when to stop and to save
-watch       what may happen at any step; pulse lets the ranks tell each other, meter adds up what they learnt
-snapshot    saves and loads: state (what), staging (the copy), writing, storage (the files), manifest and shelf (their
-            folder), choice and fitting (which one to continue from, and whether it fits), rng
-journal     the record, and board: the same for TensorBoard; append adds to a file; bar: how far the epoch is
-agree       all ranks look at a question together, and end with one sentence
+trainer          the training loop
+stepping         one optimizer step
+evaluate         means over the samples of all ranks
+data             which rank trains on which sample
+external_loader  loaders that are not rollcall's
+strategies       how the ranks share the model: ddp, fsdp, none
+memory           keeps freed memory for the next step
+early_stopping   when to stop
+save_interval    when to save
+interruptions    SIGTERM, losses that are not finite, the time to save
+rank_sync        a few numbers exchanged between all ranks, four times a second
+consensus        checks that all ranks make together, and errors that end all of them
+checkpoint/      snapshots: what is saved, how it is written and read
+reporting/       mean loss, metrics on disk, progress bar
+digits/          what `rollcall train` runs
 """

@@ -1,14 +1,16 @@
-"""`python -m rollcall.train`: one rank of a training, for launchers of any kind; the options are `rollcall train`'s."""
+"""`python -m rollcall.train`: one rank of a training under any launcher; takes the options of `rollcall train`."""
 
 import sys
 
-from rollcall.errors import speak_plainly
-from rollcall.train.config import Recipe
+from rollcall.errors import install_error_hook
+from rollcall.train.digits.config import TrainConfig, check_scikit_learn
 
 if __name__ == "__main__":
-    speak_plainly()
-    recipe = Recipe.of_words(sys.argv[1:])
+    install_error_hook()
+    config = TrainConfig.from_args(sys.argv[1:])
+    check_scikit_learn()
 
-    from rollcall.train.program import run
+    # Late: it imports torch, and the checks above need none.
+    from rollcall.train.digits.program import run
 
-    run(recipe)
+    run(config)

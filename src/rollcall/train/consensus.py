@@ -1,6 +1,6 @@
-"""All ranks look at the same question together: what one of them finds wrong ends all of them, with one sentence."""
+"""All ranks check the same thing together: a problem on one rank ends all ranks with the same message."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NoReturn, TypeVar
 
 import torch.distributed as dist
@@ -10,63 +10,59 @@ from rollcall.protocol.rank_ranges import list_of
 from rollcall.world import World
 
 T = TypeVar("T")
+H = TypeVar("H", bound=Hashable)
 
 
-def gather(world: World, mine: T, group: dist.ProcessGroup | None = None) -> list[T]:
-    """What every rank says, in rank order."""
+def gather(world: World, value: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    """The values of all ranks, in rank order."""
     if world.size == 1:
-        return [mine]
-    everyone: list[T | None] = [None] * world.size
-    dist.all_gather_object(everyone, mine, group)
-    return everyone  # type: ignore[return-value]
+        return [value]
+    values: list[T | None] = [None] * world.size
+    dist.all_gather_object(values, value, group)
+    return values  # type: ignore[return-value]
 
 
-def tell(world: World, mine: T, group: dist.ProcessGroup | None = None) -> T:
-    """What rank 0 says, on every rank."""
+def broadcast(world: World, value: T, group: dist.ProcessGroup | None = None) -> T:
+    """The value of rank 0, on every rank."""
     if world.size == 1:
-        return mine
-    said = [mine]
-    dist.broadcast_object_list(said, src=0, group=group)
-    return said[0]
+        return value
+    values = [value]
+    dist.broadcast_object_list(values, src=0, group=group)
+    return values[0]
 
 
-def refuse_together(world: World, problem: str | None, error: type[RollcallError] = UsageError) -> None:
-    """End all ranks if one of them has a problem. Rank 0 says it, and names those who have it."""
+def fail_if_any(world: World, problem: str | None) -> None:
+    """End all ranks if one of them has a problem; the message names the ranks that have it."""
     problems = gather(world, problem)
-    if any(problems):
-        raise_together(world, _in_one_sentence(problems), error)
+    if not any(problems):
+        return
+    if world.size == 1:
+        fail_on_all(world, str(problem))
+    sentences = [f"{name_ranks(ranks)}: {text}" for text, ranks in _ranks_by_value(problems).items() if text]
+    fail_on_all(world, "; ".join(sentences))
 
 
-def raise_together(world: World, sentence: str, error: type[RollcallError] = UsageError) -> NoReturn:
-    """Raise on every rank what every rank knows; only rank 0 prints it."""
-    raised = error(sentence)
+def fail_on_all(world: World, message: str, error: type[RollcallError] = UsageError) -> NoReturn:
+    """Raise an error that all ranks know of; only rank 0 prints it."""
+    raised = error(message)
     raised.quiet = not world.is_first
     raise raised
 
 
-def compare(world: World, what: str, mine: str, remedy: str) -> None:
-    """End all ranks if they do not say the same, and name who says what."""
-    said = gather(world, mine)
-    if len(set(said)) > 1:
-        raise_together(world, f"the ranks disagree on {what}: {_who_says_what(said)}: {remedy}")
+def require_equal(world: World, what: str, value: str, remedy: str) -> None:
+    """End all ranks if their values differ; the message says which ranks have which."""
+    found = _ranks_by_value(gather(world, value))
+    if len(found) > 1:
+        who = [f"{name_ranks(ranks)} {'have' if len(ranks) > 1 else 'has'} {text}" for text, ranks in found.items()]
+        fail_on_all(world, f"the ranks disagree on {what}: {'; '.join(who)}: {remedy}")
 
 
-def _in_one_sentence(problems: Sequence[str | None]) -> str:
-    by_problem: dict[str, list[int]] = {}
-    for rank, problem in enumerate(problems):
-        if problem:
-            by_problem.setdefault(problem, []).append(rank)
-    if len(problems) == 1:
-        return next(iter(by_problem))
-    return "; ".join(f"{_name(ranks)}: {problem}" for problem, ranks in by_problem.items())
-
-
-def _who_says_what(said: Sequence[str]) -> str:
-    by_word: dict[str, list[int]] = {}
-    for rank, word in enumerate(said):
-        by_word.setdefault(word, []).append(rank)
-    return "; ".join(f"{_name(ranks)} {'have' if len(ranks) > 1 else 'has'} {word}" for word, ranks in by_word.items())
-
-
-def _name(ranks: list[int]) -> str:
+def name_ranks(ranks: list[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {list_of(ranks)}"
+
+
+def _ranks_by_value(values: Sequence[H]) -> dict[H, list[int]]:
+    ranks: dict[H, list[int]] = {}
+    for rank, value in enumerate(values):
+        ranks.setdefault(value, []).append(rank)
+    return ranks

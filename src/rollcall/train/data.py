@@ -1,8 +1,8 @@
-"""Which rank learns from which sample: every sample once per epoch, at any world size, also after an interruption.
+"""Which rank trains on which sample: every sample once per epoch, at any world size, also after an interruption.
 
-All ranks walk through one common order of the epoch, in global batches of `batch_size` × ranks samples, and each takes
-its slice of each. So the same samples make up the same step however many ranks there are, and one number, how many
-samples of the epoch are done, tells where to go on: with other ranks, too.
+All ranks use the same order of samples. It is cut into global batches of `batch_size` × ranks samples, and each rank
+takes its slice of each global batch. So one number, the samples of this epoch that are done, is the position in the
+data, and a training can continue from it on any number of ranks.
 """
 
 import functools
@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
-from rollcall.train.consensus import compare, refuse_together
+from rollcall.train.consensus import fail_if_any, require_equal
 from rollcall.world import World
 
 Uneven = Literal["weigh", "drop"]
@@ -22,23 +22,21 @@ Uneven = Literal["weigh", "drop"]
 
 @dataclass(frozen=True)
 class Share:
-    """How many samples of a global batch are this rank's, and how many there are."""
+    """How many samples of a global batch this rank has (`mine`), and all ranks together (`all`)."""
 
     mine: int
     all: int
 
 
-class Shards(Sampler[list[int]]):
-    """The batches of one rank, as indices."""
+class RankBatchSampler(Sampler[list[int]]):
+    """The batches of one rank, as lists of indices into the dataset."""
 
     def __init__(
         self, length: int, rank: int, world_size: int, batch_size: int, shuffle: bool, seed: int, uneven: Uneven
     ) -> None:
         self._length, self._rank, self._world_size = length, rank, world_size
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
-        whole = length - length % self.global_batch
-        self.samples_per_epoch = whole if uneven == "drop" else length
-        self._whole_share = Share(batch_size, self.global_batch)  # of nearly all batches
+        self.samples_per_epoch = length - length % self.global_batch if uneven == "drop" else length
         self.epoch = 0
         self.start = 0
 
@@ -47,17 +45,15 @@ class Shards(Sampler[list[int]]):
         return self._batch_size * self._world_size
 
     def begin(self, epoch: int, start: int) -> None:
-        """What the next iteration walks through: an epoch, from this sample on."""
+        """Choose the epoch of the next iteration, and its first sample."""
         self.epoch, self.start = epoch, start
 
     def spans(self) -> Iterator[tuple[int, int]]:
-        """The global batches that are left, as spans of the epoch's order."""
+        """The remaining global batches: their first position in the epoch's order, and the one after their last."""
         for first in range(self.start, self.samples_per_epoch, self.global_batch):
             yield first, min(first + self.global_batch, self.samples_per_epoch)
 
     def share(self, first: int, last: int) -> Share:
-        if last - first == self._whole_share.all:
-            return self._whole_share
         low, high = self._slice(first, last)
         return Share(high - low, last - first)
 
@@ -68,14 +64,13 @@ class Shards(Sampler[list[int]]):
         order = self._order()
         for first, last in self.spans():
             low, high = self._slice(first, last)
-            # A rank that gets nothing of a short last batch still has to take part in the step: with a sample
-            # that counts for nothing.
+            # A rank that gets no sample of a short last batch still has to take part in the step's collectives: it
+            # gets one sample, of weight 0.
             yield order[low:high] if high > low else order[first : first + 1]
 
     def _slice(self, first: int, last: int) -> tuple[int, int]:
         count = last - first
-        low, high = (first + count * each // self._world_size for each in (self._rank, self._rank + 1))
-        return low, high
+        return first + count * self._rank // self._world_size, first + count * (self._rank + 1) // self._world_size
 
     def _order(self) -> list[int]:
         if not self._shuffle:
@@ -85,21 +80,21 @@ class Shards(Sampler[list[int]]):
 
 
 class Loader:
-    """Batches of this rank. Knows where it is, so that a snapshot can say where to go on.
+    """The batches of this rank. Its state is the position in the data, which a snapshot saves.
 
-    `weight` is by how much to multiply the mean loss of the batch just given out, so that the average of all
-    ranks' gradients is that of all samples: 1, but for a last batch that is short on some ranks.
+    Multiply the mean loss of a batch by `weight`: then the average of all ranks' gradients is the mean over all
+    samples. It is 1 except for a last batch in which some ranks have fewer samples.
     """
 
-    def __init__(self, shards: Shards, batches: "DataLoader[Any]", world_size: int, rank: int, seed: int) -> None:
-        self._shards, self._batches, self._world_size = shards, batches, world_size
-        self._worker_seed = seed * 1_000_003 + rank
+    def __init__(self, sampler: RankBatchSampler, batches: "DataLoader[Any]", world: World, seed: int) -> None:
+        self._sampler, self._batches, self._world_size = sampler, batches, world.size
+        self._worker_seed = seed * 1_000_003 + world.rank
         self.epoch = 0
-        self.samples = 0  # of this epoch, on all ranks together, given out so far
+        self.samples = 0  # of this epoch that all ranks together have received
         self.share = Share(0, 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch that comes next. In the one it is in already, it goes on where it is."""
+        """Choose the next epoch. If it is the current one, the next iteration continues where the last one stopped."""
         if epoch != self.epoch:
             self.epoch, self.samples = epoch, 0
 
@@ -109,7 +104,7 @@ class Loader:
 
     @property
     def samples_per_epoch(self) -> int:
-        return self._shards.samples_per_epoch
+        return self._sampler.samples_per_epoch
 
     @property
     def dataset(self) -> "Dataset[Any]":
@@ -122,17 +117,17 @@ class Loader:
         self.epoch, self.samples = state["epoch"], state["samples"]
 
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
-        return len(self._shards)
+        """The number of batches in a whole epoch."""
+        return len(self._sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        self._shards.begin(self.epoch, self.samples)
-        # Of its own: the seed that torch draws for the workers must not come from the program's generator, which
-        # would then differ after an interruption.
+        self._sampler.begin(self.epoch, self.samples)
+        # Torch draws the seed of the workers from this generator. From the global generator it would take a number
+        # more after each interruption, and the result would differ.
         generator = cast(torch.Generator, self._batches.generator)
         generator.manual_seed(self._worker_seed + self.epoch * 7919 + self.samples)
-        for (first, last), batch in zip(self._shards.spans(), self._batches, strict=True):
-            self.share = self._shards.share(first, last)
+        for (first, last), batch in zip(self._sampler.spans(), self._batches, strict=True):
+            self.share = self._sampler.share(first, last)
             self.samples = last
             yield batch
         self.epoch, self.samples = self.epoch + 1, 0
@@ -148,37 +143,33 @@ def prepare_dataloader(
     uneven: Uneven = "weigh",
     **options: Any,
 ) -> Loader:
-    """The dataset in batches of `batch_size` for each rank; `options` are those of torch's DataLoader.
+    """Batches of `batch_size` samples for each rank. `options` are those of torch's DataLoader.
 
-    Where the samples do not fill the last batch on all ranks, "weigh" shares them out and weighs them, so that every
-    sample counts once; "drop" leaves them out.
+    `uneven` is about samples that do not fill the last batch on all ranks: "weigh" distributes them and weighs each
+    rank's loss, so that every sample counts once; "drop" leaves them out.
     """
-    refuse_together(world, _what_is_wrong(dataset, batch_size, uneven, world.size))
+    fail_if_any(world, _find_problem(dataset, batch_size, uneven, world.size))
     length = len(dataset)  # type: ignore[arg-type]
-    compare(world, "the dataset", f"{length} samples", "give all ranks the same data")
-    shards = Shards(length, world.rank, world.size, batch_size, shuffle, seed, uneven)
-    if world.is_first and uneven == "drop" and shards.samples_per_epoch < length:
-        left_out = length - shards.samples_per_epoch
+    require_equal(world, "the dataset", f"{length} samples", "give all ranks the same data")
+    sampler = RankBatchSampler(length, world.rank, world.size, batch_size, shuffle, seed, uneven)
+    if world.is_first and sampler.samples_per_epoch < length:
         world.logger.warning(
-            "%d of %d samples are left out of each epoch (uneven='drop'): they fill no batch of %d on all %d ranks",
-            left_out,
-            length,
-            batch_size,
-            world.size,
+            f"{length - sampler.samples_per_epoch} of {length} samples are left out of each epoch (uneven='drop'): "
+            f"they do not fill a batch of {batch_size} on all {world.size} ranks"
         )
     if type(dataset) is TensorDataset and "collate_fn" not in options:
-        dataset, options = _Rows(dataset), {**options, "collate_fn": _as_it_is}
+        dataset, options = _TensorRows(dataset), {**options, "collate_fn": _keep}
     if options.get("num_workers"):
         options = {**options, "worker_init_fn": functools.partial(_start_worker, options.get("worker_init_fn"))}
-    batches: DataLoader[Any] = DataLoader(dataset, batch_sampler=shards, generator=torch.Generator(), **options)
-    return Loader(shards, batches, world.size, world.rank, seed)
+    batches: DataLoader[Any] = DataLoader(dataset, batch_sampler=sampler, generator=torch.Generator(), **options)
+    return Loader(sampler, batches, world, seed)
 
 
-def _what_is_wrong(dataset: "Dataset[Any]", batch_size: int, uneven: str, ranks: int) -> str | None:
+def _find_problem(dataset: "Dataset[Any]", batch_size: int, uneven: str, ranks: int) -> str | None:
     if not isinstance(dataset, Sized):
         return (
-            f"the dataset ({type(dataset).__name__}) has no length: use one that has, or give the Trainer a loader of "
-            "your own that shares it out"
+            f"the dataset ({type(dataset).__name__}) has no length: use one with a length, or give the Trainer a "
+            "loader of your own that distributes the samples"
         )
     length = len(dataset)
     if not isinstance(batch_size, int) or batch_size < 1:
@@ -197,8 +188,8 @@ def _what_is_wrong(dataset: "Dataset[Any]", batch_size: int, uneven: str, ranks:
     return None
 
 
-class _Rows(Dataset[Any]):
-    """A TensorDataset from which a batch is taken with one index, not sample by sample: the same batch, sooner."""
+class _TensorRows(Dataset[Any]):
+    """A TensorDataset that returns a whole batch with one index operation: faster than sample by sample."""
 
     def __init__(self, dataset: TensorDataset) -> None:
         self.tensors = dataset.tensors
@@ -214,13 +205,13 @@ class _Rows(Dataset[Any]):
         return [tensor[rows] for tensor in self.tensors]
 
 
-def _start_worker(theirs: Callable[[int], Any] | None, number: int) -> None:
-    # A launcher that ends a run tells the whole process group. The rank still needs its workers then, to come to the
-    # end of its step and save.
+def _start_worker(user_init: Callable[[int], Any] | None, number: int) -> None:
+    # A launcher may send SIGTERM to the whole process group. The rank then still needs its workers, to finish its step
+    # and save.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if theirs is not None:
-        theirs(number)
+    if user_init is not None:
+        user_init(number)
 
 
-def _as_it_is(batch: list[torch.Tensor]) -> list[torch.Tensor]:
+def _keep(batch: list[torch.Tensor]) -> list[torch.Tensor]:
     return batch

@@ -1,4 +1,4 @@
-"""When to stop before the last epoch: a metric no longer gets better."""
+"""Stops a training before its last epoch when a metric no longer improves."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from rollcall.errors import UsageError
 
 @dataclass
 class EarlyStop:
-    """Stop after `patience` epochs in a row without a gain of more than `min_gain` in the metric."""
+    """Stop after `patience` epochs in a row in which the metric did not improve by more than `min_gain`."""
 
     metric: str = "loss"
     patience: int = 3
@@ -28,9 +28,9 @@ class EarlyStop:
         return self.idle_epochs >= self.patience
 
     def after(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """What the state is after an epoch with these metrics."""
+        """The state after an epoch with these metrics."""
         if self.metric not in metrics:
-            raise UsageError(f"early stop looks at {self.metric!r}, which is not among {', '.join(metrics)}")
+            raise UsageError(f"early stop needs {self.metric!r}, which is not among the metrics {', '.join(metrics)}")
         value = -metrics[self.metric] if self.larger_is_better else metrics[self.metric]
         if value < self.best - self.min_gain:
             return {"best": value, "idle_epochs": 0}

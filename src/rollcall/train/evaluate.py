@@ -1,42 +1,29 @@
-"""Means over a loader's samples, of all ranks, each sample counted once; nothing is learnt meanwhile."""
+"""Means over the samples of a loader on all ranks, each sample counted once."""
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from rollcall.train.external_loader import adopt
+from rollcall.train.external_loader import AnyLoader
 from rollcall.train.stepping import to_device
-from rollcall.train.strategies import bare
-
-if TYPE_CHECKING:
-    from rollcall.train.trainer import Trainer
+from rollcall.world import World
 
 
 @torch.no_grad()
-def measure(
-    trainer: "Trainer", loader: Any, prefix: str, measures: Mapping[str, Callable[..., torch.Tensor]]
-) -> dict[str, float]:
-    batches, world = adopt(loader, trainer.world, learns=False), trainer.world
-    sums = torch.zeros(2 + len(measures), dtype=torch.float64, device=world.device)
-    training = trainer.model.training
-    trainer.model.eval()
-    with trainer.autocast():
-        for batch in batches:
-            values = _look_at(trainer, to_device(batch, world.device), measures)
-            count = batches.share.mine
-            sums += torch.stack([torch.ones((), device=world.device), *values]).double() * count
-    trainer.model.train(training)
+def compute_means(
+    model: nn.Module, world: World, loader: AnyLoader, compute: Callable[..., list[torch.Tensor]], values: int
+) -> list[float]:
+    """The means of the `values` numbers that `compute` gives for each batch. Puts the model in eval mode meanwhile."""
+    sums = torch.zeros(1 + values, dtype=torch.float64, device=world.device)
+    was_training = model.training
+    model.eval()
+    for batch in loader:
+        means = [each.float() for each in compute(to_device(batch, world.device))]
+        sums += torch.stack([torch.ones((), device=world.device), *means]).double() * loader.share.mine
+    model.train(was_training)
     if world.size > 1:
         dist.all_reduce(sums)
-    count, *totals = sums.tolist()
-    return {f"{prefix}{name}": total / count for name, total in zip(("loss", *measures), totals, strict=True)}
-
-
-def _look_at(trainer: "Trainer", batch: Any, measures: Mapping[str, Callable[..., torch.Tensor]]) -> list[torch.Tensor]:
-    if not measures:
-        return [trainer.compute_loss(batch).float()]
-    inputs, targets = batch
-    outputs = bare(trainer.model)(inputs)
-    return [each(outputs, targets).float() for each in (trainer.loss, *measures.values())]
+    samples, *totals = sums.tolist()
+    return [total / samples for total in totals]

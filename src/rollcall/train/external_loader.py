@@ -1,4 +1,4 @@
-"""A loader that is not ours: what a Trainer needs to know of it."""
+"""Loaders that are not rollcall's: what a Trainer needs to know about them."""
 
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
@@ -6,31 +6,34 @@ from typing import Any
 import torch
 from torch.utils.data.distributed import DistributedSampler
 
-from rollcall.train.consensus import compare
+from rollcall.train.consensus import require_equal
 from rollcall.train.data import Loader, Share
 from rollcall.world import World
 
 
-class ForeignLoader:
-    """Any iterable of batches, with the same number of them on every rank.
+class ExternalLoader:
+    """Any iterable of batches that has the same number of batches on every rank.
 
-    To go on in mid-epoch it begins the epoch with the random state of then, and passes over the batches that were done.
+    To continue in mid-epoch, it restarts the epoch with the random state that the epoch began with, and skips the
+    batches that are done.
     """
 
-    def __init__(self, batches: Iterable[Any], world: World, learns: bool) -> None:
-        self._batches, self._world = batches, world
+    def __init__(self, batches: Iterable[Any], world: World, for_training: bool) -> None:
+        self._batches = batches
+        self._sampler = getattr(batches, "sampler", None)
         self.epoch = 0
-        self.samples = 0  # batches, in truth: this loader does not tell samples
+        self.samples = 0  # counts batches: how many samples they hold is not known in advance
         self.share = Share(0, 0)
         self._rng = torch.get_rng_state()
         length = len(batches) if isinstance(batches, Sized) else None
-        compare(world, "the loader", f"{length} batches" if length is not None else "no length", "use rollcall's own")
+        found = "no length" if length is None else f"{length} batches"
+        require_equal(world, "the loader", found, "use rollcall.prepare_dataloader")
         self.samples_per_epoch = length or 0
-        shares_out = isinstance(getattr(batches, "sampler", None), DistributedSampler)
-        if learns and not shares_out and world.size > 1 and world.is_first:
+        distributed = isinstance(self._sampler, DistributedSampler)
+        if for_training and not distributed and world.size > 1 and world.is_first:
             world.logger.warning(
-                "the loader has no DistributedSampler: unless it shares out the data itself, every rank learns from "
-                "every sample; rollcall.prepare_dataloader would share them out"
+                "the loader has no DistributedSampler: unless it distributes the samples itself, every rank trains on "
+                "every sample; rollcall.prepare_dataloader distributes them"
             )
 
     def set_epoch(self, epoch: int) -> None:
@@ -44,13 +47,11 @@ class ForeignLoader:
         self.epoch, self.samples, self._rng = state["epoch"], state["samples"], state["rng"]
 
     def __iter__(self) -> Iterator[Any]:
-        sampler = getattr(self._batches, "sampler", None)
-        if isinstance(sampler, DistributedSampler):
-            sampler.set_epoch(self.epoch)
-        batches = self._skip() if self.samples else self._begin()
-        for batch in batches:
+        if isinstance(self._sampler, DistributedSampler):
+            self._sampler.set_epoch(self.epoch)
+        for batch in self._resume() if self.samples else self._begin():
             self.samples += 1
-            self.share = Share(_count(batch), 0)
+            self.share = Share(_count_samples(batch), 0)
             yield batch
         self.epoch, self.samples = self.epoch + 1, 0
 
@@ -58,24 +59,27 @@ class ForeignLoader:
         self._rng = torch.get_rng_state()
         return iter(self._batches)
 
-    def _skip(self) -> Iterator[Any]:
-        now = torch.get_rng_state()
+    def _resume(self) -> Iterator[Any]:
+        current = torch.get_rng_state()
         torch.set_rng_state(self._rng)
         batches = iter(self._batches)
         for _ in range(self.samples):
             next(batches)
-        torch.set_rng_state(now)
+        torch.set_rng_state(current)
         return batches
 
 
-def adopt(loader: Any, world: World, learns: bool = True) -> "Loader | ForeignLoader":
-    """The loader itself, if it is one of ours."""
-    return loader if isinstance(loader, Loader) else ForeignLoader(loader, world, learns)
+AnyLoader = Loader | ExternalLoader
 
 
-def _count(batch: Any) -> int:
-    """How many samples a batch has: the length of the first tensor in it."""
+def as_loader(loader: Any, world: World, for_training: bool = True) -> AnyLoader:
+    """The loader itself if `prepare_dataloader` made it; otherwise an ExternalLoader around it."""
+    return loader if isinstance(loader, Loader) else ExternalLoader(loader, world, for_training)
+
+
+def _count_samples(batch: Any) -> int:
+    """The length of the first tensor in a batch."""
     if isinstance(batch, torch.Tensor):
         return len(batch) if batch.dim() else 1
     values = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
-    return next((_count(each) for each in values), 1)
+    return next((_count_samples(each) for each in values), 1)

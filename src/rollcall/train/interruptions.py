@@ -1,105 +1,97 @@
-"""What may happen to a training at any step, and what is done about it: told to end, gone wrong, time to save."""
+"""What can interrupt a training after any step: SIGTERM, a loss that is not finite, the time to save a snapshot."""
 
 import signal
+import threading
 import time
-from types import TracebackType
-from typing import NoReturn, Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
 
 from rollcall.errors import RankError
-from rollcall.protocol.rank_ranges import list_of
 from rollcall.train.checkpoint.snapshot import Snapshot
-from rollcall.train.consensus import raise_together
-from rollcall.train.meter import Meter
-from rollcall.train.progress_bar import Bar
-from rollcall.train.rank_sync import Beat, Notice, Pulse
+from rollcall.train.consensus import fail_on_all, name_ranks
+from rollcall.train.rank_sync import RankStatus, RankSync
+from rollcall.train.reporting.meter import LossMeter
 from rollcall.world import World
 
 
-class Watch:
-    """The eyes and ears of a Trainer, on all ranks alike."""
+class Interruptions:
+    """Exchanges with all ranks what has happened, so that all of them react at the same step."""
 
-    def __init__(self, world: World, bar: Bar) -> None:
-        self.meter, self.pulse = Meter(lags=world.device.type == "cuda"), Pulse(world)
+    def __init__(self, world: World, meter: LossMeter, clear_progress: Callable[[], None]) -> None:
+        self.sync = RankSync(world)
         self.snapshot: Snapshot | None = None
-        self.saved_s = time.monotonic()
-        self._world, self._bar, self._notice = world, bar, Notice()
-        self._epoch_s, self._epoch_samples = time.monotonic(), 0
+        self.last_save_s = time.monotonic()
+        self._world, self._meter, self._clear_progress = world, meter, clear_progress
+        self._stop_signal = 0
 
-    def __enter__(self) -> Self:
-        self._notice.__enter__()
-        self._epoch_s, self._epoch_samples = time.monotonic(), self.meter.total_samples
-        return self
+    @contextmanager
+    def delay_sigterm(self) -> Iterator[None]:
+        """Inside, SIGTERM does not end the process; the next `check` saves and ends it."""
+        if threading.current_thread() is not threading.main_thread():  # Python allows handlers in no other thread
+            yield
+            return
+        before = signal.signal(signal.SIGTERM, self._note_signal)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._notice.__exit__(kind, error, where)
+    def check(self, step: int, epoch: int, wants_save: bool, complete: bool) -> bool:
+        """Whether one of the ranks wants to save. Ends the training if one of them has to end.
 
-    def look(self, step: int, epoch: int, wants_save: bool, everything: bool) -> bool:
-        """Hear from all ranks. Ends the training if one has to; whether one wants to save.
-
-        `everything`: of the steps up to this one. Otherwise a GPU may still be at work on the last of them.
+        `complete`: wait for the losses of all steps so far. Otherwise a GPU may still be computing the last of them.
         """
-        beats = self._hear(epoch, wants_save, everything)
-        asked, stops = any(beat.wants_save for beat in beats), [beat.stop for beat in beats if beat.stop]
-        if (asked or stops) and self.meter.lags and not everything:
-            self._hear(epoch, wants_save, True)  # what is saved must be known to be good
-        if stops:
-            self._end(signal.Signals(stops[0]), step, epoch)
-        return asked
+        statuses = self._exchange(epoch, wants_save, complete)
+        save = any(each.wants_save for each in statuses)
+        stop_signal = next((each.stop_signal for each in statuses if each.stop_signal), 0)
+        if (save or stop_signal) and self._meter.lags and not complete:
+            self._exchange(epoch, wants_save, True)  # only a state whose losses are all finite is saved
+        if stop_signal:
+            self._save_and_exit(signal.Signals(stop_signal), step, epoch)
+        return save
 
     def save(self, step: int, epoch: int, wait: bool = False) -> None:
         if self.snapshot is not None:
             self.snapshot.save(step, epoch, wait=wait)
-            self.saved_s = time.monotonic()
+            self.last_save_s = time.monotonic()
 
-    def begin_epoch(self) -> None:
-        self.meter.reset()
-        self._epoch_s, self._epoch_samples = time.monotonic(), 0
+    def _note_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._stop_signal = number
 
-    def speed(self) -> dict[str, float]:
-        """Of this epoch, as far as this process has seen it."""
-        took_s = time.monotonic() - self._epoch_s
-        return {"seconds": took_s, "samples_per_s": (self.meter.total_samples - self._epoch_samples) / took_s}
+    def _exchange(self, epoch: int, wants_save: bool, complete: bool) -> list[RankStatus]:
+        units, samples, bad_step = self._meter.collect(complete)
+        mine = RankStatus(self._stop_signal, bad_step, int(wants_save), self.sync.elapsed_us(), units, samples)
+        statuses = self.sync.exchange(mine)
+        self._meter.add_totals(sum(each.loss_units for each in statuses), sum(each.samples for each in statuses))
+        if any(each.bad_step >= 0 for each in statuses):
+            self._fail(statuses, epoch)
+        return statuses
 
-    def state_dict(self) -> dict[str, int]:
-        return self.meter.state_dict()
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.meter.load_state_dict(state)
-
-    def _hear(self, epoch: int, wants_save: bool, everything: bool) -> list[Beat]:
-        units, samples, bad_step = self.meter.take(everything)
-        mine = Beat(self._notice.signal, bad_step, int(wants_save), self.pulse.took_us(), units, samples)
-        beats = self.pulse.exchange(mine)
-        self.meter.settle(sum(beat.loss_units for beat in beats), sum(beat.samples for beat in beats))
-        if any(beat.bad_step >= 0 for beat in beats):
-            self._give_up(beats, epoch)
-        return beats
-
-    def _give_up(self, beats: list[Beat], epoch: int) -> NoReturn:
-        """What a snapshot holds is from before: the step that went wrong is never saved."""
-        step = min(beat.bad_step for beat in beats if beat.bad_step >= 0)
-        ranks = [rank for rank, beat in enumerate(beats) if beat.bad_step == step]
-        self._bar.clear()
-        raise_together(
+    def _fail(self, statuses: list[RankStatus], epoch: int) -> NoReturn:
+        """The loss is not finite. The snapshots are all from before that step."""
+        step = min(each.bad_step for each in statuses if each.bad_step >= 0)
+        ranks = [rank for rank, each in enumerate(statuses) if each.bad_step == step]
+        self._clear_progress()
+        fail_on_all(
             self._world,
-            f"the loss is not finite on rank{'s' * (len(ranks) > 1)} {list_of(ranks)} at step {step} (epoch {epoch}): "
-            f"training has stopped; {self._what_is_saved()}; try a lower learning rate, or clip_norm",
+            f"the loss is not finite on {name_ranks(ranks)} at step {step} (epoch {epoch}): "
+            f"training has stopped; {self._describe_newest()}; try a lower learning rate, or clip_norm",
             RankError,
         )
 
-    def _end(self, number: signal.Signals, step: int, epoch: int) -> NoReturn:
-        """Preempted: save, and leave. Whoever starts us again finds the snapshot."""
+    def _save_and_exit(self, number: signal.Signals, step: int, epoch: int) -> NoReturn:
+        """The job is preempted: the next start continues from this snapshot."""
         self.save(step, epoch, wait=True)
-        self._bar.clear()
+        self._clear_progress()
         if self._world.is_first:
-            self._world.logger.warning("%s at step %d: %s", number.name, step, self._what_is_saved())
+            self._world.logger.warning("%s at step %d: %s", number.name, step, self._describe_newest())
         raise SystemExit(128 + number)
 
-    def _what_is_saved(self) -> str:
+    def _describe_newest(self) -> str:
         if self.snapshot is None:
-            return "no snapshots were asked for"
+            return "this training saves no snapshots"
         self.snapshot.wait()
         step = self.snapshot.newest
         return "there is no snapshot" if step is None else f"the newest snapshot is that of step {step}"

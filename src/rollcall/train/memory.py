@@ -1,16 +1,19 @@
-"""What a step frees, the next one needs again. On a GPU torch keeps it; on the CPU it goes back to the kernel, which
-hands it out anew, in pages of zeros, every step: a transformer of ten million parameters loses 3 to 5 % to that."""
+"""Keeps memory that one training step frees for the next step, on the CPU.
+
+By default glibc returns large blocks to the kernel, which fills their pages with zeros again for every step: 3 to 5 %
+of the time for a transformer of ten million parameters. On a GPU torch's allocator keeps freed memory itself.
+"""
 
 import ctypes
 import os
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-_LARGE_BYTES = 32 << 20  # what is larger comes and goes as before: the most that glibc itself would grow to
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
+_LARGE_BYTES = 32 << 20  # larger blocks still return to the kernel: it is the largest threshold that glibc itself sets
 _MOST_KEPT_BYTES = (1 << 31) - 1
 
 
-def keep_freed() -> None:
-    """Keep freed memory for the next step, up to 2 GiB. Who has tuned malloc, or has no glibc, is left alone."""
+def keep_freed_memory() -> None:
+    """Keep up to 2 GiB. Does nothing without glibc, or if the user has set malloc's own variables."""
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

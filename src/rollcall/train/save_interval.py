@@ -1,4 +1,4 @@
-"""When to save: every so many epochs, steps or minutes."""
+"""When to save: every N epochs, steps or minutes."""
 
 import re
 import time
@@ -8,34 +8,35 @@ from typing import Literal
 from rollcall.errors import UsageError
 
 _FORM = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(epochs?|steps?|min|minutes?|)\s*")
-_HELP = "use a number of epochs, or 500steps, or 10min"
+_REMEDY = "use a number of epochs, or 500steps, or 10min"
+
+Unit = Literal["epoch", "step", "minute"]
 
 
 @dataclass(frozen=True)
-class Pace:
+class SaveInterval:
     """`2`, `2 epochs`, `500 steps`, `10 min`."""
 
     every: float
-    unit: Literal["epoch", "step", "minute"]
+    unit: Unit
 
     @classmethod
-    def of(cls, text: str | int) -> "Pace":
+    def parse(cls, text: str | int) -> "SaveInterval":
         match = _FORM.fullmatch(str(text))
         if match is None or float(match[1]) == 0:
-            raise UsageError(f"save_every is {str(text)!r}: {_HELP}")
-        unit: Literal["epoch", "step", "minute"]
-        unit = "step" if match[2].startswith("step") else "minute" if match[2].startswith("min") else "epoch"
+            raise UsageError(f"save_every is {str(text)!r}: {_REMEDY}")
         every = float(match[1])
-        if unit != "minute" and every != int(every):
-            raise UsageError(f"save_every is {text!r}, but there are no parts of an {unit}: {_HELP}")
+        unit: Unit = "step" if match[2].startswith("step") else "minute" if match[2].startswith("min") else "epoch"
+        if unit != "minute" and not every.is_integer():
+            raise UsageError(f"save_every is {text!r}, but only whole {unit}s are possible: {_REMEDY}")
         return cls(every, unit)
 
-    def is_at_step(self, step: int) -> bool:
+    def includes_step(self, step: int) -> bool:
         return self.unit == "step" and step % self.every == 0
 
-    def is_at_end_of(self, epoch: int) -> bool:
-        return self.unit == "epoch" and (epoch + 1) % self.every == 0
+    def includes_epoch(self, epochs_done: int) -> bool:
+        return self.unit == "epoch" and epochs_done % self.every == 0
 
-    def is_after(self, last_save: float) -> bool:
-        """Whether so many minutes have passed since that moment of the monotonic clock."""
-        return self.unit == "minute" and time.monotonic() - last_save >= self.every * 60
+    def has_passed_since(self, last_save_s: float) -> bool:
+        """Whether this many minutes have passed since then; the time is that of the monotonic clock."""
+        return self.unit == "minute" and time.monotonic() - last_save_s >= self.every * 60

@@ -1,4 +1,4 @@
-"""One step of the optimizer: forward and backward for each of its batches, then clip, then step."""
+"""One optimizer step: forward and backward for each of its batches, then clip the gradients, then update."""
 
 import contextlib
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rollcall.errors import UsageError
-from rollcall.train.consensus import refuse_together
+from rollcall.train.consensus import fail_if_any
 from rollcall.train.data import Share
-from rollcall.train.strategies import averages, unsynced
+from rollcall.train.strategies import averages_gradients, without_gradient_sync
 from rollcall.world import World
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -20,7 +20,7 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """The batch, and all tensors in it, on a GPU; on the CPU it is already."""
+    """The batch with all its tensors on this device. Loaders give tensors on the CPU."""
     if device.type == "cpu":
         return batch
     if isinstance(batch, torch.Tensor):
@@ -49,33 +49,32 @@ class Stepper:
         self._model, self._optimizer, self._compute_loss, self._world = model, optimizer, compute_loss, world
         self._clip_norm = clip_norm
         self._dtype = _DTYPES.get(precision)
-        self._ranks_averaged = world.size if averages(model) else 1
+        self._ranks_averaged = world.size if averages_gradients(model) else 1
         self._checked = False
-        # Only fp16's small range needs it.
+        # Only fp16 needs it: small gradients would become 0 in its range.
         self.scaler = torch.amp.GradScaler(world.device.type) if precision == "fp16" else None
 
     def step(self, batches: Batches) -> list[torch.Tensor]:
-        """Take a step; the losses of its batches, as they are on the device."""
+        """Take a step. Returns the losses of its batches, still on the device."""
         self._optimizer.zero_grad(set_to_none=True)
         losses = self.run_backward(batches)
+        if self._clip_norm is not None:
+            if self.scaler is not None:
+                self.scaler.unscale_(self._optimizer)
+            nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
         if self.scaler is None:
-            if self._clip_norm is not None:
-                nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
             self._optimizer.step()
         else:
-            if self._clip_norm is not None:
-                self.scaler.unscale_(self._optimizer)
-                nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
             self.scaler.step(self._optimizer)
             self.scaler.update()
         return losses
 
     def run_backward(self, batches: Batches) -> list[torch.Tensor]:
-        """Forward and backward; ranks average their gradients at the last batch only."""
+        """Forward and backward. Ranks average their gradients at the last batch only."""
         weights = self._weigh(batches)
         losses = []
         for (batch, _), weight in zip(batches[:-1], weights[:-1], strict=True):
-            with unsynced(self._model):
+            with without_gradient_sync(self._model):
                 losses.append(self._backward(batch, weight))
         losses.append(self._backward(batches[-1][0], weights[-1]))
         return losses
@@ -86,43 +85,40 @@ class Stepper:
         return torch.autocast(self._world.device.type, self._dtype)
 
     def _backward(self, batch: Any, weight: float) -> torch.Tensor:
-        if self._dtype is None:
+        with self.autocast():
             loss = self._compute_loss(batch)
-        else:
-            with self.autocast():
-                loss = self._compute_loss(batch)
         if not self._checked or loss.dim():
             self._check(loss)
-        weighed = loss if weight == 1.0 else loss * weight
+        weighted = loss if weight == 1.0 else loss * weight
         if self.scaler is not None:
-            weighed = self.scaler.scale(weighed)
-        weighed.backward()  # type: ignore[no-untyped-call]
+            weighted = self.scaler.scale(weighted)
+        weighted.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def _weigh(self, batches: Batches) -> list[float]:
-        """So that what is averaged over ranks and summed over batches is the mean over all samples of the step."""
-        if self._ranks_averaged == 1 and self._world.size > 1:  # each rank for itself
+        """Weights that make the sum over batches, averaged over ranks, the mean over all samples of the step."""
+        if self._ranks_averaged == 1 and self._world.size > 1:  # strategy "none": each rank trains alone
             total = sum(share.mine for _, share in batches)
             return [share.mine / total if total else 0.0 for _, share in batches]
         total = sum(share.all for _, share in batches)
-        if not total:  # a loader that does not tell: all batches count alike
+        if not total:  # an external loader: every batch has the same weight
             return [1 / len(batches)] * len(batches)
         return [share.mine * self._ranks_averaged / total for _, share in batches]
 
     def _check(self, loss: Any) -> None:
-        """Together, at the first step: whatever is wrong with a loss is wrong from the start."""
+        """What is wrong with a loss shows at the first step, where all ranks check together."""
         problem = None
         if not isinstance(loss, torch.Tensor):
             problem = f"the loss is a {type(loss).__name__}: expected a tensor"
         elif loss.dim():
             problem = f"the loss has the shape {list(loss.shape)}: expected a scalar, such as its mean"
         elif not loss.requires_grad:
-            problem = "the loss does not depend on the model's parameters: there is nothing to learn from it"
-        self.refuse(problem)
+            problem = "the loss does not depend on the model's parameters: it has no gradient"
+        self.fail(problem)
 
-    def refuse(self, problem: str | None) -> None:
-        """At the first step all ranks ask each other; later nobody would answer."""
+    def fail(self, problem: str | None) -> None:
+        """At the first step all ranks fail together; later this rank alone, because the others do not check."""
         if self._checked and problem:
             raise UsageError(f"rank {self._world.rank}: {problem}")
         self._checked = True
-        refuse_together(self._world, problem)
+        fail_if_any(self._world, problem)

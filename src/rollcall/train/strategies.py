@@ -1,4 +1,4 @@
-"""How ranks share a model: every rank a copy with averaged gradients (ddp), every rank a part of it (fsdp), or none."""
+"""How ranks share a model: ddp (copies, averaged gradients), fsdp (a part on each rank), none (separate models)."""
 
 import hashlib
 import itertools
@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rollcall.train.consensus import compare, gather, refuse_together
-from rollcall.train.memory import keep_freed
+from rollcall.train.consensus import fail_if_any, gather, require_equal
+from rollcall.train.memory import keep_freed_memory
 from rollcall.world import World
 
 Strategy = Literal["ddp", "fsdp", "none"]
@@ -23,17 +23,17 @@ _INDUCTOR = "inductor"
 def wrap(
     model: nn.Module, world: World, strategy: Strategy = "ddp", *, compile: bool | str = False, **options: Any
 ) -> nn.Module:
-    """The model on this rank's device, ready to train with the others.
+    """Move the model to this rank's device and prepare it for training together with the other ranks.
 
     `compile` is True for torch.compile, or the name of one of its backends. `options` go to DistributedDataParallel or
-    fully_shard. With "fsdp" the model's parameters are new ones: make the optimizer afterwards (the Trainer sees to
-    it by itself).
+    fully_shard. "fsdp" replaces the model's parameters: create the optimizer afterwards (a Trainer updates an existing
+    optimizer itself).
     """
     backend = "" if not compile else compile if isinstance(compile, str) else _INDUCTOR
-    refuse_together(world, _what_is_wrong(model, strategy) or _why_not_compiled(backend, world.device))
-    _compare(model, world)
+    fail_if_any(world, _find_problem(model, strategy) or _find_missing_compiler(backend, world.device))
+    _require_equal_models(model, world)
     if world.device.type == "cpu":
-        keep_freed()
+        keep_freed_memory()
     model = model.to(world.device)
     if strategy == "fsdp":
         return _shard(model, world, backend, options)
@@ -41,71 +41,72 @@ def wrap(
         _compile(model, backend)
     if strategy == "none":
         return model
-    # Gradients are parts of the buckets that are averaged: nobody copies them there and back.
+    # Gradients are views of the buckets that are averaged, which saves copying them there and back.
     return DistributedDataParallel(model, **{"gradient_as_bucket_view": True, **options})
 
 
-def bare(model: nn.Module) -> nn.Module:
+def unwrap(model: nn.Module) -> nn.Module:
     """The model as it was given to `wrap`."""
     return cast(nn.Module, model.module) if isinstance(model, DistributedDataParallel) else model
 
 
 @contextmanager
-def unsynced(model: nn.Module) -> Iterator[None]:
-    """Gradients stay with their rank in here: more are to be added before they are averaged."""
+def without_gradient_sync(model: nn.Module) -> Iterator[None]:
+    """Backward passes inside add up gradients on each rank, without averaging them."""
     if isinstance(model, DistributedDataParallel):
         with model.no_sync():
             yield
-    elif isinstance(model, _fsdp_module()):
-        model.set_requires_gradient_sync(False)
+    elif _is_sharded(model):
+        sharded = cast(Any, model)
+        sharded.set_requires_gradient_sync(False)
         try:
             yield
         finally:
-            model.set_requires_gradient_sync(True)
+            sharded.set_requires_gradient_sync(True)
     else:
         yield
 
 
-def averages(model: nn.Module) -> bool:
-    """Whether backward leaves the average of all ranks' gradients."""
-    return isinstance(model, (DistributedDataParallel, _fsdp_module()))
+def averages_gradients(model: nn.Module) -> bool:
+    """Whether backward averages the gradients of all ranks."""
+    return isinstance(model, DistributedDataParallel) or _is_sharded(model)
 
 
-def repoint(optimizer: torch.optim.Optimizer, before: dict[str, nn.Parameter], model: nn.Module) -> None:
-    """Let an optimizer that was made for the parameters of before have those that took their place."""
+def replace_parameters(optimizer: torch.optim.Optimizer, before: dict[str, nn.Parameter], model: nn.Module) -> None:
+    """Give the optimizer the model's current parameters in place of those that it was created with."""
     after = dict(model.named_parameters())
-    place_of = {id(parameter): after[name] for name, parameter in before.items() if name in after}
+    new = {id(parameter): after[name] for name, parameter in before.items() if name in after}
     for group in optimizer.param_groups:
-        group["params"] = [place_of.get(id(parameter), parameter) for parameter in group["params"]]
+        group["params"] = [new.get(id(parameter), parameter) for parameter in group["params"]]
 
 
-def _fsdp_module() -> type[Any]:
-    # Late: who does not shard need not wait for its import.
+def _is_sharded(model: nn.Module) -> bool:
+    # Late: the import takes seconds, and programs with DDP do not need it.
     from torch.distributed.fsdp import FSDPModule
 
-    return FSDPModule
+    return isinstance(model, FSDPModule)
 
 
 def _compile(model: nn.Module, backend: str) -> None:
-    """In place: the names of the parameters stay what they are."""
+    """In place, so that the parameters keep their names."""
 
-    # Module.compile skips a model whose forward is torch's own code, as that of nn.Sequential is: so the call that
-    # is compiled begins in a function of ours.
+    # Module.compile skips a model whose forward is torch's own code, such as nn.Sequential. So a function of ours is
+    # compiled, which calls the model.
     def call(*args: Any, **kwargs: Any) -> Any:
         return model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     model._compiled_call_impl = torch.compile(call, backend=backend)
 
 
-def _why_not_compiled(backend: str, device: torch.device) -> str | None:
-    """Inductor writes C++ for the CPU, and a little C around what runs on a GPU."""
+def _find_missing_compiler(backend: str, device: torch.device) -> str | None:
+    """Inductor generates C++ for the CPU, and some C for a GPU."""
     if backend != _INDUCTOR:
         return None
     variable, names = ("CXX", ["g++"]) if device.type == "cpu" else ("CC", ["gcc", "clang", "cc"])
     names = [os.environ[variable]] if variable in os.environ else names
     if any(shutil.which(name) for name in names):
         return None
-    return f"compile needs a compiler, and there is no {' or '.join(names)}: install it, or train without compile"
+    return f"compile needs a compiler, but there is no {' or '.join(names)}: install it, or train without compile"
 
 
 def _shard(model: nn.Module, world: World, backend: str, options: dict[str, Any]) -> nn.Module:
@@ -113,16 +114,16 @@ def _shard(model: nn.Module, world: World, backend: str, options: dict[str, Any]
     from torch.distributed.fsdp import fully_shard
 
     options = {"mesh": init_device_mesh(world.device.type, (world.size,)), **options}
-    # Each layer is gathered when its turn comes, not all of them at once.
+    # Layers are separate units, so that only one of them is gathered at a time.
     layers = [layer for module in model.modules() if isinstance(module, nn.ModuleList) for layer in module]
     for unit in [*layers, model]:
-        if backend:  # what lies between the hooks that gather it: those are not for a compiler
+        if backend:  # only forward: the hooks around it, which gather the parameters, cannot be compiled
             unit.forward = torch.compile(unit.forward, backend=backend)
         fully_shard(unit, **options)
     return model
 
 
-def _what_is_wrong(model: nn.Module, strategy: str) -> str | None:
+def _find_problem(model: nn.Module, strategy: str) -> str | None:
     if strategy not in get_args(Strategy):
         return f"strategy is {strategy!r}: use {', '.join(get_args(Strategy))}"
     if not any(True for _ in model.parameters()):
@@ -132,14 +133,14 @@ def _what_is_wrong(model: nn.Module, strategy: str) -> str | None:
     return None
 
 
-def _compare(model: nn.Module, world: World) -> None:
-    """All ranks must have the same model. Only if they have not, they tell each other all of it."""
+def _require_equal_models(model: nn.Module, world: World) -> None:
+    """End all ranks if their models differ. Compares hashes first: the list of a large model's parameters is long."""
     shapes = [f"{name} {list(tensor.shape)}" for name, tensor in model.named_parameters()]
     if len(set(gather(world, hashlib.sha256(repr(shapes).encode()).hexdigest()))) == 1:
         return
-    everyone = gather(world, shapes)
-    first = next(number for number in itertools.count() if len({_at(each, number) for each in everyone}) > 1)
-    compare(world, "the model", _at(shapes, first), "build it in the same way on every rank")
+    all_shapes = gather(world, shapes)
+    first = next(number for number in itertools.count() if len({_at(each, number) for each in all_shapes}) > 1)
+    require_equal(world, "the model", _at(shapes, first), "build it in the same way on every rank")
 
 
 def _at(shapes: list[str], number: int) -> str:

@@ -1,4 +1,4 @@
-"""`Trainer`: the loop around a model, an optimizer and a loss, which goes on after whatever interrupts it."""
+"""`Trainer`: the training loop around a model, an optimizer and a loss, which continues after an interruption."""
 
 import itertools
 import math
@@ -13,27 +13,28 @@ from torch.optim import Optimizer
 
 from rollcall.train.checkpoint.snapshot import Snapshot
 from rollcall.train.checkpoint.state import Stateful
-from rollcall.train.consensus import refuse_together, tell
-from rollcall.train.data import Loader, Share
+from rollcall.train.consensus import broadcast, fail_if_any
+from rollcall.train.data import Share
 from rollcall.train.early_stopping import EarlyStop
-from rollcall.train.evaluate import measure
-from rollcall.train.external_loader import ForeignLoader, adopt
-from rollcall.train.interruptions import Watch
-from rollcall.train.metrics_log import NAME, Journal
-from rollcall.train.progress_bar import Bar
-from rollcall.train.save_interval import Pace
+from rollcall.train.evaluate import compute_means
+from rollcall.train.external_loader import AnyLoader, as_loader
+from rollcall.train.interruptions import Interruptions
+from rollcall.train.reporting.meter import LossMeter
+from rollcall.train.reporting.metrics_log import MetricsLog
+from rollcall.train.reporting.progress_bar import ProgressBar
+from rollcall.train.save_interval import SaveInterval
 from rollcall.train.stepping import Batches, Precision, Stepper, to_device
-from rollcall.train.strategies import Strategy, bare, repoint, wrap
+from rollcall.train.strategies import Strategy, replace_parameters, unwrap, wrap
 from rollcall.world import World
 
 Metrics = dict[str, float]
 
 
 class Trainer:
-    """Trains `model` so that `loss(model(inputs), targets)`, a mean over the batch, gets smaller.
+    """Trains `model` to minimize `loss(model(inputs), targets)`, a mean over the batch.
 
-    For batches of another form override `compute_loss`. With `snapshots`, a folder, the training goes on from the
-    newest snapshot in it whenever it is started again, on as many ranks as there are then.
+    For batches of another form override `compute_loss`. `snapshots` is a folder: the training saves its state there,
+    and when it is started again, it continues from the newest snapshot, on any number of ranks.
     """
 
     def __init__(
@@ -61,60 +62,78 @@ class Trainer:
         extra: Mapping[str, Stateful] | None = None,
         progress: bool = True,
     ) -> None:
-        refuse_together(world, _what_is_wrong(accumulate, schedule_every, clip_norm, log_every))
+        fail_if_any(
+            world,
+            _find_problem(accumulate, schedule_every, clip_norm, log_every) or _find_other_parameters(model, optimizer),
+        )
         before = dict(model.named_parameters())
-        refuse_together(world, _what_is_not_of(model, optimizer))
         self.world, self.loss, self.optimizer = world, loss, optimizer
         self.model = wrap(model, world, strategy, compile=compile)
-        repoint(optimizer, before, bare(self.model))
+        replace_parameters(optimizer, before, unwrap(self.model))
         self.epoch, self.step = 0, 0  # epochs and steps done
         self.snapshot: Snapshot | None = None
         self._stepper = Stepper(self.model, optimizer, self.compute_loss, world, clip_norm, precision)
         self._accumulate = accumulate
         self._scheduler, self._schedule_every = scheduler, schedule_every
-        self._folder, self._pace, self._keep = Path(snapshots) if snapshots else None, Pace.of(save_every), keep
+        self._folder, self._keep = Path(snapshots) if snapshots else None, keep
+        self._save_interval = SaveInterval.parse(save_every)
         self._early_stop, self._evaluate, self._on_epoch_end = early_stop, evaluate, on_epoch_end
         self._log, self._log_every = log, log_every
         self._extra = dict(extra or {})
-        self._bar = Bar(progress and world.is_first)
-        self._watch = Watch(world, self._bar)
-        self._journal: Journal | None = None
+        self._meter = LossMeter(lags=world.device.type == "cuda")
+        self._progress_bar = ProgressBar(progress and world.is_first)
+        self._interruptions = Interruptions(world, self._meter, self._progress_bar.clear)
+        self._metrics_log: MetricsLog | None = None
 
     def compute_loss(self, batch: Any) -> torch.Tensor:
         """The mean loss of a batch of the form (inputs, targets)."""
         if not (isinstance(batch, list | tuple) and len(batch) == 2):
-            self._stepper.refuse(
-                f"a batch {_form_of(batch)}: expected (inputs, targets), or a compute_loss of your own"
+            self._stepper.fail(
+                f"a batch {_describe_form(batch)}: expected (inputs, targets), or a compute_loss of your own"
             )
         inputs, targets = batch
         return self.loss(self.model(inputs), targets)
 
     def fit(self, loader: Any, epochs: int) -> Metrics:
-        """Train until so many epochs are done, those before an interruption included; the last epoch's metrics."""
-        refuse_together(self.world, f"epochs is {epochs}: expected 1 or more" if epochs < 1 else None)
-        batches = adopt(loader, self.world)
-        self._open(batches)
+        """Train until `epochs` epochs are done, including those before an interruption. Returns the last metrics."""
+        fail_if_any(self.world, f"epochs is {epochs}: expected 1 or more" if epochs < 1 else None)
+        batches = as_loader(loader, self.world)
+        self._resume(batches)
         metrics: Metrics = {}
-        with self._watch:
+        self._meter.begin_timing()
+        with self._interruptions.delay_sigterm():
             while self.epoch < epochs and not (self._early_stop and self._early_stop.is_over):
                 self._train_epoch(batches, epochs)
-                metrics = self._end_epoch(batches)
-        self._close()
+                metrics = self._end_epoch()
+        self._save_last()
         return metrics
 
     def evaluate(self, loader: Any, prefix: str = "val_", **measures: Callable[..., torch.Tensor]) -> Metrics:
         """The mean loss over a loader's samples, and the means of `measures(outputs, targets)`."""
-        return measure(self, loader, prefix, measures)
+        functions = {"loss": self.loss, **measures}
+
+        def compute(batch: Any) -> list[torch.Tensor]:
+            if not measures:
+                return [self.compute_loss(batch)]
+            inputs, targets = batch
+            outputs = unwrap(self.model)(inputs)
+            return [function(outputs, targets) for function in functions.values()]
+
+        batches = as_loader(loader, self.world, for_training=False)
+        with self.autocast():
+            means = compute_means(self.model, self.world, batches, compute, len(functions))
+        return {f"{prefix}{name}": mean for name, mean in zip(functions, means, strict=True)}
 
     def autocast(self) -> Any:
-        """The precision that the training has, for code of your own."""
+        """A context with the precision of the training, for your own code."""
         return self._stepper.autocast()
 
-    def _open(self, batches: Loader | ForeignLoader) -> None:
-        """Continue from a snapshot, if there is one."""
+    def _resume(self, batches: AnyLoader) -> None:
+        """Continue from the newest snapshot, if there is one."""
         if self._folder is None or self.snapshot is not None:
             return
-        named = {"watch": self._watch, "early_stop": self._early_stop, **self._extra}
+        # "watch" is the name of the meter's state in snapshots of format 1.
+        named = {"watch": self._meter, "early_stop": self._early_stop, **self._extra}
         self.snapshot = Snapshot(
             self._folder,
             self.world,
@@ -126,37 +145,36 @@ class Trainer:
             extra={name: each for name, each in named.items() if each is not None},
             keep=self._keep,
         )
-        self._watch.snapshot = self.snapshot
-        progress = self.snapshot.load(prepare=lambda: self._settle_buckets(batches))
+        self._interruptions.snapshot = self.snapshot
+        progress = self.snapshot.load(prepare=lambda: self._rebuild_buckets(batches))
         self.epoch, self.step = progress.epoch, progress.step
         if self.world.is_first:
-            self._journal = Journal(self._folder / NAME, progress.step, progress.epoch)
+            self._metrics_log = MetricsLog(self._folder, progress.step, progress.epoch)
 
-    def _settle_buckets(self, batches: Loader | ForeignLoader) -> None:
-        """DDP lays out its buckets anew after the first backward pass, and with them the order in which gloo adds up.
+    def _rebuild_buckets(self, batches: AnyLoader) -> None:
+        """Run one backward pass before the state is loaded, because DDP rebuilds its buckets after the first one.
 
-        Behind its first step a resumed training would add in another order than the one that was not interrupted;
-        so it makes that pass before its state is put in place.
+        The buckets determine in which order gloo adds gradients. Otherwise the first step of a resumed training would
+        add in another order than the uninterrupted one, and round differently.
         """
         if isinstance(self.model, DistributedDataParallel) and self.world.size > 2:
             self._stepper.run_backward([(to_device(next(iter(batches)), self.world.device), Share(1, 0))])
             self.optimizer.zero_grad(set_to_none=True)
 
-    def _train_epoch(self, batches: Loader | ForeignLoader, epochs: int) -> None:
+    def _train_epoch(self, batches: AnyLoader, epochs: int) -> None:
         batches.set_epoch(self.epoch)
         self.model.train()
-        meter = self._watch.meter
         for group in self._groups(batches):
             losses = self._stepper.step(group)
             self.step += 1
             for loss, (_, share) in zip(losses, group, strict=True):
-                meter.add(loss, share.mine, self.step)
+                self._meter.add(loss, share.mine, self.step)
             if self._scheduler is not None and self._schedule_every == "step":
                 self._scheduler.step()
-            self._look(batches, epochs)
+            self._after_step(batches, epochs)
 
-    def _groups(self, batches: Loader | ForeignLoader) -> Iterator[Batches]:
-        """The batches of one step after the other."""
+    def _groups(self, batches: AnyLoader) -> Iterator[Batches]:
+        """The batches of each step."""
         device = self.world.device
         each = ((batch, batches.share) for batch in batches)
         if device.type != "cpu":
@@ -165,38 +183,40 @@ class Trainer:
             return ([one] for one in each)
         return iter(lambda: list(itertools.islice(each, self._accumulate)), [])
 
-    def _look(self, batches: Loader | ForeignLoader, epochs: int) -> None:
-        """After a step: most of the time there is nothing to see."""
-        saves = self._pace.is_at_step(self.step)
+    def _after_step(self, batches: AnyLoader, epochs: int) -> None:
+        saves = self._save_interval.includes_step(self.step)
         logs = self._log_every is not None and self.step % self._log_every == 0
-        if not (self._watch.pulse.is_due() or saves or logs):
+        if not (self._interruptions.sync.is_due() or saves or logs):
             return
-        asked = self._watch.look(self.step, self.epoch, self._pace.is_after(self._watch.saved_s), saves or logs)
-        if saves or asked:
-            self._watch.save(self.step, self.epoch)
+        if self._check_interruptions(complete=saves or logs) or saves:
+            self._interruptions.save(self.step, self.epoch)
         if logs:
-            self._record("step", {"loss": self._watch.meter.mean})
-        self._bar.show(self.epoch, epochs, batches.samples, batches.samples_per_epoch, self._watch.meter.mean)
+            self._record("step", {"loss": self._meter.mean})
+        self._progress_bar.show(self.epoch, epochs, batches.samples, batches.samples_per_epoch, self._meter.mean)
 
-    def _end_epoch(self, batches: Loader | ForeignLoader) -> Metrics:
-        watch = self._watch
-        asked = watch.look(self.step, self.epoch, self._pace.is_after(watch.saved_s), True)
-        metrics: Metrics = {"loss": watch.meter.mean, "samples": watch.meter.total_samples, **watch.speed()}
+    def _check_interruptions(self, complete: bool) -> bool:
+        """Whether the time has come to save, on any rank."""
+        is_time = self._save_interval.has_passed_since(self._interruptions.last_save_s)
+        return self._interruptions.check(self.step, self.epoch, is_time, complete)
+
+    def _end_epoch(self) -> Metrics:
+        is_time_to_save = self._check_interruptions(complete=True)
+        metrics: Metrics = {"loss": self._meter.mean, "samples": self._meter.total_samples, **self._meter.speed()}
         if self._evaluate is not None:
             metrics |= self._evaluate(self)
         if self._scheduler is not None and self._schedule_every == "epoch":
             self._scheduler.step()
         if self._early_stop is not None:
-            # Rank 0 decides: metrics of the program's own may differ between ranks.
-            self._early_stop.load_state_dict(tell(self.world, self._early_stop.after(metrics)))
-        self._bar.clear()
+            # Rank 0 decides for all: the user's metrics may differ between ranks.
+            self._early_stop.load_state_dict(broadcast(self.world, self._early_stop.after(metrics)))
+        self._progress_bar.clear()
         self._record("epoch", metrics)
         if self._on_epoch_end is not None:
             self._on_epoch_end(self, metrics)
         self.epoch += 1
-        watch.begin_epoch()
-        if asked or self._pace.is_at_end_of(self.epoch - 1):
-            watch.save(self.step, self.epoch)
+        self._meter.begin_epoch()
+        if is_time_to_save or self._save_interval.includes_epoch(self.epoch):
+            self._interruptions.save(self.step, self.epoch)
         return metrics
 
     def _record(self, event: str, metrics: Mapping[str, float]) -> None:
@@ -204,19 +224,19 @@ class Trainer:
             return
         lr = self.optimizer.param_groups[0]["lr"]
         record = {"event": event, "epoch": self.epoch, "step": self.step, **metrics, "lr": float(lr)}
-        if self._journal is not None:
-            self._journal.write(record)
+        if self._metrics_log is not None:
+            self._metrics_log.write(record)
         if self._log is not None:
             self._log(record)  # type: ignore[arg-type]
 
-    def _close(self) -> None:
+    def _save_last(self) -> None:
         if self.snapshot is not None:
             if self.step:
-                self._watch.save(self.step, self.epoch)
+                self._interruptions.save(self.step, self.epoch)
             self.snapshot.wait()
 
 
-def _what_is_wrong(accumulate: int, schedule_every: str, clip_norm: float | None, log_every: int | None) -> str | None:
+def _find_problem(accumulate: int, schedule_every: str, clip_norm: float | None, log_every: int | None) -> str | None:
     if accumulate < 1:
         return f"accumulate is {accumulate}: expected 1 or more batches for a step"
     if schedule_every not in ("step", "epoch"):
@@ -228,15 +248,15 @@ def _what_is_wrong(accumulate: int, schedule_every: str, clip_norm: float | None
     return None
 
 
-def _what_is_not_of(model: nn.Module, optimizer: Optimizer) -> str | None:
-    """An optimizer that was made of another model, or before this one was copied, would train nothing."""
+def _find_other_parameters(model: nn.Module, optimizer: Optimizer) -> str | None:
+    """An optimizer of another model, or of this one before it was copied, would not train this model."""
     known = {id(parameter) for parameter in model.parameters()}
     given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    strange = sum(id(parameter) not in known for parameter in given)
-    if not strange or not known:
+    others = sum(id(parameter) not in known for parameter in given)
+    if not others or not known:
         return None
-    return f"the optimizer has {strange} parameters that are not the model's: make it of model.parameters()"
+    return f"the optimizer has {others} parameters that are not the model's: create it with model.parameters()"
 
 
-def _form_of(batch: Any) -> str:
+def _describe_form(batch: Any) -> str:
     return f"has {len(batch)} parts" if isinstance(batch, list | tuple) else f"is a {type(batch).__name__}"

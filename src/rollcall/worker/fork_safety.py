@@ -1,4 +1,4 @@
-"""Whether a fork of this process may pass for `python script.py`. If not, the reason in words."""
+"""Whether a fork of this process can run a program as `python script.py` would; if not, why."""
 
 import os
 import pkgutil
@@ -13,12 +13,12 @@ def why_not_to_fork(plan: Plan) -> str | None:
 
 
 def folder_of(program: Program, cwd: str) -> Path:
-    """What `sys.path[0]` will be: the script's folder; with -m this one."""
+    """What `sys.path[0]` will be: the script's folder, or with -m the current one."""
     return Path(cwd) if program.kind == "module" else Path(cwd, program.target).resolve().parent
 
 
 def _threads() -> str | None:
-    """A fork copies only the thread that called it, and the locks that the others held for ever."""
+    """A fork copies only the thread that calls it: locks that other threads hold are never released there."""
     count = len(os.listdir("/proc/self/task")) - 1
     return f"a preloaded module started {count} thread{'s' * (count > 1)}" if count else None
 
@@ -29,7 +29,7 @@ def _cuda() -> str | None:
 
 
 def _shadowed(folder: Path) -> str | None:
-    """The program would import its own module of a name under which another is loaded already."""
+    """The program has a module of its own whose name is already taken by a loaded one."""
     for found in pkgutil.iter_modules([str(folder)]):
         loaded = getattr(sys.modules.get(found.name), "__file__", None)
         if loaded is not None and folder not in Path(loaded).parents:

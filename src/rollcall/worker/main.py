@@ -30,7 +30,7 @@ _EXIT_FLUSH_FAILED = 120  # what CPython exits with when stdout could not be flu
 
 def become(request: dict[str, Any], _extra_fds: list[int]) -> NoReturn:
     """Be the rank that the agent asked for."""
-    prctl.hear_signals_again()
+    prctl.restore_stop_signals()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     program = Program(**request["program"])

@@ -1,4 +1,4 @@
-"""The user's part of a traceback or stack: our own frames below the program are nobody's business."""
+"""The user's part of a traceback or stack, without the frames of rollcall that called the program."""
 
 import runpy
 from pathlib import Path
@@ -13,14 +13,14 @@ def is_ours(filename: str) -> bool:
 
 
 def users_part(where: TracebackType | None) -> TracebackType | None:
-    """From the program's first frame on."""
+    """The traceback from the program's first frame on."""
     while where is not None and is_ours(where.tb_frame.f_code.co_filename):
         where = where.tb_next
     return where
 
 
 def users_stack(text: str) -> str:
-    """What faulthandler wrote, most recent call first, without the frames that called the program."""
+    """The output of faulthandler, most recent call first, without the frames of rollcall."""
     kept: list[str] = []
     for line in text.splitlines():
         quoted = line.split('"')

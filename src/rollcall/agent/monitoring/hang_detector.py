@@ -8,15 +8,14 @@ from pathlib import Path
 from rollcall.protocol.messages import Standstill
 from rollcall.record import ring_format
 
-_EVERY_S = 1.0
 _BACK = 32  # records that are looked at: samples and phases stand between the ops
 
 
 class HangDetector:
     """Looks at the newest ops of every rank; all alike for `after_s`, and this host stands still."""
 
-    def __init__(self, folder: Path, after_s: float) -> None:
-        self._rings, self._after_s = folder / "rings", after_s
+    def __init__(self, folder: Path, after_s: float, every_s: float = 1.0) -> None:
+        self._rings, self._after_s, self._every_s = folder / "rings", after_s, every_s
         self._next_s = 0.0
         self._seen: dict[Path, tuple[bytes, ...]] = {}
         self._since_s = time.monotonic()
@@ -27,8 +26,8 @@ class HangDetector:
         now = time.monotonic()
         if now < self._next_s:
             return None
-        self._next_s = now + _EVERY_S
-        seen = {path: _newest(path) for path in (self._rings / f"attempt-{attempt}").glob("rank-*.ring")}
+        self._next_s = now + self._every_s
+        seen = {path: newest_ops(path) for path in (self._rings / f"attempt-{attempt}").glob("rank-*.ring")}
         if seen != self._seen:
             self._seen, self._since_s = seen, now
         is_still = now - self._since_s >= self._after_s
@@ -39,7 +38,7 @@ class HangDetector:
         return still
 
 
-def _newest(path: Path) -> tuple[bytes, ...]:
+def newest_ops(path: Path) -> tuple[bytes, ...]:
     """The newest ops of a ring, as they stand. Several: of a batch, the one that is waited for need not be the last."""
     found = []
     try:

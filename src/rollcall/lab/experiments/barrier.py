@@ -1,33 +1,30 @@
 """python -m rollcall.lab.experiments.barrier
 
-Does order hold without a barrier? Every rank writes a message, and then has a result. Without a barrier nobody
-waits for anybody, so one rank's result may come before another rank's message. With a barrier between the two it
-never does.
+Does order hold without a barrier? Every rank writes a message, and then has a result. Without a barrier no rank waits
+for another, so one rank's result may come before another rank's message. With a barrier between the two it never does.
 
-An inversion is a trial in which some rank's result came before another rank's message. We count them, and ask by
-how much; once with all ranks alike, and once with a rank that comes late.
+An inversion is a trial in which some rank's result came before another rank's message. We count inversions, and measure
+by how much; once with all ranks alike, and once with a rank that comes late.
 """
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import Any
 
+from rollcall import World
 from rollcall.errors import UsageError
-from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, median
+from rollcall.lab.experiment import Results, Verdict, always, in_time, table, usually
+from rollcall.lab.plots import BLACK, BLUE, GREY, PALE, RED, Axes, Figure, colour_of
 from rollcall.lab.progress import track
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall.lab.runner.command import main
 
 QUESTION = "does order hold without a barrier?"
 TRIALS = 200
 SLOW_S = 0.003
 NO_BARRIER = "I HAVE NO BARRIER DUDE!"
 BARRIER = "I HAVE BARRIER DUDE! WAITING FOR ALL PROCESSES TO SYNCHRONIZE..."
-ARMS_OF_A_TRIAL = {  # with a barrier, and with a rank that comes late?
+VARIANTS = {  # with a barrier? with a rank that comes late?
     "no barrier": (False, False),
     "no barrier, slow rank": (False, True),
     "barrier": (True, False),
@@ -35,60 +32,60 @@ ARMS_OF_A_TRIAL = {  # with a barrier, and with a rank that comes late?
 }
 
 
-def trial(world: "World", with_barrier: bool, is_late: bool) -> list[int]:
-    """When this rank wrote its message, when it got past the barrier, and when it had its result (nanoseconds)."""
+def trial(world: World, with_barrier: bool, is_late: bool) -> list[int]:
+    """When this rank wrote its message, when it left the barrier, and when it had its result (nanoseconds)."""
     if is_late:
         time.sleep(SLOW_S)
     message_ns = time.monotonic_ns()
     if with_barrier:
         world.barrier()
-    past_ns = time.monotonic_ns()
+    left_ns = time.monotonic_ns()
     results = []
     results.append([1, 2, 3])
-    return [message_ns, past_ns, time.monotonic_ns()]
+    return [message_ns, left_ns, time.monotonic_ns()]
 
 
-def measure(world: "World", trials: int) -> dict[str, Any]:
-    """All four arms in turn, so that whatever else this machine does meets them all alike."""
-    times: dict[str, list[list[int]]] = {arm: [] for arm in ARMS_OF_A_TRIAL}
+def measure(world: World, trials: int) -> dict[str, Any]:
+    """All four variants in every trial, so that disturbances on this machine affect all of them."""
+    times: dict[str, list[list[int]]] = {variant: [] for variant in VARIANTS}
     slow_rank = world.size - 1
     for _ in track(range(trials)):
-        for arm, (with_barrier, has_slow_rank) in ARMS_OF_A_TRIAL.items():
-            world.barrier()  # all begin together
-            times[arm].append(trial(world, with_barrier, has_slow_rank and world.rank == slow_rank))
+        for variant, (with_barrier, has_slow_rank) in VARIANTS.items():
+            world.barrier()  # all start together
+            times[variant].append(trial(world, with_barrier, has_slow_rank and world.rank == slow_rank))
     # One machine has one monotonic clock, so the times of all its ranks can be compared.
     machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return {"times": times, "machine": machine}
 
 
-def leads(results: Results, arm: str) -> list[float]:
-    """Per trial: by how many seconds the first result came before the last message. Below zero, all was in order."""
-    by_trial = zip(*(result["times"][arm] for result in results), strict=True)
+def leads(results: Results, variant: str) -> list[float]:
+    """Per trial: by how many seconds the first result came before the last message. Negative: all was in order."""
+    by_trial = zip(*(result["times"][variant] for result in results), strict=True)
     return [(max(times[0] for times in t) - min(times[2] for times in t)) / 1e9 for t in by_trial]
 
 
-def waits(results: Results, arm: str) -> list[float]:
-    """Per rank: how long it stood at the barrier, in seconds (median)."""
-    return [median([(past - message) / 1e9 for message, past, _ in result["times"][arm]]) for result in results]
+def waits(results: Results, variant: str) -> list[float]:
+    """Per rank: how long it waited at the barrier, in seconds (median)."""
+    return [median((left - message) / 1e9 for message, left, _ in result["times"][variant]) for result in results]
 
 
-def median_trial(results: Results, arm: str) -> list[list[int]]:
-    """The times of all ranks in a trial that is neither lucky nor unlucky."""
-    lead = leads(results, arm)
+def median_trial(results: Results, variant: str) -> list[list[int]]:
+    """The times of all ranks in the trial with the median lead."""
+    lead = leads(results, variant)
     chosen = sorted(range(len(lead)), key=lead.__getitem__)[len(lead) // 2]
-    return [result["times"][arm][chosen] for result in results]
+    return [result["times"][variant][chosen] for result in results]
 
 
-def as_written(times: list[list[int]], message: str) -> list[tuple[str, str]]:
-    """The log of a trial: when, and which rank's line."""
+def as_log(times: list[list[int]], message: str) -> list[tuple[str, str]]:
+    """The log of a trial, in the order of time: when, and which rank's line."""
     lines = [(ns, f"rank {rank}: {message}") for rank, (ns, _, _) in enumerate(times)]
     lines += [(ns, f"rank {rank}: Results: [[1, 2, 3]]") for rank, (_, _, ns) in enumerate(times)]
     start = min(ns for ns, _ in lines)
     return [(f"{(ns - start) / 1e6:.3f} ms", line) for ns, line in sorted(lines)]
 
 
-def once(world: "World", run_with_no_barrier: bool = False) -> None:
-    """The origin's program: a message, perhaps a barrier, a result."""
+def once(world: World, run_with_no_barrier: bool = False) -> None:
+    """Run once, node by node: a message, perhaps a barrier, a result."""
     if run_with_no_barrier:
         world.logger.info(NO_BARRIER)
     else:
@@ -103,127 +100,112 @@ def judge(results: Results) -> Verdict:
     machines = {result["machine"] for result in results}
     if len(machines) > 1:
         raise UsageError(
-            f"the ranks are on {len(machines)} machines, whose clocks tell no order: use one host, or --virtual-hosts"
+            f"the ranks are on {len(machines)} machines, whose clocks cannot be compared: use one host, or"
+            f" --virtual-hosts"
         )
-    trials = len(results[0]["times"]["barrier"])
-    numbers: dict[str, Any] = {"trials": trials, "slow_rank": len(results) - 1, "slow_s": SLOW_S}
+    trials, last = len(results[0]["times"]["barrier"]), len(results) - 1
+    numbers: dict[str, Any] = {"trials": trials, "slow_rank": last, "slow_s": SLOW_S}
     rows = []
-    for arm in ARMS_OF_A_TRIAL:
-        inverted = [lead for lead in leads(results, arm) if lead > 0]
-        waited = waits(results, arm)
-        numbers[arm] = {
+    for variant, (with_barrier, _) in VARIANTS.items():
+        inverted = [lead for lead in leads(results, variant) if lead > 0]
+        waited = waits(results, variant)
+        numbers[variant] = {
             "inversions": len(inverted),
             "median_lead_s": median(inverted) if inverted else 0.0,
             "largest_lead_s": max(inverted, default=0.0),
             "waited_s": waited,
         }
         by = f"{in_time(median(inverted))}, at most {in_time(max(inverted))}" if inverted else "—"
-        at_barrier = ", ".join(in_time(wait) for wait in waited) if "no" not in arm.split() else "—"
-        rows.append((arm, f"{len(inverted)} of {trials}", by, at_barrier))
-    none, slow, held, late = (numbers[arm] for arm in ARMS_OF_A_TRIAL)
+        at_barrier = ", ".join(map(in_time, waited)) if with_barrier else "—"
+        rows.append((variant, f"{len(inverted)} of {trials}", by, at_barrier))
+    none, slow, held, late = (numbers[variant] for variant in VARIANTS)
     waited = late["waited_s"]
+    logs = (
+        as_log(median_trial(results, "no barrier, slow rank"), NO_BARRIER),
+        as_log(median_trial(results, "barrier, slow rank"), BARRIER),
+    )
     return Verdict(
         f"without a barrier some rank's result came before another rank's message in {none['inversions']} of {trials}"
         f" trials, by {in_time(none['median_lead_s'])} (median), and with a slow rank in {slow['inversions']}, by"
         f" {in_time(slow['median_lead_s'])}; with a barrier in {held['inversions']} and {late['inversions']} of"
-        f" {trials}. There the others waited {in_time(max(waited[:-1]))} for the slow rank {len(results) - 1},"
-        f" which waited"
-        f" {in_time(waited[-1])} itself",
+        f" {trials}. There the others waited {in_time(max(waited[:-1]))} for the slow rank {last}, which itself waited"
+        f" {in_time(waited[-1])}",
         numbers,
         (
-            Claim("with a barrier no result comes before a message", held["inversions"] + late["inversions"] == 0),
-            Claim("without a barrier, some do", none["inversions"] > 0, is_invariant=False),
-            Claim(
-                "a slow rank makes the gap larger", slow["median_lead_s"] > none["median_lead_s"], is_invariant=False
-            ),
-            Claim("at the barrier the slow rank waits least", waited[-1] < min(waited[:-1]), is_invariant=False),
+            always("with a barrier no result comes before a message", held["inversions"] + late["inversions"] == 0),
+            usually("without a barrier, some do", none["inversions"] > 0),
+            usually("a slow rank makes the gap larger", slow["median_lead_s"] > none["median_lead_s"]),
+            usually("at the barrier the slow rank waits least", waited[-1] < min(waited[:-1])),
         ),
         (
-            Table(
+            table(
                 "A result before another rank's message",
-                ("arm", "trials", "by (median)", f"waited at the barrier, rank 0 to {len(results) - 1}"),
-                tuple(rows),
+                ("variant", "trials", "by (median)", f"waited at the barrier, rank 0 to {last}"),
+                rows,
             ),
-            Table(
+            table(
                 "The median trials with a slow rank, in the order in which the lines were written",
                 ("at", "without a barrier", "at", "with a barrier"),
-                tuple(
-                    (*one, *other)
-                    for one, other in zip(
-                        as_written(median_trial(results, "no barrier, slow rank"), NO_BARRIER),
-                        as_written(median_trial(results, "barrier, slow rank"), BARRIER),
-                        strict=True,
-                    )
-                ),
+                ((*one, *other) for one, other in zip(*logs, strict=True)),
             ),
         ),
     )
 
 
-def draw(results: Results, figure: "Figure") -> None:
+def draw(results: Results, figure: Figure) -> None:
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
     _draw_leads(results, left)
     _draw_trial(results, right)
 
 
-def _draw_leads(results: Results, axes: "Axes") -> None:
-    from rollcall.lab.plots import BLUE, GREY, RED
-
-    for row, arm in enumerate(ARMS_OF_A_TRIAL):
-        lead_us = [lead * 1e6 for lead in leads(results, arm)]
+def _draw_leads(results: Results, axes: Axes) -> None:
+    for row, variant in enumerate(VARIANTS):
+        lead_us = [lead * 1e6 for lead in leads(results, variant)]
         step = 0.6 / max(1, len(lead_us) - 1)
-        colours = [RED if lead > 0 else BLUE for lead in lead_us]
-        axes.scatter(
-            lead_us, [row - 0.3 + step * place for place in range(len(lead_us))], s=6, c=colours, alpha=0.7, lw=0
-        )
+        heights = [row - 0.3 + step * place for place in range(len(lead_us))]
+        axes.scatter(lead_us, heights, s=6, c=[RED if lead > 0 else BLUE for lead in lead_us], alpha=0.7, lw=0)
     axes.axvline(0, color=GREY, lw=1)
     axes.set_xscale("symlog", linthresh=40)
     axes.set_xticks([-1e4, -1e3, -100, 0, 100, 1e3, 1e4], ["−10", "−1", "−0.1", "0", "0.1", "1", "10"])
     axes.minorticks_off()
-    axes.set_yticks(range(len(ARMS_OF_A_TRIAL)), [arm.replace(", ", ",\n") for arm in ARMS_OF_A_TRIAL])
-    axes.set_ylim(len(ARMS_OF_A_TRIAL) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
+    axes.set_yticks(range(len(VARIANTS)), [variant.replace(", ", ",\n") for variant in VARIANTS])
+    axes.set_ylim(len(VARIANTS) - 0.5, -0.5)
     axes.set_xlabel("ms from the first result to the last message")
     axes.set_title("Each dot is a trial: red, out of order")
 
 
-def _draw_trial(results: Results, axes: "Axes") -> None:
-    """One trial of both arms with a slow rank, side by side."""
-    from rollcall.lab.plots import BLACK, GREY, PALE, colour_of
-
+def _draw_trial(results: Results, axes: Axes) -> None:
+    """One trial with a slow rank, without a barrier (above) and with it (below)."""
     ranks = len(results)
-    for block, arm in enumerate(("no barrier, slow rank", "barrier, slow rank")):
-        times = median_trial(results, arm)
+    for block, variant in enumerate(("no barrier, slow rank", "barrier, slow rank")):
+        times = median_trial(results, variant)
         start = min(message for message, _, _ in times)
-        base = block * (ranks + 1)
-        axes.text(0, base - 0.62, arm, size=9, color=BLACK, weight="bold")
-        for rank, (message, past, result) in enumerate(times):
-            y, colour = base + rank, colour_of(rank)
-            at = [(ns - start) / 1e6 for ns in (message, past, result)]
+        top = block * (ranks + 1)
+        axes.text(0, top - 0.62, variant, size=9, color=BLACK, weight="bold")
+        for rank, rank_times in enumerate(times):
+            y, colour = top + rank, colour_of(rank)
+            message, left, result = ((ns - start) / 1e6 for ns in rank_times)
             axes.axhline(y, color=PALE, lw=2, zorder=0)
-            axes.plot(at[:2], [y, y], color=colour, lw=6, alpha=0.35, solid_capstyle="butt")
-            axes.scatter(at[0], y, marker="o", s=42, color=colour, zorder=3)
-            axes.scatter(at[2], y, marker="D", s=42, facecolor="white", edgecolor=colour, lw=1.8, zorder=4)
+            axes.plot([message, left], [y, y], color=colour, lw=6, alpha=0.35, solid_capstyle="butt")
+            axes.scatter(message, y, marker="o", s=42, color=colour, zorder=3)
+            axes.scatter(result, y, marker="D", s=42, facecolor="white", edgecolor=colour, lw=1.8, zorder=4)
     axes.scatter([], [], marker="o", color=GREY, label="message")
     axes.scatter([], [], marker="D", facecolor="white", edgecolor=GREY, lw=1.8, label="result")
     axes.plot([], [], color=GREY, lw=6, alpha=0.35, label="waits at the barrier")
     rows = [*range(ranks), *range(ranks + 1, 2 * ranks + 1)]
     axes.set_yticks(rows, [f"rank {rank}" for rank in (*range(ranks), *range(ranks))])
     axes.set_ylim(2 * ranks + 0.6, -1)
-    axes.tick_params(axis="y", length=0)
     axes.set_xlabel("milliseconds")
     axes.set_title("The median trial")
     axes.legend(loc="upper center", ncols=3, fontsize=8, bbox_to_anchor=(0.5, -0.16))
 
 
-WALK = (trial, measure, leads)
+CODE_ON_PAGE = (trial, measure, leads)
 NEXT = (
-    "`python -m rollcall.lab.experiments.barrier --run_with_no_barrier`: the origin's own log, once, as it came",
-    "`rollcall lab barrier -n 16`: more ranks than cores, so that the gaps grow",
+    "`python -m rollcall.lab.experiments.barrier --run_with_no_barrier`: one run without the barrier, as a log",
+    "`rollcall lab barrier -n 16`: with more ranks than cores, the gaps grow",
     "`rollcall lab barrier --virtual-hosts 2`: the barrier has to cross a network",
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

@@ -1,40 +1,38 @@
 """python -m rollcall.lab.experiments.deadlock
 
-How does it look when everyone waits? Nothing crashes, nothing is printed, the processors are idle: each rank sits
-in a call that only another rank can end, which sits in one as well.
+How does it look when everyone waits? Nothing crashes, nothing is printed, the processors are idle: each rank is blocked
+in a call that ends only when another rank makes a call, and that rank is blocked too.
 
-Three ways to get there, each beside a twin that does the same without the circle; and what `rollcall explain` says,
+Three such programs, each with a fixed version that does the same without the circle; and what `rollcall explain` says,
 from the recording alone.
 """
 
+import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from rollcall.lab.experiment import Arm, Claim, Results, Table, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall import World
+from rollcall.lab.experiment import Case, Results, Verdict, always, table, usually
+from rollcall.lab.plots import GREEN, GREY, RED, Axes, Figure, add_arrow, colour_of
+from rollcall.lab.runner.command import main
 
 QUESTION = "how does it look when everyone waits?"
 TRIALS = 1
 HANG_S = 2.0
-ELEMENTS = 1 << 20  # 4 MB: more than any buffer on the way holds
+ELEMENTS = 1 << 20  # 4 MB: more than the buffers of the network hold
 
 
-def recv_recv(world: "World", mine: torch.Tensor, theirs: torch.Tensor) -> None:
+def recv_recv(world: World, mine: torch.Tensor, theirs: torch.Tensor) -> None:
     """Ranks 0 and 1 both receive first: nobody sends."""
     if world.rank < 2:
         dist.recv(theirs, src=1 - world.rank)
         dist.send(mine, dst=1 - world.rank)
 
 
-def recv_recv_mended(world: "World", mine: torch.Tensor, theirs: torch.Tensor) -> None:
+def recv_recv_fixed(world: World, mine: torch.Tensor, theirs: torch.Tensor) -> None:
     """One of the two sends first."""
     if world.rank == 0:
         dist.send(mine, dst=1)
@@ -44,28 +42,28 @@ def recv_recv_mended(world: "World", mine: torch.Tensor, theirs: torch.Tensor) -
         dist.send(mine, dst=0)
 
 
-def ring_of_receives(world: "World", mine: torch.Tensor, theirs: torch.Tensor) -> None:
-    """Everyone waits for the one on the left before it sends to the right."""
+def ring_of_receives(world: World, mine: torch.Tensor, theirs: torch.Tensor) -> None:
+    """Every rank waits for its left neighbour before it sends to the right one."""
     dist.recv(theirs, src=(world.rank - 1) % world.size)
     dist.send(mine, dst=(world.rank + 1) % world.size)
 
 
-def ring_of_receives_mended(world: "World", mine: torch.Tensor, theirs: torch.Tensor) -> None:
-    """Sends that do not wait: isend."""
+def ring_of_receives_fixed(world: World, mine: torch.Tensor, theirs: torch.Tensor) -> None:
+    """A send that does not block: isend."""
     request = dist.isend(mine, dst=(world.rank + 1) % world.size)
     dist.recv(theirs, src=(world.rank - 1) % world.size)
     request.wait()
 
 
-def send_send(world: "World", mine: torch.Tensor, theirs: torch.Tensor) -> None:
-    """Ranks 0 and 1 both send first, more than fits on the way: neither gets to its receive."""
+def send_send(world: World, mine: torch.Tensor, theirs: torch.Tensor) -> None:
+    """Ranks 0 and 1 both send first, more than the network buffers: neither reaches its receive."""
     if world.rank < 2:
         dist.send(mine, dst=1 - world.rank)
         dist.recv(theirs, src=1 - world.rank)
 
 
-def send_send_mended(world: "World", mine: torch.Tensor, theirs: torch.Tensor) -> None:
-    """Both at once, and torch sorts them: batch_isend_irecv."""
+def send_send_fixed(world: World, mine: torch.Tensor, theirs: torch.Tensor) -> None:
+    """Send and receive at the same time: batch_isend_irecv."""
     if world.rank < 2:
         other = 1 - world.rank
         both = [dist.P2POp(dist.isend, mine, other), dist.P2POp(dist.irecv, theirs, other)]
@@ -73,136 +71,111 @@ def send_send_mended(world: "World", mine: torch.Tensor, theirs: torch.Tensor) -
             request.wait()
 
 
-WAYS: dict[str, Callable[["World", torch.Tensor, torch.Tensor], None]] = {
+WAYS: dict[str, Callable[[World, torch.Tensor, torch.Tensor], None]] = {
     "recv recv": recv_recv,
     "ring of receives": ring_of_receives,
     "send send": send_send,
-    "recv recv, mended": recv_recv_mended,
-    "ring of receives, mended": ring_of_receives_mended,
-    "send send, mended": send_send_mended,
+    "recv recv, fixed": recv_recv_fixed,
+    "ring of receives, fixed": ring_of_receives_fixed,
+    "send send, fixed": send_send_fixed,
 }
-ARMS = tuple(
-    Arm(name, (way.__doc__ or "").strip())
-    if "mended" in name
-    else Arm(name, (way.__doc__ or "").strip(), limit_s=HANG_S, may_fail=True)
+CASES = tuple(
+    Case(name, (way.__doc__ or "").strip(), limit_s=60 if "fixed" in name else HANG_S, may_fail="fixed" not in name)
     for name, way in WAYS.items()
 )
-SHOWN_ARM = "ring of receives"
-BUGS = tuple(name for name in WAYS if "mended" not in name)
+REPORTED_CASE = "ring of receives"
+BUGS = tuple(name for name in WAYS if "fixed" not in name)
 
 
-def measure(world: "World", arm: str, trials: int) -> float:
-    """Each rank has its number, many times; what has it received in the end?"""
+def measure(world: World, case: str, trials: int) -> float:
+    """Each rank sends its number, many times; returns what it has received."""
     mine = torch.full((ELEMENTS,), float(world.rank), device=world.device)
     theirs = torch.full((ELEMENTS,), -1.0, device=world.device)
-    WAYS[arm](world, mine, theirs)
+    WAYS[case](world, mine, theirs)
     return theirs[-1].item()
 
 
 def judge(results: Results) -> Verdict:
     ranks = len(results["ring of receives"]["values"])
-    told = {
-        arm: results[arm]["verdict"] or {"kind": "nothing", "ranks": [], "sites": [], "message": ""} for arm in BUGS
-    }
-    hung = [arm for arm in BUGS if results[arm]["ended"] == "hung"]
-    guilty = {"recv recv": [0, 1], "ring of receives": list(range(ranks)), "send send": [0, 1]}
-    named = [arm for arm in BUGS if (told[arm]["kind"], told[arm]["ranks"]) == ("p2p-deadlock", guilty[arm])]
-    left = [rank - 1 if rank else ranks - 1 for rank in range(ranks)]
+    nothing = {"kind": "nothing", "ranks": [], "sites": [], "message": ""}
+    explained = {bug: results[bug]["verdict"] or nothing for bug in BUGS}
+    hung = [bug for bug in BUGS if results[bug]["ended"] == "hung"]
+    in_circle = {"recv recv": [0, 1], "ring of receives": list(range(ranks)), "send send": [0, 1]}
+    named = [bug for bug, e in explained.items() if (e["kind"], e["ranks"]) == ("p2p-deadlock", in_circle[bug])]
     swapped = [1.0, 0.0, *[-1.0] * (ranks - 2)]
-    wanted = {"recv recv": swapped, "ring of receives": [float(rank) for rank in left], "send send": swapped}
-    mended = [arm for arm in BUGS if results[f"{arm}, mended"]["values"] == wanted[arm]]
+    from_left = [float((rank - 1) % ranks) for rank in range(ranks)]
+    expected = {"recv recv": swapped, "ring of receives": from_left, "send send": swapped}
+    fixed = [bug for bug in BUGS if results[f"{bug}, fixed"]["values"] == expected[bug]]
     return Verdict(
-        f"like nothing at all: {len(hung)} of {len(BUGS)} hung until they were ended after {HANG_S:g} s, without"
-        f" a word."
-        f" From the recording, explain called {len(named)} of them p2p-deadlock and named the ranks and lines of the"
-        f" circle; {len(mended)} of {len(BUGS)} twins that break the circle came to their end, with the right values",
+        f"nothing is to be seen: {len(hung)} of {len(BUGS)} programs hung without printing anything, until they were"
+        f" ended after {HANG_S:g} s. From the recording, explain called {len(named)} of them p2p-deadlock and named the"
+        f" ranks and lines of the circle; {len(fixed)} of {len(BUGS)} fixed versions ended, with the right values",
         {
-            "ended": {arm: ending["ended"] for arm, ending in results.items()},
-            "explain": {arm: {"kind": told[arm]["kind"], "ranks": told[arm]["ranks"]} for arm in BUGS},
+            "ended": {case: ending["ended"] for case, ending in results.items()},
+            "explain": {bug: {"kind": e["kind"], "ranks": e["ranks"]} for bug, e in explained.items()},
             "named": named,
         },
         (
-            Claim("whoever receives first in a circle hangs", set(hung) >= {"recv recv", "ring of receives"}),
-            Claim("so do two that send first", "send send" in hung, is_invariant=False),
-            Claim("explain names every circle: kind and ranks", named == list(BUGS), is_invariant=False),
-            Claim("the mended twins end, with the right values", len(mended) == len(BUGS)),
+            always("ranks that all receive first hang", set(hung) >= {"recv recv", "ring of receives"}),
+            usually("so do two that both send first", "send send" in hung),
+            usually("explain names every circle: kind and ranks", named == list(BUGS)),
+            always("the fixed versions end, with the right values", len(fixed) == len(BUGS)),
         ),
         (
-            Table(
+            table(
                 "What explain says",
-                ("what", "how it ended", "verdict", "ranks", "lines"),
-                tuple(
+                ("program", "how it ended", "verdict", "ranks", "lines"),
+                (
                     (
-                        arm,
-                        results[arm]["ended"],
-                        told[arm]["kind"],
-                        ", ".join(map(str, told[arm]["ranks"])),
-                        ", ".join(site.rpartition("/")[2] for site in told[arm]["sites"]),
+                        bug,
+                        results[bug]["ended"],
+                        e["kind"],
+                        ", ".join(map(str, e["ranks"])),
+                        ", ".join(site.rpartition("/")[2] for site in e["sites"]),
                     )
-                    for arm in BUGS
+                    for bug, e in explained.items()
                 ),
             ),
         ),
     )
 
 
-def draw(results: Results, figure: "Figure") -> None:
+def draw(results: Results, figure: Figure) -> None:
     figure.set_size_inches(9, 3.9)
-    figure.suptitle("Who waits for whom, from the recording", size=10)
-    for axes, arm in zip(figure.subplots(1, 3), BUGS, strict=True):
-        _draw_circle(axes, arm, results[arm])
+    figure.suptitle("Which rank waits for which, from the recording", size=10)
+    for axes, bug in zip(figure.subplots(1, 3), BUGS, strict=True):
+        _draw_circle(axes, bug, results[bug])
 
 
-def _draw_circle(axes: "Axes", arm: str, ending: dict[str, Any]) -> None:
-    """Who waits for whom, as explain has it."""
-    import math
-
-    from rollcall.lab.plots import GREEN, GREY, RED, colour_of
-
+def _draw_circle(axes: Axes, title: str, ending: dict[str, Any]) -> None:
+    """Arrows from each rank to the one that it waits for, as explain found them."""
     ranks = len(ending["values"])
     verdict = ending["verdict"] or {}
     cycle = verdict.get("evidence", {}).get("cycle", [])
     at = {rank: (math.sin(2 * math.pi * rank / ranks), math.cos(2 * math.pi * rank / ranks)) for rank in range(ranks)}
     for rank, waited_for in zip(cycle, cycle[1:] + cycle[:1], strict=True):
-        axes.annotate(
-            "", at[waited_for], at[rank],
-            arrowprops={"arrowstyle": "-|>", "color": RED, "lw": 2, "shrinkA": 17, "shrinkB": 17,
-                        "connectionstyle": "arc3,rad=0.25", "mutation_scale": 16},
-        )  # fmt: skip
+        style = {"lw": 2, "shrinkA": 17, "shrinkB": 17, "connectionstyle": "arc3,rad=0.25", "mutation_scale": 16}
+        add_arrow(axes, at[rank], at[waited_for], RED, **style)
     for rank, (x, y) in at.items():
-        is_in = rank in cycle
-        axes.scatter(
-            x, y, s=700, color=colour_of(rank) if is_in else "white", edgecolor=GREY, lw=0 if is_in else 1.2, zorder=3
-        )
-        axes.text(
-            x,
-            y,
-            str(rank),
-            ha="center",
-            va="center",
-            color="white" if is_in else GREY,
-            weight="bold",
-            size=12,
-            zorder=4,
-        )
-    word = f"{ending['ended']}  ·  {verdict.get('kind', 'nothing to explain')}"
-    axes.text(0, -1.65, word, ha="center", color=RED if ending["ended"] == "hung" else GREEN)
+        fill, text, line = (colour_of(rank), "white", 0.0) if rank in cycle else ("white", GREY, 1.2)
+        axes.scatter(x, y, s=700, color=fill, edgecolor=GREY, lw=line, zorder=3)
+        axes.text(x, y, f"{rank}", ha="center", va="center", color=text, weight="bold", size=12, zorder=4)
+    words = f"{ending['ended']}  ·  {verdict.get('kind', 'nothing to explain')}"
+    axes.text(0, -1.65, words, ha="center", color=RED if ending["ended"] == "hung" else GREEN)
     axes.set_xlim(-1.6, 1.6)
     axes.set_ylim(-1.8, 1.4)
     axes.set_aspect("equal")
     axes.axis("off")
-    axes.set_title(arm, loc="center")
+    axes.set_title(title, loc="center")
 
 
-WALK = (recv_recv, ring_of_receives, send_send, ring_of_receives_mended)
+CODE_ON_PAGE = (recv_recv, ring_of_receives, send_send, ring_of_receives_fixed)
 NEXT = (
-    "`rollcall run -n 4 --hang-after 2 --on-hang stop -m rollcall.lab.experiments.deadlock --arm 'ring of receives'`:"
-    " live",
+    "`rollcall run -n 4 --hang-after 2 --on-hang stop -m rollcall.lab.experiments.deadlock --case 'ring of receives'`:"
+    " watch it hang",
     "make `ELEMENTS` 1: does send/send still hang? On this backend a send waits for its receive, however small",
-    "`rollcall lab mismatch`: the other ways not to come to an end",
+    "`rollcall lab mismatch`: other programs that hang",
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

@@ -1,28 +1,26 @@
 """python -m rollcall.lab.experiments.gradients
 
-Which gradient updates the weights, my own or the average? We watch one step in its four phases: forward, backward,
-averaging, update. Then we train for twenty steps in five ways: alone on the whole batch, averaging by hand, with DDP,
-without averaging, and with an averaging that silently does nothing.
+Which gradient updates the weights, my own or the average? We look at one step in its four phases: forward, backward,
+averaging, update. Then we train for twenty steps in five ways: in one process on the whole batch, averaging by hand,
+with DDP, without averaging, and with an averaging that silently does nothing.
 """
 
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, median
+from rollcall import World
+from rollcall.lab.experiment import Results, Verdict, always, in_time, table
+from rollcall.lab.plots import BLACK, BLUE, GREY, ORANGE, RED, Axes, Figure, colour_of
 from rollcall.lab.progress import track
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall.lab.runner.command import main
 
 QUESTION = "which gradient updates the weights, my own or the average?"
 TRIALS = 3
@@ -39,7 +37,7 @@ def make_model(seed: int, device: torch.device) -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)).to(device)
 
 
-def make_batch(seed: int, world: "World") -> tuple[torch.Tensor, torch.Tensor]:
+def make_batch(seed: int, world: World) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1000 + seed)
     inputs = torch.randn(ROWS_PER_RANK * world.size, 8, generator=generator)
     targets = inputs.sin().sum(1, keepdim=True) + 0.1 * torch.randn(len(inputs), 1, generator=generator)
@@ -47,7 +45,7 @@ def make_batch(seed: int, world: "World") -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def average(model: nn.Module, size: int) -> int:
-    """Add up every gradient over all ranks and divide: how many parameters were averaged?"""
+    """Add up every gradient over all ranks and divide; returns how many parameters were averaged."""
     count = 0
     for parameter in model.parameters():
         if parameter.grad is not None:
@@ -57,8 +55,8 @@ def average(model: nn.Module, size: int) -> int:
     return count
 
 
-def average_with_the_trap(model: nn.Module, size: int) -> int:
-    """The same with the old tutorial's check of the type: no parameter is exactly a Tensor, so it skips them all."""
+def average_with_wrong_type_check(model: nn.Module, size: int) -> int:
+    """The same with a check of the type that old tutorials have: a parameter is no plain Tensor, so all are skipped."""
     count = 0
     for parameter in model.parameters():
         if type(parameter) is torch.Tensor and parameter.grad is not None:
@@ -68,7 +66,7 @@ def average_with_the_trap(model: nn.Module, size: int) -> int:
     return count
 
 
-def nothing(model: nn.Module, size: int) -> int:
+def average_nothing(model: nn.Module, size: int) -> int:
     return 0
 
 
@@ -77,7 +75,7 @@ def weights_of(model: nn.Module) -> torch.Tensor:
 
 
 def spread_of(weights: torch.Tensor) -> float:
-    """How far apart two ranks are at most, in any weight."""
+    """The largest difference between two ranks in any weight."""
     highest, lowest = weights.clone(), weights.clone()
     dist.all_reduce(highest, dist.ReduceOp.MAX)
     dist.all_reduce(lowest, dist.ReduceOp.MIN)
@@ -87,7 +85,7 @@ def spread_of(weights: torch.Tensor) -> float:
 def train(
     model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, size: int, averaging: Callable[[nn.Module, int], int]
 ) -> tuple[list[torch.Tensor], int]:
-    """Twenty steps: the weights after each of them, and how many parameters were averaged per step."""
+    """Twenty steps: the weights after each one, and how many parameters were averaged per step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     after, count = [], 0
     for _ in range(STEPS):
@@ -100,7 +98,7 @@ def train(
     return after, count
 
 
-def watch_one_step(world: "World", seed: int) -> dict[str, Any]:
+def look_at_one_step(world: World, seed: int) -> dict[str, Any]:
     """One step, phase by phase: one weight, its gradient, and how long each phase took."""
     model = make_model(seed, world.device)
     inputs, targets = make_batch(seed, world)
@@ -135,21 +133,21 @@ def watch_one_step(world: "World", seed: int) -> dict[str, Any]:
     }
 
 
-def measure(world: "World", trials: int) -> dict[str, Any]:
-    """Every way with every seed: how far this rank's weights are from those of one process on the whole batch."""
+def measure(world: World, trials: int) -> dict[str, Any]:
+    """Every way with every seed: the distance of this rank's weights from those of one process on the whole batch."""
     apart: dict[str, list[list[float]]] = {}
     averaged: dict[str, int] = {}
     spread: dict[str, list[float]] = {}
     for seed in track(range(trials)):
         inputs, targets = make_batch(seed, world)
         mine = slice(world.rank * ROWS_PER_RANK, (world.rank + 1) * ROWS_PER_RANK)
-        alone, _ = train(make_model(seed, world.device), inputs, targets, world.size, nothing)
+        alone, _ = train(make_model(seed, world.device), inputs, targets, world.size, average_nothing)
         wrapped = DistributedDataParallel(make_model(seed, world.device))
         ways = {
             "by hand": (make_model(seed, world.device), average),
-            "DDP": (wrapped, nothing),  # it averages during backward
-            "no averaging": (make_model(seed, world.device), nothing),
-            "the trap": (make_model(seed, world.device), average_with_the_trap),
+            "DDP": (wrapped, average_nothing),  # DDP averages during backward
+            "no averaging": (make_model(seed, world.device), average_nothing),
+            "wrong type check": (make_model(seed, world.device), average_with_wrong_type_check),
         }
         for name, (model, averaging) in ways.items():
             after, count = train(model, inputs[mine], targets[mine], world.size, averaging)
@@ -157,7 +155,7 @@ def measure(world: "World", trials: int) -> dict[str, Any]:
             distances = [float((one - other).abs().max()) for one, other in zip(after, alone, strict=True)]
             apart.setdefault(name, []).append(distances)
             spread.setdefault(name, []).append(spread_of(after[-1]))
-    return {"apart": apart, "averaged": averaged, "spread": spread, "step": watch_one_step(world, 0)}
+    return {"apart": apart, "averaged": averaged, "spread": spread, "step": look_at_one_step(world, 0)}
 
 
 def judge(results: Results) -> Verdict:
@@ -170,18 +168,16 @@ def judge(results: Results) -> Verdict:
     unmoved = all(len(set(step["weight"][:4])) == 1 for step in steps)
     alike = len({step["gradient"][3] for step in steps}) == 1
     own = {step["gradient"][2] for step in steps}
-    took = [median([step["took_s"][place] for step in steps]) for place in range(4)]
+    took = [median(step["took_s"][place] for step in steps) for place in range(4)]
+    skipped = results[0]["averaged"]["wrong type check"]
     return Verdict(
-        f"{'the average' if by_average < by_own else 'its own'}: the update moved the weights by the rate times the"
-        f" averaged gradient, off by {by_average:.1g} (by its own it would be off by {by_own:.1g}); backward and"
-        f" averaging"
-        f" {'moved them not at all' if unmoved else 'MOVED THEM, TOO'}. After {STEPS} steps the weights differ"
-        f" from those"
-        f" of one process on the whole batch by {apart['by hand']:.1g} by hand and by {apart['DDP']:.1g} with"
-        f" DDP; without"
-        f" averaging by {apart['no averaging']:.2g}, and the ranks have drifted {spread['no averaging']:.2g} apart. The"
-        f" trap averaged {results[0]['averaged']['the trap']} of 4 parameters, said nothing, and its ranks are"
-        f" {spread['the trap']:.2g} apart",
+        f"{'the average' if by_average < by_own else 'my own'}: the update moved the weights by the learning rate times"
+        f" the averaged gradient, with an error of {by_average:.1g} (for the own gradient it is {by_own:.1g}); backward"
+        f" and averaging {'did not change them' if unmoved else 'CHANGED THEM, TOO'}. After {STEPS} steps the weights"
+        f" differ from those of one process on the whole batch by {apart['by hand']:.1g} with averaging by hand and by"
+        f" {apart['DDP']:.1g} with DDP. Without averaging they differ by {apart['no averaging']:.2g}, and the ranks by"
+        f" {spread['no averaging']:.2g} from each other. With the wrong type check {skipped} of 4 parameters were"
+        f" averaged, without any error, and the ranks differ by {spread['wrong type check']:.2g}",
         {
             "apart": apart,
             "spread": spread,
@@ -191,23 +187,25 @@ def judge(results: Results) -> Verdict:
             "phases_s": dict(zip(PHASES[1:], took, strict=True)),
         },
         (
-            Claim(f"by hand, within {TOLERANCE:g} of one process", apart["by hand"] <= TOLERANCE),
-            Claim(f"DDP, within {TOLERANCE:g} of one process", apart["DDP"] <= TOLERANCE),
-            Claim("with averaging all ranks have the same weights", spread["by hand"] == spread["DDP"] == 0),
-            Claim("the weights move in the update alone", unmoved),
-            Claim("before averaging each rank has its own gradient, after it all have one", alike and len(own) > 1),
-            Claim("the update uses the average", by_average <= TOLERANCE < by_own),
-            Claim("without averaging the ranks drift apart", spread["no averaging"] > 1000 * TOLERANCE),
-            Claim(
-                "the trap averages nothing",
-                results[0]["averaged"]["the trap"] == 0 and spread["the trap"] == spread["no averaging"],
+            always(f"by hand, within {TOLERANCE:g} of one process", apart["by hand"] <= TOLERANCE),
+            always(f"DDP, within {TOLERANCE:g} of one process", apart["DDP"] <= TOLERANCE),
+            always("with averaging all ranks have the same weights", spread["by hand"] == spread["DDP"] == 0),
+            always("the weights change in the update alone", unmoved),
+            always(
+                "before averaging every rank has its own gradient, after it all have the same", alike and len(own) > 1
+            ),
+            always("the update uses the average", by_average <= TOLERANCE < by_own),
+            always("without averaging the ranks drift apart", spread["no averaging"] > 1000 * TOLERANCE),
+            always(
+                "the wrong type check averages nothing",
+                skipped == 0 and spread["wrong type check"] == spread["no averaging"],
             ),
         ),
         (
-            Table(
+            table(
                 "One weight and its gradient on rank 0 and rank 1, phase by phase",
                 ("after", "took", "gradient, rank 0", "gradient, rank 1", "weight, rank 0", "weight, rank 1"),
-                tuple(
+                (
                     (
                         phase,
                         in_time(took[place - 1]) if place else "—",
@@ -220,36 +218,34 @@ def judge(results: Results) -> Verdict:
                     for place, phase in enumerate(PHASES)
                 ),
             ),
-            Table(
-                f"Weights after {STEPS} steps",
+            table(
+                f"Difference of weights after {STEPS} steps",
                 ("way", "from one process on the whole batch", "between ranks", "parameters averaged per step"),
-                tuple(
-                    (
-                        way,
-                        f"{apart[way]:.2g}",
-                        f"{spread[way]:.2g}",
-                        "4, in backward" if way == "DDP" else str(results[0]["averaged"][way]),
-                    )
-                    for way in ways
+                (
+                    (way, f"{apart[way]:.2g}", f"{spread[way]:.2g}", "4, in backward" if way == "DDP" else averaged)
+                    for way, averaged in results[0]["averaged"].items()
                 ),
             ),
         ),
     )
 
 
-def draw(results: Results, figure: "Figure") -> None:
+def draw(results: Results, figure: Figure) -> None:
     grid = figure.add_gridspec(2, 2, height_ratios=(1.5, 1))
     _draw_drift(results, figure.add_subplot(grid[:, 0]))
     above = figure.add_subplot(grid[0, 1])
     _draw_phases(results, above, figure.add_subplot(grid[1, 1], sharex=above))
 
 
-def _draw_drift(results: Results, axes: "Axes") -> None:
-    from rollcall.lab.plots import BLUE, GREY, ORANGE, RED
-
+def _draw_drift(results: Results, axes: Axes) -> None:
     floor = 1e-9
-    styles = (("no averaging", RED, "-"), ("the trap", GREY, ":"), ("by hand", BLUE, "-"), ("DDP", ORANGE, "--"))
-    for way, colour, line in styles:
+    styles = {
+        "no averaging": (RED, "-"),
+        "wrong type check": (GREY, ":"),
+        "by hand": (BLUE, "-"),
+        "DDP": (ORANGE, "--"),
+    }
+    for way, (colour, line) in styles.items():
         by_step = [max(r["apart"][way][0][step] for r in results) for step in range(STEPS)]
         axes.plot(range(1, STEPS + 1), [max(value, floor) for value in by_step], line, color=colour, label=way)
     axes.axhline(TOLERANCE, color=GREY, lw=0.8)
@@ -262,9 +258,7 @@ def _draw_drift(results: Results, axes: "Axes") -> None:
     axes.grid(axis="y")
 
 
-def _draw_phases(results: Results, above: "Axes", below: "Axes") -> None:
-    from rollcall.lab.plots import BLACK, colour_of
-
+def _draw_phases(results: Results, above: Axes, below: Axes) -> None:
     for rank, result in enumerate(results):
         gradient = result["step"]["gradient"]
         places = [place for place, value in enumerate(gradient) if value is not None]
@@ -282,14 +276,12 @@ def _draw_phases(results: Results, above: "Axes", below: "Axes") -> None:
         axes.grid(axis="y")
 
 
-WALK = (average, train, watch_one_step, average_with_the_trap)
+CODE_ON_PAGE = (average, train, look_at_one_step, average_with_wrong_type_check)
 NEXT = (
-    "`rollcall lab overlap`: DDP gives the same weights as averaging by hand; here is what it does better",
-    "give the ranks batches of different sizes: is the average of averages still the whole batch's gradient?",
+    "`rollcall lab overlap`: DDP gives the same weights as averaging by hand; why is it faster?",
+    "give the ranks batches of different sizes: is the average of averages still the gradient of the whole batch?",
     "`rollcall lab gradients -n 8 --trials 10`",
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

@@ -1,23 +1,21 @@
 """python -m rollcall.lab.experiments.hello
 
-Who is here? Every rank tells the thirteen facts that it knows about itself, what the walkthrough displays, and which
-backends its torch has. Then the ranks part and meet again in two other places: over TCP, and in a file.
+Who is here? Every rank returns the thirteen facts that it knows about itself, what `rollcall.display` prints, and which
+backends its torch has. Then the ranks leave their group and form it twice more, with the init methods tcp:// and file://.
 """
 
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 
 import rollcall
-from rollcall.lab.experiment import Claim, Results, Table, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall import World
+from rollcall.lab.experiment import Results, Verdict, always, plural, table
+from rollcall.lab.plots import Figure, add_box, colour_of
+from rollcall.lab.runner.command import main
 
 QUESTION = "who is here?"
 TRIALS = 1
@@ -25,41 +23,41 @@ LEAST_RANKS = 1
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 
 
-def measure(world: "World", trials: int) -> dict[str, Any]:
-    """Every rank says who it is, and where the ranks could meet as well."""
+def measure(world: World, trials: int) -> dict[str, Any]:
+    """Every rank says who it is, and joins the world by each init method."""
     facts = {
         "facts": world.info.model_dump(),
         "display": rollcall.world.describe(world.rank, world.size),
         "backends": list_backends(),
     }
-    return {**facts, "met": meet_elsewhere(world)}
+    return {**facts, "init_methods": try_init_methods(world)}
 
 
 def list_backends() -> list[str]:
-    """Which of torch's ways to talk are built into this torch."""
+    """The backends that are built into this torch."""
     return [name for name in BACKENDS if dist.is_backend_available(name)]
 
 
-def meet_elsewhere(world: "World") -> dict[str, list[int]]:
-    """The same world three times: rank 0 chooses a port and a file, and all meet there. An init method is no more."""
-    places: list[Any] = [None, None]
+def try_init_methods(world: World) -> dict[str, list[int]]:
+    """The same world three times. Rank 0 chooses a port and a file; an init method only says where ranks find them."""
+    addresses: list[Any] = [None, None]
     if world.is_first:
-        places = [rollcall.find_free_port(), str(Path(tempfile.mkdtemp()) / "meeting")]
-    dist.broadcast_object_list(places, device=world.device)
-    port, path = places
-    met = {"env://": [world.rank, world.size]}
+        addresses = [rollcall.find_free_port(), str(Path(tempfile.mkdtemp()) / "store")]
+    dist.broadcast_object_list(addresses, device=world.device)
+    port, path = addresses
+    joined = {"env://": [world.rank, world.size]}
     world.close()
     for method in (f"tcp://{world.info.master_addr}:{port}", f"file://{path}"):
         with rollcall.init(world.info.backend, init_method=method) as again:
-            again.barrier()  # nobody leaves while others still connect
-            met[method.partition("/")[0] + "//"] = [again.rank, again.size]
+            again.barrier()  # no rank leaves while others still connect
+            joined[method.partition("/")[0] + "//"] = [again.rank, again.size]
     if world.is_first:
         Path(path).parent.rmdir()
-    return met
+    return joined
 
 
-def once(world: "World") -> None:
-    """As the walkthrough has it: the display of each rank."""
+def once(world: World) -> None:
+    """Run once, node by node: each rank logs what `rollcall.display` prints."""
     world.logger.info(rollcall.world.describe(world.rank, world.size))
     if world.is_first:
         world.logger.info(f"Backends of this torch: {', '.join(list_backends())}")
@@ -69,53 +67,43 @@ def judge(results: Results) -> Verdict:
     facts = [result["facts"] for result in results]
     size = len(results)
     hosts = sorted({fact["hostname"] for fact in facts})
-    met = sorted(results[0]["met"])
+    methods = sorted(results[0]["init_methods"])
     backends = results[0]["backends"]
+    ranks = [f"rank {rank}" for rank in range(size)]
+    displayed = zip(*(result["display"].splitlines() for result in results), strict=True)
     return Verdict(
-        f"{size} rank{'s are' if size > 1 else ' is'} here, on {len(hosts)} host{'s' * (len(hosts) > 1)}"
-        f" ({', '.join(hosts)}), over {facts[0]['backend']}; they met by {', '.join(met)};"
-        f" this torch has {', '.join(backends)}",
-        {"ranks": size, "hosts": hosts, "backends": backends, "met": met, "facts": facts},
+        f"{plural(size, 'rank')} on {plural(len(hosts), 'host')} ({', '.join(hosts)}), with backend"
+        f" {facts[0]['backend']}; {', '.join(methods)} all led to the same world; this torch has {', '.join(backends)}",
+        {"ranks": size, "hosts": hosts, "backends": backends, "init_methods": methods, "facts": facts},
         (
-            Claim("every rank knows thirteen facts", all(len(fact) == 13 for fact in facts)),
-            Claim("the ranks are 0 to n-1, each once", [fact["global_rank"] for fact in facts] == list(range(size))),
-            Claim(
-                "each is a process of its own",
+            always("every rank knows thirteen facts", all(len(fact) == 13 for fact in facts)),
+            always("the ranks are 0 to n-1, each once", [fact["global_rank"] for fact in facts] == list(range(size))),
+            always(
+                "every rank is a separate process",
                 len({(fact["hostname"], fact["process_id"]) for fact in facts}) == size,
             ),
-            Claim(
+            always(
                 "env://, tcp:// and file:// lead to the same world",
-                all(set(map(tuple, r["met"].values())) == {(rank, size)} for rank, r in enumerate(results)),
+                all(set(map(tuple, r["init_methods"].values())) == {(rank, size)} for rank, r in enumerate(results)),
             ),
         ),
         (
-            Table(
+            table(
                 "Thirteen facts of every rank",
-                ("fact", *(f"rank {rank}" for rank in range(size))),
-                tuple((name, *(str(fact[name]) for fact in facts)) for name in facts[0]),
+                ("fact", *ranks),
+                ((name, *(fact[name] for fact in facts)) for name in facts[0]),
             ),
-            Table(
-                "The same as JSON",
-                ("rank", "what it logs"),
-                tuple((str(rank), json.dumps(fact)) for rank, fact in enumerate(facts)),
-            ),
-            Table(
-                "What the walkthrough displays",
-                ("line", *(f"rank {rank}" for rank in range(size))),
-                tuple(
-                    (lines[0].partition(": ")[0], *(line.partition(": ")[2] for line in lines))
-                    for lines in zip(*(result["display"].splitlines() for result in results), strict=True)
-                ),
+            table("The same as JSON", ("rank", "what it logs"), enumerate(map(json.dumps, facts))),
+            table(
+                "What rollcall.display prints",
+                ("line", *ranks),
+                ((lines[0].partition(": ")[0], *(line.partition(": ")[2] for line in lines)) for lines in displayed),
             ),
         ),
     )
 
 
-def draw(results: Results, figure: "Figure") -> None:
-    from matplotlib.patches import FancyBboxPatch
-
-    from rollcall.lab.plots import PALE, colour_of
-
+def draw(results: Results, figure: Figure) -> None:
     facts = [result["facts"] for result in results]
     nodes = sorted({(fact["node_rank"], fact["hostname"]) for fact in facts})
     most = max(fact["local_world_size"] for fact in facts)
@@ -123,36 +111,29 @@ def draw(results: Results, figure: "Figure") -> None:
     axes = figure.add_subplot()
     for row, (node, host) in enumerate(nodes):
         y = -row * 2.1
-        axes.add_patch(
-            FancyBboxPatch((-0.1, y - 0.25), 2 * most + 0.1, 1.65, boxstyle="round,pad=0.05", fc=PALE, ec="none")
-        )
+        add_box(axes, -0.1, y - 0.25, 2 * most + 0.1, 1.65)
         axes.text(0, y + 1.18, f"host {host}  ·  node_rank {node}", weight="bold")
         for fact in (fact for fact in facts if fact["node_rank"] == node):
-            x = 2 * fact["local_rank"]
-            colour = colour_of(fact["global_rank"])
-            axes.add_patch(
-                FancyBboxPatch((x + 0.1, y), 1.7, 0.9, boxstyle="round,pad=0.04", fc="white", ec=colour, lw=2.5)
-            )
-            axes.text(
-                x + 0.95, y + 0.62, f"rank {fact['global_rank']}", ha="center", size=13, weight="bold", color=colour
-            )
+            x, colour = 2 * fact["local_rank"], colour_of(fact["global_rank"])
+            title = f"rank {fact['global_rank']}"
+            add_box(axes, x + 0.1, y, 1.7, 0.9, edge=colour)
+            axes.text(x + 0.95, y + 0.62, title, ha="center", size=13, weight="bold", color=colour)
             axes.text(x + 0.95, y + 0.32, f"local_rank {fact['local_rank']}", ha="center", size=9)
             axes.text(x + 0.95, y + 0.08, f"process {fact['process_id']}", ha="center", size=9)
     axes.set_xlim(-0.3, 2 * most + 0.2)
     axes.set_ylim(-2.1 * (len(nodes) - 1) - 0.45, 1.6)
     axes.axis("off")
     first = facts[0]
-    axes.set_title(f"{len(facts)} ranks meet at {first['master_addr']}:{first['master_port']}, over {first['backend']}")
+    store = f"{first['master_addr']}:{first['master_port']}"
+    axes.set_title(f"{len(facts)} ranks with their store at {store}, backend {first['backend']}")
 
 
-WALK = (measure, list_backends, meet_elsewhere)
+CODE_ON_PAGE = (measure, list_backends, try_init_methods)
 NEXT = (
-    "`rollcall lab hello --virtual-hosts 2 -n 2`: two hosts, so node_rank and local_rank part from the rank",
+    "`rollcall lab hello --virtual-hosts 2 -n 2`: on two hosts, node_rank and local_rank differ from the rank",
     "`torchrun --nproc-per-node 3 -m rollcall.lab.experiments.hello`: the same program under another launcher",
     "read what each fact is for in [Know who you are](../init.md)",
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

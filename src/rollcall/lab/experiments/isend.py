@@ -1,42 +1,43 @@
 """python -m rollcall.lab.experiments.isend
 
-What may I touch before wait()? isend and irecv return at once, and the transfer goes on behind your back.
+What may I touch before wait()? isend and irecv return at once, and the transfer goes on in the background.
 
-What is gained: work that needs no communication is done meanwhile. What goes wrong: a tensor that is overwritten
-before wait() may be sent with its new content, and a tensor that is read before wait() still has its old content.
-Rank 0 sends, rank 1 receives; other ranks only watch.
+What you gain: work that needs no communication is done during the transfer. What goes wrong: a tensor that is
+overwritten before wait() may be sent with its new content, and a tensor that is read before wait() still has its old
+content. Rank 0 sends, rank 1 receives; other ranks do nothing.
 """
 
 import time
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, less, median
+from rollcall import World
+from rollcall.lab.experiment import Results, Verdict, always, compared, in_time, table, usually
+from rollcall.lab.plots import BLUE, GREEN, GREY, PALE, RED, Figure
 from rollcall.lab.progress import track
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall.lab.runner.command import main
 
 QUESTION = "what may I touch before wait()?"
 TRIALS = 20
 ELEMENTS = 1 << 20  # 4 MB
 WORK_S = 0.006
+WAYS = ("recv, then work", "irecv, work, wait")
+CHECKS = ("overwritten early", "overwritten after wait", "read early", "read after wait")
 
 
 def work() -> None:
-    """Something that needs this rank's time and no communication: a GPU computes, a disk reads."""
+    """Work that takes time and needs no communication, such as a computation on a GPU."""
     time.sleep(WORK_S)
 
 
-def receive(world: "World", overlap: bool) -> float:
-    """The sender works before it sends, the receiver has work as well: seconds until both are done."""
+def receive(world: World, overlap: bool) -> float:
+    """The sender works before it sends, and the receiver has work to do as well: seconds until both are done."""
     tensor = torch.zeros(ELEMENTS, device=world.device)
     world.barrier()
-    began = time.monotonic()
+    start_s = time.monotonic()
     if world.rank == 0:
         work()
         dist.send(tensor, dst=1)
@@ -47,10 +48,10 @@ def receive(world: "World", overlap: bool) -> float:
     elif world.rank == 1:
         dist.recv(tensor, src=0)
         work()
-    return time.monotonic() - began
+    return time.monotonic() - start_s
 
 
-def overwrite(world: "World", value: int, wait_first: bool) -> int:
+def overwrite(world: World, value: int, wait_first: bool) -> int:
     """Rank 0 sends `value` and reuses its tensor, before or after wait(). How many wrong elements has rank 1?"""
     tensor = torch.full((ELEMENTS,), float(value), device=world.device)
     world.barrier()
@@ -69,8 +70,8 @@ def overwrite(world: "World", value: int, wait_first: bool) -> int:
     return 0
 
 
-def read_early(world: "World", value: int) -> tuple[int, int]:
-    """Rank 1 reads what it receives before wait(), and after. How many elements are wrong each time?"""
+def read_early(world: World, value: int) -> tuple[int, int]:
+    """Rank 1 reads what it receives before wait(), and after it. How many elements are wrong each time?"""
     tensor = torch.full((ELEMENTS,), float(value), device=world.device)
     world.barrier()
     if world.rank == 0:
@@ -84,16 +85,9 @@ def read_early(world: "World", value: int) -> tuple[int, int]:
     return 0, 0
 
 
-def measure(world: "World", trials: int) -> dict[str, Any]:
-    """Every way in turn, so that they meet the same machine."""
-    seen: dict[str, list[Any]] = {
-        "recv, then work": [],
-        "irecv, work, wait": [],
-        "overwritten early": [],
-        "overwritten after wait": [],
-        "read early": [],
-        "read after wait": [],
-    }
+def measure(world: World, trials: int) -> dict[str, Any]:
+    """All ways in every trial, so that disturbances on this machine affect all of them."""
+    seen: dict[str, list[Any]] = {name: [] for name in (*WAYS, *CHECKS)}
     for value in track(range(1, trials + 1)):
         seen["recv, then work"].append(receive(world, overlap=False))
         seen["irecv, work, wait"].append(receive(world, overlap=True))
@@ -108,87 +102,73 @@ def measure(world: "World", trials: int) -> dict[str, Any]:
 def judge(results: Results) -> Verdict:
     seen = results[1]
     trials = len(seen["read early"])
-    blocking, overlapped = (median(seen[way]) for way in ("recv, then work", "irecv, work, wait"))
-    wrong = {
-        way: sum(count > 0 for count in seen[way])
-        for way in ("overwritten early", "overwritten after wait", "read early", "read after wait")
-    }
-    share = {way: median([count / ELEMENTS for count in seen[way] if count] or [0.0]) for way in wrong}
-    saved = 1 - overlapped / blocking
+    blocking, overlapped = (median(seen[way]) for way in WAYS)
+    wrong = {check: sum(count > 0 for count in seen[check]) for check in CHECKS}
+    share = {check: median([count / ELEMENTS for count in seen[check] if count] or [0.0]) for check in CHECKS}
     return Verdict(
-        f"irecv, work, wait() took {in_time(overlapped)} where recv and then work took {in_time(blocking)}"
-        f" ({less(blocking, overlapped)}). A tensor that was overwritten before wait() arrived wrong in"
-        f" {wrong['overwritten early']} of"
-        f" {trials} trials ({share['overwritten early']:.0%} of its elements), one that was read before wait() was not"
-        f" there yet in {wrong['read early']}; after wait() in {wrong['overwritten after wait']} and"
-        f" {wrong['read after wait']}",
+        f"irecv, work, wait() took {in_time(overlapped)}; recv and then work took {in_time(blocking)}"
+        f" ({compared(blocking, overlapped)}). A tensor that was overwritten before wait() arrived wrong in"
+        f" {wrong['overwritten early']} of {trials} trials ({share['overwritten early']:.0%} of its elements); one that"
+        f" was read before wait() had not arrived in {wrong['read early']}. After wait() it was wrong in"
+        f" {wrong['overwritten after wait']} and {wrong['read after wait']}",
         {
             "trials": trials,
             "blocking_s": blocking,
             "overlapped_s": overlapped,
-            "saved_share": saved,
+            "saved_share": 1 - overlapped / blocking,
             "wrong_trials": wrong,
             "wrong_share": share,
         },
         (
-            Claim("after wait() the sender may write", wrong["overwritten after wait"] == 0),
-            Claim("after wait() the receiver may read", wrong["read after wait"] == 0),
-            Claim("before wait(), overwriting spoils what arrives", wrong["overwritten early"] > 0, is_invariant=False),
-            Claim("before wait(), reading sees old content", wrong["read early"] > 0, is_invariant=False),
-            Claim("work beside the transfer saves time", overlapped < blocking, is_invariant=False),
+            always("after wait() the sender may write", wrong["overwritten after wait"] == 0),
+            always("after wait() the receiver may read", wrong["read after wait"] == 0),
+            usually("if the sender overwrites before wait(), wrong content arrives", wrong["overwritten early"] > 0),
+            usually("if the receiver reads before wait(), it sees old content", wrong["read early"] > 0),
+            usually("working during the transfer saves time", overlapped < blocking),
         ),
         (
-            Table(
+            table(
                 "Trials with wrong content on the receiver",
-                ("what", "trials", "share of elements, where wrong"),
-                tuple((way, f"{wrong[way]} of {trials}", f"{share[way]:.0%}" if wrong[way] else "—") for way in wrong),
+                ("what", "trials", "share of elements, if wrong"),
+                ((each, f"{wrong[each]} of {trials}", f"{share[each]:.0%}" if wrong[each] else "—") for each in CHECKS),
             ),
         ),
     )
 
 
-def draw(results: Results, figure: "Figure") -> None:
-    from rollcall.lab.plots import BLUE, GREEN, GREY, RED
-
+def draw(results: Results, figure: Figure) -> None:
     seen = results[1]
     left, right = figure.subplots(1, 2)
-    ways = ("recv, then work", "irecv, work, wait")
-    for row, (way, colour) in enumerate(zip(ways, (GREY, BLUE), strict=True)):
+    for row, (way, colour) in enumerate(zip(WAYS, (GREY, BLUE), strict=True)):
         times_ms = [seconds * 1e3 for seconds in seen[way]]
         left.barh(row, median(times_ms), color=colour, height=0.55, alpha=0.9)
         left.scatter(times_ms, [row] * len(times_ms), s=9, color="#222222", alpha=0.5, zorder=3)
         left.text(0.25, row, f"{median(times_ms):.1f} ms", color="white", weight="bold", va="center")
-    left.set_yticks(range(2), ways)
+    left.set_yticks(range(2), WAYS)
     left.set_ylim(1.6, -0.6)
-    left.set_xlim(0, 2.2 * max(median(seen[way]) for way in ways) * 1e3 * 0.75)
+    left.set_xlim(0, 2.2 * max(median(seen[way]) for way in WAYS) * 1e3 * 0.75)
     left.set_xlabel("ms until received and worked (median)")
     left.set_title("What overlap gains")
-    checks = ("overwritten early", "overwritten after wait", "read early", "read after wait")
     trials = len(seen["read early"])
-    for row, way in enumerate(checks):
-        wrong = sum(count > 0 for count in seen[way])
-        right.barh(row, trials, color="#EDEDED", height=0.55)
-        right.barh(row, wrong, color=RED if wrong else GREEN, height=0.55)
-        right.text(
-            trials * 1.02, row, f"{wrong} of {trials}", va="center", color=RED if wrong else GREEN, weight="bold"
-        )
-    right.set_yticks(range(4), checks)
+    for row, check in enumerate(CHECKS):
+        wrong = sum(count > 0 for count in seen[check])
+        colour = RED if wrong else GREEN
+        right.barh(row, trials, color=PALE, height=0.55)
+        right.barh(row, wrong, color=colour, height=0.55)
+        right.text(trials * 1.02, row, f"{wrong} of {trials}", va="center", color=colour, weight="bold")
+    right.set_yticks(range(4), CHECKS)
     right.invert_yaxis()
     right.set_xlim(0, trials * 1.22)
     right.set_xlabel("trials with wrong content")
     right.set_title("What goes wrong before wait()")
-    for axes in (left, right):
-        axes.tick_params(axis="y", length=0)
 
 
-WALK = (receive, overwrite, read_early)
+CODE_ON_PAGE = (receive, overwrite, read_early)
 NEXT = (
-    "make `WORK_S` longer than the transfer takes: all of the transfer disappears behind it",
-    "`rollcall explain` after a run of yours names buffers that were overwritten, and handles nobody waited for",
+    "make `WORK_S` longer than the transfer takes: then the transfer costs no time at all",
+    "`rollcall explain` after a run of yours names tensors that were overwritten early, and requests without a wait()",
     "`rollcall lab overlap`: DDP does this for you, bucket by bucket",
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

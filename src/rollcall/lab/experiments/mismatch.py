@@ -1,64 +1,62 @@
 """python -m rollcall.lab.experiments.mismatch
 
-What if the ranks disagree? One rank calls all_reduce with another shape, another dtype, another reduce op; or the
-same calls in another order; or names another root. Which of these crash, which hang, and which compute garbage in
-silence?
+What if the ranks disagree? One rank calls all_reduce with another shape, another dtype, another reduce op; or makes the
+same calls in another order; or names another root. Which of these crash, which hang, and which silently compute wrong
+values?
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from rollcall.lab.experiment import Arm, Claim, Results, Table, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall import World
+from rollcall.lab.experiment import Case, Results, Verdict, always, table, usually
+from rollcall.lab.plots import BLACK, GREEN, GREY, ORANGE, PALE, PURPLE, RED, Figure, add_box
+from rollcall.lab.runner.command import main
 
 QUESTION = "what if the ranks disagree?"
 TRIALS = 1
 HANG_S = 3.0
 Values = list[float]
 
-# The odd one is always the last rank. Everyone brings ones: where all agree, each element of a sum is the world size.
+# It is always the last rank that differs. All start with ones: if all agree, each element of the sum is the world size.
 
 
-def nothing(world: "World", is_odd: bool) -> Values:
+def nothing(world: World, differs: bool) -> Values:
     """All agree."""
     tensor = torch.ones(4, device=world.device)
     dist.all_reduce(tensor)
     return tensor.tolist()
 
 
-def shape(world: "World", is_odd: bool) -> Values:
-    """The last rank brings 3 elements, the others 4."""
-    tensor = torch.ones(3 if is_odd else 4, device=world.device)
+def shape(world: World, differs: bool) -> Values:
+    """The last rank has 3 elements, the others 4."""
+    tensor = torch.ones(3 if differs else 4, device=world.device)
     dist.all_reduce(tensor)
     return tensor.tolist()
 
 
-def dtype(world: "World", is_odd: bool) -> Values:
-    """The last rank brings whole numbers, the others floats; both of 32 bits."""
-    tensor = torch.ones(4, device=world.device, dtype=torch.int32 if is_odd else torch.float32)
+def dtype(world: World, differs: bool) -> Values:
+    """The last rank has integers, the others floats; both of 32 bits."""
+    tensor = torch.ones(4, device=world.device, dtype=torch.int32 if differs else torch.float32)
     dist.all_reduce(tensor)
     return [float(value) for value in tensor]
 
 
-def reduce_op(world: "World", is_odd: bool) -> Values:
+def reduce_op(world: World, differs: bool) -> Values:
     """The last rank takes the maximum, the others add."""
     tensor = torch.ones(4, device=world.device)
-    dist.all_reduce(tensor, dist.ReduceOp.MAX if is_odd else dist.ReduceOp.SUM)
+    dist.all_reduce(tensor, dist.ReduceOp.MAX if differs else dist.ReduceOp.SUM)
     return tensor.tolist()
 
 
-def order(world: "World", is_odd: bool) -> Values:
-    """The last rank broadcasts first and adds up afterwards, the others the other way round."""
+def order(world: World, differs: bool) -> Values:
+    """The last rank calls broadcast and then all_reduce, the others the other way round."""
     tensor = torch.ones(4, device=world.device)
     setting = torch.full((4,), 7.0, device=world.device) if world.is_first else torch.zeros(4, device=world.device)
-    if is_odd:
+    if differs:
         dist.broadcast(setting, src=0)
         dist.all_reduce(tensor)
     else:
@@ -67,25 +65,25 @@ def order(world: "World", is_odd: bool) -> Values:
     return tensor.tolist()
 
 
-def root(world: "World", is_odd: bool) -> Values:
-    """The last rank takes rank 1 for the source of a broadcast, the others rank 0; then all add up."""
+def root(world: World, differs: bool) -> Values:
+    """The last rank names rank 1 as the source of a broadcast, the others rank 0; then all call all_reduce."""
     setting = torch.full((4,), float(world.rank), device=world.device)
-    dist.broadcast(setting, src=1 if is_odd else 0)
+    dist.broadcast(setting, src=1 if differs else 0)
     tensor = torch.ones(4, device=world.device) + setting
     dist.all_reduce(tensor)
     return tensor.tolist()
 
 
-def absence(world: "World", is_odd: bool) -> Values:
-    """The last rank leaves an all_reduce out, and goes on to a barrier."""
+def absence(world: World, differs: bool) -> Values:
+    """The last rank leaves an all_reduce out, and goes on to the barrier."""
     tensor = torch.ones(4, device=world.device)
-    if not is_odd:
+    if not differs:
         dist.all_reduce(tensor)
     world.barrier()
     return tensor.tolist()
 
 
-WAYS: dict[str, Callable[["World", bool], Values]] = {
+WAYS: dict[str, Callable[[World, bool], Values]] = {
     "nothing": nothing,
     "shape": shape,
     "dtype": dtype,
@@ -94,65 +92,55 @@ WAYS: dict[str, Callable[["World", bool], Values]] = {
     "root": root,
     "absence": absence,
 }
-ARMS = tuple(
-    Arm(name, (way.__doc__ or "").strip())
-    if way is nothing
-    else Arm(name, (way.__doc__ or "").strip(), limit_s=HANG_S, may_fail=True)
+CASES = tuple(
+    Case(name, (way.__doc__ or "").strip(), limit_s=60 if way is nothing else HANG_S, may_fail=way is not nothing)
     for name, way in WAYS.items()
 )
-SHOWN_ARM = "order"
+REPORTED_CASE = "order"
 
 
-def measure(world: "World", arm: str, trials: int) -> Values:
-    return WAYS[arm](world, world.rank == world.size - 1)
+def measure(world: World, case: str, trials: int) -> Values:
+    return WAYS[case](world, world.rank == world.size - 1)
 
 
-def fate(ending: dict[str, Any]) -> str:
-    """What became of it: right, garbage in silence, crash, hang."""
+def effect(ending: dict[str, Any]) -> str:
+    """What it did: right, garbage (wrong values, and no error), crash or hang."""
     if ending["ended"] != "well":
         return {"failed": "crash", "hung": "hang"}[ending["ended"]]
-    right = float(len(ending["values"]))
-    is_right = all(value == right for values in ending["values"] for value in values) and all(ending["values"])
-    return "right" if is_right and len({len(values) for values in ending["values"]}) == 1 else "garbage"
+    values, ranks = ending["values"], len(ending["values"])
+    same_length = len({len(each) for each in values}) == 1
+    return "right" if same_length and all(set(each) == {float(ranks)} for each in values) else "garbage"
 
 
 def judge(results: Results) -> Verdict:
-    fates = {arm: fate(ending) for arm, ending in results.items()}
-    kinds = {arm: (ending["verdict"] or {}).get("kind", "nothing") for arm, ending in results.items()}
-    bugs = [arm for arm in WAYS if arm != "nothing"]
-    by_fate = {kind: [arm for arm in bugs if fates[arm] == kind] for kind in ("crash", "hang", "garbage", "right")}
+    effects = {case: effect(ending) for case, ending in results.items()}
+    kinds = {case: (ending["verdict"] or {}).get("kind", "nothing") for case, ending in results.items()}
+    bugs = [case for case in WAYS if case != "nothing"]
+    found = [bug for bug in bugs if kinds[bug] != "nothing"]
     last = len(results["nothing"]["values"]) - 1
-    named = [arm for arm in bugs if kinds[arm] != "nothing" and last in results[arm]["verdict"]["ranks"]]
-    listed = {kind: ", ".join(arms) or "none" for kind, arms in by_fate.items()}
+    named = [bug for bug in found if last in results[bug]["verdict"]["ranks"]]
+    by_effect = {kind: [bug for bug in bugs if effects[bug] == kind] for kind in ("crash", "hang", "garbage", "right")}
+    listed = {kind: f"{len(some)} ({', '.join(some) or 'none'})" for kind, some in by_effect.items()}
     return Verdict(
-        f"of {len(bugs)} disagreements {len(by_fate['crash'])} crash ({listed['crash']}), {len(by_fate['hang'])} hang"
-        f" ({listed['hang']}) and {len(by_fate['garbage'])} compute garbage in silence ({listed['garbage']})"
-        + (f"; {listed['right']} came out right by luck" if by_fate["right"] else "")
-        + f". explain found something in {sum(kinds[arm] != 'nothing' for arm in bugs)} of them, with the odd"
-        f" rank among"
-        f" those to look at in {len(named)}, and"
-        f" {'nothing' if kinds['nothing'] == 'nothing' else kinds['nothing']} where"
-        f" all agree",
-        {"fates": fates, "explain": kinds, "odd_rank": last},
+        f"of {len(bugs)} disagreements, {listed['crash']} crash, {listed['hang']} hang, and {listed['garbage']}"
+        f" silently compute wrong values"
+        + (f"; {listed['right']} were right by chance" if by_effect["right"] else "")
+        + f". explain found a problem in {len(found)} of them, and named the rank that differs in {len(named)}; if all"
+        f" agree, it found {kinds['nothing']}",
+        {"fates": effects, "explain": kinds, "odd_rank": last},
         (
-            Claim("where all agree, the sum is right", fates["nothing"] == "right"),
-            Claim("where all agree, explain says nothing", kinds["nothing"] == "nothing"),
-            Claim("another reduce op is never noticed: garbage", fates["reduce op"] == "garbage", is_invariant=False),
-            Claim("explain finds something in each", all(kinds[arm] != "nothing" for arm in bugs), is_invariant=False),
+            always("if all agree, the sum is right", effects["nothing"] == "right"),
+            always("if all agree, explain finds nothing", kinds["nothing"] == "nothing"),
+            usually("another reduce op raises no error: the values are wrong", effects["reduce op"] == "garbage"),
+            usually("explain finds a problem in each", found == bugs),
         ),
         (
-            Table(
-                "What became of each",
+            table(
+                "What each disagreement does",
                 ("disagreement", "what it does", "rank 0 has", f"rank {last} has", "explain says"),
-                tuple(
-                    (
-                        arm,
-                        fates[arm],
-                        _shown(results[arm], 0),
-                        _shown(results[arm], last),
-                        kinds[arm],
-                    )
-                    for arm in WAYS
+                (
+                    (case, effects[case], *(_shown(results[case], rank) for rank in (0, last)), kinds[case])
+                    for case in WAYS
                 ),
             ),
         ),
@@ -160,53 +148,38 @@ def judge(results: Results) -> Verdict:
 
 
 def _shown(ending: dict[str, Any], rank: int) -> str:
-    if ending["errors"][rank]:
-        said = str(ending["errors"][rank])
-        return said if len(said) <= 60 else f"{said[:59]}…"
-    values = ending["values"][rank]
+    error, values = str(ending["errors"][rank]), ending["values"][rank]
+    if error:
+        return error if len(error) <= 60 else f"{error[:59]}…"
     return " ".join(f"{value:.3g}" for value in values) if values else "no result"
 
 
-def draw(results: Results, figure: "Figure") -> None:
-    from rollcall.lab.plots import GREEN, GREY, ORANGE, PALE, PURPLE, RED
-
+def draw(results: Results, figure: Figure) -> None:
     colours = {"right": GREEN, "garbage": PURPLE, "hang": ORANGE, "crash": RED}
-    columns = list(colours)
     axes = figure.add_subplot()
-    for row, arm in enumerate(WAYS):
-        found = fate(results[arm])
-        for column, kind in enumerate(columns):
-            axes.add_patch(_cell(column, row, colours[kind] if kind == found else PALE))
-        verdict = results[arm]["verdict"]
-        said = f"{verdict['kind']}: look at rank {', '.join(map(str, verdict['ranks']))}" if verdict else "—"
-        axes.text(len(columns) - 0.3, row, said, va="center", size=9, color="#222222" if verdict else GREY)
-    axes.set_xticks(
-        [*range(len(columns)), len(columns) + 0.9],
-        ["right", "garbage,\nin silence", "hang", "crash", "what explain says"],
-    )
+    for row, case in enumerate(WAYS):
+        for column, (kind, colour) in enumerate(colours.items()):
+            fill = colour if kind == effect(results[case]) else PALE
+            add_box(axes, column - 0.34, row - 0.28, 0.68, 0.56, facecolor=fill, boxstyle="round,pad=0.04")
+        verdict = results[case]["verdict"]
+        words = f"{verdict['kind']}: look at rank {', '.join(map(str, verdict['ranks']))}" if verdict else "—"
+        axes.text(len(colours) - 0.3, row, words, va="center", size=9, color=BLACK if verdict else GREY)
+    titles = ["right", "wrong values,\nno error", "hang", "crash", "what explain says"]
+    axes.set_xticks([*range(len(colours)), len(colours) + 0.9], titles)
     axes.xaxis.tick_top()
-    axes.set_yticks(range(len(WAYS)), [arm if arm != "nothing" else "(all agree)" for arm in WAYS])
-    axes.tick_params(length=0)
-    axes.set_xlim(-0.6, len(columns) + 2.6)
+    axes.set_yticks(range(len(WAYS)), [case if case != "nothing" else "(all agree)" for case in WAYS])
+    axes.set_xlim(-0.6, len(colours) + 2.6)
     axes.set_ylim(len(WAYS) - 0.4, -0.6)
     axes.spines[:].set_visible(False)
-    axes.set_title("The last rank disagrees in …", pad=14)
+    axes.set_title("The last rank differs in …", pad=14)
 
 
-def _cell(x: float, y: float, colour: str) -> Any:
-    from matplotlib.patches import FancyBboxPatch
-
-    return FancyBboxPatch((x - 0.34, y - 0.28), 0.68, 0.56, boxstyle="round,pad=0.04", fc=colour, ec="none")
-
-
-WALK = (shape, dtype, reduce_op, order, fate)
+CODE_ON_PAGE = (shape, dtype, reduce_op, order, effect)
 NEXT = (
-    "`rollcall run -n 4 -m rollcall.lab.experiments.mismatch --arm 'reduce op'`, then `rollcall explain`:"
-    " garbage, and it is named",
-    "`rollcall lab mismatch -n 2`: with two ranks nobody can say who is the odd one",
+    "`rollcall run -n 4 -m rollcall.lab.experiments.mismatch --case 'reduce op'`, then `rollcall explain`:"
+    " it names the call and the rank",
+    "`rollcall lab mismatch -n 2`: of two ranks that differ, nothing says which one is wrong",
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

@@ -1,29 +1,27 @@
 """python -m rollcall.lab.experiments.overlap
 
-Why is DDP faster than averaging by hand? It does not wait for the end of backward: as soon as a few gradients are
-there (a bucket), it sends them, while backward goes on with the layers before.
+Why is DDP faster than averaging by hand? It does not wait for the end of backward: as soon as a few gradients (a
+bucket) are computed, it sends them, while backward goes on with the layers before.
 
-Backward is computed by a stand-in for a GPU: each layer takes a few milliseconds in which this CPU has nothing to
-do. On a CPU that computes itself, communication has to share the cores with it, and there is less to gain.
+Backward imitates a GPU: each layer takes a few milliseconds in which this CPU is idle. If the CPU itself computes,
+communication needs the same cores, and there is less to gain.
 """
 
 import contextlib
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, less, median
+from rollcall import World
+from rollcall.lab.experiment import Results, Verdict, always, compared, in_time, median_of_slowest, table, usually
+from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure
 from rollcall.lab.progress import track
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall.lab.runner.command import main
 
 QUESTION = "why is DDP faster than averaging by hand?"
 TRIALS = 5
@@ -31,11 +29,11 @@ LAYERS = 8
 LAYER_S = 0.004
 PARAMETERS = 1 << 18  # of each layer: 1 MB
 MICRO_BATCHES = 4
-WARM_UP = 2  # DDP orders its buckets anew after the first step
+WARM_UP = 2  # DDP rebuilds its buckets after the first step
 
 
-class Elsewhere(torch.autograd.Function):
-    """A layer that something else computes: its backward takes LAYER_S, and leaves this CPU alone."""
+class IdleLayer(torch.autograd.Function):
+    """A layer whose backward takes LAYER_S and leaves the CPU idle, as if a GPU computed it."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -56,15 +54,15 @@ class Model(nn.Module):
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         for weight in self.layers:
-            value = Elsewhere.apply(value, weight)
+            value = IdleLayer.apply(value, weight)
         return value
 
 
-Events = list[list[Any]]  # what, when it began, when it ended
+Events = list[list[Any]]  # name, start, end
 
 
-def watch(model: nn.Module, events: Events) -> None:
-    """Note when each gradient is there."""
+def note_gradients(model: nn.Module, events: Events) -> None:
+    """Note when each gradient is computed."""
     for place, parameter in enumerate(model.parameters()):
 
         def note(_: torch.Tensor, place: int = place) -> None:
@@ -82,8 +80,8 @@ def average_by_hand(model: nn.Module, size: int, events: Events) -> None:
         events.append(["all_reduce", began, time.monotonic()])
 
 
-def noting_hook(size: int, events: Events) -> Callable[[Any, Any], Any]:
-    """What DDP does with a bucket by itself, and a note of when."""
+def make_hook(size: int, events: Events) -> Callable[[Any, Any], Any]:
+    """A DDP communication hook that does what DDP does by default, and notes when."""
 
     def hook(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         began, buffer = time.monotonic(), bucket.buffer()
@@ -98,11 +96,11 @@ def noting_hook(size: int, events: Events) -> Callable[[Any, Any], Any]:
     return hook
 
 
-def make_ways(world: "World", events: Events) -> dict[str, Callable[[], None]]:
-    """One step in each way, each with a model of its own."""
+def make_ways(world: World, events: Events) -> dict[str, Callable[[], None]]:
+    """A function for one step in each way, each with its own model."""
     value = torch.zeros(1, requires_grad=True, device=world.device)
     plain = Model().to(world.device)
-    watch(plain, events)
+    note_gradients(plain, events)
 
     def by_hand() -> None:
         plain(value).sum().backward()
@@ -111,9 +109,9 @@ def make_ways(world: "World", events: Events) -> dict[str, Callable[[], None]]:
     ways: dict[str, Callable[[], None]] = {"by hand, after backward": by_hand}
     for name, bucket_mb in (("DDP, 1 MB buckets", 1), ("DDP, 2 MB buckets", 2), ("DDP, one bucket", 1000)):
         inner = Model().to(world.device)
-        watch(inner, events)
+        note_gradients(inner, events)
         model = DistributedDataParallel(inner, bucket_cap_mb=bucket_mb)
-        model.register_comm_hook(None, noting_hook(world.size, events))
+        model.register_comm_hook(None, make_hook(world.size, events))
 
         def step(model: DistributedDataParallel = model) -> None:
             model(value).sum().backward()
@@ -130,8 +128,8 @@ def make_ways(world: "World", events: Events) -> dict[str, Callable[[], None]]:
     return ways
 
 
-def measure(world: "World", trials: int) -> dict[str, Any]:
-    """Every way in turn: how long each step took, and what happened in the last one."""
+def measure(world: World, trials: int) -> dict[str, Any]:
+    """Every way in turn: how long each step took, and the events of the last one."""
     events: Events = []
     ways = make_ways(world, events)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
@@ -149,22 +147,19 @@ def measure(world: "World", trials: int) -> dict[str, Any]:
 
 def judge(results: Results) -> Verdict:
     ways = list(results[0]["seconds"])
-    step = {way: median([max(t) for t in zip(*(r["seconds"][way] for r in results), strict=True)]) for way in ways}
+    step = {way: median_of_slowest(result["seconds"][way] for result in results) for way in ways}
     calls = {way: sum(what == "all_reduce" for what, _, _ in results[0]["timeline"][way]) for way in ways}
-    hidden = {way: _hidden(results[0]["timeline"][way]) for way in ways}
+    hidden = {way: hidden_share(results[0]["timeline"][way]) for way in ways}
     by_hand, small, medium, large, accumulated = ways
     compute = LAYERS * LAYER_S
     best = min((small, medium), key=lambda way: step[way])
     return Verdict(
-        f"DDP sends buckets of gradients while backward still computes: a step took {in_time(step[by_hand])} by"
-        f" hand and"
-        f" {in_time(step[best])} with"
-        f" {best.removeprefix('DDP, ')} ({less(step[by_hand], step[best])}), where the computing alone takes"
-        f" {in_time(compute)}; {hidden[best]:.0%} of its communication was hidden behind backward, by hand"
-        f" {hidden[by_hand]:.0%}. One bucket for all has to wait for the last gradient ({in_time(step[large])},"
-        f" {hidden[large]:.0%} hidden). With no_sync, {MICRO_BATCHES} micro-batches cost {calls[accumulated]}"
-        f" all_reduce"
-        f" instead of {MICRO_BATCHES * calls[large]}",
+        f"DDP sends buckets of gradients during backward: a step took {in_time(step[by_hand])} by hand and"
+        f" {in_time(step[best])} with {best.removeprefix('DDP, ')} ({compared(step[by_hand], step[best])}), where the"
+        f" computation alone takes {in_time(compute)}; {hidden[best]:.0%} of its communication took place during"
+        f" backward, by hand {hidden[by_hand]:.0%}. With one bucket for everything, DDP waits for the last gradient"
+        f" ({in_time(step[large])}, {hidden[large]:.0%} during backward). With no_sync, {MICRO_BATCHES} micro-batches"
+        f" need {calls[accumulated]} all_reduce instead of {MICRO_BATCHES * calls[large]}",
         {
             "compute_s": compute,
             "step_s": step,
@@ -173,33 +168,31 @@ def judge(results: Results) -> Verdict:
             "per_micro_batch_s": step[accumulated] / MICRO_BATCHES,
         },
         (
-            Claim("by hand nothing is hidden", hidden[by_hand] == 0),
-            Claim("with small buckets some of the communication is", hidden[best] > 0, is_invariant=False),
-            Claim("DDP with small buckets is faster than by hand", step[best] < step[by_hand], is_invariant=False),
-            Claim("smaller buckets, more all_reduces", calls[small] >= calls[medium] > calls[large]),
-            Claim("no_sync sends once for all micro-batches", calls[accumulated] == calls[large]),
+            always("by hand, no communication takes place during backward", hidden[by_hand] == 0),
+            usually("with small buckets, some of it does", hidden[best] > 0),
+            usually("DDP with small buckets is faster than by hand", step[best] < step[by_hand]),
+            always("smaller buckets, more all_reduces", calls[small] >= calls[medium] > calls[large]),
+            always("no_sync sends once for all micro-batches", calls[accumulated] == calls[large]),
         ),
         (
-            Table(
+            table(
                 f"{LAYERS} layers of 1 MB, {in_time(LAYER_S)} each",
-                ("way", "step", "all_reduces", "hidden behind backward"),
-                tuple((way, in_time(step[way]), str(calls[way]), f"{hidden[way]:.0%}") for way in ways),
+                ("way", "step", "all_reduces", "communication during backward"),
+                ((way, in_time(step[way]), calls[way], f"{hidden[way]:.0%}") for way in ways),
             ),
         ),
     )
 
 
-def _hidden(timeline: Events) -> float:
-    """The share of the communication's time that lies before the end of backward."""
+def hidden_share(timeline: Events) -> float:
+    """The share of the communication time that is before the end of backward."""
     end = max((stop for what, _, stop in timeline if what != "all_reduce"), default=0.0)
     spans = [(start, stop) for what, start, stop in timeline if what == "all_reduce"]
     whole = sum(stop - start for start, stop in spans)
     return sum(max(0.0, min(stop, end) - start) for start, stop in spans) / whole if whole else 0.0
 
 
-def draw(results: Results, figure: "Figure") -> None:
-    from rollcall.lab.plots import BLUE, GREY, ORANGE
-
+def draw(results: Results, figure: Figure) -> None:
     ways = list(results[0]["timeline"])[:4]
     figure.set_size_inches(9, 5)
     axes = figure.add_subplot()
@@ -219,7 +212,6 @@ def draw(results: Results, figure: "Figure") -> None:
     axes.barh([0], [0], color=BLUE, label="all_reduce, bucket by bucket")
     axes.set_yticks(range(len(ways)), [way.replace(", ", ",\n") for way in ways])
     axes.set_ylim(len(ways) - 0.5, -0.6)
-    axes.tick_params(axis="y", length=0)
     axes.margins(x=0.12)
     axes.set_xlim(0)
     axes.set_xlabel("milliseconds (rank 0, one step)")
@@ -227,14 +219,12 @@ def draw(results: Results, figure: "Figure") -> None:
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, -0.28), ncols=2)
 
 
-WALK = (Elsewhere, noting_hook, make_ways)
+CODE_ON_PAGE = (IdleLayer, make_hook, make_ways)
 NEXT = (
-    "`rollcall lab overlap -n 2`: less to send, so more of it can hide",
-    "let `Elsewhere.backward` compute a matrix product in place of the sleep, with as many ranks as cores",
-    "`rollcall lab overlap --virtual-hosts 2 -n 2`: the slower the network, the more there is to hide",
+    "`rollcall lab overlap -n 2`: there is less to send, and a larger share of it is hidden",
+    "let `IdleLayer.backward` compute a matrix product instead of sleeping, with as many ranks as cores",
+    "`rollcall lab overlap --virtual-hosts 2 -n 2`: the slower the network, the more there is to gain",
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

@@ -2,26 +2,24 @@
 
 How does all-reduce work? A ring all-reduce by hand, from isend and recv alone.
 
-The tensor is cut into as many chunks as there are ranks. Each rank only ever talks to its two neighbours: first
-chunks go round and are added up (reduce-scatter), until each rank has one chunk that is complete; then the complete
-chunks go round (all-gather). Every rank sends 2(n−1)/n of the tensor, however many ranks there are.
+The tensor is cut into as many chunks as there are ranks. Each rank only exchanges data with its two neighbours: first
+chunks go round and are added up (reduce-scatter), until each rank has one complete chunk; then the complete chunks go
+round (all-gather). Every rank sends 2(n−1)/n of the tensor, however many ranks there are.
 """
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from rollcall import World
 from rollcall.lab.bytes_sent import sent_bytes
-from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_bytes, in_time, median
+from rollcall.lab.experiment import Results, Verdict, always, in_bytes, in_time, median_of_slowest, table, usually
+from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure, plain_log
 from rollcall.lab.progress import track
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall.lab.runner.command import main
 
 QUESTION = "how does all-reduce work?"
 TRIALS = 7
@@ -34,12 +32,12 @@ def ring_all_reduce(tensor: torch.Tensor, rank: int, size: int) -> None:
     """Add up a flat tensor over ranks 0 to size-1, in place."""
     chunks = list(tensor.tensor_split(size))
     right, left = (rank + 1) % size, (rank - 1) % size
-    room = torch.empty_like(chunks[0])  # the first chunk is the largest
+    buffer = torch.empty_like(chunks[0])  # the first chunk is the largest
 
     for step in range(size - 1):  # reduce-scatter
         going, coming = chunks[(rank - step) % size], chunks[(rank - step - 1) % size]
         request = dist.isend(going, right)
-        received = room[: len(coming)]
+        received = buffer[: len(coming)]
         dist.recv(received, left)
         coming += received
         request.wait()
@@ -52,12 +50,12 @@ def ring_all_reduce(tensor: torch.Tensor, rank: int, size: int) -> None:
 
 
 def naive_all_reduce(tensor: torch.Tensor, rank: int, size: int) -> None:
-    """Everyone sends everything to rank 0, which adds it up and sends it back: rank 0's link carries all."""
+    """Every rank sends everything to rank 0, which adds it up and sends it back: all data passes rank 0's link."""
     if rank == 0:
-        room = torch.empty_like(tensor)
+        received = torch.empty_like(tensor)
         for other in range(1, size):
-            dist.recv(room, other)
-            tensor += room
+            dist.recv(received, other)
+            tensor += received
         for other in range(1, size):
             dist.send(tensor, other)
     else:
@@ -65,23 +63,23 @@ def naive_all_reduce(tensor: torch.Tensor, rank: int, size: int) -> None:
         dist.recv(tensor, 0)
 
 
-def ring_with_the_old_fault(tensor: torch.Tensor, rank: int, size: int) -> None:
-    """An early tutorial's ring passed whole tensors on, and then added its own again, not what had come."""
+def ring_with_wrong_buffer(tensor: torch.Tensor, rank: int, size: int) -> None:
+    """A well-known bug: this ring passes whole tensors on, but adds its own one again, not the received one."""
     own, going = tensor.clone(), tensor.clone()
     for _ in range(size - 1):
         coming = torch.empty_like(going)
         request = dist.isend(going, (rank + 1) % size)
         dist.recv(coming, (rank - 1) % size)
         request.wait()
-        tensor += own  # the fault: it should add `coming`
+        tensor += own  # the bug: it should add `coming`
         going = coming
 
 
-def compare(world: "World", elements: int) -> dict[str, Any]:
-    """The ring against the library, on whole numbers, on fractions that add up exactly, and on any fractions."""
+def compare(world: World, elements: int) -> dict[str, Any]:
+    """The ring against the library: on integers, on fractions that add up exactly, and on random floats."""
     generator = torch.Generator().manual_seed(world.rank)
     whole = torch.randint(-1000, 1000, (elements,), generator=generator)
-    exact = whole / 1024  # in binary these have no rounding at all
+    exact = whole / 1024  # adding these needs no rounding
     random = torch.randn(elements, generator=generator)
     found: dict[str, Any] = {}
     for name, values in (("whole", whole), ("exact", exact), ("random", random)):
@@ -91,7 +89,7 @@ def compare(world: "World", elements: int) -> dict[str, Any]:
         dist.all_reduce(theirs)
         dist.all_reduce(magnitude)
         apart = (ours.double() - theirs.double()).abs()
-        # Each of n-1 additions may round: that is all by which two orders of adding may differ.
+        # Each of n-1 additions may round: two orders of adding differ by no more than that.
         bound = 2 * (world.size - 1) * magnitude * torch.finfo(torch.float32).eps / 2
         found[name] = {
             "bit_equal": bool(torch.equal(ours, theirs)),
@@ -100,14 +98,14 @@ def compare(world: "World", elements: int) -> dict[str, Any]:
             "within_bound": bool((apart <= bound).all()),
         }
     faulty, theirs = whole.clone().to(world.device), whole.clone().to(world.device)
-    ring_with_the_old_fault(faulty, world.rank, world.size)
+    ring_with_wrong_buffer(faulty, world.rank, world.size)
     dist.all_reduce(theirs)
-    found["old fault"] = {"bit_equal": bool(torch.equal(faulty, theirs))}
+    found["wrong buffer"] = {"bit_equal": bool(torch.equal(faulty, theirs))}
     return found
 
 
-def time_all(world: "World", trials: int) -> list[dict[str, Any]]:
-    """Seconds for naive, ring and library, for every size, on 2, 3 … ranks; the others sit and wait."""
+def time_all(world: World, trials: int) -> list[dict[str, Any]]:
+    """Seconds of naive, ring and library, for every size, on 2, 3 … ranks; the other ranks wait."""
     timed = []
     for ranks in track(range(2, world.size + 1)):
         group = dist.new_group(list(range(ranks)))
@@ -133,22 +131,22 @@ def time_all(world: "World", trials: int) -> list[dict[str, Any]]:
     return timed
 
 
-def count_bytes(world: "World") -> dict[str, int]:
-    """What this rank sends for one all-reduce of a megabyte, as the kernel counts it."""
+def count_bytes(world: World) -> dict[str, int]:
+    """The bytes that this rank sends for one all-reduce of a megabyte, as the kernel counts them."""
     sent = {}
     for name, way in (("naive", naive_all_reduce), ("ring", ring_all_reduce)):
         tensor = torch.ones(MEGABYTE // 4, device=world.device)
         world.barrier()
-        time.sleep(0.005)  # the barrier's last words
+        time.sleep(0.005)  # until the barrier has sent its last bytes
         before = sent_bytes()
         way(tensor, world.rank, world.size)
         time.sleep(0.005)
         sent[name] = sent_bytes() - before
-        world.barrier()  # nobody begins the next one while others still count
+        world.barrier()  # no rank starts the next one while others still count
     return sent
 
 
-def measure(world: "World", trials: int) -> dict[str, Any]:
+def measure(world: World, trials: int) -> dict[str, Any]:
     return {"equal": compare(world, 10_007), "sent": count_bytes(world), "timed": time_all(world, trials)}
 
 
@@ -161,30 +159,25 @@ def medians(results: Results) -> dict[tuple[int, int, str], float]:
             mine.setdefault((row["ranks"], row["bytes"], row["way"]), []).append(row["s"])
         for key, times in mine.items():
             by_key.setdefault(key, []).append(times[1:])
-    return {key: median([max(trial) for trial in zip(*ranks, strict=True)]) for key, ranks in by_key.items()}
+    return {key: median_of_slowest(times) for key, times in by_key.items()}
 
 
 def judge(results: Results) -> Verdict:
     times = medians(results)
     most, largest = len(results), SIZES_BYTES[-1]
     naive, ring, library = (times[most, largest, way] for way in WAYS)
-    equal = [result["equal"] for result in results]
-    apart = max(each["random"]["largest"] for each in equal)
-    differ = max(each["random"]["differ"] for each in equal)
-
-    def equals(kind: str) -> str:
-        return "equal bit for bit" if all(each[kind]["bit_equal"] for each in equal) else "NOT EQUAL"
-
+    equal = {kind: [result["equal"][kind] for result in results] for kind in results[0]["equal"]}
+    is_equal = {kind: all(each["bit_equal"] for each in of_ranks) for kind, of_ranks in equal.items()}
+    words = {kind: "bit-identical" if same else "NOT EQUAL" for kind, same in is_equal.items()}
+    apart = max(each["largest"] for each in equal["random"])
+    differ = max(each["differ"] for each in equal["random"])
     busiest = {way: max(result["sent"][way] for result in results) for way in ("naive", "ring")}
     return Verdict(
-        f"against dist.all_reduce the ring is {equals('whole')} on whole numbers, {equals('exact')} on fractions"
-        f" without"
-        f" rounding; of 10007 random floats {differ} differ in their last bits, by at most {apart:.1g} (another"
-        f" order of"
-        f" adding). For 1 MB, naive's busiest rank sent {in_bytes(busiest['naive'])}, the ring's"
-        f" {in_bytes(busiest['ring'])}. {in_bytes(largest)} on {most} ranks: naive {in_time(naive)}, ring"
-        f" {in_time(ring)},"
-        f" library {in_time(library)}",
+        f"compared with dist.all_reduce, the ring is {words['whole']} on integers and {words['exact']} on fractions"
+        f" that need no rounding; of 10007 random floats {differ} differ in their last bits, by at most {apart:.1g},"
+        f" since they are added in another order. For 1 MB, the busiest rank sent {in_bytes(busiest['naive'])} with"
+        f" naive, and {in_bytes(busiest['ring'])} with the ring. {in_bytes(largest)} on {most} ranks took naive"
+        f" {in_time(naive)}, ring {in_time(ring)}, library {in_time(library)}",
         {
             "times_s": [{"ranks": r, "bytes": b, "way": w, "s": s} for (r, b, w), s in sorted(times.items())],
             "busiest_sent_bytes": busiest,
@@ -194,36 +187,36 @@ def judge(results: Results) -> Verdict:
             "ring_over_library": ring / library,
         },
         (
-            Claim("equal bit for bit on whole numbers", all(each["whole"]["bit_equal"] for each in equal)),
-            Claim("equal bit for bit where nothing is rounded", all(each["exact"]["bit_equal"] for each in equal)),
-            Claim("on random floats, no further apart than rounding explains",
-                  all(each["random"]["within_bound"] for each in equal)),
-            Claim("a ring that adds the wrong buffer is found out",
-                  not any(each["old fault"]["bit_equal"] for each in equal)),
-            Claim(
-                "in a ring of three or more, nobody sends as much as naive's busiest rank",
-                most < 3 or busiest["ring"] < busiest["naive"],
-                is_invariant=False,
+            always("bit-identical on integers", is_equal["whole"]),
+            always("bit-identical on fractions that need no rounding", is_equal["exact"]),
+            always(
+                "on random floats, no further apart than rounding explains",
+                all(each["within_bound"] for each in equal["random"]),
             ),
-            Claim("for the largest tensor on all ranks the ring beats naive", ring < naive, is_invariant=False),
+            always(
+                "a ring that adds the wrong buffer is noticed", not any(e["bit_equal"] for e in equal["wrong buffer"])
+            ),
+            usually(
+                "in a ring of three or more, no rank sends as much as the busiest one with naive",
+                most < 3 or busiest["ring"] < busiest["naive"],
+            ),
+            usually("for the largest tensor on all ranks the ring is faster than naive", ring < naive),
         ),
         (
-            Table(
+            table(
                 "Median time of the slowest rank",
                 ("ranks", "size", *WAYS),
-                tuple(
-                    (str(ranks), in_bytes(size), *(in_time(times[ranks, size, way]) for way in WAYS))
+                (
+                    (ranks, in_bytes(size), *(in_time(times[ranks, size, way]) for way in WAYS))
                     for ranks in range(2, most + 1)
                     for size in SIZES_BYTES
                 ),
             ),
         ),
-    )  # fmt: skip
+    )
 
 
-def draw(results: Results, figure: "Figure") -> None:
-    from rollcall.lab.plots import BLUE, GREY, ORANGE, plain_log
-
+def draw(results: Results, figure: Figure) -> None:
     times, most = medians(results), len(results)
     left, right = figure.subplots(1, 2)
     for way, colour, marker in (("naive", GREY, "s"), ("ring", BLUE, "o"), ("library", ORANGE, "^")):
@@ -236,26 +229,23 @@ def draw(results: Results, figure: "Figure") -> None:
     plain_log(left)
     left.set_xticks(SIZES_BYTES, [in_bytes(size) for size in SIZES_BYTES])
     left.minorticks_off()
-    left.set_title(f"Time against size, {most} ranks")
+    left.set_title(f"Time by size, {most} ranks")
     left.set_ylabel("milliseconds")
     right.set_xticks(list(range(2, most + 1)))
     right.set_ylim(0)
     right.set_xlabel("ranks")
-    right.set_title(f"Time against ranks, {in_bytes(SIZES_BYTES[-1])}")
+    right.set_title(f"Time by ranks, {in_bytes(SIZES_BYTES[-1])}")
     for axes in (left, right):
         axes.grid(axis="y")
         axes.legend()
 
 
-WALK = (ring_all_reduce, naive_all_reduce, compare)
+CODE_ON_PAGE = (ring_all_reduce, naive_all_reduce, compare)
 NEXT = (
-    "on one host there is no link that could be full: `--virtual-hosts 2 -n 2` is where naive pays for its busy rank",
+    "on one host there is no link to fill up: with `--virtual-hosts 2 -n 2` the busy rank of naive costs time",
     "`rollcall lab collectives` counts the bytes: 2(n−1)/n per rank, as here",
-    "`rollcall lab ring --virtual-hosts 2 -n 2`: a ring that crosses a network twice, and naive's one busy link",
-    "make the chunks smaller than 1/n and let several be under way: that is what the libraries do",
+    "make the chunks smaller than 1/n and send several at a time: that is what the libraries do",
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

@@ -1,27 +1,24 @@
 """python -m rollcall.lab.experiments.scaling
 
-How far does it scale? The same training step on 1, 2, 4 … ranks. Strong scaling: one batch is shared among the
-ranks; the ideal is n times as fast. Weak scaling: every rank gets a batch of its own; the ideal is n times as much
-in the same time.
+How far does it scale? The same training step on 1, 2, 4 … ranks. Strong scaling: the ranks share one batch; ideally
+they are n times as fast. Weak scaling: every rank gets its own batch; ideally they do n times as much in the same time.
 
-Amdahl's law says why it is less: a share s of the work cannot be shared, so n ranks are 1 / (s + (1−s)/n) times as
-fast. We fit s to what was measured.
+Amdahl's law says why it is less: a share s of the work is serial, so n ranks are 1 / (s + (1−s)/n) times as fast. We
+fit s to the measurements.
 """
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_time, median
+from rollcall import World
+from rollcall.lab.experiment import Results, Verdict, always, in_time, median_of_slowest, plural, table, usually
+from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure
 from rollcall.lab.progress import track
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall.lab.runner.command import main
 
 QUESTION = "how far does it scale?"
 TRIALS = 8
@@ -32,7 +29,7 @@ LAYERS = 6
 
 
 def compute(rows: int, weight: torch.Tensor) -> torch.Tensor:
-    """Some layers over some rows, and the gradient of the weight."""
+    """A few layers forward, and a gradient."""
     value = torch.ones(rows, WIDTH, device=weight.device) / WIDTH
     for _ in range(LAYERS):
         value = torch.tanh(value @ weight)
@@ -40,23 +37,23 @@ def compute(rows: int, weight: torch.Tensor) -> torch.Tensor:
 
 
 def step(rows: int, weight: torch.Tensor, group: Any) -> float:
-    """Each rank computes on its rows; then all gradients are added up. Seconds, from a common start."""
+    """Each rank computes on its rows; then all gradients are added up. Seconds, with all ranks starting together."""
     dist.barrier(group=group)
-    began = time.monotonic()
+    start_s = time.monotonic()
     gradient = compute(rows, weight)
     dist.all_reduce(gradient, group=group)
-    return time.monotonic() - began
+    return time.monotonic() - start_s
 
 
 def list_counts(size: int) -> list[int]:
-    """1, 2, 4 … and all."""
+    """1, 2, 4 … and all ranks."""
     counts = [1 << power for power in range(size.bit_length()) if 1 << power < size]
     return [*counts, size]
 
 
-def measure(world: "World", trials: int) -> dict[str, Any]:
-    """Every number of ranks in turn; those that are not needed sit and wait."""
-    torch.set_num_threads(1)  # a rank is a core
+def measure(world: World, trials: int) -> dict[str, Any]:
+    """Every number of ranks in turn; ranks that are not needed wait."""
+    torch.set_num_threads(1)  # one core per rank
     weight = torch.eye(WIDTH, device=world.device)
     seconds: list[dict[str, Any]] = []
     sums = []
@@ -77,19 +74,19 @@ def measure(world: "World", trials: int) -> dict[str, Any]:
 def throughputs(results: Results) -> dict[str, dict[int, float]]:
     """Rows per second, by kind and number of ranks: from the median over trials of the slowest rank."""
     found: dict[str, dict[int, float]] = {"strong": {}, "weak": {}}
-    for row in results[0]["seconds"]:  # rank 0 is always there
+    for row in results[0]["seconds"]:  # rank 0 takes part in all
         times = [
             other["s"]
             for result in results
             for other in result["seconds"]
             if (other["ranks"], other["kind"]) == (row["ranks"], row["kind"])
         ]
-        found[row["kind"]][row["ranks"]] = row["rows"] / median([max(trial) for trial in zip(*times, strict=True)])
+        found[row["kind"]][row["ranks"]] = row["rows"] / median_of_slowest(times)
     return found
 
 
 def fit_amdahl(speedups: dict[int, float]) -> float:
-    """The share that cannot be shared, by least squares on 1/speedup − 1/n = s · (1 − 1/n); within 0 and 1."""
+    """The serial share s, by least squares on 1/speedup − 1/n = s · (1 − 1/n); between 0 and 1."""
     points = [(1 - 1 / n, 1 / speedup - 1 / n) for n, speedup in speedups.items() if n > 1]
     share = sum(x * y for x, y in points) / sum(x * x for x, _ in points)
     return min(1.0, max(0.0, share))
@@ -100,13 +97,11 @@ def judge(results: Results) -> Verdict:
     speedups = {kind: {n: rate / by_n[1] for n, rate in by_n.items()} for kind, by_n in rates.items()}
     serial = {kind: fit_amdahl(by_n) for kind, by_n in speedups.items()}
     most, cores = len(results), results[0]["cores"]
-    limit = f"{1 / serial['strong']:.1f} times at most" if serial["strong"] else "without a limit in sight"
+    limit = f"at most {1 / serial['strong']:.1f} times as fast" if serial["strong"] else "without a limit in sight"
     return Verdict(
-        f"on {cores} core{'s' * (cores > 1)}, {most} ranks did {speedups['strong'][most]:.2f} times the work of"
-        f" one with a"
-        f" shared batch (strong) and {speedups['weak'][most]:.2f} times with a batch for each (weak), where"
-        f" {most} would be"
-        f" ideal. Amdahl's fit: {serial['strong']:.0%} of a strong step cannot be shared, so {limit};"
+        f"on {plural(cores, 'core')}, {most} ranks did {speedups['strong'][most]:.2f} times the work of one with a"
+        f" shared batch (strong scaling) and {speedups['weak'][most]:.2f} times with a batch for each (weak scaling),"
+        f" where {most} is ideal. Fit of Amdahl's law: {serial['strong']:.0%} of a strong step is serial, so {limit};"
         f" {serial['weak']:.0%} of a weak one",
         {
             "rows_per_s": {kind: {str(n): rate for n, rate in by_n.items()} for kind, by_n in rates.items()},
@@ -115,31 +110,27 @@ def judge(results: Results) -> Verdict:
             "cores": cores,
         },
         (
-            Claim(
+            always(
                 "sums are right on every number of ranks", all(n == total for r in results for n, total in r["sums"])
             ),
-            Claim(
-                "nobody beats the ideal line (within a tenth)",
+            usually(
+                "no number of ranks is faster than ideal (within a tenth)",
                 all(s <= 1.1 * n for by_n in speedups.values() for n, s in by_n.items()),
-                is_invariant=False,
             ),
-            Claim(
-                "two ranks do more than one, where there are two cores",
-                cores < 2 or speedups["weak"][2] > 1,
-                is_invariant=False,
-            ),
+            usually("on two cores or more, two ranks do more than one", cores < 2 or speedups["weak"][2] > 1),
         ),
         (
-            Table(
-                "Rows per second, and times one rank",
+            table(
+                "Rows per second, and speedup",
                 ("ranks", "strong", "×", "weak", "×", "time of a strong step"),
-                tuple(
+                (
                     (
-                        str(n),
-                        f"{rates['strong'][n]:,.0f}",
-                        f"{speedups['strong'][n]:.2f}",
-                        f"{rates['weak'][n]:,.0f}",
-                        f"{speedups['weak'][n]:.2f}",
+                        n,
+                        *(
+                            cell
+                            for kind in ("strong", "weak")
+                            for cell in (f"{rates[kind][n]:,.0f}", f"{speedups[kind][n]:.2f}")
+                        ),
                         in_time(ROWS / rates["strong"][n]),
                     )
                     for n in rates["strong"]
@@ -149,9 +140,7 @@ def judge(results: Results) -> Verdict:
     )
 
 
-def draw(results: Results, figure: "Figure") -> None:
-    from rollcall.lab.plots import BLUE, GREY, ORANGE
-
+def draw(results: Results, figure: Figure) -> None:
     rates = throughputs(results)
     cores = results[0]["cores"]
     for axes, kind, colour in zip(figure.subplots(1, 2, sharey=True), rates, (BLUE, ORANGE), strict=True):
@@ -160,13 +149,8 @@ def draw(results: Results, figure: "Figure") -> None:
         line = [1 + (most - 1) * place / 100 for place in range(101)]
         share = fit_amdahl(speedups)
         axes.plot(line, line, color=GREY, lw=1.2, ls="--", label="ideal")
-        axes.plot(
-            line,
-            [1 / (share + (1 - share) / n) for n in line],
-            color=colour,
-            alpha=0.45,
-            label=f"Amdahl, s = {share:.0%}",
-        )
+        fitted = [1 / (share + (1 - share) / n) for n in line]
+        axes.plot(line, fitted, color=colour, alpha=0.45, label=f"Amdahl, s = {share:.0%}")
         axes.plot(list(speedups), list(speedups.values()), "o", color=colour, ms=8, label="measured")
         if cores < most:
             axes.axvline(cores, color=GREY, lw=0.8, ls=":")
@@ -180,17 +164,15 @@ def draw(results: Results, figure: "Figure") -> None:
         axes.set_title(f"{kind.capitalize()} scaling: {what}")
         axes.legend(loc="upper left")
         axes.grid(axis="y")
-    figure.axes[0].set_ylabel("rows per second, × one rank")
+    figure.axes[0].set_ylabel("rows per second, relative to one rank")
 
 
-WALK = (step, measure, fit_amdahl)
+CODE_ON_PAGE = (step, measure, fit_amdahl)
 NEXT = (
     "`rollcall lab scaling -n 8` on a machine with eight cores",
-    "make `ROWS` smaller: less to compute, as much to send, and a larger share that cannot be shared",
-    "`rollcall lab scaling --virtual-hosts 2 -n 2`: the network as a part of that share",
+    "make `ROWS` smaller: less to compute, as much to send, and a larger serial share",
+    "`rollcall lab scaling --virtual-hosts 2 -n 2`: the network adds to the serial share",
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

@@ -3,23 +3,22 @@
 What does a blocking send/recv do? Every rank starts with a tensor of zero. Rank 0 adds one and sends it to all
 others.
 
-Then we ask what the notes ask: does recv make a new tensor, or write into mine? Why must I bring memory? Does the
-sender still own its tensor? And when send has returned, has the other side received?
+Then four questions. Does recv make a new tensor, or write into mine? Why must I pass a tensor to recv? Does the sender
+still own its tensor? And when send has returned, has the other rank received?
 """
 
 import time
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from rollcall.lab.experiment import Claim, Results, Table, Verdict, in_bytes, in_time, median
+from rollcall import World
+from rollcall.lab.experiment import Results, Verdict, always, in_bytes, in_time, table, usually
+from rollcall.lab.plots import GREY, Figure, add_arrow, colour_of, label_ranks
 from rollcall.lab.progress import track
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from rollcall import World
+from rollcall.lab.runner.command import main
 
 QUESTION = "what does a blocking send/recv do?"
 TRIALS = 20
@@ -27,10 +26,10 @@ LATE_S = 0.005
 SIZES_BYTES = (4, 4 << 20)
 
 
-def send_one(world: "World") -> dict[str, Any]:
-    """Rank 0 adds one and sends; the others receive, and look at what happened to their tensor."""
+def send_one(world: World) -> dict[str, Any]:
+    """Rank 0 adds one and sends. The others receive, and look at what happened to their tensor."""
     tensor = torch.zeros(1, device=world.device)
-    before, place = tensor.item(), tensor.data_ptr()
+    before, address = tensor.item(), tensor.data_ptr()
     source = 0
     if world.rank == 0:
         tensor += 1
@@ -38,20 +37,20 @@ def send_one(world: "World") -> dict[str, Any]:
             dist.send(tensor, dst=other)
     else:
         source = dist.recv(tensor, src=0)
-    after, same_place = tensor.item(), tensor.data_ptr() == place
+    after, same_address = tensor.item(), tensor.data_ptr() == address
     tensor += 10 * world.rank  # a receiver changes what it has received
     world.barrier()
     return {
         "before": before,
         "after": after,
-        "same_place": same_place,
-        "recv_returned": source,  # who sent it; not a tensor
+        "same_address": same_address,
+        "recv_returned": source,  # the rank of the sender, not a tensor
         "own_later": tensor.item(),
     }
 
 
-def receive_nowhere(world: "World") -> str:
-    """A receiver without memory: torch refuses, since recv only fills what is there."""
+def receive_without_tensor(world: World) -> str:
+    """A receiver without a tensor: torch raises an error, since recv only fills memory that is there."""
     if world.rank == 0:
         return ""
     try:
@@ -61,33 +60,33 @@ def receive_nowhere(world: "World") -> str:
     return "it was not refused"
 
 
-def send_to_a_late_one(world: "World", size_bytes: int) -> list[int]:
-    """Rank 1 comes late to its recv. When does rank 0's send return? (nanoseconds: began, ended)"""
+def send_to_late_rank(world: World, size_bytes: int) -> list[int]:
+    """Rank 1 calls recv late. When does rank 0's send return? (nanoseconds: start, end)"""
     tensor = torch.zeros(size_bytes // 4, device=world.device)
     world.barrier()
     if world.rank == 1:
         time.sleep(LATE_S)
-    began_ns = time.monotonic_ns()
+    start_ns = time.monotonic_ns()
     if world.rank == 0:
         dist.send(tensor, dst=1)
     elif world.rank == 1:
         dist.recv(tensor, src=0)
-    return [began_ns, time.monotonic_ns()]
+    return [start_ns, time.monotonic_ns()]
 
 
-def measure(world: "World", trials: int) -> dict[str, Any]:
-    """Both in turn: what comes over, and when a send returns."""
+def measure(world: World, trials: int) -> dict[str, Any]:
+    """In each trial: which values arrive, and when a send returns."""
     seen: list[dict[str, Any]] = []
     late: dict[str, list[list[int]]] = {str(size): [] for size in SIZES_BYTES}
     for _ in track(range(trials)):
         seen.append(send_one(world))
         for size in SIZES_BYTES:
-            late[str(size)].append(send_to_a_late_one(world, size))
-    return {"seen": seen, "nowhere": receive_nowhere(world), "late": late}
+            late[str(size)].append(send_to_late_rank(world, size))
+    return {"seen": seen, "without_tensor": receive_without_tensor(world), "late": late}
 
 
-def once(world: "World") -> None:
-    """The walkthrough's program: values before and after, on each rank."""
+def once(world: World) -> None:
+    """Run once, node by node: each rank logs its values before and after."""
     seen = send_one(world)
     world.logger.info(f"before: {seen['before']:g}, after: {seen['after']:g}")
 
@@ -100,43 +99,41 @@ def judge(results: Results) -> Verdict:
     for size in SIZES_BYTES:
         sends, recvs = (results[rank]["late"][str(size)] for rank in (0, 1))
         numbers["sends"][str(size)] = {
-            "send_s": median([(end - begin) / 1e9 for begin, end in sends]),
+            "send_s": median((end - start) / 1e9 for start, end in sends),
             "before_recv_began": sum(s[1] < r[0] for s, r in zip(sends, recvs, strict=True)),
             "before_recv_ended": sum(s[1] < r[1] for s, r in zip(sends, recvs, strict=True)),
         }
     all_have_one = all(seen["before"] == 0 and seen["after"] == 1 for seen in everyone)
-    in_place = all(seen["same_place"] for seen in receivers)
-    is_untouched = all(seen["own_later"] == 1 for seen in results[0]["seen"])
+    in_place = all(seen["same_address"] for seen in receivers)
+    is_unchanged = all(seen["own_later"] == 1 for seen in results[0]["seen"])
     small, large = (numbers["sends"][str(size)] for size in SIZES_BYTES)
     return Verdict(
         f"all {len(results)} ranks began with 0 and {'ended with 1' if all_have_one else 'did NOT all end with 1'} in"
-        f" {trials} trials; recv wrote into the receiver's own tensor"
-        f" ({'the address stayed' if in_place else 'the address did NOT stay'}), and what receivers then did with it"
-        f" {'left' if is_untouched else 'did NOT leave'} the sender's alone. A send to a rank that comes"
-        f" {in_time(LATE_S)}"
-        f" late took {in_time(small['send_s'])} for 4 B and {in_time(large['send_s'])} for"
-        f" {in_bytes(SIZES_BYTES[1])}; it"
-        f" returned before the receiver had everything in {small['before_recv_ended']} and {large['before_recv_ended']}"
-        f" of {trials} trials: a returned send says that the tensor may be used again, not that it has arrived",
+        f" {trials} trials. recv wrote into the receiver's own tensor"
+        f" ({'its address stayed the same' if in_place else 'its address CHANGED'}), and when receivers changed it"
+        f" later, the sender's tensor {'stayed' if is_unchanged else 'did NOT stay'} as it was. A send to a rank that"
+        f" is {in_time(LATE_S)} late took {in_time(small['send_s'])} for 4 B and {in_time(large['send_s'])} for"
+        f" {in_bytes(SIZES_BYTES[1])}. It returned before the receiver had everything in {small['before_recv_ended']}"
+        f" and {large['before_recv_ended']} of {trials} trials: when send returns, you may reuse the tensor, but it may"
+        f" not have arrived",
         numbers,
         (
-            Claim("all ranks end with 1", all_have_one),
-            Claim("recv writes in place: same data_ptr", in_place),
-            Claim("the sender's tensor is its own", is_untouched),
-            Claim("recv returns the sender's rank", all(seen["recv_returned"] == 0 for seen in receivers)),
-            Claim("without memory to write to, recv is refused", all("Error" in r["nowhere"] for r in results[1:])),
-            Claim(
-                "a send has returned before it was received, at times",
+            always("all ranks end with 1", all_have_one),
+            always("recv writes in place: same data_ptr", in_place),
+            always("receivers cannot change the sender's tensor", is_unchanged),
+            always("recv returns the sender's rank", all(seen["recv_returned"] == 0 for seen in receivers)),
+            always("recv without a tensor is an error", all("Error" in r["without_tensor"] for r in results[1:])),
+            usually(
+                "some sends return before the tensor has arrived",
                 small["before_recv_ended"] + large["before_recv_ended"] > 0,
-                is_invariant=False,
             ),
         ),
         (
-            Table(
+            table(
                 "Values on each rank (last trial)",
                 ("rank", "before", "after", "same data_ptr", "after receivers changed theirs"),
-                tuple(
-                    (str(rank), f"{s['before']:g}", f"{s['after']:g}", "yes" if s["same_place"] else "NO",
+                (
+                    (rank, f"{s['before']:g}", f"{s['after']:g}", "yes" if s["same_address"] else "NO",
                      f"{s['own_later']:g}")
                     for rank, s in enumerate(result["seen"][-1] for result in results)
                 ),
@@ -145,54 +142,43 @@ def judge(results: Results) -> Verdict:
     )  # fmt: skip
 
 
-def draw(results: Results, figure: "Figure") -> None:
-    from rollcall.lab.plots import GREY, colour_of, label_ranks
-
+def draw(results: Results, figure: Figure) -> None:
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
     for rank, result in enumerate(results):
-        seen, colour = result["seen"][-1], colour_of(rank)
-        values = (seen["before"], seen["after"], seen["own_later"])
-        for x, value in enumerate(values):
-            left.text(
-                x, rank, f"{value:g}", ha="center", va="center", size=14, color="white", weight="bold",
-                bbox={"boxstyle": "round,pad=0.45", "fc": colour if value else "#BBBBBB", "ec": "none"},
-            )  # fmt: skip
+        seen = result["seen"][-1]
+        for x, value in enumerate((seen["before"], seen["after"], seen["own_later"])):
+            box = {"boxstyle": "round,pad=0.45", "fc": colour_of(rank) if value else "#BBBBBB", "ec": "none"}
+            left.text(x, rank, f"{value:g}", ha="center", va="center", size=14, color="white", weight="bold", bbox=box)
     for rank in range(1, len(results)):
-        left.annotate(
-            "", (0.72, rank), (0.28, 0), arrowprops={"arrowstyle": "-|>", "color": GREY, "lw": 1.4, "shrinkA": 4}
-        )
+        add_arrow(left, (0.28, 0), (0.72, rank), GREY, lw=1.4, shrinkA=4)
     left.set_xticks(range(3), ["before", "after\nsend/recv", "receivers add\n10 × rank"])
     left.set_xlim(-0.5, 2.5)
-    left.tick_params(axis="x", length=0)
     label_ranks(left, len(results))
     left.spines[["left", "bottom"]].set_visible(False)
     left.set_title("One send: values on each rank")
     rows = []
     for row, size in enumerate(SIZES_BYTES):
         trial = len(results[0]["late"][str(size)]) // 2
-        start = results[0]["late"][str(size)][trial][0]
-        for rank, what in ((0, "send"), (1, "recv")):
-            begin, end = ((ns - start) / 1e6 for ns in results[rank]["late"][str(size)][trial])
+        zero = results[0]["late"][str(size)][trial][0]
+        for rank, op in ((0, "send"), (1, "recv")):
+            start, end = ((ns - zero) / 1e6 for ns in results[rank]["late"][str(size)][trial])
             y = row * 2.6 + rank
-            right.barh(y, end - begin, left=begin, color=colour_of(rank), height=0.55)
-            right.text(end, y, f"  {end - begin:.2f} ms", va="center", size=9)
-            rows.append((y, f"{in_bytes(size)}\n{what}, rank {rank}"))
+            right.barh(y, end - start, left=start, color=colour_of(rank), height=0.55)
+            right.text(end, y, f"  {end - start:.2f} ms", va="center", size=9)
+            rows.append((y, f"{in_bytes(size)}\n{op}, rank {rank}"))
     right.set_yticks([y for y, _ in rows], [text for _, text in rows])
     right.invert_yaxis()
     right.margins(x=0.2)
-    right.tick_params(axis="y", length=0)
     right.set_xlabel("milliseconds")
-    right.set_title(f"The receiver comes {in_time(LATE_S)} late (one trial)")
+    right.set_title(f"The receiver is {in_time(LATE_S)} late (one trial)")
 
 
-WALK = (send_one, receive_nowhere, send_to_a_late_one)
+CODE_ON_PAGE = (send_one, receive_without_tensor, send_to_late_rank)
 NEXT = (
-    "`rollcall lab isend`: the same without waiting, and what may be touched meanwhile",
+    "`rollcall lab isend`: the same without blocking, and which tensors you may use meanwhile",
     "`rollcall lab deadlock`: two ranks that both send first",
-    "`rollcall lab send -n 2 --trials 200`: the share of sends that return early settles",
+    "`rollcall lab send -n 2 --trials 200`: a better estimate of how many sends return early",
 )
 
 if __name__ == "__main__":
-    from rollcall.cli.lab import main
-
     main(__file__)

@@ -1,4 +1,4 @@
-"""An experiment inside a world that torchrun, `rollcall run` or another launcher has made: this process is a rank."""
+"""An experiment on ranks that torchrun, `rollcall run` or another launcher has started: this process is one of them."""
 
 import json
 import os
@@ -7,101 +7,72 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.coordinator.run_folder import RunFolder
-from rollcall.initialization.environment import Place
-from rollcall.lab.experiment import Experiment, Results, Settings
-from rollcall.lab.runner import perform, recording, terminal, worlds
-from rollcall.lab.runner.rank_world import meet
+from rollcall.lab.experiment import Experiment, Settings
+from rollcall.lab.runner import on_rank, perform, run_folder, worlds
 
 
 def run(
     experiment: Experiment,
     settings: Settings,
-    place: Place,
-    arm: str | None,
-    results: Path | None,
+    rank: int,
+    case: str | None,
+    values_folder: Path | None,
     is_recorded: bool,
-    as_json: bool,
-    with_picture: bool,
 ) -> int:
-    """This process is a rank already: measure with the others; rank 0 states the verdict."""
-    settings = replace(settings, ranks=place.world_size, virtual_hosts=None)
-    if experiment.arms and arm is None:
-        # Each arm needs a world of its own: rank 0 makes them, the others have nothing to do.
-        return perform.one(experiment, settings, as_json, with_picture) if place.rank == 0 else 0
-    settings = perform.check(replace(experiment, arms=()), settings)
-    if arm is not None:
-        experiment.arm(arm)
-    if results is not None:
-        return _leave_value(experiment, settings, arm, results, is_recorded)
-    with meet(settings.backend) as world:
-        if arm is not None:
-            value = experiment.measure(world, arm, settings.trials)
-            world.logger.info(f"{arm}: {json.dumps(value)}")
-            return 0
-        value = experiment.measure(world, settings.trials, **settings.extras)
-    with meet(settings.backend) as world:
-        values = gather(world, value)
-        own, folder = _agree_on_folder(world, experiment, settings)
+    """Measure with the other ranks; rank 0 prints the verdict."""
+    if experiment.cases and case is None:
+        # Each case needs ranks of its own: rank 0 starts them, and the ranks that are there have nothing to do.
+        return perform.one(experiment, settings) if rank == 0 else 0
+    settings = perform.check(replace(experiment, cases=()), settings)
+    if case is not None:
+        experiment.case(case)
+    if values_folder is not None:
+        return _write_value(experiment, settings, case, values_folder, is_recorded)
+    if case is not None:
+        with on_rank.join(settings.backend) as world:
+            world.logger.info(f"{case}: {json.dumps(experiment.measure(world, case, settings.trials))}")
+        return 0
+    value = on_rank.measure(experiment, settings)
+    with on_rank.join(settings.backend) as world:
+        values = on_rank.gather(world, value)
+        own_folder, folder = _agree_on_folder(world, experiment, settings)
     if "ROLLCALL_RUN" not in os.environ:
-        recording.once_more(experiment, settings, place.rank, place.world_size, folder)
-    return 0 if values is None else _conclude(experiment, settings, values, own, folder, as_json, with_picture)
+        on_rank.record_one_trial(experiment, settings, rank, settings.ranks, folder)
+    if values is None:
+        return 0
+    outcome = perform.conclude(experiment, settings, values, folder)
+    exit_code = 1 if outcome["violations"] else 0
+    if own_folder:
+        run_folder.complete(own_folder, experiment, values)
+        own_folder.save(outcome="failed" if exit_code else "ok", exit_code=exit_code)
+    if settings.as_json:
+        print(json.dumps(outcome, indent=2))
+    return exit_code
 
 
 def _agree_on_folder(world: Any, experiment: Experiment, settings: Settings) -> tuple[RunFolder | None, Path]:
-    """The run's own; or, where another launcher has started us, a new one, which rank 0 makes and tells of."""
+    """The folder of `rollcall run`; under another launcher a new one, which rank 0 creates."""
     if "ROLLCALL_RUN" in os.environ:
         return None, Path(os.environ["ROLLCALL_RUN"])
     import torch.distributed as dist
 
-    own = perform.open_folder(experiment, settings) if world.is_first else None
-    told = [str(own.path) if own else ""]
-    dist.broadcast_object_list(told, device=world.device)
-    return own, Path(told[0])
+    own_folder = run_folder.create(experiment, settings) if world.is_first else None
+    path = [str(own_folder.path) if own_folder else ""]
+    dist.broadcast_object_list(path, device=world.device)
+    return own_folder, Path(path[0])
 
 
-def _conclude(
-    experiment: Experiment,
-    settings: Settings,
-    values: Results,
-    own: RunFolder | None,
-    folder: Path,
-    as_json: bool,
-    with_picture: bool,
-) -> int:
-    """On rank 0."""
-    verdict, picture, told = perform.conclude(experiment, settings, values, folder, with_picture)
-    if own:
-        recording.note(experiment, values, own)
-        own.save(outcome="failed" if verdict.exit_code else "ok", exit_code=verdict.exit_code)
-    if as_json:
-        print(json.dumps(told, indent=2))
-    else:
-        terminal.say_verdict(experiment, settings, verdict, picture)
-    return verdict.exit_code
-
-
-def _leave_value(experiment: Experiment, settings: Settings, arm: str | None, folder: Path, is_recorded: bool) -> int:
-    """For one who has started us by `rollcall run`, and waits: what this rank measured, or why it could not."""
-    rank = os.environ["RANK"]
-    left: dict[str, Any] = {}
+def _write_value(experiment: Experiment, settings: Settings, case: str | None, folder: Path, is_recorded: bool) -> int:
+    """The lab has started this rank by `rollcall run`, and reads from a file what it measured, or why it could not."""
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    written: dict[str, Any] = {}
     try:
-        with meet(settings.backend) as world:
-            words = (settings.trials,) if arm is None else (arm, settings.trials)
-            left = {"value": experiment.measure(world, *words, **settings.extras)}
+        written = {"value": on_rank.measure(experiment, settings, case)}
         if is_recorded:
-            recording.once_more(experiment, settings, world.rank, world.size, folder)
+            on_rank.record_one_trial(experiment, settings, rank, world_size, folder)
     except Exception as error:
-        left = {"error": worlds.first_line(error)}
+        written = {"error": worlds.first_line(error)}
         raise
     finally:
-        (folder / f"rank-{rank}.json").write_text(json.dumps(left))
+        (folder / f"rank-{rank}.json").write_text(json.dumps(written))
     return 0
-
-
-def gather(world: Any, value: Any) -> Results | None:
-    """The values of all ranks, on rank 0."""
-    import torch.distributed as dist
-
-    everyone: list[Any] | None = [None] * world.size if world.is_first else None
-    dist.gather_object(value, everyone)
-    return json.loads(json.dumps(everyone)) if everyone is not None else None

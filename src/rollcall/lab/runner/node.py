@@ -1,4 +1,4 @@
-"""A node of the origin's programs: its flags, what follows from them, and whether they can be."""
+"""The flags of a node that is started by hand (those of torch.distributed.launch): defaults, and which are refused."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -6,12 +6,12 @@ from urllib.parse import urlparse
 
 from rollcall.errors import UsageError
 
-_ORIGINS = {"master_addr": "localhost", "master_port": 29500, "nnodes": 1, "node_rank": 0, "init_method": "env://"}
+_DEFAULTS = {"master_addr": "localhost", "master_port": 29500, "nnodes": 1, "node_rank": 0, "init_method": "env://"}
 
 
 @dataclass(frozen=True)
 class Node:
-    """The origin's flags, all of them set."""
+    """All flags of a node."""
 
     master_addr: str
     master_port: int
@@ -24,8 +24,8 @@ class Node:
 
     @classmethod
     def of(cls, flags: dict[str, Any], ranks: int | None, backend: str | None) -> "Node":
-        """What was given, what follows from it, and the origin's values for the rest."""
-        chosen = {**_ORIGINS, **{name: value for name, value in flags.items() if value is not None}}
+        """The given flags, those that follow from them, and defaults for the rest."""
+        chosen = {**_DEFAULTS, **{name: value for name, value in flags.items() if value is not None}}
         if ranks is not None and chosen.setdefault("nproc_per_node", ranks) != ranks:
             raise UsageError(f"-n {ranks} and --nproc_per_node {chosen['nproc_per_node']} differ: use one of them")
         nnodes = chosen["nnodes"]
@@ -62,13 +62,13 @@ class Node:
         return self
 
     def at(self, port: int) -> "Node":
-        """The same, with the port that node 0 could have."""
+        """The same node, with the port that node 0 uses."""
         method = f"tcp://{self.master_addr}:{port}" if self.init_method.startswith("tcp:") else self.init_method
         return replace(self, master_port=port, init_method=method)
 
     def env(self, local_rank: int) -> dict[str, str]:
-        """What torchrun would tell this rank; the store is served by node 0's own process."""
-        told = {
+        """The variables that torchrun would set for this rank; node 0's own process serves the store."""
+        variables = {
             "RANK": self.node_rank * self.nproc_per_node + local_rank,
             "LOCAL_RANK": local_rank,
             "GROUP_RANK": self.node_rank,
@@ -79,4 +79,4 @@ class Node:
             "MASTER_PORT": self.master_port,
             "TORCHELASTIC_USE_AGENT_STORE": True,
         }
-        return {name: str(value) for name, value in told.items()}
+        return {name: str(value) for name, value in variables.items()}

@@ -1,7 +1,8 @@
-"""Where nodes that are started one by one meet.
+"""Nodes that are started one by one find each other and compare their flags.
 
-Node 0 opens a door at its port, or at the next free one; the others look for it there. They show each other
-their flags: all agree, or all hear the same sentence. Then the port becomes the store of the world.
+Node 0 listens at its port, or at the next free one; the others try these ports until they find it. Each sends its
+flags, as JSON in one line. If all agree, the port becomes the world's store; if not, every node prints the same
+sentence and ends.
 """
 
 import contextlib
@@ -19,211 +20,191 @@ from rollcall.ports import EVERYWHERE, find_holder, is_free_port, listen, resolv
 from rollcall.world import get_hostname, get_process_id
 
 _GREETING = "rollcall lab 1"
-_NEXT_PORTS = 32  # how far node 0 looks for a free port, and the others for node 0
+_PORTS = 32  # how many ports node 0 tries, and the others after it
 _JOIN_S = 300.0
-_GREET_S = 1.0
+_CONNECT_S = 1.0
+_FLAGS_S = 5.0
 _LEAVE_S = 60.0
-_OPTIONS = ("arm", "largest", "run_with_no_barrier")  # what else the user may have chosen
+_OPTIONS = ("case", "largest", "run_with_no_barrier")
 _MUST_AGREE = ("experiment", "nnodes", "nproc_per_node", "world_size", "backend", "init_method", *_OPTIONS)
+
+_Message = dict[str, Any]
+
+
+class _Peer:
+    """A connection to another node: one JSON object per line."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self.own_address = str(connection.getsockname()[0])
+        self._lines = connection.makefile("rw", encoding="utf-8")
+
+    def send(self, message: _Message) -> None:
+        with contextlib.suppress(OSError):  # a node that is gone is noticed when its answer is missing
+            print(json.dumps(message), file=self._lines, flush=True)
+
+    def receive(self, timeout_s: float) -> _Message | None:
+        """The next message; None if the connection is closed, silent, or not one of ours."""
+        self._socket.settimeout(timeout_s)
+        try:
+            message = json.loads(self._lines.readline(1 << 16))
+        except (OSError, ValueError):
+            return None
+        return message if isinstance(message, dict) else None
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
 
 
 @contextlib.contextmanager
-def meet(experiment: str, node: Node, options: dict[str, Any] | None = None) -> Iterator[tuple[Node, str]]:
-    """The node as all have agreed on it, with our own address; node 0 serves the store until all have left."""
-    card = _card(experiment, node, options or {})
+def agree(experiment: str, node: Node, options: dict[str, Any]) -> Iterator[tuple[Node, str]]:
+    """The node with the port that all use, and our own address. Node 0 serves the store until all have left."""
     if node.init_method.startswith("file:"):
-        yield node, ""  # the file is the meeting place, and rollcall.init compares the flags
-    elif node.node_rank == 0:
-        with _host(card, node) as agreed:
-            yield agreed, resolve(node.master_addr)[1]
-    else:
-        with _visit(card, node) as agreed_and_address:
-            yield agreed_and_address
-
-
-def _card(experiment: str, node: Node, options: dict[str, Any]) -> dict[str, Any]:
-    method = node.init_method.partition(":")[0]
-    here = {"host": get_hostname(), "pid": get_process_id()}
-    chosen = {name: options.get(name) for name in _OPTIONS}
-    return {**asdict(node), "init_method": method, "experiment": experiment, **chosen, **here}
+        yield node, ""  # ranks find each other in the file, and rollcall.init compares their flags
+        return
+    flags = {
+        **asdict(node),
+        "init_method": node.init_method.partition(":")[0],
+        "experiment": experiment,
+        **{name: options.get(name) for name in _OPTIONS},
+        "host": get_hostname(),
+        "pid": get_process_id(),
+    }
+    with _lead(flags, node) if node.node_rank == 0 else _follow(flags, node) as agreed:
+        yield agreed
 
 
 # ---- node 0
 
 
 @contextlib.contextmanager
-def _host(card: dict[str, Any], node: Node) -> Iterator[Node]:
+def _lead(flags: _Message, node: Node) -> Iterator[tuple[Node, str]]:
     from torch.distributed import TCPStore
 
     _, address = resolve(node.master_addr)
-    stays_here = node.nnodes == 1 or address.startswith("127.") or address == "::1"
-    listener, port = _listen(address if stays_here else EVERYWHERE, node.master_port)
-    with contextlib.ExitStack() as guests:
-        callers = _receive(listener, card, node)
-        for caller in callers:
-            guests.enter_context(caller)
-        torch_dns.have_torch_give_up()  # looking up the names of its peers, where nobody may answer
+    is_local = node.nnodes == 1 or address.startswith("127.") or address == "::1"
+    listener, port = _listen(address if is_local else EVERYWHERE, node.master_port)
+    with contextlib.ExitStack() as connections:
+        peers = _accept_all(listener, flags, node, connections)
+        torch_dns.have_torch_give_up()  # on looking up the names of its peers, which may take long
         store = TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
-        for caller in callers:
-            _tell(caller, {"port": port})
-        yield node.at(port)
-        _wait_for_goodbyes(callers)
+        for peer in peers:
+            peer.send({"port": port})
+        yield node.at(port), address
+        deadline = time.monotonic() + _LEAVE_S
+        for peer in peers:
+            peer.receive(max(0.1, deadline - time.monotonic()))  # returns when the node closes its connection
         del store
 
 
 def _listen(address: str, wanted: int) -> tuple[socket.socket, int]:
-    for port in range(wanted, min(wanted + _NEXT_PORTS, 2**16)):
+    for port in range(wanted, min(wanted + _PORTS, 2**16)):
         if is_free_port(port, address):
-            with contextlib.suppress(UsageError):  # somebody was faster
+            with contextlib.suppress(UsageError):  # another process was faster
                 listener = listen(address, port)
                 if port != wanted:
                     holder = find_holder(wanted)
                     by = f" by process {holder.pid} ({holder.name()})" if holder else ""
-                    say(f"port {wanted} is in use{by}: took {port}, and told all ranks")
+                    say(f"port {wanted} is in use{by}: all nodes use {port} instead")
                 return listener, port
-    raise UsageError(f"no port from {wanted} to {wanted + _NEXT_PORTS - 1} is free: use another --master_port")
+    raise UsageError(f"no port from {wanted} to {wanted + _PORTS - 1} is free: use another --master_port")
 
 
-def _receive(listener: socket.socket, own: dict[str, Any], node: Node) -> list[socket.socket]:
-    """A connection to every other node; whoever has other flags is told so, and so are all."""
+def _accept_all(listener: socket.socket, own: _Message, node: Node, connections: contextlib.ExitStack) -> list[_Peer]:
+    """A connection to every other node. If one has other flags, all are told, and none starts."""
     deadline = time.monotonic() + _JOIN_S
-    callers: dict[int, socket.socket] = {}
+    peers: dict[int, _Peer] = {}
     try:
-        while len(callers) < node.nnodes - 1:
-            listener.settimeout(max(0.1, deadline - time.monotonic()))
-            try:
-                caller, _ = listener.accept()
-            except TimeoutError:
-                absent = sorted(set(range(1, node.nnodes)) - set(callers))
-                raise WorldError(
-                    f"after {_JOIN_S:.0f} s node {', '.join(map(str, absent))} had not come: start it with the same"
-                    f" flags and its own --node_rank"
-                ) from None
-            card = _greet(caller)
-            if card is None:
-                caller.close()
-                continue
-            problem = _differences(own, card) or _is_taken(card, callers)
-            if problem:
-                with caller:
-                    _tell(caller, {"error": problem})
+        while len(peers) < node.nnodes - 1:
+            peer = _accept(listener, deadline, node, peers)
+            connections.callback(peer.close)
+            peer.send({"greeting": _GREETING})
+            flags = peer.receive(_FLAGS_S)
+            if flags is None or flags.get("greeting") != _GREETING:
+                continue  # another program
+            if problem := _difference(own, flags) or _duplicate(flags, peers):
+                peer.send({"error": problem})
                 raise UsageError(problem)
-            callers[card["node_rank"]] = caller
+            peers[flags["node_rank"]] = peer
     except RollcallError as error:
-        for caller in callers.values():
-            with caller, contextlib.suppress(OSError):
-                _tell(caller, {"error": str(error)})
+        for peer in peers.values():
+            peer.send({"error": str(error)})
         listener.close()
         raise
     listener.settimeout(None)
-    return list(callers.values())
+    return list(peers.values())
 
 
-def _greet(caller: socket.socket) -> dict[str, Any] | None:
-    """The other's card; None for one who only came by."""
-    caller.settimeout(_GREET_S * 5)
+def _accept(listener: socket.socket, deadline: float, node: Node, peers: dict[int, _Peer]) -> _Peer:
+    listener.settimeout(max(0.1, deadline - time.monotonic()))
     try:
-        _tell(caller, {"greeting": _GREETING})
-        card = _hear(caller)
-    except (OSError, ValueError):
-        return None
-    return card if card and card.get("greeting") == _GREETING else None
+        return _Peer(listener.accept()[0])
+    except TimeoutError:
+        missing = ", ".join(str(rank) for rank in range(1, node.nnodes) if rank not in peers)
+        raise WorldError(
+            f"after {_JOIN_S:.0f} s node {missing} is missing: start it with the same flags and its own --node_rank"
+        ) from None
 
 
-def _differences(own: dict[str, Any], other: dict[str, Any]) -> str:
+def _difference(own: _Message, other: _Message) -> str:
     for name in _MUST_AGREE:
-        if own[name] != other.get(name):
+        ours, theirs = own[name], other.get(name)
+        if ours != theirs:
             flag = "experiment" if name == "experiment" else f"--{name}"
-            theirs, ours = other.get(name), own[name]
-            told = f"no {flag}" if theirs is None else flag if theirs is True else f"{flag} {theirs}"
+            has = f"no {flag}" if theirs is None else flag if theirs is True else f"{flag} {theirs}"
             against = "not" if ours is None else "it" if ours is True else ours
             return (
-                f"node {other.get('node_rank')} (process {other.get('pid')} on {other.get('host')}) has {told},"
+                f"node {other.get('node_rank')} (process {other.get('pid')} on {other.get('host')}) has {has},"
                 f" node 0 (process {own['pid']} on {own['host']}) has {against}: give all nodes the same"
             )
     return ""
 
 
-def _is_taken(card: dict[str, Any], callers: dict[int, socket.socket]) -> str:
-    if card["node_rank"] in callers or card["node_rank"] == 0:
-        return f"node {card['node_rank']} is there twice: give every node a --node_rank of its own"
-    return ""
-
-
-def _wait_for_goodbyes(callers: list[socket.socket]) -> None:
-    """The store is here: until the other nodes have left, too."""
-    deadline = time.monotonic() + _LEAVE_S
-    for caller in callers:
-        caller.settimeout(max(0.1, deadline - time.monotonic()))
-        with contextlib.suppress(OSError):
-            caller.recv(1)
+def _duplicate(flags: _Message, peers: dict[int, _Peer]) -> str:
+    rank = flags["node_rank"]
+    return f"node {rank} was started twice: give every node a --node_rank of its own" if rank in (0, *peers) else ""
 
 
 # ---- the other nodes
 
 
 @contextlib.contextmanager
-def _visit(card: dict[str, Any], node: Node) -> Iterator[tuple[Node, str]]:
-    door = _find_door(node)
-    with door:
-        own_address = str(door.getsockname()[0])
-        _tell(door, {"greeting": _GREETING, **card})
-        door.settimeout(_JOIN_S)
-        try:
-            answer = _hear(door)
-        except (OSError, ValueError):
-            answer = None
+def _follow(flags: _Message, node: Node) -> Iterator[tuple[Node, str]]:
+    with contextlib.closing(_find_node_0(node)) as peer:
+        peer.send({"greeting": _GREETING, **flags})
+        answer = peer.receive(_JOIN_S)
         if answer is None:
-            raise WorldError(f"node 0 at {node.master_addr} went away before all nodes had come: see what it says")
+            raise WorldError(f"node 0 at {node.master_addr} ended before all nodes had joined: see its messages")
         if "error" in answer:
             raise UsageError(answer["error"])
         if answer["port"] != node.master_port:
-            say(f"node 0 is at port {answer['port']}, since {node.master_port} is in use there")
-        yield node.at(answer["port"]), own_address
+            say(f"node 0 uses port {answer['port']}, since {node.master_port} is in use there")
+        yield node.at(answer["port"]), peer.own_address
 
 
-def _find_door(node: Node) -> socket.socket:
-    """Node 0 may come later than we, and at a port behind the one that was asked for."""
+def _find_node_0(node: Node) -> _Peer:
+    """Node 0 may be started later than this one, and may listen at one of the next ports."""
     deadline = time.monotonic() + _JOIN_S
     while time.monotonic() < deadline:
         _, address = resolve(node.master_addr)
-        for port in range(node.master_port, min(node.master_port + _NEXT_PORTS, 2**16)):
-            door = _try_door(address, port)
-            if door is not None:
-                return door
+        for port in range(node.master_port, min(node.master_port + _PORTS, 2**16)):
+            if peer := _try_port(address, port):
+                return peer
         time.sleep(0.2)
     raise WorldError(
-        f"node 0 did not answer at {node.master_addr}, ports {node.master_port} to"
-        f" {node.master_port + _NEXT_PORTS - 1}, for {_JOIN_S:.0f} s: start it, or correct --master_addr"
+        f"node 0 did not answer at {node.master_addr}, ports {node.master_port} to {node.master_port + _PORTS - 1},"
+        f" for {_JOIN_S:.0f} s: start it, or correct --master_addr"
     )
 
 
-def _try_door(address: str, port: int) -> socket.socket | None:
+def _try_port(address: str, port: int) -> _Peer | None:
     try:
-        door = socket.create_connection((address, port), timeout=_GREET_S)
+        peer = _Peer(socket.create_connection((address, port), timeout=_CONNECT_S))
     except OSError:
         return None
-    try:
-        greeting = _hear(door)
-    except (OSError, ValueError):
-        greeting = None
-    if greeting is None or greeting.get("greeting") != _GREETING:
-        door.close()  # somebody else's
+    message = peer.receive(_CONNECT_S)
+    if message is None or message.get("greeting") != _GREETING:
+        peer.close()  # another program's port
         return None
-    return door
-
-
-def _tell(to: socket.socket, what: dict[str, Any]) -> None:
-    to.sendall(json.dumps(what).encode() + b"\n")
-
-
-def _hear(of: socket.socket) -> dict[str, Any] | None:
-    """One line, byte by byte: nothing behind it may be lost."""
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = of.recv(1)
-        if not byte or len(line) > 1 << 16:
-            return None
-        line += byte
-    told = json.loads(line)
-    return told if isinstance(told, dict) else None
+    return peer

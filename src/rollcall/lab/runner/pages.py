@@ -1,8 +1,7 @@
-"""python -m rollcall.lab.runner.pages [NAME …]
+"""python -m rollcall.lab.runner.pages [--from-results] [NAME …]
 
-Writes docs/lab/: a page for every experiment from a run of it, here and now: question, code, picture, numbers,
-claims. Run it in the folder that has docs/. With --from-results the pages are written anew from the last runs' own
-results.
+Runs experiments, and writes their pages in docs/lab: question, picture, verdict, claims, code. With --from-results it
+runs nothing, and writes the pages from the results of the last runs. Call it in the folder that has docs/.
 """
 
 import ast
@@ -21,62 +20,59 @@ import psutil
 
 from rollcall.errors import UsageError, say
 from rollcall.lab import NAMES, plots
-from rollcall.lab.experiment import Claim, Experiment, Results, Settings, Table, Verdict, load, question_of
+from rollcall.lab.experiment import Claim, Experiment, Results, Settings, VerdictTable, load, plural, question_of
 from rollcall.lab.runner import perform, worlds
-from rollcall.lab.runner.perform import DEFAULT_RANKS
 
 FOLDER = Path("docs/lab")
 _FROM_RESULTS = "--from-results"
 
 
 def write(name: str, from_results: bool) -> None:
-    """One page, its picture, and the results that both were made from."""
+    """One page, its picture, and the results from which both are made."""
     experiment = load(name)
-    kept = FOLDER / "results" / f"{name}.json"
-    if from_results:
-        told = json.loads(kept.read_text())
-    else:
-        settings = perform.check(experiment, Settings(DEFAULT_RANKS, experiment.trials))
+    path = FOLDER / "results" / f"{name}.json"
+    if not from_results:
+        settings = perform.check(experiment, Settings(perform.DEFAULT_RANKS, experiment.trials))
         with tempfile.TemporaryDirectory() as folder:
             results = perform.collect(experiment, settings, Path(folder))
-        told = {"ranks": settings.world_size, "trials": settings.trials, "machine": _machine(), "results": results}
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(_without_paths(told), separators=(",", ":")) + "\n")
-        told = json.loads(kept.read_text())
-    plots.save(experiment.draw, told["results"], FOLDER / f"{name}.png")
-    (FOLDER / f"{name}.md").write_text(page(experiment, told))
+        run = {"ranks": settings.world_size, "trials": settings.trials, "machine": _machine(), "results": results}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(_without_paths(run), separators=(",", ":")) + "\n")
+    run = json.loads(path.read_text())
+    plots.save(experiment.draw, run["results"], FOLDER / f"{name}.png")
+    (FOLDER / f"{name}.md").write_text(page(experiment, run))
 
 
-def page(experiment: Experiment, told: dict[str, Any]) -> str:
-    """The page of an experiment, from what was measured."""
-    verdict = experiment.judge(told["results"])
+def page(experiment: Experiment, run: dict[str, Any]) -> str:
+    """The page of an experiment, from the results of a run."""
+    verdict = experiment.judge(run["results"])
     _, _, about = experiment.about.partition("\n\n")
-    where = f"{told['ranks']} ranks, {told['trials']} trial{'s' * (told['trials'] > 1)}, on {told['machine']}"
+    where = f"{plural(run['ranks'], 'rank')}, {plural(run['trials'], 'trial')}, on {run['machine']}"
     parts = [
         f"# {experiment.name}",
         about,
         f"```\nrollcall lab {experiment.name}\n{experiment.about.splitlines()[0]}\n```",
         f"![{experiment.question}]({experiment.name}.png)",
-        f"## What came out\n\n{_sentence(verdict)}",
+        f"## Result\n\n**{verdict.sentence[0].upper()}{verdict.sentence[1:]}.**",
         "\n".join(map(_claim, verdict.claims)),
         *map(_table, verdict.tables),
-        f"<sub>{where}. These numbers are of one run; yours will differ, and the claims should not.</sub>",
+        f"<sub>{where}. The numbers are from one run: yours will differ, the claims should hold.</sub>",
         "## The code",
-        *map(_walk, experiment.walk),
-        f"All of it: [{experiment.name}.py](../../src/rollcall/lab/{experiment.name}.py), "
-        f"which also says how it is judged and drawn.",
+        *map(_code, experiment.code_on_page),
+        f"The whole file, with its judging and drawing:"
+        f" [{experiment.name}.py](../../src/rollcall/lab/experiments/{experiment.name}.py).",
         "## What to try next\n\n" + "\n".join(f"- {each}" for each in experiment.next),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def index() -> str:
-    """The list of all of them."""
+    """The page that lists all experiments."""
     rows = "\n".join(f"| [{name}]({name}.md) | {question_of(name)} |" for name in NAMES)
     return f"""# The lab
 
-Sixteen experiments on real ranks of this machine: each asks a question, measures the answer over many trials, draws it,
-and states what held. Each is one file that can be read from top to bottom.
+Sixteen experiments on real ranks of this machine. Each asks a question, measures the answer over many trials, draws it,
+and says which claims held. Each is one file that you can read from top to bottom.
 
 ```
 rollcall lab                  # lists them
@@ -89,33 +85,28 @@ python -m rollcall.lab.experiments.ring   # the same; also torchrun --nproc-per-
 | --- | --- |
 {rows}
 
-A claim with ✓ held in the run behind the page. A claim that must hold on every machine is an invariant: where one is
-violated, the command ends with exit code 1. A claim that was only looked for, and not seen, is told as that, with exit
-code 0. Bad usage is exit code 2. What was measured stays in the run's folder: `lab.json`, and `pictures/`. In the code,
-`track` counts trials for the progress bar, and does nothing else.
+On a page, ✓ marks a claim that held in the run behind the page. Some claims must hold on every machine: if one does
+not, it is marked ✗, and the command ends with exit code 1. Other claims usually hold: if one does not, it is marked –,
+with exit code 0. Wrong options end with exit code 2. What was measured stays in the run's folder: `lab.json`, and
+`pictures/`. In the code, `track` only counts trials for the progress bar.
 
 ## Afterwards
 
 Every experiment is a run: `rollcall runs` lists it, `rollcall report` shows its picture and verdict with the timeline
-and the words of its ranks, and `rollcall explain` says who waited for whom. A recorder would be measured with what it
-records, so an experiment measures without one; then the same ranks meet once more, for one trial that is recorded.
-Where each arm has a world of its own, since it may crash or hang, all arms are recorded; the report shows the one that
-shows most, and `rollcall report .rollcall/runs/latest/arms/recv-recv` another (of arms on virtual hosts, `runs/latest`
-below that).
+and the logs of its ranks, and `rollcall explain` says which rank waited for which. Recording costs time, so an
+experiment measures without it; then the same ranks run one more trial, which is recorded. Some experiments compare
+cases, each on new ranks, since it may crash or hang. There every case is recorded: the report shows one of them, and
+`rollcall report .rollcall/runs/latest/arms/recv-recv` another (for cases on virtual hosts, add `/runs/latest`).
 
-[By hand](by-hand.md): the same programs node by node, with the flags of the notes that this began with.
+[Node by node](by-hand.md): start each node yourself, with the flags of `torch.distributed.launch`.
 """
-
-
-def _sentence(verdict: Verdict) -> str:
-    return f"**{verdict.sentence[0].upper()}{verdict.sentence[1:]}.**"
 
 
 def _claim(claim: Claim) -> str:
     return f"- {'✓' if claim.holds else '✗' if claim.is_invariant else '–'} {claim.text}"
 
 
-def _table(table: Table) -> str:
+def _table(table: VerdictTable) -> str:
     def row(cells: tuple[str, ...]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
@@ -123,20 +114,20 @@ def _table(table: Table) -> str:
     return f"{table.title}:\n\n" + "\n".join([*head, *map(row, table.rows)])
 
 
-def _walk(function: Callable[..., Any]) -> str:
-    """A function as it is in the file, with what it says of itself above it."""
+def _code(function: Callable[..., Any]) -> str:
+    """A function as it is in the file, with its docstring as text above it."""
     lines = textwrap.dedent(inspect.getsource(function)).rstrip().splitlines()
     definition = ast.parse("\n".join(lines)).body[0]
     assert isinstance(definition, ast.FunctionDef | ast.ClassDef)
-    words = ast.get_docstring(definition)
-    if words is not None:
-        said = definition.body[0]
-        after = said.end_lineno or said.lineno
+    text = ast.get_docstring(definition)
+    if text is not None:
+        docstring = definition.body[0]
+        after = docstring.end_lineno or docstring.lineno
         while after < len(lines) and not lines[after].strip():
             after += 1
-        lines[said.lineno - 1 : after] = []
+        lines[docstring.lineno - 1 : after] = []
     source = "\n".join(lines)
-    return f"{words}\n\n```python\n{source}\n```" if words else f"```python\n{source}\n```"
+    return f"{text}\n\n```python\n{source}\n```" if text else f"```python\n{source}\n```"
 
 
 def _machine() -> str:
@@ -145,15 +136,15 @@ def _machine() -> str:
     return f"{cores} cores, {memory_gb:.0f} GiB, torch {version('torch')}, Python {platform.python_version()}"
 
 
-def _without_paths(told: Results) -> Results:
-    """Folders of this machine have no place in a page."""
-    if isinstance(told, dict):
-        return {key: _without_paths(value) for key, value in told.items() if key != "folder"}
-    if isinstance(told, list):
-        return [_without_paths(value) for value in told]
-    if isinstance(told, str) and "/rollcall/lab/" in told:
-        return told.rpartition("/rollcall/")[2]
-    return told
+def _without_paths(value: Results) -> Results:
+    """Without the folders of this machine."""
+    if isinstance(value, dict):
+        return {key: _without_paths(each) for key, each in value.items() if key != "folder"}
+    if isinstance(value, list):
+        return [_without_paths(each) for each in value]
+    if isinstance(value, str) and "/rollcall/lab/" in value:
+        return value.rpartition("/rollcall/")[2]
+    return value
 
 
 def main(words: list[str]) -> None:
@@ -163,7 +154,7 @@ def main(words: list[str]) -> None:
     names = [word for word in words if word != _FROM_RESULTS] or list(NAMES)
     FOLDER.mkdir(exist_ok=True)
     if not from_results:
-        worlds.warm_up()
+        worlds.start_server()
     for name in names:
         print(name, flush=True)
         write(name, from_results)

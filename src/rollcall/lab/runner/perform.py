@@ -1,40 +1,33 @@
-"""An experiment on ranks of its own, or all of them.
+"""One experiment, or all of them: check the settings, measure, judge, draw, print.
 
-measure → judge → draw → say. What was measured stays in the run's folder: lab.json and pictures/.
+What was measured stays in the run's folder: lab.json and pictures/.
 """
 
 import json
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-from rollcall.coordinator.run_folder import RunFolder, command_line
 from rollcall.errors import RollcallError, UsageError, say
 from rollcall.lab import NAMES, plots, progress
-from rollcall.lab.experiment import Experiment, Results, Settings, Verdict, load
-from rollcall.lab.runner import recording, terminal
-from rollcall.protocol.hosts import Host
-from rollcall.protocol.plan import MOST_RANKS_PER_HOST, THIS_HOST, Plan, Program
+from rollcall.lab.experiment import Experiment, Results, Settings, load
+from rollcall.lab.runner import run_folder, terminal, worlds
+from rollcall.protocol.plan import MOST_RANKS_PER_HOST
 
 DEFAULT_RANKS = 4
-Tell = Callable[[float], None]  # hears how many worlds are over, and what share of the next
+Report = Callable[[float], None]  # is told how many worlds are done, with the share of the one under way
 
 
 def check(experiment: Experiment, settings: Settings) -> Settings:
-    """The settings, if this experiment can be run with them."""
+    """The settings, if this experiment can run with them."""
     if settings.trials < 1:
         raise UsageError(f"--trials {settings.trials} measures nothing: use 1 or more")
     if experiment.trials == 1 and settings.trials > 1:
-        if os.environ.get("RANK", "0") == "0":  # under torchrun, one of them is enough
-            say(f"{experiment.name} comes out the same each time: it is done once, not {settings.trials} times")
+        if os.environ.get("RANK", "0") == "0":  # under torchrun, one rank prints it
+            say(f"{experiment.name} has the same result each time: it runs once, not {settings.trials} times")
         settings = replace(settings, trials=1)
     if settings.world_size < experiment.least_ranks:
         raise UsageError(
@@ -47,70 +40,58 @@ def check(experiment: Experiment, settings: Settings) -> Settings:
         from rollcall.initialization.process_group import check_backend
 
         check_backend(settings.backend)
-    own_hosts = max((arm.virtual_hosts or 1 for arm in experiment.arms), default=1)
+    own_hosts = max((case.virtual_hosts or 1 for case in experiment.cases), default=1)
     if own_hosts > 1 and settings.virtual_hosts:
-        raise UsageError(f"{experiment.name} compares hosts by itself: leave --virtual-hosts out")
+        raise UsageError(f"{experiment.name} starts virtual hosts by itself: leave --virtual-hosts out")
     if settings.ranks % own_hosts:
         raise UsageError(
             f"{experiment.name} spreads its ranks over {own_hosts} hosts, and -n {settings.ranks} cannot be shared"
             f" evenly: use -n {settings.ranks + own_hosts - settings.ranks % own_hosts}"
         )
-    for parameter in settings.extras:
-        if not experiment.takes(parameter):
-            raise UsageError(f"--{parameter} is not for {experiment.name}: leave it out")
+    experiment.check_options(settings.options)
     return settings
 
 
-def one(experiment: Experiment, settings: Settings, as_json: bool, with_picture: bool) -> int:
-    """Run one experiment on ranks of its own, and state the verdict."""
+def one(experiment: Experiment, settings: Settings) -> int:
+    """Run one experiment on ranks of its own; the exit code."""
     settings = check(experiment, settings)
-    if with_picture:
+    if settings.with_picture:
         plots.check_installed()
-    with _progress(len(experiment.arms) or 1) as bar:
-        bar.begin(experiment)
-        told, tell = _perform(experiment, settings, bar, with_picture)
-    if as_json:
-        print(json.dumps(told, indent=2))
-    else:
-        tell(None)
-    return 1 if told["violations"] else 0
+    outcome = _perform(experiment, settings, experiment.name)
+    if settings.as_json:
+        print(json.dumps(outcome, indent=2))
+    return 1 if outcome["violations"] else 0
 
 
-def all_of_them(make: Callable[[Experiment], Settings], as_json: bool, with_picture: bool) -> int:
-    """The whole lab, one experiment after the other. One that fails does not keep the others from running."""
-    if with_picture:
+def all_of_them(make_settings: Callable[[Experiment], Settings], as_json: bool) -> int:
+    """Run the whole lab, one experiment after the other. If one fails, the next ones still run."""
+    plans = _plans(make_settings)
+    if plans[0][1].with_picture:
         plots.check_installed()
-    plans = _plans(make)
-    everything, failed, begun = [], [], time.monotonic()
-    with _progress(sum(len(experiment.arms) or 1 for experiment, _ in plans)) as bar:
-        for experiment, settings in plans:
-            bar.begin(experiment)
-            try:
-                told, tell = _perform(experiment, settings, bar, with_picture)
-            except RollcallError as error:
-                say(f"{experiment.name} could not be measured: {error}")
-                failed.append(experiment.name)
-                continue
-            everything.append(told)
-            if not as_json:
-                tell(bar.console)
-    violated = [told["experiment"] for told in everything if told["violations"]]
+    outcomes, failed, began_s = [], [], time.monotonic()
+    for number, (experiment, settings) in enumerate(plans, 1):
+        try:
+            outcomes.append(_perform(experiment, settings, f"{experiment.name} ({number} of {len(plans)})"))
+        except RollcallError as error:
+            say(f"{experiment.name} could not be measured: {error}")
+            failed.append(experiment.name)
+    violated = [outcome["experiment"] for outcome in outcomes if outcome["violations"]]
     if as_json:
-        print(json.dumps(everything, indent=2))
+        print(json.dumps(outcomes, indent=2))
     else:
-        took = f"{len(everything)} experiments in {time.monotonic() - begun:.0f} s"
-        bad = [f"an invariant was violated in {', '.join(violated)}"] if violated else []
-        bad += [f"{', '.join(failed)} could not be measured"] if failed else []
-        print(f"\n{took}: " + ("; ".join(bad) or "all measured"))
+        problems = [f"an invariant was violated in {', '.join(violated)}"] if violated else []
+        problems += [f"{', '.join(failed)} could not be measured"] if failed else []
+        seconds = time.monotonic() - began_s
+        print(f"\n{len(outcomes)} experiments in {seconds:.0f} s: " + ("; ".join(problems) or "all measured"))
     return 1 if violated or failed else 0
 
 
-def _plans(make: Callable[[Experiment], Settings]) -> list[tuple[Experiment, Settings]]:
-    """Those that can be run with what the user chose; of the others it is said why not."""
+def _plans(make_settings: Callable[[Experiment], Settings]) -> list[tuple[Experiment, Settings]]:
+    """The experiments that can run with what the user chose; of each other one, the reason is printed."""
     plans, refused = [], []
     for experiment in map(load, NAMES):
         try:
-            plans.append((experiment, check(experiment, make(experiment))))
+            plans.append((experiment, check(experiment, make_settings(experiment))))
         except UsageError as error:
             refused.append(error)
     if not plans:
@@ -121,107 +102,60 @@ def _plans(make: Callable[[Experiment], Settings]) -> list[tuple[Experiment, Set
 
 
 def collect(
-    experiment: Experiment, settings: Settings, folder: Path, tell: Tell = lambda _: None, is_recorded: bool = False
+    experiment: Experiment, settings: Settings, folder: Path, report: Report = lambda _: None, is_recorded: bool = False
 ) -> Results:
-    """What the ranks bring back: from one world, recorded afterwards or not, or from one world per arm."""
-    from rollcall.lab.runner import worlds
-
-    if not experiment.arms:
-        with progress.follow(folder / "progress", tell):
+    """What the ranks return: of one world, with a recorded trial or without, or of one world per case."""
+    if not experiment.cases:
+        with progress.follow(folder / "progress", report):
             return worlds.measure(experiment, settings, folder, is_recorded)
-    endings: dict[str, Any] = {}
-    for arm in experiment.arms:
-        with progress.follow(folder / "progress", lambda share: tell(len(endings) + share)):
-            ending = worlds.measure_arm(experiment, arm, settings, folder / "arms" / _folder_name(arm.name))
-        endings[arm.name] = ending
-        tell(len(endings))
-    return endings
+    results: dict[str, Any] = {}
+    for case in experiment.cases:
+        with progress.follow(folder / "progress", lambda share: report(len(results) + share)):
+            result = worlds.measure_case(experiment, case, settings, run_folder.of_case(folder, case))
+        results[case.name] = result
+        report(len(results))
+    return results
 
 
-def _folder_name(arm: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in arm)
-
-
-def _perform(
-    experiment: Experiment, settings: Settings, bar: "_Bar", with_picture: bool
-) -> tuple[dict[str, Any], Callable[[Console | None], None]]:
-    folder = open_folder(experiment, settings)
-    begun = time.monotonic()
+def _perform(experiment: Experiment, settings: Settings, title: str) -> dict[str, Any]:
+    folder = run_folder.create(experiment, settings)
+    began_s = time.monotonic()
     try:
-        results = collect(experiment, settings, folder.path, bar.tell, is_recorded=True)
-        recording.note(experiment, results, folder)
-        verdict, picture, told = conclude(experiment, settings, results, folder.path, with_picture)
+        with terminal.progress_bar(title, len(experiment.cases) or 1) as report:
+            results = collect(experiment, settings, folder.path, report, is_recorded=True)
+        run_folder.complete(folder, experiment, results)
+        outcome = conclude(experiment, settings, results, folder.path)
     except BaseException as error:
-        outcome = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
-        folder.save(outcome=outcome, exit_code=1, seconds=time.monotonic() - begun)
+        ending = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
+        folder.save(outcome=ending, exit_code=1, seconds=time.monotonic() - began_s)
         raise
-    folder.save(
-        outcome="failed" if verdict.exit_code else "ok", exit_code=verdict.exit_code, seconds=time.monotonic() - begun
-    )
-    return told, lambda console: terminal.say_verdict(experiment, settings, verdict, picture, console)
+    exit_code = 1 if outcome["violations"] else 0
+    folder.save(outcome="failed" if exit_code else "ok", exit_code=exit_code, seconds=time.monotonic() - began_s)
+    return outcome
 
 
-def conclude(
-    experiment: Experiment, settings: Settings, results: Results, folder: Path, with_picture: bool
-) -> tuple[Verdict, Path | None, dict[str, Any]]:
-    """Judge, draw, and keep everything in a folder."""
+def conclude(experiment: Experiment, settings: Settings, results: Results, folder: Path) -> dict[str, Any]:
+    """Judge, draw, print the verdict (unless all is printed as JSON later), and keep everything in the folder."""
     verdict = experiment.judge(results)
     picture = None
-    if with_picture:
+    if settings.with_picture:
         picture = folder / "pictures" / f"{experiment.name}.png"
         picture.parent.mkdir(parents=True, exist_ok=True)
         plots.save(experiment.draw, results, picture)
-        # The report shows the picture with these words.
+        # The report prints these words below the picture.
         words = (f"{text[0].upper()}{text[1:]}" for text in (experiment.question, verdict.sentence))
         picture.with_suffix(".txt").write_text(" ".join(words) + ".\n")
-    told = terminal.to_json(experiment, settings, verdict, results, picture)
-    (folder / "lab.json").write_text(json.dumps(told, indent=2) + "\n")
-    return verdict, picture, told
-
-
-def open_folder(experiment: Experiment, settings: Settings) -> RunFolder:
-    plan = Plan(
-        Program("module", f"lab-{experiment.name}"),
-        hosts=(Host(THIS_HOST, settings.world_size),),
-        run_id=f"lab-{experiment.name}",
-        cwd=os.getcwd(),
-    )
-    # Of the whole lab each run says what it is: the command that does this part of it again.
-    command = [experiment.name if word == "all" else word for word in command_line()]
-    folder = RunFolder.create(plan, command)
-    folder.note_attempt(0, world_size=settings.world_size)
-    return folder
-
-
-class _Bar:
-    def __init__(self, progress: Progress, total: int) -> None:
-        # What is said meanwhile goes above the bar; or, where stdout is a file, into it.
-        self.console = progress.console if progress.console.file is sys.stdout else None
-        self._progress = progress
-        self._task = progress.add_task("", total=total)
-        self._over = self._next = 0  # worlds: those before this experiment, and those after it
-        self._told = 0.0
-
-    def begin(self, experiment: Experiment) -> None:
-        self._over, self._next = self._next, self._next + (len(experiment.arms) or 1)
-        self._told = 0.0
-        self._progress.update(self._task, description=experiment.name, completed=self._over)
-
-    def tell(self, worlds: float) -> None:
-        """It never goes back, though a recorded trial may come after all the others."""
-        self._told = max(worlds, self._told)
-        self._progress.update(self._task, completed=min(self._over + self._told, self._next))
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[_Bar]:
-    columns = (
-        SpinnerColumn(),
-        TextColumn("[bold]{task.description}[/]"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-    )
-    console = Console(stderr=not sys.stdout.isatty(), highlight=False, soft_wrap=True)
-    with Progress(*columns, console=console, transient=True) as shown:
-        yield _Bar(shown, total)
+    outcome = {
+        "experiment": experiment.name,
+        "question": experiment.question,
+        "ranks": settings.world_size,
+        "trials": settings.trials,
+        "virtual_hosts": settings.virtual_hosts,
+        **verdict.to_dict(),
+        "picture": str(picture) if picture else None,
+        "results": results,
+    }
+    (folder / "lab.json").write_text(json.dumps(outcome, indent=2) + "\n")
+    if not settings.as_json:
+        terminal.print_verdict(experiment, settings, verdict, picture)
+    return outcome

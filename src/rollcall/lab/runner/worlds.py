@@ -1,7 +1,5 @@
-"""The ranks of an experiment: forked from a warm server, or started on virtual hosts by `rollcall run`.
-
-Either way each of them makes its world, measures, and leaves plain values.
-"""
+"""Starts the ranks of an experiment, forked from a server that has imported torch, or on virtual hosts by
+`rollcall run`, and collects the plain values that they return."""
 
 import atexit
 import functools
@@ -16,137 +14,129 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rollcall.agent.monitoring.hang_detector import HangDetector, newest_ops
 from rollcall.errors import RankError, RollcallError, UsageError
 from rollcall.functions.api import raise_first
-from rollcall.functions.pool import Answer, CallServer
+from rollcall.functions.pool import CallResult, CallServer
 from rollcall.lab import NAMES
-from rollcall.lab.experiment import Arm, Experiment, Results, Settings, load, source_of
-from rollcall.lab.runner import recording, standstill
-from rollcall.lab.runner.rank_world import meet
+from rollcall.lab.experiment import Case, Experiment, Results, Settings, source_of
+from rollcall.lab.runner.on_rank import ATTEMPT, measure_and_record, through_json
+from rollcall.lab.runner.on_rank import measure_case as measure_case_on_rank
+from rollcall.record import ring_format
 
-# What ranks would otherwise import one by one.
+# Modules that every rank would otherwise import by itself.
 _PRELOAD = ("rollcall.initialization.process_group", "rollcall.record.recorder")
-_FOR_DDP = ("torch._dynamo", "torch.nn.parallel")  # which its first module imports: 0.7 s
-_servers: dict[str, CallServer] = {}  # at most one
+_PRELOAD_FOR_DDP = ("torch._dynamo", "torch.nn.parallel")  # imported by the first DDP module: 0.7 s
+_servers: list[CallServer] = []  # at most one
 
-_LIMIT_S = 600.0  # of an experiment whose ranks should all come back
-_USAGE = 2
-_PLACE = re.compile(r"\[/\S+:\d+\] ")  # in gloo's sources
-_HUNG = 124  # rollcall run's exit code for a run that it ended
+_LIMIT_S = 600.0  # for an experiment whose ranks should all return
+_LOOK_EVERY_S = 0.1  # at the progress of ranks that may hang
+_EXIT_USAGE, _EXIT_HUNG = 2, 124  # exit codes of `rollcall run`
+_SOURCE_LINE = re.compile(r"\[/\S+:\d+\] ")  # of gloo's sources, in its messages
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How the world of one arm ended, what its ranks brought back, and what explain says of its recording."""
+    """How one case ended, what its ranks returned, and what explain says about its recording."""
 
-    ended: str  # well, failed, hung
+    ended: str  # well, failed or hung
     values: list[Any]
-    errors: list[str]  # by rank; empty where there was none
+    errors: list[str]  # by rank; empty without an error
     seconds: float
     verdict: dict[str, Any] | None
     waits: list[dict[str, Any]]
-    run_s: float
     folder: str
 
 
-def warm_up(names: Sequence[str] = NAMES) -> None:
-    """Start the server, with what these experiments need: it imports torch while we go on."""
+def start_server(names: Sequence[str] = NAMES) -> CallServer:
+    """The server with what these experiments need; it imports torch in its own process while this one goes on."""
     if not _servers:
-        wants_ddp = any("DistributedDataParallel" in source_of(name) for name in names)
-        _servers["warm"] = CallServer(preload=(*_PRELOAD, *(_FOR_DDP if wants_ddp else ())))
-        atexit.register(_servers["warm"].close)
-    _servers["warm"].start()
-
-
-def _server() -> CallServer:
-    warm_up()
-    return _servers["warm"]
+        uses_ddp = any("DistributedDataParallel" in source_of(name) for name in names)
+        _servers.append(CallServer(preload=(*_PRELOAD, *(_PRELOAD_FOR_DDP if uses_ddp else ()))))
+        atexit.register(_servers[0].close)
+    _servers[0].start()
+    return _servers[0]
 
 
 def measure(experiment: Experiment, settings: Settings, folder: Path, is_recorded: bool) -> Results:
-    """All ranks measure in one world; and, where it is to be recorded, meet once more for that."""
+    """All ranks measure in one world; if it is to be recorded, they join another one for one more trial."""
     if settings.virtual_hosts:
         ran = _run_on_hosts(experiment, None, settings, folder, is_recorded)
-        values, errors = _read(folder, settings.world_size)
+        values, errors = _read_values(folder, settings.world_size)
         if ran.returncode:
             raise _failure(ran, errors)
         return values
-    on_rank = functools.partial(_measure, experiment.name, None, settings, folder if is_recorded else None)
-    answers = _server().call(on_rank, settings.ranks, timeout_s=_LIMIT_S)
+    function = functools.partial(measure_and_record, experiment.name, settings, folder if is_recorded else None)
+    answers = start_server().call(function, settings.ranks, timeout_s=_LIMIT_S)
     _raise_first(experiment, answers)
-    return plain([answer.value for answer in answers])
+    return through_json([answer.value for answer in answers])
 
 
-def measure_arm(experiment: Experiment, arm: Arm, settings: Settings, folder: Path) -> dict[str, Any]:
-    """One arm in a world of its own, recorded; that it fails or hangs is what we want to see."""
+def measure_case(experiment: Experiment, case: Case, settings: Settings, folder: Path) -> dict[str, Any]:
+    """One case on new ranks, recorded. If it may fail, then failing or hanging is a result."""
     folder.mkdir(parents=True, exist_ok=True)
-    begun = time.monotonic()
-    hosts = settings.virtual_hosts or arm.virtual_hosts
-    ended, values, errors, run_folder = (_on_hosts if hosts else _here)(experiment, arm, settings, folder)
-    seconds = time.monotonic() - begun
-    if ended != "well" and not arm.may_fail:
-        why = next((error for error in errors if error), f"it did not come to its end within {arm.limit_s:g} s")
-        raise RankError(f"{experiment.name}, arm {arm.name!r}, {ended}: {why}; its recording is in {run_folder}")
-    verdict, waits, run_s = _explain(run_folder)
-    return asdict(Ending(ended, values, errors, seconds, verdict, waits, run_s, str(run_folder)))
+    began_s = time.monotonic()
+    start = _start_on_hosts if settings.virtual_hosts or case.virtual_hosts else _start_here
+    ended, values, errors, run_folder = start(experiment, case, settings, folder)
+    seconds = time.monotonic() - began_s
+    if ended != "well" and not case.may_fail:
+        why = next((error for error in errors if error), f"it did not end within {case.limit_s:g} s")
+        raise RankError(f"{experiment.name}, case {case.name!r}, {ended}: {why}; its recording is in {run_folder}")
+    verdict, waits = _explain(run_folder)
+    return asdict(Ending(ended, values, errors, seconds, verdict, waits, str(run_folder)))
 
 
-def call(
-    on_rank: Callable[[int], Any], ranks: int, env: dict[str, str], timeout_s: float | None = None
-) -> list[Answer]:
-    """A function on ranks whose output is shown as it comes."""
-    return _server().call(on_rank, ranks, env=env, timeout_s=timeout_s)
+def first_line(error: BaseException | None) -> str:
+    """An error in one line, for a table."""
+    first = str(error).splitlines()[0] if str(error) else ""
+    return f"{type(error).__name__}: {_SOURCE_LINE.sub('', first)}".rstrip(": ")
 
 
-def plain(value: Any) -> Any:
-    """As it will look when it has been to a file and back."""
-    return json.loads(json.dumps(value))
+# ---- forked from the server
 
 
-# ---- from the warm server
-
-
-def _measure(name: str, arm: str | None, settings: Settings, folder: Path | None, rank: int) -> Any:
-    """On a rank: make the world, measure, and leave it; and once more, for the record, where there is a folder."""
-    experiment = load(name)
-    with meet(settings.backend) as world:
-        if arm is not None:
-            return experiment.measure(world, arm, settings.trials)
-        value = experiment.measure(world, settings.trials, **settings.extras)
-    if folder is not None:
-        recording.once_more(experiment, settings, rank, settings.ranks, folder)
-    return value
-
-
-def _measure_recorded(name: str, arm: str, settings: Settings, folder: Path, rank: int) -> Any:
-    from rollcall.record import recorder
-
-    rings = recorder.begin(folder, rank, settings.ranks, attempt=0)
-    try:
-        value = _measure(name, arm, settings, None, rank)
-    except BaseException as error:
-        rings.note_end(1, error)
-        raise
-    rings.note_end(0, None)
-    return value
-
-
-def _here(experiment: Experiment, arm: Arm, settings: Settings, folder: Path) -> tuple[str, list[Any], list[str], Path]:
-    on_rank = functools.partial(_measure_recorded, experiment.name, arm.name, settings, folder)
-    is_stuck = standstill.watch(folder, settings.ranks, arm.limit_s) if arm.may_fail else None
-    limit_s = _LIMIT_S if arm.may_fail else arm.limit_s
-    answers = _server().call(on_rank, settings.ranks, timeout_s=limit_s, capture=True, is_stuck=is_stuck)
-    _refuse_usage(answers)
-    failed = [answer for answer in answers if answer.failed]
-    ended = "failed" if failed else "hung" if any(answer.exit_code is None for answer in answers) else "well"
-    _note_run(folder, ended, answers)
-    _keep_output(folder, answers)
+def _start_here(
+    experiment: Experiment, case: Case, settings: Settings, folder: Path
+) -> tuple[str, list[Any], list[str], Path]:
+    function = functools.partial(measure_case_on_rank, experiment.name, case.name, settings, folder)
+    is_stuck = _watch_for_hang(folder, settings.ranks, case.limit_s) if case.may_fail else None
+    limit_s = _LIMIT_S if case.may_fail else case.limit_s
+    answers = start_server().call(function, settings.ranks, timeout_s=limit_s, capture=True, is_stuck=is_stuck)
+    for answer in answers:
+        if isinstance(answer.error, UsageError):  # a wrong option is no result of the experiment
+            raise answer.error
+    has_failed = any(answer.failed for answer in answers)
+    ended = "failed" if has_failed else "hung" if any(answer.exit_code is None for answer in answers) else "well"
+    _write_run(folder, ended, answers)
     errors = [first_line(answer.error) if answer.failed else "" for answer in answers]
-    return ended, plain([answer.value for answer in answers]), errors, folder
+    return ended, through_json([answer.value for answer in answers]), errors, folder
 
 
-def _raise_first(experiment: Experiment, answers: list[Answer]) -> None:
-    """What went wrong on a rank: its own traceback, and one sentence."""
+def _watch_for_hang(folder: Path, ranks: int, after_s: float) -> Callable[[], bool]:
+    """Whether the ranks make no progress, by the agent's definition of it, from when all have joined the world.
+
+    Joining takes long on a busy machine, and is no deadlock.
+    """
+    watch: HangDetector | None = None
+
+    def is_stuck() -> bool:
+        nonlocal watch
+        if watch is None and all(_has_joined(folder, rank) for rank in range(ranks)):
+            watch = HangDetector(folder, after_s, _LOOK_EVERY_S)
+        state = watch.look(ATTEMPT) if watch else None
+        return state is not None and state.is_waiting
+
+    return is_stuck
+
+
+def _has_joined(folder: Path, rank: int) -> bool:
+    """Whether a rank has passed the barrier with which every world begins: its second op, after init."""
+    ops = newest_ops(folder / "rings" / f"attempt-{ATTEMPT}" / f"rank-{rank}.ring")
+    return len(ops) > 2 or (len(ops) == 2 and not any(ring_format.blocks(ring_format.RECORD.unpack(op)) for op in ops))
+
+
+def _raise_first(experiment: Experiment, answers: list[CallResult]) -> None:
+    """Print the traceback of the first rank that failed, and raise one sentence."""
     try:
         raise_first(answers, _LIMIT_S)
     except UsageError:
@@ -156,78 +146,56 @@ def _raise_first(experiment: Experiment, answers: list[Answer]) -> None:
         raise RankError(f"{experiment.name} failed on a rank ({first_line(error)}): see its traceback above") from None
 
 
-def _refuse_usage(answers: list[Answer]) -> None:
-    """A wrong option is no result of the experiment."""
-    for answer in answers:
-        if isinstance(answer.error, UsageError):
-            raise answer.error
-
-
-def _note_run(folder: Path, ended: str, answers: list[Answer]) -> None:
-    """What explain wants to know beside the rings."""
+def _write_run(folder: Path, ended: str, answers: list[CallResult]) -> None:
+    """What explain reads beside the recording: exit codes, and the ranks' output, as `rollcall run` writes them."""
     codes = {str(a.rank): a.exit_code for a in answers if a.exit_code is not None}
     asked = {str(a.rank): True for a in answers if a.exit_code is None}
     outcome = {"well": "ok", "failed": "failed", "hung": "stopped"}[ended]
-    attempt = {"attempt": 0, "world_size": len(answers), "exit_codes": codes, "asked": asked}
+    attempt = {"attempt": ATTEMPT, "world_size": len(answers), "exit_codes": codes, "asked": asked}
     (folder / "run.json").write_text(json.dumps({"outcome": outcome, "attempts": [attempt]}) + "\n")
-
-
-def _keep_output(folder: Path, answers: list[Answer]) -> None:
-    """What the ranks printed, where `rollcall run` would have put it."""
-    logs = folder / "logs" / "attempt-0"
+    logs = folder / "logs" / f"attempt-{ATTEMPT}"
     logs.mkdir(parents=True, exist_ok=True)
     for answer in answers:
         (logs / f"rank-{answer.rank}.log").write_text(answer.output)
 
 
-def first_line(error: BaseException | None) -> str:
-    """An error in a line, for a table."""
-    first = str(error).splitlines()[0] if str(error) else ""
-    return f"{type(error).__name__}: {_PLACE.sub('', first)}".rstrip(": ")
-
-
-def _explain(folder: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]], float]:
+def _explain(folder: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     from rollcall.explain.verdict import explain, to_json
 
-    explanation = explain(folder)
-    told = to_json(explanation)
-    return plain(told["verdict"]), plain(told["waits"]), explanation.waits.run_s
+    explanation = through_json(to_json(explain(folder)))
+    return explanation["verdict"], explanation["waits"]
 
 
 # ---- on virtual hosts
 
 
-def _on_hosts(
-    experiment: Experiment, arm: Arm, settings: Settings, folder: Path
+def _start_on_hosts(
+    experiment: Experiment, case: Case, settings: Settings, folder: Path
 ) -> tuple[str, list[Any], list[str], Path]:
-    ran = _run_on_hosts(experiment, arm, settings, folder, is_recorded=True)
-    values, errors = _read(folder, _world_size(arm, settings))
-    if ran.returncode == _USAGE or not (folder / "runs").exists():
+    ran = _run_on_hosts(experiment, case, settings, folder, is_recorded=True)
+    # A case with hosts of its own spreads `ranks` over them; --virtual-hosts starts `ranks` on each.
+    values, errors = _read_values(folder, settings.world_size)
+    if ran.returncode == _EXIT_USAGE or not (folder / "runs").exists():
         raise _failure(ran, errors)
-    ended = {0: "well", _HUNG: "hung"}.get(ran.returncode, "failed")
+    ended = {0: "well", _EXIT_HUNG: "hung"}.get(ran.returncode, "failed")
     return ended, values, errors, (folder / "runs" / "latest").resolve()
 
 
-def _world_size(arm: Arm, settings: Settings) -> int:
-    """An arm that chooses its hosts spreads the same ranks over them."""
-    return settings.world_size if settings.virtual_hosts else settings.ranks
-
-
 def _run_on_hosts(
-    experiment: Experiment, arm: Arm | None, settings: Settings, folder: Path, is_recorded: bool
+    experiment: Experiment, case: Case | None, settings: Settings, folder: Path, is_recorded: bool
 ) -> "subprocess.CompletedProcess[str]":
-    hosts = settings.virtual_hosts or (arm.virtual_hosts if arm else None) or 1
+    hosts = settings.virtual_hosts or (case.virtual_hosts if case else None) or 1
     per_host = settings.ranks if settings.virtual_hosts else settings.ranks // hosts
     words = [sys.executable, "-m", "rollcall", "run", "--virtual-hosts", str(hosts), "-n", str(per_host)]
-    if arm is None:
-        words += ["--no-record"]  # while it measures; its ranks begin to record themselves
+    if case is None:
+        words += ["--no-record"]  # the ranks record their one extra trial by themselves
     else:
-        words += ["--hang-after", str(arm.limit_s), "--on-hang", "stop", "--grace", "1"]
-        words += ["--link", arm.link] if arm.link else []
+        words += ["--hang-after", str(case.limit_s), "--on-hang", "stop", "--grace", "1"]
+        words += ["--link", case.link] if case.link else []
     words += ["-m", experiment.module, "--trials", str(settings.trials), "--results", str(folder)]
     words += ["--backend", settings.backend] if settings.backend else []
-    words += ["--arm", arm.name] if arm else ["--recorded"] if is_recorded else []
-    for name, value in settings.extras.items():
+    words += ["--case", case.name] if case else ["--recorded"] if is_recorded else []
+    for name, value in settings.options.items():
         words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
     env = {**os.environ, "ROLLCALL_DIR": str(folder)}
     ran = subprocess.run(words, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -237,19 +205,15 @@ def _run_on_hosts(
     return ran
 
 
-def _read(folder: Path, world_size: int) -> tuple[list[Any], list[str]]:
-    """What each rank has left."""
-    values: list[Any] = []
-    errors: list[str] = []
-    for rank in range(world_size):
-        path = folder / f"rank-{rank}.json"
-        left = json.loads(path.read_text()) if path.exists() else {}
-        values.append(left.get("value"))
-        errors.append(left.get("error", ""))
-    return values, errors
+def _read_values(folder: Path, world_size: int) -> tuple[list[Any], list[str]]:
+    """What each rank has written: its value, or its error."""
+    paths = [folder / f"rank-{rank}.json" for rank in range(world_size)]
+    written = [json.loads(path.read_text()) if path.exists() else {} for path in paths]
+    return [each.get("value") for each in written], [each.get("error", "") for each in written]
 
 
 def _failure(ran: "subprocess.CompletedProcess[str]", errors: list[str]) -> RollcallError:
-    told = [line.removeprefix("rollcall: ") for line in ran.stderr.splitlines() if line.startswith("rollcall: ")]
-    said = next((error for error in errors if error), "") or (told[-1] if told else ran.stderr.strip()[-500:])
-    return (UsageError if ran.returncode == _USAGE else RankError)(said or f"rollcall run ended with {ran.returncode}")
+    said = [line.removeprefix("rollcall: ") for line in ran.stderr.splitlines() if line.startswith("rollcall: ")]
+    why = next((error for error in errors if error), "") or (said[-1] if said else ran.stderr.strip()[-500:])
+    kind = UsageError if ran.returncode == _EXIT_USAGE else RankError
+    return kind(why or f"rollcall run ended with exit code {ran.returncode}")

@@ -1,4 +1,4 @@
-"""The folder of snapshots: which there are, how one comes in whole or not at all, and how old ones go."""
+"""The folder of snapshots: lists them, publishes new ones atomically, removes old ones."""
 
 import contextlib
 import os
@@ -7,37 +7,36 @@ import shutil
 import uuid
 from pathlib import Path
 
-from rollcall.train.checkpoint import manifest
-from rollcall.train.checkpoint.manifest import Manifest
+from rollcall.train.checkpoint.manifest import FILE_NAME, Manifest
 
-_WHOLE = re.compile(r"step-(\d+)")
+_SNAPSHOT = re.compile(r"step-(\d+)")
 _UNFINISHED = re.compile(r"\.step-\d+\.(writing|removing)|\.mark-\w+")
 
 
-class Shelf:
-    """`step-00000120` is a snapshot; what begins with a dot is on its way in or out."""
+class SnapshotDirectory:
+    """`step-00000120` is a snapshot. Names that begin with a dot are being written or removed."""
 
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder, self._keep = folder, keep
 
-    def place_of(self, step: int) -> Path:
+    def path_of(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
 
-    def draft_of(self, step: int) -> Path:
-        """Where a snapshot is written before it has its name."""
+    def draft_path(self, step: int) -> Path:
+        """Where a snapshot is written before it is published."""
         return self.folder / f".step-{step:08d}.writing"
 
     def steps(self) -> list[int]:
-        """Those that there are, the newest first; whether they are whole, `manifest` knows."""
+        """The steps of all snapshots, the newest first. Some may be damaged."""
         if not self.folder.is_dir():
             return []
-        found = [_WHOLE.fullmatch(path.name) for path in self.folder.iterdir() if path.is_dir()]
+        found = [_SNAPSHOT.fullmatch(path.name) for path in self.folder.iterdir() if path.is_dir()]
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
-    def why_not_writable(self) -> str | None:
+    def find_write_problem(self) -> str | None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / self.leave_mark()).unlink()
+            self.create_marker().unlink()
         except OSError as error:
             return (
                 f"the snapshot folder {self.folder} is not writable ({error.strerror}): "
@@ -45,13 +44,13 @@ class Shelf:
             )
         return None
 
-    def leave_mark(self) -> str:
-        """A file by which others can tell that this is the same folder: its name."""
-        mark = self.folder / f".mark-{uuid.uuid4().hex}"
-        mark.touch(exist_ok=False)
-        return mark.name
+    def create_marker(self) -> Path:
+        """An empty file, by which other ranks can tell whether they see the same folder."""
+        marker = self.folder / f".mark-{uuid.uuid4().hex}"
+        marker.touch(exist_ok=False)
+        return marker
 
-    def clear(self) -> None:
+    def remove_unfinished(self) -> None:
         """Remove what an interrupted save or removal has left."""
         for path in self.folder.iterdir():
             if _UNFINISHED.fullmatch(path.name) and path.is_dir():
@@ -59,38 +58,41 @@ class Shelf:
             elif _UNFINISHED.fullmatch(path.name):
                 path.unlink(missing_ok=True)
 
-    def put(self, step: int, facts: Manifest) -> None:
-        """Give a written draft its manifest, then its name. Until the last rename, nothing has changed."""
-        draft, place = self.draft_of(step), self.place_of(step)
-        with open(draft / manifest.NAME, "w") as file:
-            file.write(facts.model_dump_json(indent=2) + "\n")
+    def publish(self, manifest: Manifest) -> None:
+        """Write the manifest into the draft and rename the draft. Until that rename, the snapshots are unchanged."""
+        draft, path = self.draft_path(manifest.step), self.path_of(manifest.step)
+        with open(draft / FILE_NAME, "w") as file:
+            file.write(manifest.model_dump_json(indent=2) + "\n")
             file.flush()
             os.fsync(file.fileno())
         _sync_folder(draft)
-        away = place.with_name(f".{place.name}.removing")
-        if place.exists():  # a damaged one, or one of the same step that was in mid-epoch
-            shutil.rmtree(away, ignore_errors=True)
-            os.rename(place, away)
-        os.rename(draft, place)
+        # There may be a damaged one, or one that was taken at the same step before the end of the epoch.
+        replaced = _hide(path) if path.exists() else None
+        os.rename(draft, path)
         _sync_folder(self.folder)
-        shutil.rmtree(away, ignore_errors=True)
-        for old in self.steps()[self._keep :]:
-            self._remove(self.place_of(old))
+        if replaced is not None:
+            shutil.rmtree(replaced, ignore_errors=True)
+        self._remove_old()
 
-    def drop_draft(self, step: int) -> None:
-        shutil.rmtree(self.draft_of(step), ignore_errors=True)
+    def remove_draft(self, step: int) -> None:
+        shutil.rmtree(self.draft_path(step), ignore_errors=True)
 
-    def _remove(self, place: Path) -> None:
-        # By another name first: half of a snapshot must never be seen under its own.
-        away = place.with_name(f".{place.name}.removing")
-        shutil.rmtree(away, ignore_errors=True)
-        with contextlib.suppress(OSError):  # a folder that can no longer be written to keeps its old ones
-            os.rename(place, away)
-            shutil.rmtree(away, ignore_errors=True)
+    def _remove_old(self) -> None:
+        for step in self.steps()[self._keep :]:
+            with contextlib.suppress(OSError):  # the folder is no longer writable: old snapshots stay
+                shutil.rmtree(_hide(self.path_of(step)), ignore_errors=True)
+
+
+def _hide(path: Path) -> Path:
+    """Rename a snapshot before it is removed: a half removed one must not be seen under its own name."""
+    hidden = path.with_name(f".{path.name}.removing")
+    shutil.rmtree(hidden, ignore_errors=True)
+    os.rename(path, hidden)
+    return hidden
 
 
 def _sync_folder(folder: Path) -> None:
-    """A rename is on the disk only when its folder is."""
+    """A rename is on the disk only after its folder is synced."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -1,6 +1,6 @@
-"""The last file of a snapshot to be written: what it holds, and the checksum of every other file.
+"""The manifest of a snapshot: what it contains, and the checksum of every other file. It is written last.
 
-A snapshot without a manifest, or with a file that is not as the manifest says, is not there.
+A snapshot without a manifest, or with a file that does not match it, is treated as damaged.
 """
 
 import hashlib
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-NAME = "manifest.json"
+FILE_NAME = "manifest.json"
 FORMAT = 1
 
 
-class File(BaseModel):
+class Checksum(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     size_bytes: int
@@ -27,19 +27,15 @@ class Manifest(BaseModel):
     step: int
     epoch: int
     world_size: int
-    optimizer: str | None  # its class: the state of another one means nothing to it
+    optimizer: str | None  # its class: another class cannot use its state
     torch: str
-    files: dict[str, File]
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(file.size_bytes for file in self.files.values())
+    files: dict[str, Checksum]
 
 
-def read(folder: Path) -> Manifest:
-    """The manifest of a snapshot; ValueError in words if there is none that can be read."""
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a snapshot. Raises ValueError with a reason if there is none that can be read."""
     try:
-        manifest = Manifest.model_validate_json((folder / NAME).read_bytes())
+        manifest = Manifest.model_validate_json((folder / FILE_NAME).read_bytes())
     except FileNotFoundError:
         raise ValueError("it has no manifest") from None
     except (OSError, ValidationError) as error:
@@ -49,18 +45,18 @@ def read(folder: Path) -> Manifest:
     return manifest
 
 
-def check_file(folder: Path, name: str, expected: File) -> str | None:
+def find_damage(folder: Path, name: str, expected: Checksum) -> str | None:
     """What is wrong with a file of a snapshot, if anything is."""
     try:
-        found = describe(folder / name)
+        found = compute_checksum(folder / name)
     except OSError as error:
         return f"{name} cannot be read ({error.strerror})"
     if found.size_bytes != expected.size_bytes:
-        return f"{name} has {found.size_bytes:,} bytes in place of {expected.size_bytes:,}"
+        return f"{name} has {found.size_bytes:,} bytes, expected {expected.size_bytes:,}"
     return None if found == expected else f"{name} is damaged (its checksum differs)"
 
 
-def describe(path: Path) -> File:
+def compute_checksum(path: Path) -> Checksum:
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return File(size_bytes=os.fstat(file.fileno()).st_size, sha256=digest)
+        return Checksum(size_bytes=os.fstat(file.fileno()).st_size, sha256=digest)

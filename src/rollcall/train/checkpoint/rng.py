@@ -1,4 +1,4 @@
-"""The state of every random generator of this rank, as tensors, and back."""
+"""Reads and restores the states of this rank's random generators, as tensors."""
 
 import json
 import random
@@ -10,7 +10,7 @@ from rollcall.seeds import seed_all
 
 
 def read_rng(device: torch.device) -> dict[str, torch.Tensor]:
-    """Python's, numpy's and torch's, and that of this rank's GPU."""
+    """Those of Python, numpy, torch and this rank's GPU."""
     import numpy as np
 
     kind, keys, *rest = np.random.get_state()
@@ -38,12 +38,12 @@ def set_rng(state: dict[str, torch.Tensor], device: torch.device) -> None:
 
 
 def reseed(step: int) -> None:
-    """For ranks that were not there when the snapshot was taken: other numbers than before, the same at each try."""
+    """For a rank that did not exist when the snapshot was taken: new random numbers, but the same at every restart."""
     seed_all((step * 2_654_435_761) % 2**31, per_rank=True)
 
 
 def _pack(value: object) -> torch.Tensor:
-    # JSON keeps integers of any size and floats to the last bit, and nobody can hide code in it.
+    # JSON keeps integers of any size and every bit of a float, and cannot contain code.
     return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
 

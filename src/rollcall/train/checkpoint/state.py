@@ -1,6 +1,6 @@
-"""What a snapshot holds, under flat names: `model.fc.weight`, `optimizer.fc.weight.exp_avg`, `rank-3.rng.torch` …
+"""What a snapshot contains, by name: `model.fc.weight`, `optimizer.fc.weight.exp_avg`, `rank-3.rng.torch` …
 
-The names are those of the bare model, so that a snapshot fits whatever the model is wrapped in.
+The names are those of the unwrapped model, so that they do not depend on the strategy.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from rollcall.errors import UsageError
 from rollcall.train.checkpoint import storage
 from rollcall.train.checkpoint.rng import read_rng, reseed, set_rng
 from rollcall.train.checkpoint.storage import Values
-from rollcall.train.strategies import averages, bare
+from rollcall.train.strategies import averages_gradients, unwrap
 from rollcall.world import World
 
 
@@ -29,133 +29,133 @@ class Stateful(Protocol):
 
 
 @dataclass(frozen=True)
-class Parts:
-    """All that makes up the state of a training."""
+class TrainingParts:
+    """The objects whose state is the state of a training."""
 
     model: nn.Module
     optimizer: Optimizer | None
-    others: Mapping[str, Stateful]  # scheduler, scaler, the loader's position …
+    others: Mapping[str, Stateful]  # scheduler, scaler, loader …
 
 
 @dataclass(frozen=True)
-class State:
-    """Values of one rank. `resting` are tensors that only the optimizer's next step will change."""
+class RankState:
+    """What one rank writes. `deferrable` names the tensors that only the optimizer's next step changes."""
 
     values: Values
-    resting: frozenset[str]
+    deferrable: frozenset[str]
 
 
-def read_state(parts: Parts, world: World) -> State:
-    """This rank's part of the state. Of what every rank has, each takes a share: together they have all."""
+def read_state(parts: TrainingParts, world: World) -> RankState:
+    """This rank's part of the state. Tensors that are equal on all ranks are distributed among them."""
     tensors = {**model_tensors(parts.model), **_optimizer_tensors(parts)}
-    own = _own_names(parts, tensors)
-    equal = {name: each.nbytes for name, each in tensors.items() if name not in own and not _is_sharded(each)}
-    # Under the common names is rank 0's: for DDP, and for ranks that were not there.
-    mine = {**share_out(equal, world.size), **dict.fromkeys(own, 0)}
-    values: Values = {name: each for name, each in tensors.items() if _is_sharded(each) or mine[name] == world.rank}
-    resting = _resting(parts)
+    per_rank = _per_rank_names(parts, tensors)
+    equal = {name: each.nbytes for name, each in tensors.items() if name not in per_rank and not _is_sharded(each)}
+    # Rank 0's are saved without a rank in their names: ranks that did not exist then load those.
+    writers = {**assign_writers(equal, world.size), **dict.fromkeys(per_rank, 0)}
+    values: Values = {name: each for name, each in tensors.items() if _is_sharded(each) or writers[name] == world.rank}
+    deferrable = _optimized_names(parts)
     if not world.is_first and not _broadcasts_buffers(parts.model):
-        values |= {f"rank-{world.rank}.{name}": tensors[name] for name in own}
-        resting |= {f"rank-{world.rank}.{name}" for name in resting & own}
+        values |= {f"rank-{world.rank}.{name}": tensors[name] for name in per_rank}
+        deferrable |= {f"rank-{world.rank}.{name}" for name in deferrable & per_rank}
     values |= {f"rank-{world.rank}.rng.{name}": state for name, state in read_rng(world.device).items()}
     if world.is_first:
-        values |= {f"plain.{name}": _plain(value, name) for name, value in _plain_values(parts)}
-    return State(values, frozenset(resting & values.keys()))
+        values |= {f"plain.{name}": _check_loadable(value, name) for name, value in _plain_values(parts)}
+    return RankState(values, frozenset(deferrable & values.keys()))
 
 
-def load_state(parts: Parts, world: World, folder: Path, step: int) -> None:
-    """Put all of a snapshot back in its place. That it fits was found out before."""
-    known = storage.contents(folder)
-    states = dict(_empty_states(parts, known))
+def load_state(parts: TrainingParts, world: World, folder: Path, step: int) -> None:
+    """Load a snapshot into the parts, which it is known to match."""
+    contents = storage.contents(folder)
+    states = dict(_new_optimizer_tensors(parts, contents))
     rng = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype)
-        for name, entry in known.items()
+        for name, entry in contents.items()
         if name.startswith(f"rank-{world.rank}.rng.") and entry is not None
     }
-    plain = dict.fromkeys(name for name in known if name.startswith("plain."))
+    plain = dict.fromkeys(name for name in contents if name.startswith("plain."))
     tensors = {**model_tensors(parts.model), **states}
     values: Values = {**tensors, **rng, **plain}
     try:
         storage.read(values, folder)
     except storage.UnsafeError as error:
-        raise UsageError(f"{folder} is not to be trusted ({error}): remove it, and start again") from None
-    own = {f"rank-{world.rank}.{name}": tensors[name] for name in _own_names(parts, tensors)}
-    storage.read({name: each for name, each in own.items() if name in known}, folder)
+        raise UsageError(f"{folder} is not safe to load ({error}): remove it, and start again") from None
+    per_rank = {f"rank-{world.rank}.{name}": tensors[name] for name in _per_rank_names(parts, tensors)}
+    storage.read({name: each for name, each in per_rank.items() if name in contents}, folder)
     if parts.optimizer is not None:
         _load_optimizer(parts, states, values["plain.optimizer"])
     if extra := values["plain.model"]:
-        bare(parts.model).load_state_dict({**bare(parts.model).state_dict(), **extra})
+        unwrap(parts.model).load_state_dict({**unwrap(parts.model).state_dict(), **extra})
     for name, other in parts.others.items():
         if f"plain.{name}" in values:
             other.load_state_dict(values[f"plain.{name}"])
     if rng:
         set_rng({name.rpartition(".")[2]: state for name, state in rng.items()}, world.device)
-    else:  # a rank that was not there when the snapshot was taken
+    else:  # this rank did not exist when the snapshot was taken
         reseed(step)
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The model's own tensors, not copies: what is read into them is in the model."""
-    state = bare(model).state_dict()
-    return {f"model.{_clean(name)}": each for name, each in state.items() if isinstance(each, torch.Tensor)}
+    """The model's tensors themselves, not copies: loading fills them in place."""
+    state = unwrap(model).state_dict()
+    return {f"model.{_strip_compile(name)}": each for name, each in state.items() if isinstance(each, torch.Tensor)}
 
 
-def _own_names(parts: Parts, tensors: Mapping[str, torch.Tensor]) -> set[str]:
-    """What may differ from rank to rank: what forward changes, and all, where each rank trains for itself."""
-    if not averages(parts.model):
+def _per_rank_names(parts: TrainingParts, tensors: Mapping[str, torch.Tensor]) -> set[str]:
+    """Tensors that may differ between ranks: buffers, or everything if the ranks do not average gradients."""
+    if not averages_gradients(parts.model):
         return set(tensors)
-    names = {f"model.{_clean(name)}" for name, _ in bare(parts.model).named_buffers()}
+    names = {f"model.{_strip_compile(name)}" for name, _ in unwrap(parts.model).named_buffers()}
     return names & tensors.keys()
 
 
 def _broadcasts_buffers(model: nn.Module) -> bool:
-    """Whether every forward pass begins with rank 0's buffers."""
+    """Whether DDP copies rank 0's buffers to all ranks before every forward pass."""
     return isinstance(model, DistributedDataParallel) and bool(model.broadcast_buffers)
 
 
-def share_out(sizes_bytes: Mapping[str, int], ranks: int) -> dict[str, int]:
-    """Which rank writes what: the largest first, each to the one that has least so far. Equal on all ranks."""
-    load = [0] * ranks
-    owner = {}
+def assign_writers(sizes_bytes: Mapping[str, int], ranks: int) -> dict[str, int]:
+    """Which rank writes which tensor: the largest first, each to the rank with the least so far. Same on all ranks."""
+    assigned_bytes = [0] * ranks
+    writers = {}
     for name, size_bytes in sorted(sizes_bytes.items(), key=lambda item: (-item[1], item[0])):
-        rank = load.index(min(load))
-        owner[name] = rank
-        load[rank] += size_bytes
-    return owner
+        rank = assigned_bytes.index(min(assigned_bytes))
+        writers[name] = rank
+        assigned_bytes[rank] += size_bytes
+    return writers
 
 
-def optimizer_names(parts: Parts) -> list[str]:
-    """The parameters that the optimizer changes."""
+def optimizer_names(parts: TrainingParts) -> list[str]:
+    """The names of the parameters that the optimizer changes."""
     if parts.optimizer is None:
         return []
-    names = _names(parts)
+    names = _parameter_names(parts)
     return [names[each] for group in parts.optimizer.param_groups for each in group["params"]]
 
 
-def _clean(name: str) -> str:
-    return name.replace("_orig_mod.", "")  # torch.compile's
+def _strip_compile(name: str) -> str:
+    return name.replace("_orig_mod.", "")  # added by torch.compile
 
 
 def _is_sharded(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, DTensor)
 
 
-def _resting(parts: Parts) -> set[str]:
+def _optimized_names(parts: TrainingParts) -> set[str]:
     if parts.optimizer is None:
         return set()
-    return {f"model.{name}" for name in _names(parts).values()} | _optimizer_tensors(parts).keys()
+    return {f"model.{name}" for name in _parameter_names(parts).values()} | _optimizer_tensors(parts).keys()
 
 
-def _names(parts: Parts) -> dict[torch.Tensor, str]:
-    """The parameters that the optimizer has, by their names in the bare model."""
-    return {parameter: _clean(name) for name, parameter in bare(parts.model).named_parameters()}
+def _parameter_names(parts: TrainingParts) -> dict[torch.Tensor, str]:
+    """The name of each parameter in the unwrapped model."""
+    return {parameter: _strip_compile(name) for name, parameter in unwrap(parts.model).named_parameters()}
 
 
-def _optimizer_tensors(parts: Parts) -> dict[str, torch.Tensor]:
-    """Read as they are. (Torch's get_state_dict would take a first step for an optimizer that has not yet.)"""
+def _optimizer_tensors(parts: TrainingParts) -> dict[str, torch.Tensor]:
+    """Not by torch's get_state_dict: it takes a step with an optimizer that has taken none."""
     if parts.optimizer is None:
         return {}
-    names = _names(parts)
+    names = _parameter_names(parts)
     return {
         f"optimizer.{names[parameter]}.{key}": value
         for parameter, state in parts.optimizer.state.items()
@@ -164,8 +164,8 @@ def _optimizer_tensors(parts: Parts) -> dict[str, torch.Tensor]:
     }
 
 
-def _plain_values(parts: Parts) -> Iterator[tuple[str, Any]]:
-    model = bare(parts.model).state_dict()
+def _plain_values(parts: TrainingParts) -> Iterator[tuple[str, Any]]:
+    model = unwrap(parts.model).state_dict()
     yield "model", {name: each for name, each in model.items() if not isinstance(each, torch.Tensor)}
     if parts.optimizer is not None:
         yield "optimizer", _describe_optimizer(parts, parts.optimizer)
@@ -173,8 +173,8 @@ def _plain_values(parts: Parts) -> Iterator[tuple[str, Any]]:
         yield name, other.state_dict()
 
 
-def _describe_optimizer(parts: Parts, optimizer: Optimizer) -> dict[str, Any]:
-    names = _names(parts)
+def _describe_optimizer(parts: TrainingParts, optimizer: Optimizer) -> dict[str, Any]:
+    names = _parameter_names(parts)
     groups = [{**group, "params": [names[each] for each in group["params"]]} for group in optimizer.param_groups]
     state = {
         names[parameter]: {key: value for key, value in state.items() if not isinstance(value, torch.Tensor)}
@@ -183,12 +183,12 @@ def _describe_optimizer(parts: Parts, optimizer: Optimizer) -> dict[str, Any]:
     return {"groups": groups, "state": state}
 
 
-def _empty_states(parts: Parts, known: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Room for the optimizer's tensors of the snapshot, sharded as their parameters are."""
+def _new_optimizer_tensors(parts: TrainingParts, contents: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Empty tensors to load the optimizer's into, sharded like their parameters."""
     if parts.optimizer is None:
         return
-    parameters = {name: parameter for parameter, name in _names(parts).items()}
-    for name, entry in known.items():
+    parameters = {name: parameter for parameter, name in _parameter_names(parts).items()}
+    for name, entry in contents.items():
         if name.startswith("optimizer.") and entry is not None:
             of, _, field = name.removeprefix("optimizer.").rpartition(".")
             dtype = entry.properties.dtype
@@ -198,10 +198,10 @@ def _empty_states(parts: Parts, known: Mapping[str, Any]) -> Iterator[tuple[str,
                 yield name, torch.empty_like(parameters[of], dtype=dtype, requires_grad=False)
 
 
-def _load_optimizer(parts: Parts, states: Mapping[str, torch.Tensor], described: dict[str, Any]) -> None:
+def _load_optimizer(parts: TrainingParts, states: Mapping[str, torch.Tensor], described: dict[str, Any]) -> None:
     optimizer = parts.optimizer
     assert optimizer is not None
-    parameters = {name: parameter for parameter, name in _names(parts).items()}
+    parameters = {name: parameter for parameter, name in _parameter_names(parts).items()}
     optimizer.state.clear()
     for name, plain in described["state"].items():
         optimizer.state[parameters[name]] = dict(plain)
@@ -210,24 +210,24 @@ def _load_optimizer(parts: Parts, states: Mapping[str, torch.Tensor], described:
         optimizer.state[parameters[name]][field] = tensor
     for group, saved in zip(optimizer.param_groups, described["groups"], strict=True):
         group.update({key: value for key, value in saved.items() if key != "params"})
-        if group.get("fused") or group.get("capturable"):  # these count steps where the parameters are
+        if group.get("fused") or group.get("capturable"):  # these need the step count on the device of the parameter
             for parameter in group["params"]:
                 state = optimizer.state.get(parameter, {})
                 if isinstance(state.get("step"), torch.Tensor):
                     state["step"] = state["step"].to(parameter.device)
 
 
-def _plain(value: Any, name: str) -> Any:
-    """Refuse, on the way in, what could not come out again: loading knows no classes."""
+def _check_loadable(value: Any, name: str) -> Any:
+    """Raise UsageError on saving for a value that could not be loaded: loading creates no objects of classes."""
     if isinstance(value, dict):
         for key, each in value.items():
-            _plain(each, f"{name}[{key!r}]")
+            _check_loadable(each, f"{name}[{key!r}]")
     elif isinstance(value, list | tuple | set):
         for number, each in enumerate(value):
-            _plain(each, f"{name}[{number}]")
+            _check_loadable(each, f"{name}[{number}]")
     elif not isinstance(value, bool | int | float | str | bytes | torch.Tensor | None):
         raise UsageError(
-            f"the state of {name} is a {type(value).__name__}, which a snapshot does not hold: "
+            f"the state of {name} is a {type(value).__name__}, which a snapshot cannot contain: "
             "give it a state_dict of tensors, numbers, strings, lists and dicts"
         )
     return value

@@ -1,7 +1,7 @@
-"""torch.distributed.checkpoint on files, without its one weakness: nothing here ever unpickles code.
+"""torch.distributed.checkpoint on files, without running code that a file contains.
 
-Torch reads the metadata of a checkpoint, and every value that is not a tensor, with pickle, which runs whatever the
-file says. We let the metadata name a short list of plain classes, and read values as `weights_only`.
+Torch reads the metadata of a checkpoint, and every value that is not a tensor, with pickle, which runs any code that
+the file names. Here the metadata may name only a short list of data classes, and values are read with `weights_only`.
 """
 
 import io
@@ -19,10 +19,10 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, Def
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 Values = dict[str, Any]
-METADATA = ".metadata"  # torch's name for it
+METADATA = ".metadata"  # the name that torch uses
 
-# Data classes without any code of their own, and what their fields consist of.
-_PLAIN = {
+# Data classes without code of their own, and the types of their fields.
+_ALLOWED = {
     (each.__module__, each.__qualname__): each
     for each in (
         metadata.Metadata,
@@ -40,13 +40,13 @@ _PLAIN = {
 
 
 class UnsafeError(ValueError):
-    """A file asks for something that no snapshot of ours contains."""
+    """A file contains something that rollcall never writes into a snapshot."""
 
 
 def write(values: Values, folder: Path, group: dist.ProcessGroup | None) -> None:
-    """Every rank of the group writes its part, synced to the disk. What all ranks have, one of them writes."""
+    """Every rank of the group writes its part, and syncs it to the disk."""
     with warnings.catch_warnings():
-        # Without a group we mean to be alone.
+        # Without a group one rank writes alone, as intended.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         warnings.filterwarnings("ignore", message="torch.distributed is unavailable")
         dcp.save(
@@ -59,24 +59,24 @@ def write(values: Values, folder: Path, group: dist.ProcessGroup | None) -> None
 
 
 def read(values: Values, folder: Path) -> None:
-    """Fill these values in place: tensors into the tensors that are there, others under their keys.
+    """Fill these values in place: tensors are read into the given tensors, others replace the value of their key.
 
-    Each rank reads what it needs, without a word to the others.
+    Each rank reads what it needs, without communication.
     """
     planner = _SafePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     reader = _SafeReader(folder)
-    known = reader.read_metadata()
-    planner.set_up_planner(values, known, is_coordinator=True)
-    reader.set_up_storage_reader(known, is_coordinator=True)
+    found = reader.read_metadata()
+    planner.set_up_planner(values, found, is_coordinator=True)
+    reader.set_up_storage_reader(found, is_coordinator=True)
     reader.read_data(planner.finish_plan(planner.create_local_plan()), planner).wait()
 
 
 def contents(folder: Path) -> Mapping[str, TensorStorageMetadata | None]:
-    """What a snapshot holds: shape and dtype of every tensor, None for other values."""
-    known = _SafeReader(folder).read_metadata()
+    """What a snapshot contains, by name: shape and dtype of a tensor, None for another value."""
+    found = _SafeReader(folder).read_metadata()
     return {
         name: entry if isinstance(entry, TensorStorageMetadata) else None
-        for name, entry in known.state_dict_metadata.items()
+        for name, entry in found.state_dict_metadata.items()
     }
 
 
@@ -85,15 +85,15 @@ class _Writer(dcp.FileSystemWriter):
         try:
             return super().write_data(plan, planner)
         except RuntimeError as error:
-            # On a full disk torch's writer of archives stumbles over its own position, and hides what the system said.
-            raise _what_the_system_said(error) or error from None
+            # On a full disk torch's archive writer fails again while it handles the OSError, and hides it.
+            raise _find_os_error(error) or error from None
 
     def storage_meta(self) -> metadata.StorageMeta:
-        # Without the path under which it is written: that is not where it will be.
+        # Without the path of the draft, which will be renamed.
         return metadata.StorageMeta()
 
 
-def _what_the_system_said(error: BaseException | None) -> OSError | None:
+def _find_os_error(error: BaseException | None) -> OSError | None:
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__ or error.__context__
     return error
@@ -102,12 +102,12 @@ def _what_the_system_said(error: BaseException | None) -> OSError | None:
 class _SafeReader(dcp.FileSystemReader):
     def read_metadata(self, *_args: Any, **_kwargs: Any) -> Metadata:
         with open(Path(self.path) / METADATA, "rb") as file:
-            known = _PlainUnpickler(file).load()
-        if not isinstance(known, Metadata):
-            raise UnsafeError(f"it is a {type(known).__name__}")
-        if known.storage_meta is None:
-            known.storage_meta = metadata.StorageMeta()
-        return known
+            found = _SafeUnpickler(file).load()
+        if not isinstance(found, Metadata):
+            raise UnsafeError(f"it is a {type(found).__name__}")
+        if found.storage_meta is None:
+            found.storage_meta = metadata.StorageMeta()
+        return found
 
 
 class _SafePlanner(DefaultLoadPlanner):
@@ -116,22 +116,22 @@ class _SafePlanner(DefaultLoadPlanner):
         try:
             self.state_dict[name] = torch.load(value, weights_only=True)
         except pickle.UnpicklingError:
-            raise UnsafeError(f"its {name} asks for code, which no snapshot contains") from None
+            raise UnsafeError(f"its {name} names code, which no snapshot contains") from None
 
 
-class _PlainUnpickler(pickle.Unpickler):
+class _SafeUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        found = _PLAIN.get((module, name))
+        found = _ALLOWED.get((module, name))
         if found is not None:
             return found
-        if module == "torch" and isinstance(known := getattr(torch, name, None), torch.dtype | torch.layout):
-            return known
+        if module == "torch" and isinstance(value := getattr(torch, name, None), torch.dtype | torch.layout):
+            return value
         if (module, name) == ("torch.serialization", "_get_layout"):
             return _get_layout
-        raise UnsafeError(f"it asks for {module}.{name}, which no snapshot contains")
+        raise UnsafeError(f"it names {module}.{name}, which no snapshot contains")
 
 
 def _get_layout(name: str) -> torch.layout:
     if name != "torch.strided":
-        raise UnsafeError(f"it asks for the layout {name}, which no snapshot contains")
+        raise UnsafeError(f"it names the layout {name}, which no snapshot contains")
     return torch.strided

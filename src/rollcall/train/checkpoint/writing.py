@@ -1,81 +1,79 @@
-"""Writing a snapshot: beside the training, on all ranks together, whole or not at all."""
+"""Writes a snapshot on all ranks together, completely or not at all. Runs in a thread beside the training."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from rollcall.train.checkpoint import manifest, storage
-from rollcall.train.checkpoint.directory import Shelf
-from rollcall.train.checkpoint.manifest import File, Manifest
-from rollcall.train.checkpoint.staging import Draft
-from rollcall.train.consensus import gather, tell
+from rollcall.train.checkpoint import storage
+from rollcall.train.checkpoint.directory import SnapshotDirectory
+from rollcall.train.checkpoint.manifest import Checksum, Manifest, compute_checksum
+from rollcall.train.checkpoint.staging import StagedState
+from rollcall.train.consensus import broadcast, gather
 from rollcall.world import World
 
 
-@dataclass(frozen=True)
-class Desk:
-    """Where and with whom to write. The group is the writers' own: they must not disturb the ranks' other talk."""
+def write(
+    staged: StagedState,
+    manifest: Manifest,
+    directory: SnapshotDirectory,
+    world: World,
+    group: dist.ProcessGroup | None,
+) -> str | None:
+    """Write this rank's part; rank 0 then publishes the snapshot. Returns what went wrong, the same on all ranks.
 
-    shelf: Shelf
-    world: World
-    group: dist.ProcessGroup | None
-
-
-def write(draft: Draft, facts: Manifest, desk: Desk) -> str | None:
-    """Write this rank's part; rank 0 then puts the whole on the shelf. What went wrong, on all ranks, if anything."""
-    values = draft.finish()
-    unfit = next((words for words in gather(desk.world, _why_unfit(draft), desk.group) if words), None)
-    if unfit:
-        return unfit
-    folder = desk.shelf.draft_of(facts.step)
+    The group is only for writing: its collectives must not mix with those of the training.
+    """
+    values = staged.finish()
+    if problem := _first(gather(world, _find_problem(staged), group)):
+        return problem
+    draft = directory.draft_path(manifest.step)
     try:
-        storage.write(values, folder, desk.group)
-    except CheckpointException as error:  # torch tells all ranks what went wrong on one
-        return f"{_first_cause(error)} on rank {min(error.failures)}"
+        storage.write(values, draft, group)
+    except CheckpointException as error:  # torch gives every rank the errors of all ranks
+        rank = min(error.failures)
+        return f"{_describe(error.failures[rank][0])} on rank {rank}"
     except OSError as error:
-        return _words(error)
-    described = gather(desk.world, _describe(folder, desk.world.rank), desk.group)
-    problem = next((each for each in described if isinstance(each, str)), None)
-    if problem is None and desk.world.is_first:
-        files = {name: file for each in described if isinstance(each, dict) for name, file in each.items()}
-        problem = _put(facts.model_copy(update={"files": files}), desk.shelf)
-    return tell(desk.world, problem, desk.group)
+        return _describe(error)
+    written = gather(world, _compute_checksums(draft, world.rank), group)
+    problem = _first([problem for _, problem in written])
+    if problem is None and world.is_first:
+        files = {name: checksum for checksums, _ in written for name, checksum in checksums.items()}
+        problem = _publish(directory, manifest.model_copy(update={"files": files}))
+    return broadcast(world, problem, group)
 
 
-def _why_unfit(draft: Draft) -> str | None:
-    if name := draft.what_is_torn():
-        return f"{name} was changed while it was copied, by something else than the optimizer: save with wait=True"
-    if name := draft.what_is_not_finite():
+def _find_problem(staged: StagedState) -> str | None:
+    if name := staged.changed:
+        return f"{name} was changed while it was copied, not by the optimizer: save with wait=True"
+    if name := staged.find_non_finite():
         return f"{name} is not finite"
     return None
 
 
-def _describe(folder: Path, rank: int) -> dict[str, File] | str:
-    """Checksums of what this rank wrote, as the disk has it."""
-    mine = [*folder.glob(f"__{rank}_*.distcp"), *([folder / storage.METADATA] if rank == 0 else [])]
+def _compute_checksums(draft: Path, rank: int) -> tuple[dict[str, Checksum], str | None]:
+    """The checksums of the files that this rank wrote, read back from the disk; or why they cannot be read."""
+    mine = [*draft.glob(f"__{rank}_*.distcp"), *([draft / storage.METADATA] if rank == 0 else [])]
     try:
-        return {path.name: manifest.describe(path) for path in mine}
+        return {path.name: compute_checksum(path) for path in mine}, None
     except OSError as error:
-        return _words(error)
+        return {}, _describe(error)
 
 
-def _put(facts: Manifest, shelf: Shelf) -> str | None:
+def _publish(directory: SnapshotDirectory, manifest: Manifest) -> str | None:
     try:
-        shelf.put(facts.step, facts)
+        directory.publish(manifest)
     except OSError as error:
-        return _words(error)
+        return _describe(error)
     return None
 
 
-def _first_cause(error: CheckpointException) -> str:
-    cause = error.failures[min(error.failures)][0]
-    return _words(cause)
+def _first(problems: list[str | None]) -> str | None:
+    return next((problem for problem in problems if problem), None)
 
 
-def _words(error: BaseException) -> str:
-    """`No space left on device`, where the system said so, through whatever it was wrapped in."""
+def _describe(error: BaseException) -> str:
+    """For an error of the operating system its own words, such as `No space left on device`."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

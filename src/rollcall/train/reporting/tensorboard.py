@@ -1,6 +1,7 @@
-"""A record that TensorBoard reads, in its own format and by its own classes.
+"""Writes metrics in TensorBoard's file format.
 
-Not by torch's SummaryWriter: that writes in a thread, where a full disk ends in a traceback and in silence thereafter.
+Not with torch's SummaryWriter: it writes in a thread, which ends with a traceback when the disk is full, and from then
+on nothing is written.
 """
 
 import io
@@ -12,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rollcall.train.append import append
+from rollcall.train.reporting.append import append
 
 _FORMAT = "brain.Event:2"
 
@@ -21,8 +22,8 @@ def is_installed() -> bool:
     return find_spec("tensorboard") is not None
 
 
-class Board:
-    """One file of events. Opened for a training that goes on, it takes back what was written after its step."""
+class TensorBoardWriter:
+    """Writes one file of events. TensorBoard then ignores what older files say about steps after `step`."""
 
     def __init__(self, folder: Path, step: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -30,20 +31,21 @@ class Board:
         self._event: Any = Event
         self._path = folder / f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
         folder.mkdir(parents=True, exist_ok=True)
-        self._put(Event(file_version=_FORMAT), Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
+        start = SessionLog(status=SessionLog.START)
+        self._append(Event(file_version=_FORMAT), Event(step=step + 1, session_log=start))
 
     def write(self, record: Mapping[str, Any]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         numbers = {name: value for name, value in record.items() if name != "step" and isinstance(value, int | float)}
         values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
-        self._put(self._event(step=record["step"], summary=Summary(value=values)))
+        self._append(self._event(step=record["step"], summary=Summary(value=values)))
 
-    def _put(self, *events: Any) -> None:
+    def _append(self, *events: Any) -> None:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        framed = io.BytesIO()
+        encoded = io.BytesIO()
         for event in events:
             event.wall_time = time.time()
-            RecordWriter(framed).write(event.SerializeToString())
-        append(self._path, framed.getvalue())
+            RecordWriter(encoded).write(event.SerializeToString())
+        append(self._path, encoded.getvalue())

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from rollcall.bench.comparing import compare
-from rollcall.bench.results import Results, Row, read
-from rollcall.bench.settings import Settings
-from rollcall.bench.sizes import ladder, parse, parse_list
+from rollcall.bench.comparison import compare
+from rollcall.bench.results import BenchResults, Row, read
+from rollcall.bench.settings import BenchSettings
+from rollcall.bench.sizes import parse, parse_list, steps_of_four
 from rollcall.errors import UsageError
 
 
@@ -19,10 +19,10 @@ def _row(*rounds_s: float, op: str = "all_reduce", size_bytes: int = 8) -> Row:
     )  # fmt: skip
 
 
-def _results(*rows: Row, backend: str = "gloo") -> Results:
-    return Results(
-        settings=Settings(), ranks=2, hosts=("a", "a"), backend=backend, device="cpu", versions={"torch": "2.13.0"},
-        seconds=1, rows=rows,
+def _results(*rows: Row, backend: str = "gloo") -> BenchResults:
+    return BenchResults(
+        settings=BenchSettings(), ranks=2, hosts=("a", "a"), backend=backend, device="cpu", seconds=1, rows=rows,
+        versions={"torch": "2.13.0"},
     )  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def test_the_sentence_names_the_worst() -> None:
 
 def test_unlike_runs_are_named() -> None:
     """What differs between the two runs beyond their figures is said."""
-    assert compare(_results(_row(*STEADY)), _results(_row(*STEADY), backend="nccl")).unlike == (
+    assert compare(_results(_row(*STEADY)), _results(_row(*STEADY), backend="nccl")).other_differences == (
         "backend: gloo then, nccl now",
     )
 
@@ -94,7 +94,7 @@ def test_sizes_as_people_write_them() -> None:
         1 << 20,
         1 << 30,
     ]
-    assert parse_list("8-1K") == ladder(8, 1024) == (8, 32, 128, 512, 1024)
+    assert parse_list("8-1K") == steps_of_four(8, 1024) == (8, 32, 128, 512, 1024)
     assert parse_list("1M,8") == (8, 1 << 20)
 
 

@@ -1,4 +1,4 @@
-"""What was measured, as tables."""
+"""Results as tables."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -7,17 +7,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rollcall.bench.comparing import Comparison, Difference
-from rollcall.bench.results import MpiRow, Pair, Results, Row
-from rollcall.bench.settings import Place
+from rollcall.bench.comparison import Comparison, Difference
+from rollcall.bench.results import BenchResults, MpiRow, Pair, Row
+from rollcall.bench.settings import Placement
 from rollcall.units import in_binary_bytes, in_seconds
 
 _MOST_HOSTS_IN_MATRIX = 16
 
 
-def show(results: Results, comparison: Comparison | None) -> None:
+def show(results: BenchResults, comparison: Comparison | None) -> None:
     console = Console(highlight=False)
-    if not console.is_terminal:  # a pipe has no width of its own: lines must stay whole there
+    if not console.is_terminal:  # a pipe has no width: with a large one, lines are not broken there
         console = Console(highlight=False, width=200)
     hosts = len(set(results.hosts))
     console.print(
@@ -40,8 +40,8 @@ def show(results: Results, comparison: Comparison | None) -> None:
     if results.rows and not wrong:
         console.print(f"[green]✓[/] the results of all {len(results.rows)} measurements are correct")
     if comparison is not None:
-        for unlike in comparison.unlike:
-            console.print(f"[yellow]the runs differ in {escape(unlike)}[/]", soft_wrap=True)
+        for other_differences in comparison.other_differences:
+            console.print(f"[yellow]the runs differ in {escape(other_differences)}[/]", soft_wrap=True)
         mark = "[red]✗[/]" if comparison.of("slower") else "[green]✓[/]"
         console.print(f"{mark} [bold]compared:[/] {escape(comparison.sentence)}", soft_wrap=True)
 
@@ -59,7 +59,9 @@ def _op_table(
     with_mpi = any((row.op, row.size_bytes) in mpi for row in rows)
     table = Table(title=f"{op} {dtype if with_bandwidth else ''}", title_justify="left", title_style="bold", box=None)
     table.add_column("size" if with_bandwidth else "", justify="right")
-    kinds: list[tuple[Place, str]] = [("out", "out of place"), ("in", "in place")] if has_in_place else [("out", "")]
+    kinds: list[tuple[Placement, str]] = (
+        [("out", "out of place"), ("in", "in place")] if has_in_place else [("out", "")]
+    )
     for _, words in kinds:
         names = [
             "median",
@@ -102,12 +104,18 @@ def _change(difference: Difference | None) -> str:
 
 
 def _matrix(pairs: Iterable[Pair]) -> Table:
-    """Half of the round trip, and the bandwidth, from each host to each other."""
+    """Half of the round trip, and the bandwidth, between each two hosts."""
     found = {frozenset((pair.start, pair.end)): pair for pair in pairs}
     names = list(dict.fromkeys(name for pair in found.values() for name in (pair.start, pair.end)))
     if len(names) > _MOST_HOSTS_IN_MATRIX:
         table = Table(
-            "from", "to", "one way", "bandwidth", title="slowest ways between hosts", title_justify="left", box=None
+            "from",
+            "to",
+            "one way",
+            "bandwidth",
+            title="slowest pairs of hosts",
+            title_justify="left",
+            box=None,
         )
         for pair in sorted(found.values(), key=lambda pair: pair.gb_s)[:_MOST_HOSTS_IN_MATRIX]:
             table.add_row(pair.start, pair.end, in_seconds(pair.latency_s), _speed(pair.gb_s))
@@ -122,7 +130,7 @@ def _matrix(pairs: Iterable[Pair]) -> Table:
     return table
 
 
-def _remarks(results: Results) -> list[str]:
+def _remarks(results: BenchResults) -> list[str]:
     remarks = [f"left out: {each}" for each in results.left_out]
     if results.mpi is not None and results.mpi.missing:
         remarks.append(f"Open MPI: {results.mpi.missing}")

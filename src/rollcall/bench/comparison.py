@@ -1,8 +1,8 @@
-"""Against an earlier run: what is faster or slower beyond noise.
+"""Against an earlier run: which ops are faster or slower by more than noise.
 
-Noise is what the same measurement shows in the rounds of one run. A difference counts where it is at least 5 %,
-at least three times the spread of the rounds of both runs, and where no round of one run reaches into those of the
-other: with five rounds each, chance alone does that once in 126 times.
+Noise is how much the rounds of one run differ. A difference counts if it is at least 5 %, at least three times the
+spread of the rounds of both runs, and if every round of one run is faster than every round of the other: with five
+rounds each, chance alone does that once in 126 times.
 """
 
 import math
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from statistics import median, pstdev
 from typing import Literal
 
-from rollcall.bench.results import Results, Row
+from rollcall.bench.results import BenchResults, Row
 from rollcall.errors import UsageError
 from rollcall.units import in_binary_bytes
 
-_LEAST = 0.05
-_SPREADS = 3.0
+_MIN_DIFFERENCE = 0.05
+_MIN_SPREADS = 3.0
 Judgement = Literal["same", "faster", "slower"]
 
 
@@ -25,14 +25,14 @@ class Difference:
 
     row: Row
     ratio: float
-    noise: float  # relative: a ratio within 1 ± noise says nothing
+    noise: float  # relative: a ratio within 1 ± noise is no difference
     judgement: Judgement
 
 
 @dataclass(frozen=True)
 class Comparison:
     differences: tuple[Difference, ...]
-    unlike: tuple[str, ...]  # in which the two runs differ, beyond their figures
+    other_differences: tuple[str, ...]  # between the two runs: ranks, backend, versions
 
     def of(self, judgement: Judgement) -> list[Difference]:
         return [each for each in self.differences if each.judgement == judgement]
@@ -55,18 +55,18 @@ class Comparison:
         return "; ".join(parts) or f"no difference beyond noise in {count} measurements"
 
 
-def compare(then: Results, now: Results) -> Comparison:
+def compare(then: BenchResults, now: BenchResults) -> Comparison:
     before = {row.key: row for row in then.rows}
     pairs = [(before[row.key], row) for row in now.rows if row.key in before]
     if not pairs:
         raise UsageError("the earlier run has none of these ops, sizes and dtypes: compare runs of the same options")
-    return Comparison(tuple(_difference(*pair) for pair in pairs), tuple(_unlike(then, now)))
+    return Comparison(tuple(_difference(*pair) for pair in pairs), tuple(_other_differences(then, now)))
 
 
 def _difference(then: Row, now: Row) -> Difference:
     before_s, after_s = median(then.rounds_s), median(now.rounds_s)
     spread = math.hypot(_spread(then), _spread(now))
-    noise = max(_LEAST, _SPREADS * spread)
+    noise = max(_MIN_DIFFERENCE, _MIN_SPREADS * spread)
     ratio = after_s / before_s
     judgement: Judgement = "same"
     if ratio > 1 + noise and min(now.rounds_s) > max(then.rounds_s):
@@ -80,7 +80,7 @@ def _spread(row: Row) -> float:
     return pstdev(row.rounds_s) / median(row.rounds_s)
 
 
-def _unlike(then: Results, now: Results) -> list[str]:
+def _other_differences(then: BenchResults, now: BenchResults) -> list[str]:
     facts = {
         "ranks": (then.ranks, now.ranks),
         "hosts": (len(set(then.hosts)), len(set(now.hosts))),

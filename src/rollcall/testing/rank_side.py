@@ -1,4 +1,4 @@
-"""A test inside a rank: import its module as pytest would, call it, and tell the failure as pytest would."""
+"""A test in a rank: import its module as pytest would, call it, and format a failure as pytest would."""
 
 import io
 import json
@@ -53,7 +53,7 @@ class Outcome(Exception):  # noqa: N818  # a skip is no error
 
 @dataclass(frozen=True)
 class RankTest:
-    """A test function and its arguments, on the way to a rank."""
+    """A test function and its pickled arguments, as they are sent to a rank."""
 
     path: str
     qualname: str
@@ -68,12 +68,12 @@ class RankTest:
             comparisons = _comparisons(_config)
             next(comparisons)
             try:
-                self._function()(**self._made(stack))
+                self._function()(**self._load_arguments(stack))
             except (Skipped, XFailed) as outcome:
                 raise Outcome("skipped" if isinstance(outcome, Skipped) else "xfailed", str(outcome.msg)) from None
             except BaseException as error:
-                # The world must not be closed by a barrier of any kind now: others may be waiting elsewhere.
-                raise _as_pytest_tells_it(error, _config) from None
+                # Closing the world must not wait for the other ranks: they may be blocked elsewhere.
+                raise _format_failure(error, _config) from None
 
     def _function(self) -> Any:
         assert _config is not None
@@ -89,32 +89,32 @@ class RankTest:
             owner = getattr(owner, each)()
         return getattr(owner, name)
 
-    def _made(self, stack: ExitStack) -> dict[str, Any]:
-        made = {name: pickle.loads(raw) for name, raw in self.arguments.items()}
-        if THE_WORLD in made.values():
-            from rollcall.initialization.process_group import init
+    def _load_arguments(self, stack: ExitStack) -> dict[str, Any]:
+        loaded = {name: pickle.loads(raw) for name, raw in self.arguments.items()}
+        if THE_WORLD in loaded.values():
+            from rollcall.initialization.process_group import init  # here: most tests make no world
 
             world = stack.enter_context(init())
-            made = {name: world if value is THE_WORLD else value for name, value in made.items()}
-        return made
+            loaded = {name: world if value is THE_WORLD else value for name, value in loaded.items()}
+        return loaded
 
 
 def prepare() -> None:
-    """In the server, once: pytest's settings, and its rewriting of assert statements on import."""
+    """Called once, in the server: reads pytest's settings, and lets it rewrite assert statements on import."""
     global _config
     _config = _pytest.config._prepareconfig(json.loads(os.environ["ROLLCALL_PYTEST_ARGS"]))
 
 
 def _comparisons(config: pytest.Config) -> Generator[None, object, object]:
-    """The details under `assert a == b`: pytest sets them up around each test, and so do we."""
+    """The details under `assert a == b`, which pytest sets up around each test."""
     item: Any = SimpleNamespace(ihook=config.hook, config=config)
     return _pytest.assertion.pytest_runtest_protocol(item)
 
 
-def _as_pytest_tells_it(error: BaseException, config: pytest.Config) -> Outcome:
+def _format_failure(error: BaseException, config: pytest.Config) -> Outcome:
     info = ExceptionInfo.from_exception(error.with_traceback(users_part(error.__traceback__) or error.__traceback__))
     style = config.getoption("tbstyle")
-    told = info.getrepr(style="long" if style == "auto" else style, showlocals=config.getoption("showlocals"))
+    shown = info.getrepr(style="long" if style == "auto" else style, showlocals=config.getoption("showlocals"))
     text = io.StringIO()
-    told.toterminal(TerminalWriter(text))
+    shown.toterminal(TerminalWriter(text))
     return Outcome("failed", info.exconly().partition("\n")[0], text.getvalue().rstrip())

@@ -10,28 +10,28 @@ import torch.distributed as dist
 from torch import nn
 
 import rollcall
-from tests.train.conftest import Warm
-from tests.train.small import PLAIN, Data, distance, fit, make_trainer
+from tests.train.conftest import WarmRanks
+from tests.train.small import PLAIN_MODEL, Data, distance, fit, make_trainer
 
 TOLERANCE = 1e-5
 
 
 @pytest.mark.parametrize(("size", "options"), [(2, {"accumulate": 2, "clip_norm": 0.1}), (4, {})])
-def test_the_same_global_batch_gives_the_same_weights(ranks: Warm, size: int, options: dict[str, Any]) -> None:
-    """1, 2 and 4 ranks, a short last batch included: weights differ by less than 1e-5, the mean loss, too."""
-    alone = ranks(partial(fit, model=PLAIN, batch_size=16, **options), 1)[0]
-    together = ranks(partial(fit, model=PLAIN, batch_size=16 // size, **options), size)
+def test_the_same_global_batch_gives_the_same_weights(ranks: WarmRanks, size: int, options: dict[str, Any]) -> None:
+    """1, 2 and 4 ranks, with a short last batch: weights and mean loss differ by less than 1e-5."""
+    alone = ranks(partial(fit, model=PLAIN_MODEL, batch_size=16, **options), 1)[0]
+    together = ranks(partial(fit, model=PLAIN_MODEL, batch_size=16 // size, **options), size)
     for each in together:
         assert distance(alone["weights"], each["weights"]) < TOLERANCE
         assert abs(alone["metrics"]["loss"] - each["metrics"]["loss"]) < TOLERANCE
         assert each["metrics"]["samples"] == 46
 
 
-def by_hand() -> dict[str, torch.Tensor]:
-    """The loop that everybody writes once: forward, backward, average, step."""
+def train_by_hand() -> dict[str, torch.Tensor]:
+    """A training loop without DDP: forward, backward, average, step."""
     with rollcall.init() as world:
         rollcall.seed_all(1)
-        model = PLAIN()
+        model = PLAIN_MODEL()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=40)
         loader = rollcall.prepare_dataloader(Data(), world, 4, seed=3)
@@ -49,18 +49,18 @@ def by_hand() -> dict[str, torch.Tensor]:
         return {name: each.clone() for name, each in model.state_dict().items()}
 
 
-def test_ddp_is_averaging_by_hand_is_fsdp(ranks: Warm, plain: dict[str, Any]) -> None:
+def test_ddp_and_fsdp_equal_averaging_by_hand(ranks: WarmRanks, plain: dict[str, Any]) -> None:
     """Three ways to average gradients: weights differ by less than 1e-5."""
-    hand = ranks(by_hand, 2)[0]
+    hand = ranks(train_by_hand, 2)[0]
     assert distance(hand, plain["weights"]) < TOLERANCE
-    assert distance(hand, ranks(partial(fit, model=PLAIN, strategy="fsdp"), 2)[0]["weights"]) < TOLERANCE
+    assert distance(hand, ranks(partial(fit, model=PLAIN_MODEL, strategy="fsdp"), 2)[0]["weights"]) < TOLERANCE
 
 
-def plain_loop(*, folder: Path) -> dict[str, torch.Tensor]:
-    """A loop of one's own, with the pieces."""
+def train_in_own_loop(*, folder: Path) -> dict[str, torch.Tensor]:
+    """A loop of the user's with prepare_dataloader, wrap and Snapshot."""
     with rollcall.init() as world:
         rollcall.seed_all(1)
-        model = rollcall.wrap(PLAIN(), world)
+        model = rollcall.wrap(PLAIN_MODEL(), world)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=40)
         loader = rollcall.prepare_dataloader(Data(), world, 4, seed=3)
@@ -81,16 +81,16 @@ def plain_loop(*, folder: Path) -> dict[str, torch.Tensor]:
         return {name: each.clone() for name, each in model.module.state_dict().items()}
 
 
-def test_a_loop_of_ones_own_does_the_same_with_the_pieces(ranks: Warm, tmp_path: Path, plain: dict[str, Any]) -> None:
-    """prepare_dataloader, wrap and Snapshot in a plain loop, interrupted: the Trainer's weights, bit for bit."""
-    assert ranks(partial(plain_loop, folder=tmp_path), 2)[0] == {}
-    found = ranks(partial(plain_loop, folder=tmp_path), 2)[0]
+def test_a_loop_of_the_users_equals_the_trainer(ranks: WarmRanks, tmp_path: Path, plain: dict[str, Any]) -> None:
+    """Interrupted and resumed, it has the weights of a Trainer, bit for bit."""
+    assert ranks(partial(train_in_own_loop, folder=tmp_path), 2)[0] == {}
+    found = ranks(partial(train_in_own_loop, folder=tmp_path), 2)[0]
     assert distance(found, plain["weights"]) == 0
 
 
-def uneven_metrics() -> dict[str, float]:
+def evaluate_uneven() -> dict[str, float]:
     with rollcall.init() as world:
-        trainer = make_trainer(world, PLAIN())
+        trainer = make_trainer(world, PLAIN_MODEL())
         loader = rollcall.prepare_dataloader(Data(), world, 8, shuffle=False)
         found = trainer.evaluate(loader, "", right=lambda outputs, labels: (outputs.argmax(1) == labels).float().mean())
         with torch.no_grad():
@@ -104,8 +104,8 @@ def uneven_metrics() -> dict[str, float]:
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_metrics_are_means_over_samples(ranks: Warm, size: int) -> None:
-    """46 samples in batches of 8 on 3 ranks: what evaluate says is what all samples at once would say."""
-    for found in ranks(uneven_metrics, size):
+def test_metrics_are_means_over_samples(ranks: WarmRanks, size: int) -> None:
+    """46 samples in batches of 8 on 3 ranks: the same as for all samples in one batch."""
+    for found in ranks(evaluate_uneven, size):
         assert found["loss"] == pytest.approx(found["true_loss"], abs=1e-6)
         assert found["right"] == pytest.approx(found["true_right"], abs=1e-6)

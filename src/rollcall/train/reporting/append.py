@@ -1,4 +1,4 @@
-"""Add to a file: all of it, or nothing."""
+"""Appends to a file completely or not at all."""
 
 import errno
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def append(path: Path, data: bytes) -> None:
-    """Where the disk is full in the middle, what was written is taken back: nothing may be added to a half."""
+    """If the disk is full after a part of the data, remove that part: a later line must not follow half a line."""
     with open(path, "ab", buffering=0) as file:
         before = file.tell()
         if file.write(data) < len(data):

@@ -1,0 +1,78 @@
+"""The timed loop. It only calls the op and reads the clock, so that it takes as long as a bare loop."""
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from time import perf_counter_ns
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from rollcall.bench.ops import Trial, gather
+
+
+def times_s(trial: Trial, iterations: int, synchronize: Callable[[], object] | None) -> NDArray[np.float64]:
+    """The time of each of so many calls. `synchronize` waits until the GPU is done."""
+    stamps = [0] * (iterations + 1)
+    with _no_collection():
+        _stamp(stamps, trial.call, synchronize)
+    return np.diff(np.array(stamps)) / 1e9 / trial.ops_per_call
+
+
+def _stamp(stamps: list[int], call: Callable[[], object], synchronize: Callable[[], object] | None) -> None:
+    now = perf_counter_ns  # a local name is looked up fastest
+    numbers = range(1, len(stamps))
+    stamps[0] = now()
+    if synchronize is None:
+        for number in numbers:
+            call()
+            stamps[number] = now()
+    else:
+        for number in numbers:
+            call()
+            synchronize()
+            stamps[number] = now()
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Garbage collection off, as in timeit: with torch imported, one takes as long as hundreds of small calls."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def synchronizer(device: torch.device) -> Callable[[], object] | None:
+    return torch.cuda.synchronize if device.type == "cuda" else None
+
+
+def gather_times(own: NDArray[np.float64], ranks: int, device: torch.device) -> NDArray[np.float64]:
+    """One row for each rank."""
+    output = torch.empty(ranks * own.size, dtype=torch.float64, device=device)
+    gather(output, torch.from_numpy(own).to(device))
+    return np.asarray(output.cpu().numpy().reshape(ranks, own.size))
+
+
+def value_of_rank_0(value: float, device: torch.device) -> float:
+    """Rank 0's value on every rank: all ranks must decide alike."""
+    box = torch.tensor([value], dtype=torch.float64, device=device)
+    dist.broadcast(box, 0)
+    return float(box.item())
+
+
+def min_over_ranks(value: float, device: torch.device) -> float:
+    box = torch.tensor([value], dtype=torch.float64, device=device)
+    dist.all_reduce(box, dist.ReduceOp.MIN)
+    return float(box.item())
+
+
+def sum_over_ranks(value: int, device: torch.device) -> int:
+    box = torch.tensor([value], dtype=torch.int64, device=device)
+    dist.all_reduce(box)
+    return int(box.item())
