@@ -1,4 +1,4 @@
-"""Sizes in bytes: parsed, and printed."""
+"""Sizes in bytes, as people write them."""
 
 import re
 
@@ -30,9 +30,8 @@ def parse_list(text: str) -> tuple[int, ...]:
 def steps_of_four(first: int, last: int) -> tuple[int, ...]:
     """From the first size to the last, each four times the one before; the last is always included."""
     if last < first:
-        raise UsageError(
-            f"sizes from {in_binary_bytes(first)} to {in_binary_bytes(last)} are reversed: put the smaller first"
-        )
+        span = f"{in_binary_bytes(first)} to {in_binary_bytes(last)}"
+        raise UsageError(f"sizes from {span} are reversed: put the smaller first")
     sizes = []
     size = first
     while size < last:

@@ -4,10 +4,16 @@ plan           what runs where: a pure, printable value
 hosts          a host and its slots; host lists and host files
 host_list      expands what schedulers write: node[01-03]
 devices        how many ranks a host gets: a number, or one for each GPU or core
-messages       what launcher and agent send each other, and how it is framed
+messages       what launcher and agent send each other
+channel        how that is framed on a byte stream
+greeting       what an agent prints before its first message
+connect_back   agents that connect to the launcher, because a scheduler has started them
+timing         times that both sides agree on
 exit_codes     exit codes and signals in words
 rank_ranges    ranks in words: 0-3,7
-log_files      the files that ranks' output goes to
+rank_logs      where each rank's output goes
+log_files      writing it there
+streams        the numbers of a rank's output streams
 torchrun_env   the variables by which a launcher tells a rank its number and its store
 scheduler_env  what the variables of schedulers say
 """
