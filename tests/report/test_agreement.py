@@ -16,7 +16,7 @@ from rollcall.explain.verdict import explain, to_json
 from rollcall.report import page
 from rollcall.report.perfetto import export
 from rollcall.report.write import gather
-from tests.report.rings import Made, write
+from tests.report.rings import FakeOp, write
 from tests.rollcall_command import Runner
 
 _SHORT_S = 0.0005  # waits that are too short for the trace, all of a rank together
@@ -29,12 +29,20 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         runner: Runner = request.getfixturevalue("run")
         return runner.latest()
     steps = [
-        [Made("all_reduce", n, n * 10 + (5 if n % 3 == rank else 0), n * 10 + 8) for n in range(1, 9)]
+        [FakeOp("all_reduce", n, n * 10 + (5 if n % 3 == rank else 0), n * 10 + 8) for n in range(1, 9)]
         for rank in range(3)
     ]
-    steps[0] += [Made("send", 1, 200, 201, peer=1), Made("broadcast", 9, 220, 221, peer=0), Made("barrier", 10, 230)]
-    steps[1] += [Made("recv", 1, 150, 202, peer=0), Made("broadcast", 9, 210, 222, peer=0), Made("barrier", 10, 240)]
-    steps[2] += [Made("broadcast", 9, 260, 261, peer=0)]
+    steps[0] += [
+        FakeOp("send", 1, 200, 201, peer=1),
+        FakeOp("broadcast", 9, 220, 221, peer=0),
+        FakeOp("barrier", 10, 230),
+    ]
+    steps[1] += [
+        FakeOp("recv", 1, 150, 202, peer=0),
+        FakeOp("broadcast", 9, 210, 222, peer=0),
+        FakeOp("barrier", 10, 240),
+    ]
+    steps[2] += [FakeOp("broadcast", 9, 260, 261, peer=0)]
     return write(tmp_path, steps)
 
 
