@@ -2,12 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Where it is set, as in many containers, every process of every run compiles rollcall's sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Debian packages that some tests need; installed only where this runs as root on Debian.
 SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname \
 	libopenmpi-dev chromium tmux
 
-.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train soak corpus lab-pages clean
+.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train soak corpus lab-pages wheel clean
 
 setup: $(VENV)/.setup
 
@@ -24,14 +26,16 @@ $(VENV)/.dev: $(VENV)/.setup
 demo: setup
 	$(BIN)/rollcall demo
 
+# More workers than cores: many tests wait for a limit to pass, as for a host that is not heard of.
 test: $(VENV)/.dev lint
 	tools/system-packages $(SYSTEM_PACKAGES)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --cache-dir .mypy_cache/import-linter
 
 # make bench BENCH='--only memory' runs a part of it.
 PEERS_VENV := .venv-peers
@@ -84,5 +88,9 @@ corpus: $(VENV)/.dev
 lab-pages: $(VENV)/.dev
 	$(BIN)/python -m rollcall.lab.runner.pages
 
+# What pip installs elsewhere: dist/torch_rollcall-*.whl. The C++ sources are inside; compiled files are not.
+wheel: $(VENV)/.dev
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
 clean:
-	rm -rf $(VENV) .venv-peers .rollcall
+	rm -rf $(VENV) .venv-peers .rollcall dist

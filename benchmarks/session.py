@@ -18,6 +18,7 @@ import psutil
 from contenders import peer_versions
 from jobs import Jobs
 from results import Goal, Result, console, progress, table
+from rollcall import __version__
 
 Section = Callable[[Jobs, argparse.Namespace], Result]
 BUSY = 0.5  # load average from which on other programs disturb the measurement
@@ -69,7 +70,8 @@ def _machine() -> dict[str, Any]:
         "load_average": round(os.getloadavg()[0], 2),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "rollcall", "pytest")},
+        "rollcall": __version__,
+        **{name: version(name) for name in ("torch", "pytest")},
         **peer_versions(),
     }
 

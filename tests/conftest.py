@@ -1,15 +1,16 @@
 """Fixtures of all tests."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from rollcall import find_free_port
+from rollcall.cli.app import command
 from tests.cluster.fixtures import cluster, hosts, slurm  # noqa: F401
 from tests.report.fixtures import browser, open_page, restarted, run  # noqa: F401
-from tests.rollcall_command import Runner
+from tests.rollcall_command import Result, Runner
 
 # Who runs us in the background has these ignored for all that we start, and Ctrl-C is something that tests try.
 for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -25,6 +26,23 @@ def rollcall(tmp_path: Path) -> Iterator[Runner]:
     for process in left:
         process.kill()
     assert not left, f"left running: {left}"
+
+
+@pytest.fixture
+def refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Result]:
+    """`rollcall` in this process, for command lines that it refuses: a process for each costs a second of a core."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ROLLCALL_DIR", str(tmp_path / ".rollcall"))
+
+    def refuse(*words: object) -> Result:
+        monkeypatch.setattr("sys.argv", ["rollcall", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            command()
+        return Result(int(str(ended.value.code)), *capsys.readouterr())
+
+    return refuse
 
 
 @pytest.fixture

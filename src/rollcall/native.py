@@ -2,7 +2,9 @@
 
 Compiles the C++ parts of rollcall: the C++ recorder (record/cpp/recorder.cpp), and a patch that stops gloo's listener
 from spinning (compat/gloo_listener.cpp). It takes half a minute, once per environment: the result must match the
-installed torch exactly. Without it, or with ROLLCALL_NATIVE=0, Python records, and gloo is left as it is.
+installed torch exactly. It lies beside its source or, where that folder cannot be written, in the user's cache folder.
+Without it, or with ROLLCALL_NATIVE=0, Python records, and gloo is left as it is. No run compiles by itself: the
+compiler would take the cores from the ranks.
 """
 
 import functools
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +27,16 @@ SOURCES = (_HERE / "record/cpp/recorder.cpp", _HERE / "compat/gloo_listener.cpp"
 _LIBRARIES = ("c10", "torch_cpu", "torch_python")
 
 
-def target(source: Path) -> Path:
-    """Where it is, or would be: another torch, Python or source has another name."""
-    import torch
-
-    fits = f"{torch.__version__} {EXTENSION_SUFFIXES[0]} {sys.version}".encode()
-    return source.with_name(f"{source.stem}-{hashlib.sha256(fits + source.read_bytes()).hexdigest()[:16]}.so")
-
-
 @functools.cache
 def load(source: Path) -> Any:
-    """The module, or None. torch is there by then, whose libraries are ours, too."""
-    path = target(source)
-    if os.environ.get("ROLLCALL_NATIVE") == "0" or not path.exists():
-        return None
-    spec = importlib.util.spec_from_file_location(f"rollcall.{source.stem}", path)
-    if spec is None or spec.loader is None:
+    """The module, or None. torch is loaded by then: the module needs its libraries."""
+    if os.environ.get("ROLLCALL_NATIVE") == "0":
         return None
     try:
+        path = find(source)
+        spec = path and importlib.util.spec_from_file_location(f"rollcall.{source.stem}", path)
+        if not spec or spec.loader is None:
+            return None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     except ImportError:  # made for another machine
@@ -49,27 +44,77 @@ def load(source: Path) -> Any:
     return module
 
 
+def find(source: Path) -> Path | None:
+    """The compiled file that fits the installed torch, if there is one."""
+    return next((path for path in _targets(source) if path.exists()), None)
+
+
 def build(source: Path) -> Path:
     """Compile it, if that has not been done."""
-    made = target(source)
-    if made.exists():
-        return made
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    if found := find(source):
+        return found
+    compiler = _find_compiler()
     if compiler is None:
         raise RollcallError("there is no C++ compiler: install g++, or go on without")
-    began = made.with_suffix(f".{os.getpid()}")
-    ran = subprocess.run([compiler, *_words(source, began)], capture_output=True, text=True)
+    target = _writable(source)
+    began = target.with_suffix(f".{os.getpid()}")
+    ran = subprocess.run([compiler, *_compiler_options(source, began)], capture_output=True, text=True)
     if ran.returncode:
         began.unlink(missing_ok=True)
         said = next((line for line in ran.stderr.splitlines() if "error" in line), ran.stderr.strip())
         raise RollcallError(f"{source.name} does not compile here ({said}): go on without")
-    for old in source.parent.glob(f"{source.stem}-*.so"):
-        old.unlink()
-    began.rename(made)
-    return made
+    for old in source.parent.glob(f"{source.stem}-*.so"):  # not in the cache, which several environments share
+        if target.parent == source.parent:
+            old.unlink()
+    began.rename(target)
+    return target
 
 
-def _words(source: Path, out: Path) -> list[str]:
+def suggestion() -> str | None:
+    """A sentence for after a run where nothing is compiled but could be. It comes once per installed torch."""
+    said = _targets(SOURCES[0])[1].with_suffix(".suggested")
+    if os.environ.get("ROLLCALL_NATIVE") == "0" or all(map(find, SOURCES)) or said.exists() or not _find_compiler():
+        return None
+    try:
+        said.parent.mkdir(parents=True, exist_ok=True)
+        said.touch()
+    except OSError:  # it would come after every run
+        return None
+    return "`python -m rollcall.native` makes recording cheaper (it compiles for half a minute, once)"
+
+
+def _targets(source: Path) -> tuple[Path, Path]:
+    """Where its compiled file may lie. For another torch, Python or source it has another name."""
+    fits = f"{_torch_version()} {EXTENSION_SUFFIXES[0]} {sys.version}".encode()
+    name = f"{source.stem}-{hashlib.sha256(fits + source.read_bytes()).hexdigest()[:16]}.so"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    return source.with_name(name), cache / "rollcall" / name
+
+
+def _torch_version() -> str:
+    """A loaded torch says it at once; its metadata takes 8 ms, an import a second."""
+    torch = sys.modules.get("torch")
+    return str(torch.__version__) if torch else version("torch")
+
+
+def _writable(source: Path) -> Path:
+    """The first of its places that can be written."""
+    beside, cached = _targets(source)
+    if os.access(beside.parent, os.W_OK):
+        return beside
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RollcallError(f"neither {beside.parent} nor {cached.parent} can be written: {error.strerror}") from None
+    return cached
+
+
+def _find_compiler() -> str | None:
+    return shutil.which(os.environ.get("CXX", "g++"))
+
+
+def _compiler_options(source: Path, out: Path) -> list[str]:
+    # torch.utils.cpp_extension knows the same two folders, but imports setuptools, which an environment may lack.
     import torch
 
     home = Path(torch.__file__).parent

@@ -2,10 +2,12 @@
 
 import signal
 import socket
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.rollcall_command import Runner, until
+from tests.rollcall_command import Result, Runner, until
 
 WRONG = {
     "a missing script": (["-n", "2", "missing.py"], ["no script missing.py", "check the path"]),
@@ -20,9 +22,7 @@ WRONG = {
     "ranks to show that are none": (["-n", "2", "--show", "x", "ok.py"], ["--show x does not name ranks"]),
     "a rank to show that is not there": (["-n", "2", "--show", "5", "ok.py"], ["--show names rank 5", "0 to 1"]),
     "streams that are none": (["-n", "2", "--tee", "9", "ok.py"], ["--tee 9 does not name streams"]),
-    "a log dir below a file": (["-n", "2", "--log-dir", "ok.py/logs", "ok.py"], ["cannot write to", "--log-dir"]),
     "a start nobody knows": (["-n", "2", "--start", "hot", "ok.py"], ["--start hot", "warm or fresh"]),
-    "a module to preload that is not there": (["-n", "2", "--preload", "nope", "ok.py"], ["--preload nope"]),
     "hosts without a master": (["--nnodes", "2", "ok.py"], ["needs --master-addr"]),
     "a host out of range": (
         ["--nnodes", "2", "--node-rank", "2", "--master-addr", "127.0.0.1", "ok.py"],
@@ -33,6 +33,11 @@ WRONG = {
     "an endpoint without a number": (["--rdzv-endpoint", "a:b", "ok.py"], ["not of the form HOST:PORT"]),
     "a module and a command": (["-m", "--no-python", "ok.py"], ["exclude each other"]),
     "restarts below zero": (["-n", "2", "--max-restarts", "-1", "ok.py"], ["below zero"]),
+}
+# What the agent, or the run's folder, has to be asked.
+WRONG_HERE = {
+    "a log dir below a file": (["-n", "2", "--log-dir", "ok.py/logs", "ok.py"], ["cannot write to", "--log-dir"]),
+    "a module to preload that is not there": (["-n", "2", "--preload", "nope", "ok.py"], ["--preload nope"]),
 }
 
 
@@ -46,11 +51,26 @@ def folder(rollcall: Runner) -> Runner:
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_one_sentence_and_exit_code_2(folder: Runner, case: str) -> None:
-    """The sentence names what was found and what to do; no rank ever runs."""
+@pytest.mark.usefixtures("folder")
+def test_one_sentence_and_exit_code_2(
+    refused: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: str
+) -> None:
+    """The sentence names what was found and what to do; no run begins."""
     words, expected = WRONG[case]
-    folder.env["CUDA_VISIBLE_DEVICES"] = ""  # on a machine that has a GPU, too
-    result = folder("run", *words)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # on a machine that has a GPU, too
+    result = refused("run", *words)
+    _check_sentence(result, expected)
+    assert not (tmp_path / ".rollcall").exists()
+
+
+@pytest.mark.parametrize("case", WRONG_HERE)
+def test_what_is_found_later_is_one_sentence_too(folder: Runner, case: str) -> None:
+    """As of the whole command, and no rank ever runs."""
+    words, expected = WRONG_HERE[case]
+    _check_sentence(folder("run", *words), expected)
+
+
+def _check_sentence(result: Result, expected: list[str]) -> None:
     said = [line for line in result.err.splitlines() if line]
     assert result.code == 2, result.err
     assert len(said) == 1, result.err

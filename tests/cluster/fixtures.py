@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from .programs import why_not
-from .slurm import Slurm
+from .slurm import KILL_WAIT_S, Slurm
 from .sshd import Cluster
 
 CLUSTER_PROGRAMS = [
@@ -26,6 +26,7 @@ CLUSTER_PROGRAMS = [
 SLURM_PROGRAMS = ["munged", "slurmctld", "slurmd", "srun", "salloc", "sbatch", "squeue", "scancel", "scontrol", "sinfo"]
 
 GRACE_S = 5
+JOB_GRACE_S = KILL_WAIT_S + GRACE_S  # a job that was cancelled while it started may miss its SIGTERM
 
 
 @pytest.fixture(scope="session")
@@ -52,10 +53,10 @@ def hosts(cluster: Cluster) -> Iterator[Cluster]:
     assert not left, f"left running: {left}"
 
 
-def settle(cluster: Cluster, grace_s: float = GRACE_S) -> list[str]:
+def settle(cluster: Cluster, grace_s: float = GRACE_S, job_grace_s: float = JOB_GRACE_S) -> list[str]:
     """Undo what a test did to the hosts and end what it left; what that was."""
     cluster.restore()
-    jobs = cluster.slurm.wait_until_idle(grace_s) if cluster.slurm else []
+    jobs = cluster.slurm.wait_until_idle(job_grace_s) if cluster.slurm else []
     processes = cluster.wait_until_idle(grace_s)
     left = [f"SLURM job {job}" for job in jobs] + [describe(process) for process in processes]
     for process in processes:

@@ -12,6 +12,8 @@ from .sshd import Cluster, accepts
 # The controller listens on all addresses of the machine, where others may run one: each gets a port of its own.
 FIRST_CONTROLLER_PORT = 17000
 
+KILL_WAIT_S = 10  # from a cancelled job's SIGTERM to its SIGKILL
+
 # cred_expire is also how long a requeued job waits before it starts again: 120 s unless told.
 # linuxproc and no cgroups: the machine may have cgroups of either version, or be a container without.
 SLURM_CONF = """\
@@ -37,7 +39,7 @@ SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1
 JobRequeue=1
 MinJobAge=86400
-KillWait=10
+KillWait={kill_wait_s}
 SlurmdTimeout=20
 ReturnToService=2
 NodeName=h[1-{n_hosts}] NodeAddr={addresses} CPUs=8 RealMemory=4000
@@ -121,6 +123,7 @@ class Slurm:
             port=self.port,
             folder=self.folder,
             true=find("true"),
+            kill_wait_s=KILL_WAIT_S,
             n_hosts=len(self.hosts),
             addresses=self.cluster.claim.address(0).removesuffix("0") + f"[1-{len(self.hosts)}]",
         )

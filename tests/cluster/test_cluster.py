@@ -264,7 +264,7 @@ def test_slurm_is_cleared_between_tests(hosts: Cluster, slurm: Slurm) -> None:
     """A job that a test leaves is named and ended, and the nodes are idle again."""
     slurm.run(["sbatch", "-N3", "--output=/dev/null", "--wrap", "sleep 1000"])
     assert until(hosts["h1"].processes)
-    left = settle(hosts, grace_s=0.1)
+    left = settle(hosts, grace_s=0.1, job_grace_s=0.1)
     assert left[0].startswith("SLURM job")
     assert any("sleep 1000" in line for line in left)
     assert set(slurm.nodes().values()) == {"idle"}

@@ -1,4 +1,4 @@
-"""`place`: the test runs three times, on one host, over ssh, and in a SLURM allocation."""
+"""`place`: the test runs three times, on one host, over ssh, and in a SLURM allocation; or where it says."""
 
 from pathlib import Path
 

@@ -41,13 +41,6 @@ def test_a_plain_run_uses_all_of_the_job(rollcall: Runner, hosts: Cluster) -> No
     assert lines_of(ran.out) == ["0 h1 0 0 4 eth0", "1 h1 1 0 4 eth0", "2 h2 0 1 4 eth0", "3 h3 0 2 4 eth0"], ran.err
 
 
-def test_n_counts_more_than_the_lines(rollcall: Runner, hosts: Cluster) -> None:
-    """-n says how many ranks each host gets."""
-    rollcall.script(SUM)
-    ran = run_in_job(rollcall, hosts, ["h1", "h2"], "run", "-n", 2, "script.py")
-    assert len(lines_of(ran.out)) == 4, ran.err
-
-
 def test_one_host_needs_no_ssh(rollcall: Runner, hosts: Cluster) -> None:
     """`qsub -I -l select=1`: this host is the job, and as many ranks start as there are lines."""
     rollcall.script("import os; print(os.environ['WORLD_SIZE'])")
@@ -78,7 +71,7 @@ def test_pbsdsh_starts_agents_where_ssh_does_not(rollcall: Runner, hosts: Cluste
 
 
 def test_a_node_file_is_read_as_each_pbs_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Full names, a line per rank, hosts in the order of their first line; a GPU counts more than a line."""
+    """Full names, a line per rank, hosts in the order of their first line; GPUs count more than lines, -n most."""
     nodefile = tmp_path / "nodes"
     nodefile.write_text("n2.site.org\nn1.site.org\nn2.site.org\n")
     environ = {"PBS_NODEFILE": str(nodefile)}

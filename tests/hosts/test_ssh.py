@@ -35,8 +35,9 @@ def test_a_hostfile_names_the_same(rollcall: Runner) -> None:
     """--hostfile takes the place of --hosts."""
     rollcall.script(SUM)
     (rollcall.folder / "hosts").write_text("h2 slots=2\nh1 slots=1\n")
-    ran = rollcall("run", "--hostfile", "hosts", "script.py")
-    assert lines_of(ran.out) == ["0 h2 0 0 3 eth0", "1 h2 1 0 3 eth0", "2 h1 0 1 3 eth0"], ran.err
+    by_file = rollcall("run", "--dry-run", "--hostfile", "hosts", "script.py")
+    by_name = rollcall("run", "--dry-run", "--hosts", "h2:2,h1:1", "script.py")
+    assert (by_file.code, by_file.out) == (0, by_name.out), by_file.err
 
 
 def test_init_knows_all_thirteen_facts(rollcall: Runner) -> None:
@@ -234,15 +235,12 @@ def test_a_blocked_port_is_named_before_ranks_start(rollcall: Runner, hosts: Clu
 
 
 def test_mixed_versions_may_be_allowed(rollcall: Runner, hosts: Cluster) -> None:
-    """--allow-mixed takes hosts as they are."""
+    """--allow-mixed takes hosts as they are. (That they are refused without it is in the fault matrix.)"""
     import torch
 
     rollcall.script(SUM)
     version_file = Path(torch.__file__).with_name("version.py")
     hosts["h2"].overlay(version_file, version_file.read_text().replace("2.13.0", "2.12.0"))
-    refused = rollcall("run", "--hosts", "h1:1,h2:1", "script.py")
-    assert refused.code == 2
-    assert "torch is 2.13.0+cpu on h1, 2.12.0+cpu on h2" in refused.err
     ran = rollcall("run", "--hosts", "h1:1,h2:1", "--allow-mixed", "script.py")
     assert ran.code == 0, ran.err
 

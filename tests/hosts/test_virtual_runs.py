@@ -1,10 +1,12 @@
 """`rollcall run` and `rollcall doctor` on virtual hosts of this machine."""
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.rollcall_command import Runner
+from tests.rollcall_command import Result, Runner
 
 HELLO = """\
 import socket, torch, torch.distributed as dist, rollcall
@@ -88,11 +90,13 @@ def test_the_roll_call_is_in_the_runs_folder(runner: Runner) -> None:
         (["--virtual-hosts", "2", "--show", "7"], "--show names rank 7, but the ranks of this run are 0 to 1"),
     ],
 )
-def test_bad_input_is_one_sentence(runner: Runner, words: list[str], sentence: str) -> None:
-    """Exit code 2, and nothing is started."""
-    runner.script("print('never')")
-    ran = runner("run", *words, "script.py")
+def test_bad_input_is_one_sentence(
+    refused: Callable[..., Result], tmp_path: Path, words: list[str], sentence: str
+) -> None:
+    """Exit code 2, and no run begins."""
+    (tmp_path / "script.py").touch()
+    ran = refused("run", *words, "script.py")
     assert (ran.code, ran.out) == (2, ""), ran.err
     assert sentence in ran.err
     assert len(ran.err.splitlines()) == 1
-    assert runner.wait_until_gone(3) == []
+    assert not (tmp_path / ".rollcall").exists()

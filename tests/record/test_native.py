@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollcall import native
 from rollcall.explain.rings import read
 from rollcall.record import ring_format
 from rollcall.record.cpp import pen
@@ -160,13 +159,3 @@ def test_a_ddp_module_may_be_compiled(runner: Runner) -> None:
     runner.script(COMPILED)
     ran = runner("run", "-n", 2, "script.py")
     assert (ran.code, "rollcall" in ran.out + ran.err) == (0, False), ran.err
-
-
-def test_it_is_not_built_without_a_compiler(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One sentence, and all goes on without it."""
-    monkeypatch.setattr(native, "target", lambda _: Path("/nowhere/pen.so"))
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert native.main() == 1
-    assert capsys.readouterr().err == "rollcall: there is no C++ compiler: install g++, or go on without\n"

@@ -438,8 +438,9 @@ def test_a_job_says_why_it_waits(cluster_job: SlurmJob, slurm: Slurm) -> None:
 def test_a_job_that_another_command_cancels_has_failed(cluster_job: SlurmJob, slurm: Slurm) -> None:
     """A message says so, and the code is 1."""
     messages = Messages()
-    messages.when(" runs on ", lambda: slurm.run(["scancel", messages.number]))
-    assert run(dataclasses.replace(cluster_job, words=("--no-python", "sleep", "1000")), messages) == 1
+    here = Path(cluster_job.cwd, "here")
+    messages.when(" runs on ", lambda: until(here.exists) and slurm.run(["scancel", messages.number]))
+    assert run(written(cluster_job, STAYING), messages) == 1
     assert messages[-1] == f"job {messages.number} was cancelled by somebody else"
 
 
@@ -461,8 +462,9 @@ def test_a_requeued_job_is_still_followed(
 def test_a_lost_terminal_leaves_the_job_alone(cluster_job: SlurmJob, slurm: Slurm) -> None:
     """SIGHUP ends rollcall, not the job."""
     messages = Messages()
-    messages.when(" runs on ", lambda: interrupts.append(signal.SIGHUP))
-    assert run(dataclasses.replace(cluster_job, words=("--no-python", "sleep", "1000")), messages) == 129
+    here = Path(cluster_job.cwd, "here")
+    messages.when(" runs on ", lambda: until(here.exists) and interrupts.append(signal.SIGHUP))
+    assert run(written(cluster_job, STAYING), messages) == 129
     assert messages[-1].startswith(f"the terminal is gone; job {messages.number} continues")
     assert slurm.jobs() == [messages.number]
     slurm.run(["scancel", messages.number])

@@ -1,17 +1,16 @@
 """Runs on each host: starts the ranks, watches them, ends them.
 
-supervisor        first process on a host; answers the launcher until torch is imported, then watches the agent
-main              the agent
-worker_group      torch elastic's agent, with ranks from the fork server
-rendezvous_store  hosts that agree among themselves, by a store
-torchrun_plugin   rendezvous_store for plain torchrun
-rendezvous_led    hosts that the launcher leads
-heartbeat         reads the launcher's messages; reports a lost connection
-host_info         what a host says of itself
-connectivity      which address of the master is reached from here
-output            passes on what ranks print
-hang_detector     notices ranks that make no progress
-stopped_ranks     notices ranks that were stopped by a signal
-ring_upload       sends rings to a launcher that does not see this disk
-fast_import/      a shorter import of torch
+supervisor      first process on a host that is reached over a network; answers the launcher, then watches the agent
+main            the agent
+host_questions  answers the launcher's questions about this host
+dispatcher      hands each message of the launcher to the part that it concerns
+worker_group    torch elastic's agent, with ranks from the fork server
+heartbeat       reads the launcher's messages; reports a lost connection
+host_info       what a host says of itself
+host_folder     the run's folder, as this host sees it
+connectivity    which address of the master is reached from here
+connect_back    connects to the launcher, where a scheduler has started this host's agent
+rendezvous/     where agents agree on each attempt
+monitoring/     output, hangs and stopped ranks
+fast_import/    a shorter import of torch
 """

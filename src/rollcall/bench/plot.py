@@ -17,7 +17,7 @@ def draw(results: BenchResults, path: Path) -> None:
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        raise UsageError("--plot needs matplotlib: pip install 'rollcall[plots]'") from None
+        raise UsageError("--plot needs matplotlib: pip install 'torch-rollcall[plots]'") from None
     figure, (time_axes, speed_axes) = plt.subplots(1, 2, figsize=(12, 4.8), layout="constrained")
     rows = [row for row in results.rows if row.size_bytes and row.place == "out"] or [
         row for row in results.rows if row.size_bytes

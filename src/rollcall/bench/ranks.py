@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +86,7 @@ class Bench:
             hosts=hosts,
             backend=self._world.info.backend,
             device=self._device.type,
-            versions={"rollcall": version("rollcall"), "torch": torch.__version__},
+            versions={"rollcall": rollcall.__version__, "torch": torch.__version__},
             rows=tuple(rows),
             pairs=tuple(pairs.measure(self._world, hosts)),
             left_out=tuple(self._left_out),

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from typing import Literal, cast
 
 import typer
@@ -55,6 +56,8 @@ def run(options: RunOptions) -> None:
     code = launcher.run(plan)
     if options.report:
         _report(plan.run_id)
+    if code == 0 and plan.record and sys.stderr.isatty():
+        _suggest_native()
     raise typer.Exit(code)
 
 
@@ -173,6 +176,13 @@ def _report(run_id: str) -> None:
         say(f"the report is {os.path.relpath(write(folder_of(run_id)))}")
     except UsageError as error:  # nothing was recorded: the run's own outcome counts
         say(f"no report: {error}")
+
+
+def _suggest_native() -> None:
+    from rollcall import native  # here: nothing else of a run needs it
+
+    if sentence := native.suggestion():
+        say(sentence)
 
 
 def _conf(text: str) -> dict[str, str]:

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rollcall import __version__
+
 if TYPE_CHECKING:
     from rollcall.coordinator.doctor import Findings
 
@@ -57,7 +59,7 @@ def _outcome(run: dict[str, Any]) -> str:
 
 
 def print_versions() -> None:
-    print(f"rollcall {version('rollcall')}, torch {version('torch')}, Python {platform.python_version()}")
+    print(f"rollcall {__version__}, torch {version('torch')}, Python {platform.python_version()}")
 
 
 def print_findings(findings: "Findings", as_json: bool) -> None:

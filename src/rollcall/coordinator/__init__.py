@@ -1,8 +1,10 @@
 """Runs only in the launcher: starts the agents, decides on attempts, shows what ranks print, says how a run ended.
 
-early_agent     starts this machine's agent before anything else, for its import of torch takes longest
+early_agent     has this machine's agent started before anything else, for its import of torch takes longest
+signals         signals that would end the launcher
 launcher        one run from its first message to its exit code
-attempts        the phases of a run on several hosts, and when another attempt begins
+attempts        the phases of a run, and when another attempt begins
+hangs           notices that no rank makes progress, and explains why
 agents          all agents of a run: started, heard, lost
 preflight       what the hosts answered: who is missing, which versions differ, where the master is
 clock_offsets   how far the clocks of hosts are apart

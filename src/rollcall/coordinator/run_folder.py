@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from rollcall import __version__
 from rollcall.errors import UsageError, say
 from rollcall.protocol.messages import File
 from rollcall.protocol.plan import Plan
@@ -75,7 +76,7 @@ class RunFolder:
                 # The last two for those who read run.json as it was before.
                 "plan": {**plan.to_dict(), "slots": plan.slots, "nnodes": plan.by_hand.nnodes if plan.by_hand else 1},
                 "versions": {
-                    "rollcall": version("rollcall"),
+                    "rollcall": __version__,
                     "torch": version("torch"),
                     "python": platform.python_version(),
                 },

@@ -55,7 +55,7 @@ def colour_of(rank: int) -> str:
 def check_installed() -> None:
     """Called before anything is measured: a missing package must not be noticed at the end."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("pictures need matplotlib: pip install 'rollcall[plots]', or use --no-picture")
+        raise UsageError("pictures need matplotlib: pip install 'torch-rollcall[plots]', or use --no-picture")
 
 
 def save(draw: Callable[[Any, Figure], None], results: Any, path: Path) -> None:
