@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding
 from rollcall.explain.load import Lost, Run
 from rollcall.explain.table import Site
@@ -17,7 +17,7 @@ ASYNC, WAITED, FAILED = ring_format.ASYNC, ring_format.WAITED, ring_format.FAILE
 
 
 def explain(*ranks: list[FakeOp], outcome: str = "stopped", **facts: Any) -> Explanation:
-    return explain_run(View(run(ranks, outcome=outcome, **facts)))
+    return explain_run(Evidence(run(ranks, outcome=outcome, **facts)))
 
 
 def named(explanation: Explanation) -> tuple[str, tuple[int, ...], list[int]]:
@@ -189,7 +189,7 @@ def test_a_host_that_nothing_reached_any_more() -> None:
     """Explains all that its ranks did not do."""
     made = run([[FakeOp("barrier", 1, 0)], []], outcome="stopped")
     cut = Lost("alpha", "was not heard of any more", True, (1,))
-    found = explain_run(View(Run(**{**made.__dict__, "lost": (cut,)})))
+    found = explain_run(Evidence(Run(**{**made.__dict__, "lost": (cut,)})))
     assert named(found)[:2] == ("network-cut", (1,))
 
 

@@ -10,7 +10,7 @@ import pytest
 from bokeh.document import Document
 from bokeh.models import ColumnDataSource
 
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.load import load
 from rollcall.explain.verdict import explain, to_json
 from rollcall.report import page
@@ -86,7 +86,7 @@ def test_the_trace_shows_what_the_terminal_says(folder: Path, told: list[dict[st
         suffered[tracks[event["tid"]]] += event["dur"] / 1e6
     for row in told:
         assert suffered[f"rank {row['rank']}"] == pytest.approx(row["suffered_s"], abs=_SHORT_S)
-    matrix = View(load(folder)).waits.matrix(64)[0]
+    matrix = Evidence(load(folder)).waits.matrix(64)[0]
     for event in waits:
         mine, theirs = (int(name.split()[-1]) for name in (tracks[event["tid"]], event["name"]))
         assert matrix[mine, theirs] > 0

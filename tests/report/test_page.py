@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.load import load
 from rollcall.timeline.model import draw
 from tests.report.fixtures import OpenedPage
@@ -56,7 +56,7 @@ def test_the_verdict_comes_first(shown: OpenedPage) -> None:
 
 def test_columns_arrive_as_they_were(run: Runner, shown: OpenedPage) -> None:
     """What the page unpacks is what was packed: each op's time on each lane."""
-    bars = draw(View(load(run.latest())))
+    bars = draw(Evidence(load(run.latest())))
     zero = bars.entered_ns.min()
     expected = ((bars.begin_ns - zero) // 1000 / 1e6).tolist()
     assert shown.ask("[...rollcall.timeline.start]") == pytest.approx(expected, abs=1e-9)
