@@ -26,8 +26,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcall.coordinator.signals import received as interrupts
 from rollcall.errors import UsageError
+from rollcall.linux.signals import received as interrupts
 from rollcall.schedulers.k8s_job import run
 from rollcall.schedulers.k8s_manifest import K8sJob, check, manifest, name_for
 from tests.rollcall_command import ROLLCALL, Runner, until
@@ -598,7 +598,7 @@ def test_what_kubernetes_knows_about_an_end_is_reported(
 INTERRUPTED = """
 import signal, sys
 from rollcall.errors import say
-from rollcall.coordinator.signals import received as interrupts
+from rollcall.linux.signals import received as interrupts
 from rollcall.schedulers.k8s_manifest import K8sJob
 from rollcall.schedulers.k8s_job import run
 signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rollcall.coordinator.signals import received as interrupts
 from rollcall.errors import UsageError
+from rollcall.linux.signals import received as interrupts
 from rollcall.schedulers import slurm_job
 from rollcall.schedulers.slurm_job import JobPoller, LogTail, run
 from rollcall.schedulers.slurm_script import SlurmJob, script

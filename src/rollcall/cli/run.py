@@ -10,8 +10,9 @@ import typer
 from rollcall.addresses import interface_of
 from rollcall.cli import host_options, submit
 from rollcall.cli.run_options import RunOptions
-from rollcall.coordinator import launcher, signals
+from rollcall.coordinator import launcher
 from rollcall.errors import UsageError, say
+from rollcall.linux import signals
 from rollcall.protocol.plan import DEFAULT_PORT, ByHand, Plan, Program, Show, check, describe
 from rollcall.protocol.rank_ranges import ranks_of
 

@@ -1,7 +1,6 @@
 """Runs only in the launcher: starts the agents, decides on attempts, shows what ranks print, says how a run ended.
 
 early_agent     has this machine's agent started before anything else, for its import of torch takes longest
-signals         signals that would end the launcher
 launcher        one run from its first message to its exit code
 attempts        the phases of a run, and when another attempt begins
 hangs           notices that no rank makes progress, and explains why
@@ -12,6 +11,5 @@ console         what ranks print, by line and rank
 failure         who failed first, and how that is told
 run_folder      the folder of a run and its run.json
 watch_requests  asks the agents for news of the rings while somebody watches
-broken_pipe     output that nobody reads any more
 doctor          checks hosts before they are needed
 """

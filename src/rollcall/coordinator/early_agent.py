@@ -29,8 +29,7 @@ _WAIT_S = 0.5
 def begin(argv: list[str], environ: "Mapping[str, str]") -> None:
     """Start an agent that the next run will take; or none, if the run will most likely be on other hosts."""
     agent = None if is_on_other_hosts(argv, environ) else local.start_early()
-    from rollcall.coordinator import signals
-    from rollcall.linux import prctl
+    from rollcall.linux import prctl, signals
 
     signals.note()
     prctl.become_subreaper()

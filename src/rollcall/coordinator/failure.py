@@ -4,21 +4,15 @@ import re
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 from rollcall.coordinator.console import Traceback, indent
 from rollcall.protocol.exit_codes import how_it_ended, shell_code
+from rollcall.protocol.first_failure import first_of, is_echo
 from rollcall.protocol.messages import Ended
 from rollcall.protocol.rank_ranges import list_of
 
-# Signals that no failing neighbour causes. A rank that got one is where it began, even if the pipes
-# brought us the others' last words a moment earlier.
-_OWN_DEATHS = {-4, -7, -8, -9, -11}
 HOST_LOST = 1
-_NEAR_NS = 1_000_000_000
 _MOST_OF_AN_ERROR = 120
-# How gloo, NCCL and the store put it when a peer is gone.
-_ECHO = re.compile(r"onnection (?:was )?(?:closed|reset) by|emote peer|ncclRemoteError|recvValue failed|Broken pipe")
 _WHERE = re.compile(r"\[/\S+:\d+\] |(?<=\]):\d+")  # a place in gloo's sources, or a port: other on each rank
 
 
@@ -45,36 +39,6 @@ class Failure:
     def error(self) -> str:
         """The last line of the traceback that is not indented: `ValueError: …`."""
         return next((line for line in reversed(self.traceback) if line and not line[0].isspace()), "")
-
-
-def is_echo(error: str) -> bool:
-    """Whether an error only says that somebody else is gone."""
-    return bool(_ECHO.search(error))
-
-
-class Failed(Protocol):
-    """Anything that failed at a time, with an exit code."""
-
-    @property
-    def exit_code(self) -> int | None: ...
-
-    @property
-    def failed_ns(self) -> int: ...
-
-    @property
-    def is_echo(self) -> bool: ...
-
-
-F = TypeVar("F", bound=Failed)
-
-
-def first_of(failures: list[F]) -> F | None:
-    """Where it began: the earliest, but for a death of its own that came to our ears a moment later."""
-    if not failures:
-        return None
-    first = min(failures, key=lambda f: f.failed_ns)
-    near = [f for f in failures if f.failed_ns - first.failed_ns < _NEAR_NS]
-    return min(near, key=lambda f: (f.exit_code not in _OWN_DEATHS, f.is_echo, f.failed_ns))
 
 
 class Report:

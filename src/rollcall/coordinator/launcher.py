@@ -7,17 +7,16 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from rollcall.coordinator import signals
 from rollcall.coordinator.agents import Agent, Agents, Disconnected
 from rollcall.coordinator.attempts import Attempts
-from rollcall.coordinator.broken_pipe import mute
 from rollcall.coordinator.console import Console, visibility
 from rollcall.coordinator.failure import HOST_LOST, Report
 from rollcall.coordinator.hangs import Hangs
 from rollcall.coordinator.run_folder import RunFolder, command_line
 from rollcall.coordinator.watch_requests import WatchRequests
 from rollcall.errors import WorldError, say
-from rollcall.linux import process_tree
+from rollcall.linux import process_tree, signals
+from rollcall.linux.broken_pipe import mute
 from rollcall.protocol.exit_codes import shell_code
 from rollcall.protocol.log_files import LogFiles
 from rollcall.protocol.messages import (

@@ -5,9 +5,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rollcall.coordinator.failure import first_of
 from rollcall.errors import RankError
 from rollcall.functions.pool import CallResult, CallServer
+from rollcall.protocol.first_failure import first_of
 
 _server = CallServer()
 atexit.register(_server.close)

@@ -17,11 +17,11 @@ from typing import Any
 import cloudpickle
 
 from rollcall.compat.torch_dns import impatient_env
-from rollcall.coordinator.failure import is_echo
 from rollcall.errors import RankError, UsageError
 from rollcall.functions.worker import STACKS_SIGNAL, read_all, write_all
 from rollcall.ports import listen
 from rollcall.protocol.exit_codes import how_it_ended
+from rollcall.protocol.first_failure import is_echo
 from rollcall.protocol.plan import LOOPBACK, MOST_RANKS_PER_HOST
 from rollcall.protocol.timing import SETTLE_S
 from rollcall.protocol.torchrun_env import rank_env

@@ -4,4 +4,6 @@ prctl          ties the lifetime of processes together
 process_tree   all descendants of a process, and ending them
 process_title  the command line that ps shows
 child_process  a child that was started without the subprocess module
+signals        signals that would end this process, noted for later
+broken_pipe    output that nobody reads any more
 """

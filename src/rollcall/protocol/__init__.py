@@ -10,6 +10,7 @@ greeting       what an agent prints before its first message
 connect_back   agents that connect to the launcher, because a scheduler has started them
 timing         times that both sides agree on
 exit_codes     exit codes and signals in words
+first_failure  which of several failures came first
 rank_ranges    ranks in words: 0-3,7
 rank_logs      where each rank's output goes
 log_files      writing it there

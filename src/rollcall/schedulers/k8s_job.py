@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from rollcall.coordinator.broken_pipe import mute
-from rollcall.coordinator.signals import received as interrupts
 from rollcall.errors import RollcallError
+from rollcall.linux.broken_pipe import mute
+from rollcall.linux.signals import received as interrupts
 from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.schedulers import k8s_state
 from rollcall.schedulers.k8s_manifest import LABEL, K8sJob, batch_job, check, service

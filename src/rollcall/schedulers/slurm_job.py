@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rollcall.coordinator.broken_pipe import mute
-from rollcall.coordinator.signals import received as interrupts
 from rollcall.errors import RollcallError, UsageError
+from rollcall.linux.broken_pipe import mute
+from rollcall.linux.signals import received as interrupts
 from rollcall.schedulers.slurm_script import SlurmJob, script
 from rollcall.schedulers.slurm_state import (
     FORGOTTEN,

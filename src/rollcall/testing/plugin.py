@@ -115,8 +115,8 @@ def _arguments(config: pytest.Config) -> list[str]:
 
 def _report(results: list["CallResult"], timeout_s: float) -> None:
     """Turn what happened in the ranks into the outcome of this test."""
-    from rollcall.coordinator.failure import first_of
     from rollcall.functions.api import stacks
+    from rollcall.protocol.first_failure import first_of
     from rollcall.testing.rank_side import Outcome
 
     first = first_of([result for result in results if result.failed])
