@@ -35,7 +35,7 @@ from rollcall.protocol.messages import (
     Refused,
     Stop,
 )
-from rollcall.protocol.plan import LOOPBACK, Plan
+from rollcall.protocol.plan import LOOPBACK, THIS_HOST, Plan
 from rollcall.protocol.timing import PING_S, SETTLE_S, SILENCE_S
 
 _SETTLE_HOSTS_S = 12.0  # from the first host that failed to come until the others count as missing, too
@@ -116,7 +116,8 @@ class Attempts:
     # What has come from an agent.
 
     def note_host(self, agent: Agent) -> None:
-        agent.send(Ping(time.monotonic_ns()))
+        if _needs_heartbeat(agent):  # else it has our own clock
+            agent.send(Ping(time.monotonic_ns()))
 
     def note_pong(self, agent: Agent) -> None:
         if agent.clock.is_coarse:
@@ -204,7 +205,8 @@ class Attempts:
         if self._now() - self._pinged_s >= PING_S:
             self._pinged_s = self._now()
             for agent in self._agents.all:
-                if agent.info is not None and (agent.is_ready or not agent.is_prepared):
+                is_listening = agent.info is not None and (agent.is_ready or not agent.is_prepared)
+                if is_listening and _needs_heartbeat(agent):
                     agent.send(Ping(time.monotonic_ns()))
 
     def _notice_own_sleep(self) -> None:
@@ -333,7 +335,7 @@ class Attempts:
     def _facts(self) -> dict[str, dict[str, Any]]:
         """What is known of each host that takes part, and its clocks, for the run's folder."""
         return {
-            agent.name: {
+            (agent.info.host if agent.name == THIS_HOST and agent.info else agent.name): {
                 **asdict(agent.info or HostInfo("", "", "", "", 0, 0)),
                 "slots": agent.host.slots,
                 "address": self._reached[agent].own[self._address][0] if agent in self._reached else self._address,

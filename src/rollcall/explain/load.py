@@ -168,7 +168,8 @@ def _cut_off(facts: dict[str, Any], unreachable: dict[str, list[str]]) -> list[L
 def clocks(facts: dict[str, Any]) -> list[Readings]:
     """Per rank, if there are several hosts: by how much its host's clock was ahead of the launcher's, and when."""
     found: list[Readings] = []
-    for host in facts.get("hosts", {}).values():
+    hosts = facts.get("hosts", {})
+    for host in hosts.values() if len(hosts) > 1 else ():
         readings = [(int(at), int(offset), int(error)) for at, offset, error in host.get("clock_readings", [])]
         found += [_precise(readings)] * int(host.get("slots", 0))
     return found
