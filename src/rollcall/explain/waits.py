@@ -158,9 +158,9 @@ class Waits:
 
     @cached_property
     def saved_s(self) -> NDArray[np.float64]:
-        """By rank: by how much the run were shorter, had this rank never been the last to arrive.
+        """By rank: how much shorter the run would be if this rank had never been the last to arrive.
 
-        In each call that is the shortest of the waits for it: the second last would have been waited for anyway.
+        In each call that is the shortest of the waits for it, since the others would have waited for the second last.
         """
         over = np.flatnonzero(self.is_over)
         last = self.last[over]

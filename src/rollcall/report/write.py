@@ -21,16 +21,16 @@ FILE = "report.html"
 def write(folder: Path, target: Path | None = None) -> Path:
     """Write the page of a run, into its folder or to `target`; returns its path."""
     path = target or folder / FILE
-    with _naming(path):
+    with _as_usage_error(path):
         path.parent.stat()  # fail before the work, not after it
     text = page.render(gather(folder))
-    with _naming(path):
+    with _as_usage_error(path):
         path.write_text(text, encoding="utf-8", errors="replace")
     return path
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _as_usage_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
