@@ -9,7 +9,7 @@ import pytest
 from rollcall import find_free_port
 from rollcall.cli.app import command
 from tests.cluster.fixtures import cluster, hosts, slurm  # noqa: F401
-from tests.report.fixtures import browser, look, restarted, run  # noqa: F401
+from tests.report.fixtures import browser, open_page, restarted, run  # noqa: F401
 from tests.rollcall_command import Result, Runner
 
 # Who runs us in the background has these ignored for all that we start, and Ctrl-C is something that tests try.

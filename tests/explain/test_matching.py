@@ -2,7 +2,7 @@
 
 from rollcall.explain.load import Folded
 from rollcall.explain.matching import Calls, Pairs, deviants
-from tests.report.rings import Made, run
+from tests.report.rings import FakeOp, run
 
 
 def seqs(calls: Calls) -> list[tuple[str, int, list[int]]]:
@@ -11,7 +11,7 @@ def seqs(calls: Calls) -> list[tuple[str, int, list[int]]]:
     return [(call.group.name, call.seq, list(call.ops)) for call in found]
 
 
-def pairs(*ranks: list[Made]) -> dict[int, int]:
+def pairs(*ranks: list[FakeOp]) -> dict[int, int]:
     """By row of a send: the row of its receive."""
     sends, recvs = Pairs(run(ranks)).matched()
     return dict(zip(sends.tolist(), recvs.tolist(), strict=True))
@@ -19,14 +19,14 @@ def pairs(*ranks: list[Made]) -> dict[int, int]:
 
 def test_collectives_are_matched_by_their_sequence() -> None:
     """The second of one rank belongs to the second of another, whenever that was."""
-    first = [Made("all_reduce", 1, 0, 1), Made("all_reduce", 2, 2, 3)]
-    late = [Made("all_reduce", 1, 500, 501), Made("all_reduce", 2, 502, 503)]
+    first = [FakeOp("all_reduce", 1, 0, 1), FakeOp("all_reduce", 2, 2, 3)]
+    late = [FakeOp("all_reduce", 1, 500, 501), FakeOp("all_reduce", 2, 502, 503)]
     assert seqs(Calls(run([first, late]))) == [("0", 1, [0, 1]), ("0", 2, [0, 1])]
 
 
 def test_each_group_counts_by_itself() -> None:
     """The first call of another group is another call."""
-    ops = [Made("barrier", 1, 0, 1), Made("barrier", 1, 2, 3, group="pair")]
+    ops = [FakeOp("barrier", 1, 0, 1), FakeOp("barrier", 1, 2, 3, group="pair")]
     calls = Calls(run([ops, ops, ops[:1]], groups={"pair": [0, 1]}))
     assert sorted(seqs(calls)) == [("0", 1, [0, 1, 2]), ("pair", 1, [0, 1])]
     assert calls.has_all.all()
@@ -34,13 +34,13 @@ def test_each_group_counts_by_itself() -> None:
 
 def test_ranks_in_different_ops_are_in_one_call() -> None:
     """Where the sequence is the same: that is how a mismatch shows."""
-    calls = Calls(run([[Made("all_reduce", 1, 0)], [Made("broadcast", 1, 0)]]))
+    calls = Calls(run([[FakeOp("all_reduce", 1, 0)], [FakeOp("broadcast", 1, 0)]]))
     assert {op.op for op in calls.get(0).ops.values()} == {"all_reduce", "broadcast"}
 
 
 def test_a_rank_that_does_not_come_is_missing() -> None:
     """Of its group, not of the world."""
-    calls = Calls(run([[Made("barrier", 1, 0, group="side")], [], []], groups={"side": [0, 2]}))
+    calls = Calls(run([[FakeOp("barrier", 1, 0, group="side")], [], []], groups={"side": [0, 2]}))
     assert calls.get(0).missing == [2]
     assert calls.get(0).blocked == [0]
     assert not calls.has_all.any()
@@ -48,46 +48,46 @@ def test_a_rank_that_does_not_come_is_missing() -> None:
 
 def test_calls_come_in_the_order_in_which_they_began() -> None:
     """Not by the name of their group."""
-    ops = [Made("barrier", 1, 50, 51), Made("barrier", 1, 10, 11, group="side")]
+    ops = [FakeOp("barrier", 1, 50, 51), FakeOp("barrier", 1, 10, 11, group="side")]
     calls = Calls(run([ops, ops], groups={"side": [0, 1]}))
     assert [calls.get(int(number)).group.name for number in calls.by_time] == ["side", "0"]
 
 
 def test_the_last_to_arrive_is_known_for_each_call() -> None:
     """Of two that arrive at once, the lower rank counts."""
-    calls = Calls(run([[Made("barrier", 1, 5, 6)], [Made("barrier", 1, 5, 6)], [Made("barrier", 1, 3, 6)]]))
+    calls = Calls(run([[FakeOp("barrier", 1, 5, 6)], [FakeOp("barrier", 1, 5, 6)], [FakeOp("barrier", 1, 3, 6)]]))
     assert calls.last_rows.tolist() == [0]
 
 
 def test_calls_of_which_a_ring_lost_its_op_are_left_out() -> None:
     """Or a rank would seem to be missing there."""
-    made = run([[Made("barrier", n, n, n + 1) for n in (1, 2, 3)], [Made("barrier", 3, 3, 4)]])
+    made = run([[FakeOp("barrier", n, n, n + 1) for n in (1, 2, 3)], [FakeOp("barrier", 3, 3, 4)]])
     lost = type(made)(**{**made.__dict__, "folded": (Folded(1, "0", "barrier", 2, 0, 0),)})
     assert seqs(Calls(lost)) == [("0", 3, [0, 1])]
 
 
 def test_calls_of_ranks_outside_the_group_are_no_calls() -> None:
     """torch passes over them."""
-    assert seqs(Calls(run([[Made("barrier", 1, 0, 1, group="")], []]))) == []
+    assert seqs(Calls(run([[FakeOp("barrier", 1, 0, 1, group="")], []]))) == []
 
 
 def test_a_send_meets_the_receive_of_its_tag() -> None:
     """Also if the receives come in another order."""
-    sends = [Made("send", 1, 0, 9, peer=1, tag=7), Made("send", 2, 1, 9, peer=1, tag=8)]
-    recvs = [Made("recv", 1, 0, 9, peer=0, tag=8), Made("recv", 2, 1, 9, peer=0, tag=7)]
+    sends = [FakeOp("send", 1, 0, 9, peer=1, tag=7), FakeOp("send", 2, 1, 9, peer=1, tag=8)]
+    recvs = [FakeOp("recv", 1, 0, 9, peer=0, tag=8), FakeOp("recv", 2, 1, 9, peer=0, tag=7)]
     assert pairs(sends, recvs) == {0: 3, 1: 2}
 
 
 def test_of_one_tag_the_first_send_meets_the_first_receive() -> None:
     """As the network keeps their order."""
-    sends = [Made("send", n, n, 9, peer=1) for n in (1, 2)]
-    recvs = [Made("recv", n, n, 9, peer=0) for n in (1, 2)]
+    sends = [FakeOp("send", n, n, 9, peer=1) for n in (1, 2)]
+    recvs = [FakeOp("recv", n, n, 9, peer=0) for n in (1, 2)]
     assert pairs(sends, recvs) == {0: 2, 1: 3}
 
 
 def test_a_send_to_another_rank_does_not_meet() -> None:
     """Both are left alone, each on its side."""
-    matched = Pairs(run([[Made("send", 1, 0, 9, peer=2)], [Made("recv", 1, 0, peer=0)], []]))
+    matched = Pairs(run([[FakeOp("send", 1, 0, 9, peer=2)], [FakeOp("recv", 1, 0, peer=0)], []]))
     assert [op.rank for op in matched.unmatched("send")] == [0]
     assert [op.rank for op in matched.unmatched("recv")] == [1]
 
@@ -95,9 +95,9 @@ def test_a_send_to_another_rank_does_not_meet() -> None:
 def test_a_receive_from_anyone_takes_a_send_that_is_left() -> None:
     """Not one that a receive from its sender has taken."""
     assert pairs(
-        [Made("send", 1, 0, 9, peer=2)],
-        [Made("send", 1, 1, 9, peer=2)],
-        [Made("recv", 1, 0, 9, peer=-1), Made("recv", 2, 1, 9, peer=0)],
+        [FakeOp("send", 1, 0, 9, peer=2)],
+        [FakeOp("send", 1, 1, 9, peer=2)],
+        [FakeOp("recv", 1, 0, 9, peer=-1), FakeOp("recv", 2, 1, 9, peer=0)],
     ) == {0: 3, 1: 2}
 
 

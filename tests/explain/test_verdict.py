@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding
 from rollcall.explain.load import Lost, Run
 from rollcall.explain.table import Site
 from rollcall.explain.verdict import Explanation, advice, explain_run, in_words, most_telling_first, to_json
 from rollcall.record import ring_format
-from tests.report.rings import FILE, Made, run
+from tests.report.rings import FILE, FakeOp, run
 
 ASYNC, WAITED, FAILED = ring_format.ASYNC, ring_format.WAITED, ring_format.FAILED
 
 
-def explain(*ranks: list[Made], outcome: str = "stopped", **facts: Any) -> Explanation:
-    return explain_run(View(run(ranks, outcome=outcome, **facts)))
+def explain(*ranks: list[FakeOp], outcome: str = "stopped", **facts: Any) -> Explanation:
+    return explain_run(Evidence(run(ranks, outcome=outcome, **facts)))
 
 
 def named(explanation: Explanation) -> tuple[str, tuple[int, ...], list[int]]:
@@ -27,16 +27,16 @@ def named(explanation: Explanation) -> tuple[str, tuple[int, ...], list[int]]:
     return verdict.kind, verdict.ranks, [site.line for site in verdict.sites]
 
 
-def steps(count: int, **different: Any) -> list[Made]:
-    return [Made("all_reduce", n, n * 10, n * 10 + 5, **different) for n in range(1, count + 1)]
+def steps(count: int, **different: Any) -> list[FakeOp]:
+    return [FakeOp("all_reduce", n, n * 10, n * 10 + 5, **different) for n in range(1, count + 1)]
 
 
 def test_a_healthy_run_has_no_finding() -> None:
     """Collectives that all make alike, a send that is received, async work that is waited for."""
-    work = Made("all_reduce", 4, 60, 70, waited_ms=65, flags=ASYNC | WAITED)
+    work = FakeOp("all_reduce", 4, 60, 70, waited_ms=65, flags=ASYNC | WAITED)
     found = explain(
-        [*steps(3), Made("send", 1, 50, 55, peer=1), work],
-        [*steps(3), Made("recv", 1, 50, 55, peer=0), work],
+        [*steps(3), FakeOp("send", 1, 50, 55, peer=1), work],
+        [*steps(3), FakeOp("recv", 1, 50, 55, peer=0), work],
         outcome="ok",
         exit_code={0: 0, 1: 0},
     )
@@ -45,19 +45,19 @@ def test_a_healthy_run_has_no_finding() -> None:
 
 def test_a_rank_that_did_not_come_is_missing() -> None:
     """The others wait in a call that it never made."""
-    waiting = [*steps(2), Made("all_reduce", 3, 40, line=9)]
+    waiting = [*steps(2), FakeOp("all_reduce", 3, 40, line=9)]
     assert named(explain(waiting, waiting, steps(2))) == ("missing-rank", (2,), [9])
 
 
 def test_a_run_that_was_stopped_while_ranks_were_blocked_hung() -> None:
     """The launcher only knows that it stopped it."""
-    assert explain([Made("barrier", 1, 0)], []).outcome == "hung"
-    assert explain([Made("barrier", 1, 0, 1)], [Made("barrier", 1, 0, 1)]).outcome == "stopped"
+    assert explain([FakeOp("barrier", 1, 0)], []).outcome == "hung"
+    assert explain([FakeOp("barrier", 1, 0, 1)], [FakeOp("barrier", 1, 0, 1)]).outcome == "stopped"
 
 
 def test_a_rank_in_another_op_is_a_mismatch() -> None:
     """It differs from the majority."""
-    reduce, gather = Made("all_reduce", 1, 0, line=4), Made("all_gather", 1, 0, line=6)
+    reduce, gather = FakeOp("all_reduce", 1, 0, line=4), FakeOp("all_gather", 1, 0, line=6)
     assert named(explain([reduce], [gather], [reduce])) == ("mismatched-op", (1,), [6, 4])
 
 
@@ -82,60 +82,60 @@ def test_of_two_ranks_that_differ_both_are_named() -> None:
 
 def test_the_same_calls_in_another_order() -> None:
     """Neither op is wrong, only their order on one rank."""
-    order = [Made("all_reduce", 1, 0, line=4), Made("broadcast", 2, 1, line=5)]
-    swapped = [Made("broadcast", 1, 0, line=5), Made("all_reduce", 2, 1, line=4)]
+    order = [FakeOp("all_reduce", 1, 0, line=4), FakeOp("broadcast", 2, 1, line=5)]
+    swapped = [FakeOp("broadcast", 1, 0, line=5), FakeOp("all_reduce", 2, 1, line=4)]
     assert named(explain(order, order, swapped))[:2] == ("order-swap", (2,))
 
 
 def test_receives_that_wait_for_each_other() -> None:
     """Both sides of the circle are named."""
-    found = explain([Made("recv", 1, 0, peer=1)], [Made("recv", 1, 0, peer=0)])
+    found = explain([FakeOp("recv", 1, 0, peer=1)], [FakeOp("recv", 1, 0, peer=0)])
     assert named(found) == ("p2p-deadlock", (0, 1), [7])
 
 
 def test_a_send_under_another_tag() -> None:
     """The receive waits for a tag that nobody sent."""
-    found = explain([Made("send", 1, 0, 5, peer=1, tag=1)], [Made("recv", 1, 0, peer=0, tag=2)])
+    found = explain([FakeOp("send", 1, 0, 5, peer=1, tag=1)], [FakeOp("recv", 1, 0, peer=0, tag=2)])
     assert named(found)[0] == "tag-mismatch"
 
 
 def test_a_receive_that_nobody_sends_to() -> None:
     """And a send that nobody receives."""
-    assert named(explain([], [Made("recv", 1, 0, peer=0)]))[:2] == ("unmatched-recv", (1,))
-    assert named(explain([Made("send", 1, 0, 5, peer=1)], [], outcome="ok"))[:2] == ("unmatched-send", (0,))
+    assert named(explain([], [FakeOp("recv", 1, 0, peer=0)]))[:2] == ("unmatched-recv", (1,))
+    assert named(explain([FakeOp("send", 1, 0, 5, peer=1)], [], outcome="ok"))[:2] == ("unmatched-send", (0,))
 
 
 def test_a_send_to_the_wrong_rank() -> None:
     """The one that waits for it is not to blame."""
-    found = explain([Made("send", 1, 0, 5, peer=2, line=3)], [Made("recv", 1, 0, peer=0)], [])
+    found = explain([FakeOp("send", 1, 0, 5, peer=2, line=3)], [FakeOp("recv", 1, 0, peer=0)], [])
     assert named(found) == ("wrong-peer", (0,), [3])
 
 
 def test_a_send_and_its_receive_that_do_not_fit() -> None:
     """In size or in type."""
-    send = Made("send", 1, 0, 5, peer=1)
-    small = Made("recv", 1, 0, 5, peer=0, size_bytes=400, shape=(100,))
-    half = Made("recv", 1, 0, 5, peer=0, dtype="float16")
+    send = FakeOp("send", 1, 0, 5, peer=1)
+    small = FakeOp("recv", 1, 0, 5, peer=0, size_bytes=400, shape=(100,))
+    half = FakeOp("recv", 1, 0, 5, peer=0, dtype="float16")
     assert named(explain([send], [small], outcome="ok"))[0] == "p2p-size"
     assert named(explain([send], [half], outcome="ok"))[0] == "p2p-dtype"
 
 
 def test_a_receive_against_a_collective() -> None:
     """One rank waits for a message, the others in a collective for it."""
-    barrier = [Made("barrier", 1, 0)]
-    assert named(explain(barrier, barrier, [Made("recv", 1, 0, peer=0)]))[:2] == ("p2p-against-collective", (2,))
+    barrier = [FakeOp("barrier", 1, 0)]
+    assert named(explain(barrier, barrier, [FakeOp("recv", 1, 0, peer=0)]))[:2] == ("p2p-against-collective", (2,))
 
 
 def test_groups_that_are_used_in_another_order() -> None:
     """Each rank waits in one group for a rank that waits in the other."""
     groups = {"a": [0, 1], "b": [0, 1]}
-    found = explain([Made("barrier", 1, 0, group="a")], [Made("barrier", 1, 0, group="b")], groups=groups)
+    found = explain([FakeOp("barrier", 1, 0, group="a")], [FakeOp("barrier", 1, 0, group="b")], groups=groups)
     assert named(found)[:2] == ("cross-group-deadlock", (0, 1))
 
 
 def test_a_call_of_a_rank_that_is_not_in_the_group() -> None:
     """It is passed over silently: only the recording shows it."""
-    assert named(explain(steps(1), [*steps(1), Made("barrier", 1, 30, 31, group="", line=3)], outcome="ok")) == (
+    assert named(explain(steps(1), [*steps(1), FakeOp("barrier", 1, 30, 31, group="", line=3)], outcome="ok")) == (
         "non-member-call",
         (1,),
         [3],
@@ -144,21 +144,21 @@ def test_a_call_of_a_rank_that_is_not_in_the_group() -> None:
 
 def test_async_work_that_nobody_waited_for() -> None:
     """Of a rank that came to a good end."""
-    work = [Made("all_reduce", 1, 0, flags=ASYNC, line=5)]
+    work = [FakeOp("all_reduce", 1, 0, flags=ASYNC, line=5)]
     found = explain(work, work, outcome="ok", exit_code={0: 0, 1: 0})
     assert named(found) == ("unwaited-work", (0, 1), [5])
 
 
 def test_a_buffer_that_changed_before_its_wait() -> None:
     """Only on the rank that changed it."""
-    work = Made("all_reduce", 1, 0, 9, waited_ms=5, flags=ASYNC | WAITED)
-    changed = Made("all_reduce", 1, 0, 9, waited_ms=5, flags=ASYNC | WAITED, was_overwritten=True)
+    work = FakeOp("all_reduce", 1, 0, 9, waited_ms=5, flags=ASYNC | WAITED)
+    changed = FakeOp("all_reduce", 1, 0, 9, waited_ms=5, flags=ASYNC | WAITED, was_overwritten=True)
     assert named(explain([work], [changed], outcome="ok"))[:2] == ("buffer-overwritten", (1,))
 
 
 def test_a_rank_that_failed_is_named_and_not_those_that_failed_with_it() -> None:
     """Their errors come out of the call that it did not come to."""
-    broken = [*steps(1), Made("all_reduce", 2, 30, flags=FAILED)]
+    broken = [*steps(1), FakeOp("all_reduce", 2, 30, flags=FAILED)]
     found = explain(
         broken,
         steps(1),
@@ -174,28 +174,28 @@ def test_a_rank_that_failed_is_named_and_not_those_that_failed_with_it() -> None
 
 def test_a_rank_that_was_killed() -> None:
     """By its signal."""
-    found = explain([*steps(1), Made("all_reduce", 2, 30)], steps(1), outcome="failed", exit_code={1: -9})
+    found = explain([*steps(1), FakeOp("all_reduce", 2, 30)], steps(1), outcome="failed", exit_code={1: -9})
     assert named(found)[:2] == ("rank-killed", (1,))
     assert signal.SIGKILL.name in found.findings[0].message
 
 
 def test_a_rank_that_exited_while_others_wait() -> None:
     """It left in the middle of what the others still do."""
-    found = explain([*steps(2), Made("all_reduce", 3, 40)], steps(2), exit_code={1: 0})
+    found = explain([*steps(2), FakeOp("all_reduce", 3, 40)], steps(2), exit_code={1: 0})
     assert named(found)[:2] == ("rank-exited-early", (1,))
 
 
 def test_a_host_that_nothing_reached_any_more() -> None:
     """Explains all that its ranks did not do."""
-    made = run([[Made("barrier", 1, 0)], []], outcome="stopped")
+    made = run([[FakeOp("barrier", 1, 0)], []], outcome="stopped")
     cut = Lost("alpha", "was not heard of any more", True, (1,))
-    found = explain_run(View(Run(**{**made.__dict__, "lost": (cut,)})))
+    found = explain_run(Evidence(Run(**{**made.__dict__, "lost": (cut,)})))
     assert named(found)[:2] == ("network-cut", (1,))
 
 
-def late_steps(count: int, rank: int) -> list[Made]:
+def late_steps(count: int, rank: int) -> list[FakeOp]:
     """Steps of 100 ms, to which rank 2 comes 60 ms late."""
-    return [Made("all_reduce", n, n * 100 + 60 * (rank == 2), n * 100 + 65) for n in range(1, count + 1)]
+    return [FakeOp("all_reduce", n, n * 100 + 60 * (rank == 2), n * 100 + 65) for n in range(1, count + 1)]
 
 
 def test_a_rank_that_is_late_again_and_again_is_a_straggler() -> None:
@@ -209,13 +209,13 @@ def test_a_rank_that_is_late_again_and_again_is_a_straggler() -> None:
 
 def test_a_rank_that_was_late_once_is_no_straggler() -> None:
     """A checkpoint takes its time."""
-    ranks = [[*steps(5), Made("all_reduce", 6, 60 + 2000 * (rank == 1), 2070)] for rank in range(3)]
+    ranks = [[*steps(5), FakeOp("all_reduce", 6, 60 + 2000 * (rank == 1), 2070)] for rank in range(3)]
     assert explain(*ranks, outcome="ok").findings == []
 
 
 def test_a_straggler_that_fetched_its_data_is_an_input_stall() -> None:
     """The sampler saw it wait for its data meanwhile."""
-    fetching = [Made("sample", 0, n * 100, n * 100 + 55, flags=ring_format.INPUT, line=3) for n in range(1, 21)]
+    fetching = [FakeOp("sample", 0, n * 100, n * 100 + 55, flags=ring_format.INPUT, line=3) for n in range(1, 21)]
     slow = [op for pair in zip(fetching, late_steps(20, 2), strict=True) for op in pair]
     found = explain(late_steps(20, 0), late_steps(20, 1), slow, outcome="ok")
     assert named(found) == ("input-stall", (2,), [3, 7])
@@ -224,13 +224,13 @@ def test_a_straggler_that_fetched_its_data_is_an_input_stall() -> None:
 def test_a_rank_that_waited_itself_passes_the_blame_on() -> None:
     """Rank 1 is late for the others because it waits for rank 2."""
     groups = {"pair": [1, 2]}
-    first = [Made("barrier", n, n * 100, n * 100 + 61) for n in range(1, 21)]
-    ranks: list[list[Made]] = [first, [], []]
+    first = [FakeOp("barrier", n, n * 100, n * 100 + 61) for n in range(1, 21)]
+    ranks: list[list[FakeOp]] = [first, [], []]
     for n in range(1, 21):
         for rank, at in ((1, 0), (2, 58)):
             ranks[rank] += [
-                Made("all_reduce", n, n * 100 + at, n * 100 + 59, group="pair"),
-                Made("barrier", n, n * 100 + 60 + rank * 0.1, n * 100 + 61),
+                FakeOp("all_reduce", n, n * 100 + at, n * 100 + 59, group="pair"),
+                FakeOp("barrier", n, n * 100 + 60 + rank * 0.1, n * 100 + 61),
             ]
     found = explain(*ranks, outcome="ok", groups=groups)
     assert found.verdict is None or found.verdict.ranks == (2,)
@@ -249,8 +249,8 @@ def test_of_several_findings_the_one_that_explains_the_others_is_the_verdict() -
 
 def test_all_findings_are_told() -> None:
     """The first is the verdict, the others follow."""
-    mismatched = [Made("all_reduce", 1, 0, 5, reduce="MAX"), Made("barrier", 2, 10)]
-    found = explain([*steps(1), Made("barrier", 2, 10)], mismatched, steps(1))
+    mismatched = [FakeOp("all_reduce", 1, 0, 5, reduce="MAX"), FakeOp("barrier", 2, 10)]
+    found = explain([*steps(1), FakeOp("barrier", 2, 10)], mismatched, steps(1))
     assert [finding.kind for finding in found.findings] == ["mismatched-reduce-op", "missing-rank"]
     told = to_json(found)
     assert told["verdict"] == told["findings"][0]

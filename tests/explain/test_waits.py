@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from rollcall.explain import costs
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.record import ring_format
-from tests.report.rings import Made, run
+from tests.report.rings import FakeOp, run
 
 ASYNC = ring_format.ASYNC | ring_format.WAITED
 
@@ -15,9 +15,9 @@ def ms(values: np.ndarray) -> list[float]:
     return [round(float(value) / 1e6, 3) for value in values]
 
 
-def reduces(*arrivals: float, end: float = 40) -> View:
+def reduces(*arrivals: float, end: float = 40) -> Evidence:
     """One all_reduce, at which each rank arrives at its own time."""
-    return View(run([[Made("all_reduce", 1, at, end)] for at in arrivals]))
+    return Evidence(run([[FakeOp("all_reduce", 1, at, end)] for at in arrivals]))
 
 
 def test_all_ranks_of_a_collective_wait_for_the_last() -> None:
@@ -60,9 +60,9 @@ def test_two_that_are_late_together_save_nothing_alone() -> None:
 
 def test_one_delay_is_not_counted_for_each_async_op() -> None:
     """Of three ops that a late rank issues at once, the others are blocked in the first only."""
-    late = [Made("all_reduce", n, 20, 21, waited_ms=20.5, flags=ASYNC) for n in (1, 2, 3)]
-    early = [Made("all_reduce", n, 0, 21, waited_ms=1 if n == 1 else 21, flags=ASYNC) for n in (1, 2, 3)]
-    waits = View(run([early, late])).waits
+    late = [FakeOp("all_reduce", n, 20, 21, waited_ms=20.5, flags=ASYNC) for n in (1, 2, 3)]
+    early = [FakeOp("all_reduce", n, 0, 21, waited_ms=1 if n == 1 else 21, flags=ASYNC) for n in (1, 2, 3)]
+    waits = Evidence(run([early, late])).waits
     assert waits.caused_s.tolist() == pytest.approx([0, 0.019])
     assert waits.saved_s.tolist() == pytest.approx([0, 0.019])
 
@@ -70,100 +70,102 @@ def test_one_delay_is_not_counted_for_each_async_op() -> None:
 def test_a_broadcast_waits_for_its_root() -> None:
     """The others wait for the root, and the root for nobody."""
     times = ((10, 11), (0, 12), (50, 51))
-    view = View(run([[Made("broadcast", 1, at, end, peer=0)] for at, end in times]))
-    assert ms(view.intervals.waiting_ns) == [0, 10, 0]
-    assert view.waits.for_rank.tolist() == [0]
+    evidence = Evidence(run([[FakeOp("broadcast", 1, at, end, peer=0)] for at, end in times]))
+    assert ms(evidence.intervals.waiting_ns) == [0, 10, 0]
+    assert evidence.waits.for_rank.tolist() == [0]
 
 
 def test_an_async_op_blocks_from_wait_on() -> None:
     """What is in flight while its rank computes is hidden, and nobody waits."""
-    first = Made("all_reduce", 1, 0, 30, waited_ms=5, flags=ASYNC, issued_ms=1)
-    second = Made("all_reduce", 1, 20, 30, waited_ms=25, flags=ASYNC, issued_ms=21)
-    view = View(run([[first], [second]]))
-    assert ms(view.intervals.waiting_ns) == [15, 0]
-    assert ms(view.intervals.communicating_ns) == [10, 5]
-    [cost] = costs.count(view).by_op
+    first = FakeOp("all_reduce", 1, 0, 30, waited_ms=5, flags=ASYNC, issued_ms=1)
+    second = FakeOp("all_reduce", 1, 20, 30, waited_ms=25, flags=ASYNC, issued_ms=21)
+    evidence = Evidence(run([[first], [second]]))
+    assert ms(evidence.intervals.waiting_ns) == [15, 0]
+    assert ms(evidence.intervals.communicating_ns) == [10, 5]
+    [cost] = costs.count(evidence).by_op
     assert (cost.hidden_s, cost.blocked_s) == (pytest.approx(0.008), pytest.approx(0.03))
 
 
 def test_an_async_op_that_nobody_waits_for_blocks_nobody() -> None:
     """It takes no time of its rank."""
-    view = View(run([[Made("all_reduce", 1, 0, 30, flags=ring_format.ASYNC)], [Made("all_reduce", 1, 20, 30)]]))
-    assert ms(view.intervals.waiting_ns + view.intervals.communicating_ns) == [0, 10]
+    evidence = Evidence(
+        run([[FakeOp("all_reduce", 1, 0, 30, flags=ring_format.ASYNC)], [FakeOp("all_reduce", 1, 20, 30)]])
+    )
+    assert ms(evidence.intervals.waiting_ns + evidence.intervals.communicating_ns) == [0, 10]
 
 
 def test_a_receive_waits_for_its_send() -> None:
     """A receive waits until the send begins; a send that ended before the receive began waited for nobody."""
-    sends = [Made("send", 1, 20, 22, peer=1), Made("send", 2, 30, 31, peer=1)]
-    recvs = [Made("recv", 1, 0, 23, peer=0), Made("recv", 2, 50, 51, peer=0)]
-    view = View(run([sends, recvs]))
-    assert ms(view.intervals.waiting_ns) == [0, 0, 20, 0]
-    assert view.waits.caused_s.tolist() == pytest.approx([0.02, 0])
+    sends = [FakeOp("send", 1, 20, 22, peer=1), FakeOp("send", 2, 30, 31, peer=1)]
+    recvs = [FakeOp("recv", 1, 0, 23, peer=0), FakeOp("recv", 2, 50, 51, peer=0)]
+    evidence = Evidence(run([sends, recvs]))
+    assert ms(evidence.intervals.waiting_ns) == [0, 0, 20, 0]
+    assert evidence.waits.caused_s.tolist() == pytest.approx([0.02, 0])
 
 
 def test_where_a_rank_never_arrives_all_of_the_time_is_waiting() -> None:
     """Until the end of the run, and for that rank."""
-    first = [Made("all_reduce", 1, 0, 10), Made("all_reduce", 2, 20)]
-    view = View(run([first, [Made("all_reduce", 1, 0, 10), Made("barrier", 1, 90, 100, group="other")]]))
-    assert ms(view.intervals.waiting_ns)[1] == 80
-    assert view.waits.matrix(64)[0][0, 1] == pytest.approx(0.08)
-    assert view.waits.saved_s.tolist() == [0, 0]  # how long it would have taken, nobody knows
+    first = [FakeOp("all_reduce", 1, 0, 10), FakeOp("all_reduce", 2, 20)]
+    evidence = Evidence(run([first, [FakeOp("all_reduce", 1, 0, 10), FakeOp("barrier", 1, 90, 100, group="other")]]))
+    assert ms(evidence.intervals.waiting_ns)[1] == 80
+    assert evidence.waits.matrix(64)[0][0, 1] == pytest.approx(0.08)
+    assert evidence.waits.saved_s.tolist() == [0, 0]  # how long it would have taken, nobody knows
 
 
 def test_several_that_never_arrive_share_the_wait() -> None:
     """So that the sum stays the time that was lost."""
-    open_op, done = Made("barrier", 2, 0), Made("barrier", 1, 0, 100)
-    waits = View(run([[done, open_op], [done], [done]])).waits
+    open_op, done = FakeOp("barrier", 2, 0), FakeOp("barrier", 1, 0, 100)
+    waits = Evidence(run([[done, open_op], [done], [done]])).waits
     assert waits.caused_s.tolist() == pytest.approx([0, 0.05, 0.05])
 
 
 def test_the_setup_of_groups_is_not_counted() -> None:
     """That ranks start one after the other says nothing about the program."""
-    view = View(run([[Made("init", 1, 0, 90)], [Made("init", 1, 80, 90)]]))
-    assert ms(view.intervals.waiting_ns) == [80, 0]  # the timeline shows it nevertheless
-    assert view.waits.caused_s.sum() == view.waits.calls == 0
-    assert costs.count(view).by_op == ()
+    evidence = Evidence(run([[FakeOp("init", 1, 0, 90)], [FakeOp("init", 1, 80, 90)]]))
+    assert ms(evidence.intervals.waiting_ns) == [80, 0]  # the timeline shows it nevertheless
+    assert evidence.waits.caused_s.sum() == evidence.waits.calls == 0
+    assert costs.count(evidence).by_op == ()
 
 
 def test_a_failed_op_ends_with_the_next_of_its_rank() -> None:
     """What failed has no end of its own."""
-    failed = Made("all_reduce", 1, 0, flags=ring_format.FAILED)
-    view = View(run([[failed, Made("barrier", 2, 30, 40)], [Made("barrier", 2, 35, 40)]]))
-    assert ms(view.intervals.ended_ns - view.intervals.blocked_ns)[0] == 30
+    failed = FakeOp("all_reduce", 1, 0, flags=ring_format.FAILED)
+    evidence = Evidence(run([[failed, FakeOp("barrier", 2, 30, 40)], [FakeOp("barrier", 2, 35, 40)]]))
+    assert ms(evidence.intervals.ended_ns - evidence.intervals.blocked_ns)[0] == 30
 
 
 def test_of_a_run_that_goes_on_open_ops_last_until_now() -> None:
     """As the live page draws them."""
-    made = run([[Made("barrier", 1, 0)], [Made("all_reduce", 1, 10, 20, group="other")]])
+    made = run([[FakeOp("barrier", 1, 0)], [FakeOp("all_reduce", 1, 10, 20, group="other")]])
     now_ns = int(made.table.entered_ns[0]) + 500_000_000
-    assert ms(View(made, now_ns).intervals.waiting_ns)[0] == 500
+    assert ms(Evidence(made, now_ns).intervals.waiting_ns)[0] == 500
 
 
 def test_without_a_common_clock_nobody_is_blamed() -> None:
     """Where nobody compared the clocks of two hosts, no rank is said to wait, and each begins with its first op."""
-    ops = [[Made("all_reduce", 1, 0, 40)], [Made("all_reduce", 1, 3000, 3041)]]
-    view = View(run(ops, hosts=["host-1", "host-2"]))
-    found = view.intervals
+    ops = [[FakeOp("all_reduce", 1, 0, 40)], [FakeOp("all_reduce", 1, 3000, 3041)]]
+    evidence = Evidence(run(ops, hosts=["host-1", "host-2"]))
+    found = evidence.intervals
     assert ms(found.waiting_ns) == [0, 0]
     assert ms(found.blocked_ns - found.shift_ns - found.begin_ns) == [0, 0]
     assert found.run_s == pytest.approx(0.041)
-    assert (view.waits.caused_s.sum(), view.waits.calls) == (0, 0)
+    assert (evidence.waits.caused_s.sum(), evidence.waits.calls) == (0, 0)
 
 
 def test_a_run_without_ops_has_no_waits() -> None:
     """And nothing breaks."""
-    view = View(run([[], []]))
-    assert view.waits.caused_s.tolist() == view.waits.saved_s.tolist() == [0, 0]
-    assert view.waits.share(1.0) == 0
-    assert costs.by_line(view) == ()
-    assert costs.by_size(view) == []
+    evidence = Evidence(run([[], []]))
+    assert evidence.waits.caused_s.tolist() == evidence.waits.saved_s.tolist() == [0, 0]
+    assert evidence.waits.share(1.0) == 0
+    assert costs.by_line(evidence) == ()
+    assert costs.by_size(evidence) == []
 
 
 def test_costs_are_summed_by_op_line_and_size() -> None:
     """Ops of one line are one line of the table; their speed is that of the time when all ranks were there."""
-    view = View(run([[Made("all_reduce", n, n * 10, n * 10 + 4) for n in range(5)] for _ in range(2)]))
-    [cost] = costs.by_line(view)
+    evidence = Evidence(run([[FakeOp("all_reduce", n, n * 10, n * 10 + 4) for n in range(5)] for _ in range(2)]))
+    [cost] = costs.by_line(evidence)
     assert (cost.name, cost.site, cost.ops, cost.size_bytes) == ("all_reduce", "train.py:7 in step<script>", 10, 40_000)
     assert cost.communicating_s == pytest.approx(0.04)
-    [speed] = costs.by_size(view)
+    [speed] = costs.by_size(evidence)
     assert speed.bytes_per_s == pytest.approx(4000 / 0.004)

@@ -30,8 +30,8 @@ from rollcall.protocol.channel import Channel
 from rollcall.protocol.messages import File
 from rollcall.record import ring_format
 from rollcall.record.ring import Ring
-from tests.report.fixtures import Looked
-from tests.report.rings import Made, write
+from tests.report.fixtures import OpenedPage
+from tests.report.rings import FakeOp, write
 from tests.rollcall_command import ROLLCALL, Runner, until
 
 # Rank 1 keeps the others waiting until a file is there.
@@ -52,8 +52,8 @@ with rollcall.init() as world:
 
 
 @dataclass
-class Story:
-    """A run in which ranks 0 and 2 wait for rank 1, as it was seen in every way; then it goes on, and is over."""
+class WatchedRun:
+    """A run in which ranks 0 and 2 wait for rank 1, as terminal and page show it: meanwhile, and when it is over."""
 
     piped: str = ""
     held: str = ""  # what the terminal shows
@@ -61,26 +61,26 @@ class Story:
     over: str = ""
     page: dict[str, Any] = field(default_factory=dict)
     page_over: dict[str, Any] = field(default_factory=dict)
-    complaints: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[Story]:
+def watched(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[WatchedRun]:
     runner = Runner(tmp_path_factory.mktemp("held"))
     runner.script(HELD_UP)
     process = runner.start("run", "-n", 3, "script.py", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    told = Story()
+    seen = WatchedRun()
     try:
         assert until(lambda: _is_held(runner), 60)
         with _terminal(runner) as screen, _served(runner.latest().resolve(), often=True) as url:
-            shown = Looked(browser, url)
-            told.piped = runner("watch").out
+            shown = OpenedPage(browser, url)
+            seen.piped = runner("watch").out
             assert until(lambda: "2 waiting" in screen(), 30), screen()
-            told.held = screen()
-            assert until(lambda: screen() != told.held, 10)  # the time goes on
-            told.later = screen()
+            seen.held = screen()
+            assert until(lambda: screen() != seen.held, 10)  # the time goes on
+            seen.later = screen()
             shown.page.wait_for_function("rollcall.live.takes >= 1 && rollcall.live.judged >= 2")
-            told.page = _seen(shown)
+            seen.page = _contents(shown)
             # A browser that sleeps while the rest of the run happens.
             asleep = "value => Object.defineProperty(document, 'hidden', { get: () => value, configurable: true })"
             shown.ask(asleep, True)
@@ -89,11 +89,11 @@ def story(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[St
             shown.ask(asleep, False)
             shown.ask("() => dispatchEvent(new Event('visibilitychange'))")
             shown.page.wait_for_function("rollcall.live.isDone")
-            told.page_over, told.complaints = _seen(shown), shown.complaints
+            seen.page_over, seen.warnings = _contents(shown), shown.warnings
             shown.page.close()
             until(lambda: "code " in screen(), 30)
-            told.over = screen()
-        yield told
+            seen.over = screen()
+        yield seen
     finally:
         (runner.folder / "go").touch()
         process.wait(60)
@@ -143,7 +143,7 @@ def _served(folder: Path, often: bool = False) -> Iterator[str]:
         server.server_close()
 
 
-def _seen(shown: Looked) -> dict[str, Any]:
+def _contents(shown: OpenedPage) -> dict[str, Any]:
     """What a live page shows."""
     return {
         "now": shown.page.inner_text("#now"),
@@ -168,9 +168,9 @@ needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux he
 
 
 @needs_tmux
-def test_the_terminal_names_who_holds_up(story: Story) -> None:
-    """In a terminal the rank that others wait for stands first."""
-    rows = story.held.splitlines()
+def test_the_terminal_names_who_holds_up(watched: WatchedRun) -> None:
+    """In a terminal the rank that others wait for comes first."""
+    rows = watched.held.splitlines()
     first, second = rows[4].split(), rows[5].split()
     assert (first[0], first[2:5]) == ("1", ["computing", "in", first[4]])
     assert first[4] in ("script.py:8", "script.py:9")
@@ -178,56 +178,58 @@ def test_the_terminal_names_who_holds_up(story: Story) -> None:
 
 
 @needs_tmux
-def test_the_table_goes_on_in_place(story: Story) -> None:
-    """The table is there once, however often it was shown, and ends with the run."""
-    assert story.later.count("holds up") == 1
-    assert "the run is over: ok" in story.over
-    assert "code 0" in story.over
+def test_the_table_goes_on_in_place(watched: WatchedRun) -> None:
+    """The table is refreshed in place, and ends with the run."""
+    assert watched.later.count("holds up") == 1
+    assert "the run is over: ok" in watched.over
+    assert "code 0" in watched.over
 
 
-def test_one_look_in_a_pipe(story: Story) -> None:
-    """Where nobody can see a table refresh, one look is printed."""
-    assert "3 ranks: 2 waiting, 1 computing" in story.piped
-    assert story.piped.count("waits for") == 1
+def test_a_pipe_gets_the_table_once(watched: WatchedRun) -> None:
+    """Without a terminal, the table is printed once."""
+    assert "3 ranks: 2 waiting, 1 computing" in watched.piped
+    assert watched.piped.count("waits for") == 1
 
 
-def test_the_page_streams(story: Story) -> None:
+def test_the_page_streams(watched: WatchedRun) -> None:
     """In the browser ops are added while they happen; a browser that slept gets what it missed."""
-    assert "all_reduce at script.py:10" in story.page["now"]
-    assert [lane["alive"][-1][1] for lane in story.page["lanes"]] == [story.page["duration"]] * 3  # in an op or not
-    assert len({lane["host"] for lane in story.page["lanes"]}) == 1
-    assert story.page_over["ops"] == story.page["ops"] + 20 * 3 + 1  # and rank 1's own all_reduce
-    assert story.complaints == []
+    assert "all_reduce at script.py:10" in watched.page["now"]
+    assert [lane["alive"][-1][1] for lane in watched.page["lanes"]] == [watched.page["duration"]] * 3  # in an op or not
+    assert len({lane["host"] for lane in watched.page["lanes"]}) == 1
+    assert watched.page_over["ops"] == watched.page["ops"] + 20 * 3 + 1  # and rank 1's own all_reduce
+    assert watched.warnings == []
 
 
-def test_the_page_is_explained_again(story: Story) -> None:
+def test_the_page_is_explained_again(watched: WatchedRun) -> None:
     """While the run goes on the verdict and the waits are those of now; each figure is there once."""
-    waited = {(who, whom): seconds for who, whom, seconds in story.page["matrix"]}
-    over = {(who, whom): seconds for who, whom, seconds in story.page_over["matrix"]}
+    waited = {(who, whom): seconds for who, whom, seconds in watched.page["matrix"]}
+    over = {(who, whom): seconds for who, whom, seconds in watched.page_over["matrix"]}
     assert waited[0, 1] > 0
     assert over[0, 1] > waited[0, 1]
-    assert "rank 1" in story.page["verdict"]
-    assert story.page["verdict"] != story.page_over["verdict"]
-    assert story.page["documents"] == story.page_over["documents"] == 5
+    assert "rank 1" in watched.page["verdict"]
+    assert watched.page["verdict"] != watched.page_over["verdict"]
+    assert watched.page["documents"] == watched.page_over["documents"] == 5
 
 
-def test_the_page_says_that_the_run_is_over(story: Story) -> None:
+def test_the_page_says_that_the_run_is_over(watched: WatchedRun) -> None:
     """When the run ends, the page says so, and tells how it ended."""
-    assert story.page["pill"] == "running"
-    assert story.page_over["pill"] == "ok"
-    assert story.page_over["note"] == "The run is over: ok. What is here does not change any more."
-    assert "outcome\tok" in story.page_over["facts"]
+    assert watched.page["pill"] == "running"
+    assert watched.page_over["pill"] == "ok"
+    assert watched.page_over["note"] == "The run is over: ok. What is here does not change any more."
+    assert "outcome\tok" in watched.page_over["facts"]
 
 
-def test_the_page_knows_where_ranks_were(story: Story) -> None:
+def test_the_page_knows_where_ranks_were(watched: WatchedRun) -> None:
     """Where a rank was seen while it was in no op comes with the ops."""
-    assert any(place.startswith("script.py:") for place in story.page_over["samples"])
-    assert re.search(r"computing\s+in script.py:[89]", story.page["now"])
+    assert any(place.startswith("script.py:") for place in watched.page_over["samples"])
+    assert re.search(r"computing\s+in script.py:[89]", watched.page["now"])
 
 
 def test_ranks_without_a_ring_here(tmp_path: Path) -> None:
-    """Ranks without a ring here are told of, too, and all are in the order of who holds up most."""
-    ranks = [[Made("all_reduce", 1, 0, 5), *([] if rank == 3 else [Made("all_reduce", 2, 10)])] for rank in range(8)]
+    """Ranks without a ring are listed, too; ranks that hold up most others come first."""
+    ranks = [
+        [FakeOp("all_reduce", 1, 0, 5), *([] if rank == 3 else [FakeOp("all_reduce", 2, 10)])] for rank in range(8)
+    ]
     folder = write(tmp_path, ranks)
     (folder / "rings" / "attempt-0" / "rank-5.ring").unlink()
     now = Observer(LiveRun(folder)).look()
@@ -310,7 +312,7 @@ def test_before_any_rank_has_begun(tmp_path: Path) -> None:
         assert b'http-equiv="refresh"' in waiting
         assert json.loads(_get(url, f"/news?{token}&since=0")[1])["ranks"] == []
         assert json.loads(_get(url, f"/explained?{token}&seen=0")[1])["parts"] is None
-        write(tmp_path, [[Made("all_reduce", 1, 0, 5)]] * 2)
+        write(tmp_path, [[FakeOp("all_reduce", 1, 0, 5)]] * 2)
         assert b'id="timeline-data"' in _get(url, f"/?{token}")[1]
 
 
@@ -339,7 +341,7 @@ def test_it_asks_for_no_more_than_its_share() -> None:
     assert limit.left_s == pytest.approx(55.0, abs=0.1)
 
 
-def test_tails_of_a_ring_add_up(tmp_path: Path) -> None:
+def test_parts_of_a_ring_add_up(tmp_path: Path) -> None:
     """What a host sends of a ring while it is written, also when it goes round, is what stands there."""
     place = Path("rings", "attempt-0", "rank-0.ring")
     ring = Ring(

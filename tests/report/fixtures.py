@@ -1,4 +1,4 @@
-"""A real run, its page, and a real Chromium to look at it with."""
+"""Real runs, their pages, and a real Chromium that opens them."""
 
 import shutil
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pytest
 from tests.rollcall_command import Runner
 
 CHROMIUM = shutil.which("chromium")
-# A mistake that nobody notices, a rank that is late, ops of all sorts, and lines that would do harm if obeyed.
+# A silent mistake, a rank that is late, ops of all sorts, and output that would do harm if it were executed.
 PROGRAM = """\
 import time
 import torch, torch.distributed as dist
@@ -117,16 +117,16 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
-class Looked:
-    """A page in Chromium, and everything it complained about or asked for."""
+class OpenedPage:
+    """A page in Chromium, with its warnings and requests."""
 
     def __init__(self, browser: Any, url: str, **options: Any) -> None:
         self.page = browser.new_page(viewport={"width": 1400, "height": 900}, **options)
-        self.complaints: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.warnings: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda m: self.warnings.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda error: self.warnings.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(url)
         self.page.wait_for_function("window.rollcall && rollcall.isReady")
 
@@ -151,14 +151,14 @@ class Looked:
 
 
 @pytest.fixture
-def look(browser: Any) -> Iterator[Any]:
+def open_page(browser: Any) -> Iterator[Any]:
     """Opens pages; closes them at the end."""
-    opened: list[Looked] = []
+    opened: list[OpenedPage] = []
 
-    def open_page(where: Path | str, **options: Any) -> Looked:
-        opened.append(Looked(browser, where if isinstance(where, str) else where.as_uri(), **options))
+    def opener(where: Path | str, **options: Any) -> OpenedPage:
+        opened.append(OpenedPage(browser, where if isinstance(where, str) else where.as_uri(), **options))
         return opened[-1]
 
-    yield open_page
+    yield opener
     for each in opened:
         each.page.close()

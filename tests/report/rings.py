@@ -19,7 +19,7 @@ FILE = "/nowhere/train.py"
 
 
 @dataclass(frozen=True)
-class Made:
+class FakeOp:
     """One op; times in milliseconds. `completed_ms` 0: it never ended. `group` "": its rank is not in its group."""
 
     op: str
@@ -56,7 +56,7 @@ class _Names:
     def site(self, line: int) -> int:
         return self._number("site", [[FILE, line, "step<script>"]])
 
-    def signature(self, op: Made) -> int:
+    def signature(self, op: FakeOp) -> int:
         return self._number("signature", {"shapes": [op.shape], "dtypes": [op.dtype], "device": "cpu", "splits": []})
 
     def phase(self, name: str) -> int:
@@ -69,7 +69,9 @@ class _Names:
         return [(kind, number, value.encode()) for (kind, value), number in self.numbers.items()]
 
 
-def ring(rank: int, world_size: int, ops: Iterable[Made], groups: Mapping[str, Sequence[int]], host: str) -> rings.Ring:
+def ring(
+    rank: int, world_size: int, ops: Iterable[FakeOp], groups: Mapping[str, Sequence[int]], host: str
+) -> rings.Ring:
     made = list(ops)
     names = _Names(groups)
     names.group("0")
@@ -92,7 +94,7 @@ def ring(rank: int, world_size: int, ops: Iterable[Made], groups: Mapping[str, S
 
 
 def run(
-    ranks: Sequence[Iterable[Made]],
+    ranks: Sequence[Iterable[FakeOp]],
     groups: Mapping[str, Sequence[int]] | None = None,
     hosts: Sequence[str] | None = None,
     outcome: str = "ok",
@@ -118,7 +120,7 @@ def run(
     return Run("made", 0, outcome, found, world_size or len(ranks), table, is_one_clock=is_one_clock)
 
 
-def write(folder: Path, ranks: Sequence[Iterable[Made]], host: str = "host-1", attempt: int = 0) -> Path:
+def write(folder: Path, ranks: Sequence[Iterable[FakeOp]], host: str = "host-1", attempt: int = 0) -> Path:
     """The folder of a run with these ops of each rank."""
     place = folder / "rings" / f"attempt-{attempt}"
     place.mkdir(parents=True)

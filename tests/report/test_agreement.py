@@ -10,13 +10,13 @@ import pytest
 from bokeh.document import Document
 from bokeh.models import ColumnDataSource
 
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.load import load
 from rollcall.explain.verdict import explain, to_json
 from rollcall.report import page
 from rollcall.report.perfetto import export
 from rollcall.report.write import gather
-from tests.report.rings import Made, write
+from tests.report.rings import FakeOp, write
 from tests.rollcall_command import Runner
 
 _SHORT_S = 0.0005  # waits that are too short for the trace, all of a rank together
@@ -29,12 +29,20 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         runner: Runner = request.getfixturevalue("run")
         return runner.latest()
     steps = [
-        [Made("all_reduce", n, n * 10 + (5 if n % 3 == rank else 0), n * 10 + 8) for n in range(1, 9)]
+        [FakeOp("all_reduce", n, n * 10 + (5 if n % 3 == rank else 0), n * 10 + 8) for n in range(1, 9)]
         for rank in range(3)
     ]
-    steps[0] += [Made("send", 1, 200, 201, peer=1), Made("broadcast", 9, 220, 221, peer=0), Made("barrier", 10, 230)]
-    steps[1] += [Made("recv", 1, 150, 202, peer=0), Made("broadcast", 9, 210, 222, peer=0), Made("barrier", 10, 240)]
-    steps[2] += [Made("broadcast", 9, 260, 261, peer=0)]
+    steps[0] += [
+        FakeOp("send", 1, 200, 201, peer=1),
+        FakeOp("broadcast", 9, 220, 221, peer=0),
+        FakeOp("barrier", 10, 230),
+    ]
+    steps[1] += [
+        FakeOp("recv", 1, 150, 202, peer=0),
+        FakeOp("broadcast", 9, 210, 222, peer=0),
+        FakeOp("barrier", 10, 240),
+    ]
+    steps[2] += [FakeOp("broadcast", 9, 260, 261, peer=0)]
     return write(tmp_path, steps)
 
 
@@ -78,7 +86,7 @@ def test_the_trace_shows_what_the_terminal_says(folder: Path, told: list[dict[st
         suffered[tracks[event["tid"]]] += event["dur"] / 1e6
     for row in told:
         assert suffered[f"rank {row['rank']}"] == pytest.approx(row["suffered_s"], abs=_SHORT_S)
-    matrix = View(load(folder)).waits.matrix(64)[0]
+    matrix = Evidence(load(folder)).waits.matrix(64)[0]
     for event in waits:
         mine, theirs = (int(name.split()[-1]) for name in (tracks[event["tid"]], event["name"]))
         assert matrix[mine, theirs] > 0

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.load import load
 from rollcall.timeline.model import draw
-from tests.report.fixtures import Looked
+from tests.report.fixtures import OpenedPage
 from tests.rollcall_command import Runner
 
-Look = Callable[..., Looked]
+OpenPage = Callable[..., OpenedPage]
 
 # The first op of this name on this lane.
 FIND = """([name, lane]) => { const t = rollcall.timeline;
@@ -21,14 +21,14 @@ FIND = """([name, lane]) => { const t = rollcall.timeline;
 
 
 @pytest.fixture(scope="module")
-def opened(run: Runner, browser: Any) -> Iterator[Looked]:
-    page = Looked(browser, (run.latest() / "report.html").as_uri(), color_scheme="dark")
+def opened(run: Runner, browser: Any) -> Iterator[OpenedPage]:
+    page = OpenedPage(browser, (run.latest() / "report.html").as_uri(), color_scheme="dark")
     yield page
     page.page.close()
 
 
 @pytest.fixture
-def shown(opened: Looked) -> Looked:
+def shown(opened: OpenedPage) -> OpenedPage:
     """The page of the run, as if it had just been opened."""
     opened.ask(
         """() => { const t = rollcall.timeline; t.MOST_BARS = 3000; t.show(0, t.duration); t.choose(-1);
@@ -38,14 +38,14 @@ def shown(opened: Looked) -> Looked:
     return opened
 
 
-def test_it_needs_nothing_else(run: Runner, shown: Looked) -> None:
-    """The page opens from the disk, complains of nothing and asks nobody for anything."""
-    assert shown.complaints == []
-    assert shown.asked == [(run.latest() / "report.html").as_uri()]
+def test_it_needs_nothing_else(run: Runner, shown: OpenedPage) -> None:
+    """The page opens from the disk, gives no warnings and requests nothing else."""
+    assert shown.warnings == []
+    assert shown.requests == [(run.latest() / "report.html").as_uri()]
     assert "http://" not in shown.ask("[...document.querySelectorAll('[src],link')].map(e => e.outerHTML).join()")
 
 
-def test_the_verdict_comes_first(shown: Looked) -> None:
+def test_the_verdict_comes_first(shown: OpenedPage) -> None:
     """The verdict stands at the top, with the lines of the program around its site."""
     verdict = shown.page.inner_text("#verdict")
     assert "mismatched-reduce-op — look at rank 2" in verdict
@@ -54,9 +54,9 @@ def test_the_verdict_comes_first(shown: Looked) -> None:
     assert "def worst(world, loss):" in shown.page.locator("#verdict pre").first.inner_text()
 
 
-def test_columns_arrive_as_they_were(run: Runner, shown: Looked) -> None:
+def test_columns_arrive_as_they_were(run: Runner, shown: OpenedPage) -> None:
     """What the page unpacks is what was packed: each op's time on each lane."""
-    bars = draw(View(load(run.latest())))
+    bars = draw(Evidence(load(run.latest())))
     zero = bars.entered_ns.min()
     expected = ((bars.begin_ns - zero) // 1000 / 1e6).tolist()
     assert shown.ask("[...rollcall.timeline.start]") == pytest.approx(expected, abs=1e-9)
@@ -64,7 +64,7 @@ def test_columns_arrive_as_they_were(run: Runner, shown: Looked) -> None:
     assert shown.ask("[...rollcall.timeline.first]")[-1] == len(expected)
 
 
-def _zoom_to(shown: Looked, op: int) -> None:
+def _zoom_to(shown: OpenedPage, op: int) -> None:
     """The window must be wide enough that the op is more than a line."""
     shown.ask(
         "op => { const t = rollcall.timeline, d = t.wait[op] + t.busy[op] + 1e-5;"
@@ -74,7 +74,7 @@ def _zoom_to(shown: Looked, op: int) -> None:
     shown.frame()
 
 
-def test_hover_tells_the_op(shown: Looked) -> None:
+def test_hover_tells_the_op(shown: OpenedPage) -> None:
     """Over an op its name, rank, line, shape and bytes are told."""
     shown.page.locator("#timeline").scroll_into_view_if_needed()
     op = shown.ask(FIND, ["all_reduce", 1])
@@ -92,7 +92,7 @@ def test_hover_tells_the_op(shown: Looked) -> None:
         assert expected in told
 
 
-def test_a_click_lights_up_the_whole_call(run: Runner, shown: Looked) -> None:
+def test_a_click_lights_up_the_whole_call(run: Runner, shown: OpenedPage) -> None:
     """A click on an op outlines its call on all ranks, and an arrow leads to the last to arrive."""
     table = load(run.latest()).table
     arrived = [
@@ -111,13 +111,13 @@ def test_a_click_lights_up_the_whole_call(run: Runner, shown: Looked) -> None:
     assert f"rank {last}" in told.split("was the last to arrive")[0].splitlines()[-1]
 
 
-def test_a_send_belongs_to_its_receive(shown: Looked) -> None:
+def test_a_send_belongs_to_its_receive(shown: OpenedPage) -> None:
     """A send and its receive are one call."""
     send, recv = shown.ask(FIND, ["send", 0]), shown.ask(FIND, ["recv", 1])
     assert shown.ask("([a, b]) => rollcall.timeline.call[a] === rollcall.timeline.call[b]", [send, recv])
 
 
-def test_zooming_changes_the_detail(shown: Looked) -> None:
+def test_zooming_changes_the_detail(shown: OpenedPage) -> None:
     """With more ops in view than can be told apart there is one image; zoomed in, each op is a bar."""
     shown.ask("() => { rollcall.timeline.MOST_BARS = 40; rollcall.timeline.draw(); }")
     assert shown.ask("[rollcall.timeline.isExact, rollcall.timeline.models.bars.data.left.length]") == [False, 0]
@@ -131,7 +131,7 @@ def test_zooming_changes_the_detail(shown: Looked) -> None:
     assert shown.ask("rollcall.timeline.models.bars.data.left.length") > 0
 
 
-def test_a_picture_comes_before_bokeh(shown: Looked) -> None:
+def test_a_picture_comes_before_bokeh(shown: OpenedPage) -> None:
     """The timeline is painted before bokeh is read, in all three colours, and bokeh's takes its place."""
     assert shown.ask("performance.getEntriesByType('mark').map(mark => mark.name)")[:2] == ["painted", "movable"]
     assert shown.page.locator("#timeline-plot > canvas").count() == 0
@@ -145,7 +145,7 @@ def test_a_picture_comes_before_bokeh(shown: Looked) -> None:
     assert colours == 3
 
 
-def test_the_wheel_zooms(shown: Looked) -> None:
+def test_the_wheel_zooms(shown: OpenedPage) -> None:
     """The mouse wheel over the timeline makes the shown time shorter."""
     shown.page.locator("#timeline").scroll_into_view_if_needed()
     width = "rollcall.timeline.plot.x_range.end - rollcall.timeline.plot.x_range.start"
@@ -156,7 +156,7 @@ def test_the_wheel_zooms(shown: Looked) -> None:
     shown.page.wait_for_function(f"{width} < {before}")
 
 
-def test_search_finds_in_the_logs(shown: Looked) -> None:
+def test_search_finds_in_the_logs(shown: OpenedPage) -> None:
     """What is typed into the search is all that is shown, without a terminal's control codes."""
     shown.page.fill("#search", "NEEDLE")
     rows = shown.page.locator("#lines div")
@@ -166,7 +166,7 @@ def test_search_finds_in_the_logs(shown: Looked) -> None:
     assert "title" not in rows.first.inner_text()
 
 
-def test_logs_join_the_timeline(shown: Looked) -> None:
+def test_logs_join_the_timeline(shown: OpenedPage) -> None:
     """A line that was printed after a step carries a time between that step's all_reduce and the next one's."""
     shown.page.fill("#search", "step 5 of rank 0")
     shown.page.locator("#lines div").first.click()
@@ -179,7 +179,7 @@ def test_logs_join_the_timeline(shown: Looked) -> None:
     assert begin - 0.002 <= at <= end
 
 
-def test_nothing_that_was_printed_is_executed(shown: Looked) -> None:
+def test_nothing_that_was_printed_is_executed(shown: OpenedPage) -> None:
     """HTML in a log line is text, and a line of a megabyte is shortened."""
     assert shown.ask("window.harm") is None
     shown.page.fill("#search", "onerror")
@@ -189,7 +189,7 @@ def test_nothing_that_was_printed_is_executed(shown: Looked) -> None:
     assert len(shown.page.inner_text("#lines")) < 2000
 
 
-def test_the_table_sorts(shown: Looked) -> None:
+def test_the_table_sorts(shown: OpenedPage) -> None:
     """A click on a heading sorts by its numbers, a second one the other way round."""
     heading = shown.page.locator("#by-site th", has_text="ops").first
     values = "[...document.querySelectorAll('#by-site tbody tr')].map(row => Number(row.cells[3].dataset.value))"
@@ -201,7 +201,7 @@ def test_the_table_sorts(shown: Looked) -> None:
     assert sum(shown.ask(values)) == sum(op != "init" for op in shown.ask(ops))
 
 
-def test_dark_where_the_system_is_dark(shown: Looked) -> None:
+def test_dark_where_the_system_is_dark(shown: OpenedPage) -> None:
     """The page has the system's colours, follows when they change, and the button changes them, too."""
     background = "getComputedStyle(document.body).backgroundColor"
     dark = shown.ask(background)
@@ -212,10 +212,10 @@ def test_dark_where_the_system_is_dark(shown: Looked) -> None:
     assert shown.ask(background) == dark
     shown.page.emulate_media(color_scheme="dark")
     shown.page.wait_for_function(f"{background} === '{dark}'")
-    assert shown.complaints == []
+    assert shown.warnings == []
 
 
-def test_it_prints(run: Runner, shown: Looked, tmp_path: Path) -> None:
+def test_it_prints(run: Runner, shown: OpenedPage, tmp_path: Path) -> None:
     """On paper there are no buttons, and everything else is there."""
     shown.page.emulate_media(media="print")
     assert not shown.page.locator("#theme").is_visible()
@@ -226,7 +226,7 @@ def test_it_prints(run: Runner, shown: Looked, tmp_path: Path) -> None:
     assert (tmp_path / "page.pdf").stat().st_size > 20_000
 
 
-def test_facts_are_told(run: Runner, shown: Looked) -> None:
+def test_facts_are_told(run: Runner, shown: OpenedPage) -> None:
     """Command, versions, ranks, hosts and outcome stand in a table."""
     told = shown.page.inner_text("#facts")
     for expected in (
@@ -239,13 +239,13 @@ def test_facts_are_told(run: Runner, shown: Looked) -> None:
         assert expected in told
 
 
-def test_deaths_and_restarts_are_marks(restarted: Runner, look: Look) -> None:
+def test_deaths_and_restarts_are_marks(restarted: Runner, open_page: OpenPage) -> None:
     """A rank that was killed has a cross on its lane, and the next attempt begins at a line."""
     assert restarted("report", "--out", "page.html").code == 0
-    shown = look(restarted.folder / "page.html")
+    shown = open_page(restarted.folder / "page.html")
     deaths: list[dict[str, Any]] = shown.ask("rollcall.timeline.deaths")
     assert [death["lane"] for death in deaths if "SIGKILL" in death["how"]] == [1]
     assert shown.ask("rollcall.timeline.attempts.map(a => a.number)") == [0, 1]
     assert len(shown.ask("[...rollcall.timeline.models.attempts.data.x]")) == 1
     assert shown.ask("rollcall.timeline.lanes.map(lane => lane.alive.length)") == [2, 2, 2]
-    assert shown.complaints == []
+    assert shown.warnings == []

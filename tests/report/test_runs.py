@@ -9,19 +9,19 @@ import pytest
 from rollcall.errors import UsageError
 from rollcall.report.write import write as write_page
 from rollcall.runs import find_run
-from tests.report.fixtures import Looked
-from tests.report.rings import Made, write
+from tests.report.fixtures import OpenedPage
+from tests.report.rings import FakeOp, write
 from tests.rollcall_command import Runner
 
-Look = Callable[..., Looked]
+OpenPage = Callable[..., OpenedPage]
 MANY = 700
 
 
-def test_lanes_of_many_ranks_are_drawn_together(tmp_path: Path, look: Look) -> None:
+def test_lanes_of_many_ranks_are_drawn_together(tmp_path: Path, open_page: OpenPage) -> None:
     """With more ranks than the screen has lines, several share one; zoomed in, each has its own."""
-    ops = [[Made("all_reduce", n, n * 10 + (rank == 7) * 5, n * 10 + 6) for n in range(3)] for rank in range(MANY)]
-    shown = look(write_page(write(tmp_path, ops)))
-    assert shown.complaints == []
+    ops = [[FakeOp("all_reduce", n, n * 10 + (rank == 7) * 5, n * 10 + 6) for n in range(3)] for rank in range(MANY)]
+    shown = open_page(write_page(write(tmp_path, ops)))
+    assert shown.warnings == []
     assert shown.ask("rollcall.timeline.lanes.length") == MANY
     assert not shown.ask("rollcall.timeline.isExact")
     height = shown.ask("rollcall.timeline.models.image.data.image[0].shape[0]")
@@ -36,28 +36,28 @@ HARM = "<img src=x onerror=harm=1>"
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[Looked]:
+def alone(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[OpenedPage]:
     """One rank, on a host and by a command with names that would do harm; phases; seen somewhere between its ops."""
     folder = tmp_path_factory.mktemp("alone") / f"run-{HARM.replace('/', '')}"
     ops = [
         each
         for n in range(2000)
         for each in (
-            Made("phase", n, n * 100, n * 100 + 99, phase=("forward", "backward")[n % 2]),
-            Made("all_reduce", n, n * 100 + 5, n * 100 + 8, phase=("forward", "backward")[n % 2]),
-            Made("sample", 0, n * 100 + 30, n * 100 + 60),
+            FakeOp("phase", n, n * 100, n * 100 + 99, phase=("forward", "backward")[n % 2]),
+            FakeOp("all_reduce", n, n * 100 + 5, n * 100 + 8, phase=("forward", "backward")[n % 2]),
+            FakeOp("sample", 0, n * 100 + 30, n * 100 + 60),
         )
     ]
     write(folder, [ops], host=HARM)
     (folder / "run.json").write_text(
         '{"outcome": "ok", "command": ["</script><script>harm=1</script>"], "attempts": []}'
     )
-    shown = Looked(browser, write_page(folder, folder.parent / "page.html").as_uri())
+    shown = OpenedPage(browser, write_page(folder, folder.parent / "page.html").as_uri())
     yield shown
     shown.page.close()
 
 
-def test_phases_show_where_there_is_room(alone: Looked) -> None:
+def test_phases_show_where_there_is_room(alone: OpenedPage) -> None:
     """Phases are bands with their names above the lanes; where most are too short to be seen, none is shown."""
     alone.ask("() => rollcall.timeline.show(0, rollcall.timeline.duration)")
     alone.frame()
@@ -66,16 +66,16 @@ def test_phases_show_where_there_is_room(alone: Looked) -> None:
     alone.ask("() => rollcall.timeline.show(0.01, 0.21)")
     alone.frame()
     assert alone.ask("[...rollcall.timeline.models.heads.data.name]")[:2] == ["forward", "backward"]
-    assert alone.complaints == []
+    assert alone.warnings == []
 
 
-def test_one_rank(alone: Looked) -> None:
+def test_one_rank(alone: OpenedPage) -> None:
     """A run of one rank has one lane, and nobody waits."""
     assert alone.ask("rollcall.timeline.lanes.length") == 1
     assert alone.ask("rollcall.timeline.wait.every((each) => each === 0)")
 
 
-def test_names_are_never_executed(alone: Looked) -> None:
+def test_names_are_never_executed(alone: OpenedPage) -> None:
     """HTML in the name of a host, a function or a command is text."""
     assert alone.ask("window.harm") is None
     assert HARM in alone.ask("rollcall.timeline.lanes[0].host")
@@ -93,12 +93,12 @@ def test_names_are_never_executed(alone: Looked) -> None:
         (102, ""),  # in an op
     ],
 )
-def test_hover_between_ops_tells_where_it_was(alone: Looked, at_ms: float, told: str) -> None:
+def test_hover_between_ops_tells_where_it_was(alone: OpenedPage, at_ms: float, told: str) -> None:
     """Where a rank was seen while it was in no op is told between its ops, and nowhere else."""
     assert alone.ask("at => rollcall.samples.tell(0, at)", at_ms / 1000) == told
 
 
-def test_hover_shows_it(alone: Looked) -> None:
+def test_hover_shows_it(alone: OpenedPage) -> None:
     """With the mouse between two ops, the tip has the rank, the time, and the line."""
     alone.page.locator("#timeline").scroll_into_view_if_needed()
     alone.ask("() => rollcall.timeline.show(0.1, 0.2)")
@@ -114,11 +114,11 @@ def test_hover_shows_it(alone: Looked) -> None:
     assert second == "was in train.py:7 in step<script>"
 
 
-def test_ranks_that_did_nothing(tmp_path: Path, look: Look) -> None:
+def test_ranks_that_did_nothing(tmp_path: Path, open_page: OpenPage) -> None:
     """Rings without ops make a page without bars."""
-    shown = look(write_page(write(tmp_path, [[], []])))
+    shown = open_page(write_page(write(tmp_path, [[], []])))
     assert shown.ask("rollcall.timeline.start.length") == 0
-    assert shown.complaints == []
+    assert shown.warnings == []
 
 
 def test_without_rings(rollcall: Runner) -> None:

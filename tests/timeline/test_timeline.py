@@ -3,24 +3,24 @@
 import numpy as np
 import pytest
 
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.timeline import model
-from tests.report.rings import Made, run
+from tests.report.rings import FakeOp, run
 
 
 def test_bars_go_by_rank_and_time() -> None:
     """Each rank's ops in the order in which they blocked it; what happened besides communication is no bar."""
-    ops = [Made("phase", 1, 0, 90, phase="load"), Made("barrier", 1, 20, 30), Made("barrier", 2, 40, 50)]
-    bars = model.draw(View(run([ops, ops])))
+    ops = [FakeOp("phase", 1, 0, 90, phase="load"), FakeOp("barrier", 1, 20, 30), FakeOp("barrier", 2, 40, 50)]
+    bars = model.draw(Evidence(run([ops, ops])))
     assert bars.rank.tolist() == [0, 0, 1, 1]
     assert (np.diff(bars.begin_ns[:2]) > 0).all()
 
 
 def test_ops_of_one_call_have_one_number() -> None:
     """A send and its receive are one call, too; an op without partner is one of its own."""
-    sends = [Made("send", 1, 20, 22, peer=1), Made("send", 2, 30, 31, peer=1), Made("barrier", 1, 60, 70)]
-    recvs = [Made("recv", 1, 0, 23, peer=0), Made("barrier", 1, 60, 70)]
-    call = model.draw(View(run([sends, recvs]))).call.tolist()
+    sends = [FakeOp("send", 1, 20, 22, peer=1), FakeOp("send", 2, 30, 31, peer=1), FakeOp("barrier", 1, 60, 70)]
+    recvs = [FakeOp("recv", 1, 0, 23, peer=0), FakeOp("barrier", 1, 60, 70)]
+    call = model.draw(Evidence(run([sends, recvs]))).call.tolist()
     assert call[0] == call[3]
     assert call[2] == call[4]
     assert len(set(call)) == 3
@@ -29,12 +29,12 @@ def test_ops_of_one_call_have_one_number() -> None:
 def test_phases_are_bands() -> None:
     """What a program gives a name is a band from its beginning to its end, and one that is open lasts."""
     phases = [
-        Made("phase", 1, 0, 15, phase="forward"),
-        Made("phase", 2, 20, phase="backward"),
-        Made("all_reduce", 1, 30, 40, phase="backward"),
+        FakeOp("phase", 1, 0, 15, phase="forward"),
+        FakeOp("phase", 2, 20, phase="backward"),
+        FakeOp("all_reduce", 1, 30, 40, phase="backward"),
     ]
-    view = View(run([phases, phases]))
-    found = model.bands(view, model.draw(view))
+    evidence = Evidence(run([phases, phases]))
+    found = model.bands(evidence, model.draw(evidence))
     assert [band.name for band in found] == ["forward", "backward"]
     assert [(band.end_ns - band.begin_ns) // 1_000_000 for band in found] == [15, 20]
 
@@ -42,8 +42,8 @@ def test_phases_are_bands() -> None:
 def test_of_very_many_samples_the_longest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of time."""
     monkeypatch.setattr(model, "_MOST_SAMPLES", 2)
-    samples = [Made("sample", 0, at, at + length) for at, length in ((0, 30), (50, 1), (60, 20))]
-    found = model.samples(View(run([samples])))
+    samples = [FakeOp("sample", 0, at, at + length) for at, length in ((0, 30), (50, 1), (60, 20))]
+    found = model.samples(Evidence(run([samples])))
     assert (found.length_ns // 1_000_000).tolist() == [30, 20]
 
 
@@ -52,15 +52,15 @@ def test_kinds_are_what_ops_have_in_common(monkeypatch: pytest.MonkeyPatch, mix:
     """Ops that differ in anything but their time are of different kinds, also if their hashes are the same."""
     monkeypatch.setattr(model, "_MIX", np.uint64(mix))
     ops = [
-        Made("all_reduce", 1, 0, 5),
-        Made("all_reduce", 2, 10, 15),
-        Made("all_reduce", 3, 20, 25, size_bytes=8),
-        Made("all_gather", 4, 30, 35, size_bytes=8),
-        Made("all_gather", 5, 40, 45, size_bytes=8, phase="forward"),
+        FakeOp("all_reduce", 1, 0, 5),
+        FakeOp("all_reduce", 2, 10, 15),
+        FakeOp("all_reduce", 3, 20, 25, size_bytes=8),
+        FakeOp("all_gather", 4, 30, 35, size_bytes=8),
+        FakeOp("all_gather", 5, 40, 45, size_bytes=8, phase="forward"),
     ]
-    view = View(run([ops]))
-    bars = model.draw(view)
-    found = model.kinds(view, bars)
+    evidence = Evidence(run([ops]))
+    bars = model.draw(evidence)
+    found = model.kinds(evidence, bars)
     assert len(found.descriptions) == 4
     assert [found.descriptions[number]["op"] for number in found.number] == [op.op for op in ops]
     assert [found.descriptions[number]["bytes"] for number in found.number] == [op.size_bytes for op in ops]

@@ -1,6 +1,6 @@
 """`rollcall bench`: how fast this network and backend are. The files, in the order in which a benchmark uses them:
 
-settings    what to measure, and with which options; sizes: sizes in bytes, parsed and printed
+settings    what to measure, and with which options; sizes: sizes in bytes, parsed
 ranks       the program of every rank: decides how often each op is repeated, and collects the times
 ops         each op: its buffers, one call, the expected result, nccl-tests' factor from algorithm to bus bandwidth
 timed_loop  the loop that is timed

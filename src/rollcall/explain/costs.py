@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.table import site_in_words
 from rollcall.explain.waits import is_setup
 from rollcall.record import ring_format
@@ -53,9 +53,9 @@ class Costs:
         return hidden_s / whole_s if whole_s else 0.0
 
 
-def count(view: View) -> Costs:
-    table, names = view.table, view.table.names
-    by_op, by_site, by_phase = _sums(view, table.op, table.site, table.phase)
+def count(evidence: Evidence) -> Costs:
+    table, names = evidence.table, evidence.table.names
+    by_op, by_site, by_phase = _sums(evidence, table.op, table.site, table.phase)
     return Costs(
         _largest_first(replace(cost, name=ring_format.OPS[number]) for number, cost in by_op),
         _largest_first(replace(cost, name=str(names.sites[number] or "?")) for number, cost in by_site),
@@ -63,13 +63,13 @@ def count(view: View) -> Costs:
     )
 
 
-def by_line(view: View) -> tuple[Cost, ...]:
+def by_line(evidence: Evidence) -> tuple[Cost, ...]:
     """One cost per op, line of the program and group, the largest first."""
-    table = view.table
+    table = evidence.table
     op, site, group = (column.astype(np.int64) for column in (table.op, table.site, table.group))
     key = (op * (int(site.max(initial=0)) + 1) + site) * (int(group.max(initial=0)) + 1) + group
     _, first, line = np.unique(key, return_index=True, return_inverse=True)
-    [costs] = _sums(view, line)
+    [costs] = _sums(evidence, line)
     ops = ((table.get(first[number]), cost) for number, cost in costs)
     return _largest_first(
         replace(cost, name=op.op, site=site_in_words(op.site), group=op.group.name) for op, cost in ops
@@ -80,9 +80,9 @@ def _largest_first(costs: Iterable[Cost]) -> tuple[Cost, ...]:
     return tuple(sorted(costs, key=lambda cost: -cost.blocked_s))
 
 
-def _sums(view: View, *keys: NDArray[np.integer]) -> list[list[tuple[int, Cost]]]:
+def _sums(evidence: Evidence, *keys: NDArray[np.integer]) -> list[list[tuple[int, Cost]]]:
     """Per key: each number that ops have there, with the cost of these ops, which has no name yet."""
-    sums = [[np.bincount(key, column) for key in keys] for column in _columns(view)]
+    sums = [[np.bincount(key, column) for key in keys] for column in _columns(evidence)]
     found = []
     for ops, size, waiting_ns, communicating_ns, hidden_ns in zip(*sums, strict=True):
         seconds = np.stack([waiting_ns, communicating_ns, hidden_ns], axis=1) / 1e9
@@ -91,10 +91,10 @@ def _sums(view: View, *keys: NDArray[np.integer]) -> list[list[tuple[int, Cost]]
     return found
 
 
-def _columns(view: View) -> Iterator[NDArray[Any]]:
+def _columns(evidence: Evidence) -> Iterator[NDArray[Any]]:
     """What is summed up, one column at a time: of ten million ops, each takes its memory. 0 where an op is not
     counted."""
-    table, found = view.table, view.intervals
+    table, found = evidence.table, evidence.intervals
     is_counted = ~table.is_event & ~is_setup(table)
     yield is_counted
     yield table.size_bytes * is_counted
@@ -113,10 +113,10 @@ class Speed:
     count: int
 
 
-def by_size(view: View) -> list[Speed]:
+def by_size(evidence: Evidence) -> list[Speed]:
     """Of ops that ended and moved something, those of the most frequent sizes."""
-    table = view.table
-    communicating_ns = view.intervals.communicating_ns
+    table = evidence.table
+    communicating_ns = evidence.intervals.communicating_ns
     is_good = ~table.is_event & (table.size_bytes > 0) & (communicating_ns > 0) & ~table.is_blocked & ~table.has_failed
     rows = np.flatnonzero(is_good)
     size = table.size_bytes[rows]

@@ -10,7 +10,7 @@ from rollcall.explain.table import Op, Ops, Site
 from rollcall.explain.waits import Intervals, Waits, count, intervals, waits_for
 
 
-class View:
+class Evidence:
     """`now_ns`: of a run that goes on, this moment, until which open ops last."""
 
     def __init__(self, run: Run, now_ns: int = 0) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,44 +95,47 @@ class Folded:
 def load(folder: Path, attempt: int | None = None, newest: int | None = None) -> Run:
     """One attempt of a run, the newest by default; all records, or about `newest` of them."""
     facts = read_facts(folder)
+    number = _attempt(folder, attempt)
+    attempt_facts = facts_of_attempt(facts, number)
+    known = clocks(facts)
+    files = _read(sorted((folder / "rings" / f"attempt-{number}").glob("rank-*.ring"), key=_number), known, newest)
+    ranks = {rank: _rank(files, rank, attempt_facts) for rank in sorted(files.table.spans)}
+    world_size = int(attempt_facts.get("world_size") or max(files.world_size, len(ranks)))
+    hosts = sorted({rank.host for rank in ranks.values()})
+    is_one_clock = len(hosts) < 2 or all(rank < len(known) and known[rank] for rank in ranks)
+    return Run(
+        name=folder.name,
+        attempt=number,
+        outcome=attempt_facts.get("outcome") or facts.get("outcome") or _outcome(ranks, world_size),
+        ranks=ranks,
+        world_size=world_size,
+        table=files.table,
+        folded=tuple(files.folded),
+        lost=_lost(facts, attempt_facts),
+        is_one_clock=is_one_clock,
+        clock_error_ns=max((min(error for _, _, error in readings) for readings in known if readings), default=0),
+        problems=(*files.problems, *_problems(ranks, world_size, [] if is_one_clock else hosts)),
+    )
+
+
+def _attempt(folder: Path, wanted: int | None) -> int:
+    """The newest, or the wanted one if it was recorded."""
     found = recorded_attempts(folder)
     if not found:
         raise UsageError(
             f"{folder.name} has no rings, so there is nothing to explain: it ran with --no-record, or ended before its"
             f" ranks began"
         )
-    number = max(found) if attempt is None else attempt
-    if number not in found:
-        raise UsageError(f"{folder.name} has no attempt {number}: it has {', '.join(map(str, found))}")
-    attempt_facts = facts_of_attempt(facts, number)
-    known = clocks(facts)
-    files = _read(sorted((folder / "rings" / f"attempt-{number}").glob("rank-*.ring"), key=_number), known, newest)
-    ranks = {rank: _rank(files, rank, attempt_facts) for rank in sorted(files.table.spans)}
-    world_size = int(attempt_facts.get("world_size") or max(files.world_size, len(ranks)))
+    if wanted is not None and wanted not in found:
+        raise UsageError(f"{folder.name} has no attempt {wanted}: it has {', '.join(map(str, found))}")
+    return found[-1] if wanted is None else wanted
+
+
+def _problems(ranks: dict[int, Rank], world_size: int, uncompared_hosts: list[str]) -> Iterator[str]:
     if missing := sorted(set(range(world_size)) - set(ranks)):
-        files.problems.append(f"no ring of {ranks_in_words(missing)}: this explanation is without them")
-    error_ns = max((min(error for _, _, error in readings) for readings in known if readings), default=0)
-    hosts = {header.host for _, header, _ in files.kept.values()}
-    is_one_clock = len(hosts) < 2 or all(rank < len(known) and known[rank] for rank in ranks)
-    if not is_one_clock:
-        files.problems.append(
-            f"the clocks of {', '.join(sorted(hosts))} were not compared: who waited for whom is unknown"
-        )
-    problems = tuple(files.problems)
-    outcome = attempt_facts.get("outcome") or facts.get("outcome") or _outcome(ranks, world_size)
-    return Run(
-        folder.name,
-        number,
-        outcome,
-        ranks,
-        world_size,
-        files.table,
-        tuple(files.folded),
-        _lost(facts, attempt_facts),
-        is_one_clock,
-        error_ns,
-        problems,
-    )
+        yield f"no ring of {ranks_in_words(missing)}: this explanation is without them"
+    if uncompared_hosts:
+        yield f"the clocks of {', '.join(uncompared_hosts)} were not compared: who waited for whom is unknown"
 
 
 def _outcome(ranks: dict[int, Rank], world_size: int) -> str:

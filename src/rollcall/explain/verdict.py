@@ -7,7 +7,7 @@ from typing import Any
 
 from rollcall.explain import checks, costs
 from rollcall.explain.costs import Cost, Costs
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding
 from rollcall.explain.load import Rank, Run, load
 from rollcall.explain.table import Site
@@ -71,13 +71,18 @@ class Explanation:
 
 
 def explain(folder: Path, attempt: int | None = None) -> Explanation:
-    return explain_run(View(load(folder, attempt)))
+    return explain_run(Evidence(load(folder, attempt)))
 
 
-def explain_run(view: View) -> Explanation:
-    run = view.run
+def explain_run(evidence: Evidence) -> Explanation:
+    run = evidence.run
     return Explanation(
-        run, _outcome(view), most_telling_first(checks.find(view)), view.waits, costs.count(view), _deaths(run)
+        run,
+        _outcome(evidence),
+        most_telling_first(checks.find(evidence)),
+        evidence.waits,
+        costs.count(evidence),
+        _deaths(run),
     )
 
 
@@ -107,8 +112,8 @@ def _how(rank: Rank) -> str:
     return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _outcome(view: View) -> str:
-    run, is_blocked = view.run, bool(view.blocked)
+def _outcome(evidence: Evidence) -> str:
+    run, is_blocked = evidence.run, bool(evidence.blocked)
     if run.outcome in ("stopped", "running") and is_blocked:
         return "hung" if run.outcome == "stopped" else "running"
     return run.outcome

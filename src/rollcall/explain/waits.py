@@ -3,6 +3,7 @@
 This is the one place that computes it. The terminal, the page, the timeline and the trace draw what is here.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -137,8 +138,8 @@ def _arrived_ns(table: Table, last: _Rows, blocked_ns: _Times, ended_ns: _Times)
 class Waits:
     """Every wait of one rank for another, in columns, and what they sum up to. The setup of groups is not counted."""
 
-    rank: NDArray[np.int64]  # who waited
-    for_rank: NDArray[np.int64]
+    rank: NDArray[np.int32]  # who waited
+    for_rank: NDArray[np.int32]
     last: _Rows  # the row of the op that it waited for; -1: `for_rank` never arrived
     seconds: NDArray[np.float64]
     last_in: NDArray[np.int64]  # by rank: in how many of the calls it was the last to arrive
@@ -157,19 +158,22 @@ class Waits:
 
     @cached_property
     def saved_s(self) -> NDArray[np.float64]:
-        """By rank: by how much the run were shorter, had this rank never been the last to arrive.
+        """By rank: how much shorter the run would be if this rank had never been the last to arrive.
 
-        In each call that is the shortest of the waits for it: the second last would have been waited for anyway.
+        In each call that is the shortest of the waits for it, since the others would have waited for the second last.
         """
-        is_over = np.flatnonzero(self.last >= 0)
-        last, place = np.unique(self.last[is_over], return_inverse=True)
-        shortest_s = np.full(len(last), np.inf)
-        np.minimum.at(shortest_s, place, self.seconds[is_over])
-        whose = np.zeros(len(last), dtype=np.int64)
-        whose[place] = self.for_rank[is_over]
-        return np.minimum(self._by_rank(whose, shortest_s), self.run_s)
+        over = np.flatnonzero(self.is_over)
+        last = self.last[over]
+        shortest_s, whose = (
+            np.full(last.max(initial=-1) + 1, np.inf),
+            np.zeros(last.max(initial=-1) + 1, dtype=np.int32),
+        )
+        np.minimum.at(shortest_s, last, self.seconds[over])
+        whose[last] = self.for_rank[over]
+        calls = np.flatnonzero(np.isfinite(shortest_s))
+        return np.minimum(self._by_rank(whose[calls], shortest_s[calls]), self.run_s)
 
-    def _by_rank(self, ranks: NDArray[np.int64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _by_rank(self, ranks: NDArray[np.int32], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.bincount(ranks, seconds, minlength=len(self.last_in)).astype(np.float64)
 
     def share(self, seconds: float) -> float:
@@ -194,22 +198,33 @@ def count(run: Run, calls: Calls, found: Intervals) -> Waits:
     table = run.table
     ranks = max(run.world_size, int(table.rank.max(initial=0)) + 1)
     is_counted = ~table.is_event & ~is_setup(table)
-    waiting_ns = found.waiting_ns
-    over = np.flatnonzero(is_counted & (found.last >= 0) & (waiting_ns > 0))
-    parts: list[tuple[NDArray[Any], ...]] = [
-        (table.rank[over], table.rank[found.last[over]], found.last[over], waiting_ns[over] / 1e9)
-    ]
-    for row in np.flatnonzero(is_counted & (found.last < 0) & table.is_blocked)[:_MOST_OPEN]:
-        missing = np.array([rank for rank in waits_for(calls, table.get(row)) if 0 <= rank < ranks], dtype=np.int64)
-        # Several who are missing share the wait, so that the sum over all stays the time that was lost.
-        share_s = np.full(len(missing), waiting_ns[row] / 1e9 / max(len(missing), 1))
-        parts.append((np.full(len(missing), table.rank[row]), missing, np.full(len(missing), -1), share_s))
-    rank, for_rank, last, seconds = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    waits = [_waits_for_late(table, found, is_counted), *_waits_for_missing(table, calls, found, is_counted, ranks)]
+    rank, for_rank, last, seconds = (
+        np.concatenate(columns) if len(waits) > 1 else columns[0] for columns in zip(*waits, strict=True)
+    )
     is_whole = calls.has_all & (calls.sizes > 1) & ~calls.any(is_setup(table)) & run.is_one_clock
     last_in = np.bincount(table.rank[calls.last_rows[is_whole]], minlength=ranks)
-    return Waits(
-        rank.astype(np.int64), for_rank.astype(np.int64), last, seconds, last_in, int(is_whole.sum()), found.run_s
-    )
+    return Waits(rank, for_rank, last, seconds, last_in, int(is_whole.sum()), found.run_s)
+
+
+_Columns = tuple[NDArray[Any], ...]  # rank, for_rank, last, seconds
+
+
+def _waits_for_late(table: Table, found: Intervals, is_counted: NDArray[np.bool_]) -> _Columns:
+    """Waits for a rank that arrived in the end."""
+    rows = np.flatnonzero(is_counted & (found.last >= 0) & (found.arrived_ns > found.blocked_ns))
+    last = found.last[rows]
+    return table.rank[rows], table.rank[last], last, (found.arrived_ns[rows] - found.blocked_ns[rows]) / 1e9
+
+
+def _waits_for_missing(
+    table: Table, calls: Calls, found: Intervals, is_counted: NDArray[np.bool_], ranks: int
+) -> Iterator[_Columns]:
+    """Waits for ranks that never arrived. Several of them share a wait, so that the sum is the time that was lost."""
+    for row in np.flatnonzero(is_counted & (found.last < 0) & table.is_blocked)[:_MOST_OPEN]:
+        missing = np.array([rank for rank in waits_for(calls, table.get(row)) if 0 <= rank < ranks], dtype=np.int32)
+        seconds = (found.arrived_ns[row] - found.blocked_ns[row]) / 1e9 / max(len(missing), 1)
+        yield np.full_like(missing, table.rank[row]), missing, np.full(len(missing), -1), np.full(len(missing), seconds)
 
 
 def is_setup(table: Table) -> NDArray[np.bool_]:

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from rollcall.errors import UsageError, say
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.live.reader import LiveRun
 from rollcall.live.state import Observer, RankNow
 from rollcall.live.terminal import check_recorded
@@ -122,7 +122,7 @@ class LivePage:
         zero_ns = self._zero_ns()
         since_ns = zero_ns + int(since_s * 1e9) - _OVERLAP_NS
         now_ns = 0 if self._run.is_over else self._run.common_now_ns()
-        attempt = Attempt.of(View(self._run.window(since_ns, _MOST_OPS), now_ns))
+        attempt = Attempt.of(Evidence(self._run.window(since_ns, _MOST_OPS), now_ns))
         shown = encode(Timeline([attempt], zero_ns, 0), {})
         from_s = max(since_ns - zero_ns, _beginning(attempt) - zero_ns) / 1e9
         there = {each.rank for each in ranks if each.state != "ended"}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rollcall.errors import UsageError
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.load import Rank, load
 from rollcall.explain.table import Op
 from rollcall.report.slices import Arrow, Lane, Slice, lanes
@@ -30,7 +30,7 @@ def export(folder: Path, attempt: int | None, target: Path) -> int:
             file.write('{"displayTimeUnit":"ns","otherData":')
             json.dump({"run": run.name, "attempt": run.attempt, "outcome": run.outcome}, file)
             file.write(',"traceEvents":[\n')
-            for number, event in enumerate(events(View(run))):
+            for number, event in enumerate(events(Evidence(run))):
                 file.write(",\n" if number else "")
                 json.dump(event, file, separators=(",", ":"))
             file.write("\n]}\n")
@@ -50,14 +50,14 @@ def _open(target: Path) -> Iterator[TextIO]:
             yield file
 
 
-def events(view: View) -> Iterator[Event]:
+def events(evidence: Evidence) -> Iterator[Event]:
     """All events: those of a track in order of time, an outer slice before the slices in it."""
-    tracks = _Tracks(view)
+    tracks = _Tracks(evidence)
     yield from tracks.hosts()
     # Arrows come last: a viewer attaches an arrow to the slices that it has read, of two lanes. They are kept as
     # numbers, since there may be a million.
     arrows = array("q")
-    for lane in lanes(view):
+    for lane in lanes(evidence):
         yield from tracks.lane(lane)
         for arrow in lane.arrows:
             arrows.extend(tracks.ends_of(arrow))
@@ -68,11 +68,11 @@ def events(view: View) -> Iterator[Event]:
 class _Tracks:
     """Knows the process and the tracks of each rank, and when the run began."""
 
-    def __init__(self, view: View) -> None:
-        ranks = view.run.ranks.values()
+    def __init__(self, evidence: Evidence) -> None:
+        ranks = evidence.run.ranks.values()
         self._numbers = {host: number for number, host in enumerate(dict.fromkeys(rank.host for rank in ranks), 1)}
         self._process = {rank.number: self._numbers[rank.host] for rank in ranks}
-        self._started_ns = int(view.table.entered_ns.min()) if len(view.table) else 0
+        self._started_ns = int(evidence.table.entered_ns.min()) if len(evidence.table) else 0
 
     def hosts(self) -> Iterator[Event]:
         for host, number in self._numbers.items():

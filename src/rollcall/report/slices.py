@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.load import Rank
 from rollcall.explain.table import Op
 from rollcall.protocol.rank_ranges import ranks_in_words
@@ -49,15 +49,15 @@ class Lane:
     end_ns: int  # its last known moment
 
 
-def lanes(view: View) -> Iterator[Lane]:
+def lanes(evidence: Evidence) -> Iterator[Lane]:
     """Rank by rank."""
-    if len(view.table):
-        for rank in view.run.ranks.values():
-            yield _lane(view, rank)
+    if len(evidence.table):
+        for rank in evidence.run.ranks.values():
+            yield _lane(evidence, rank)
 
 
-def _lane(view: View, rank: Rank) -> Lane:
-    end_ns = _end(rank, view.intervals.end_ns)
+def _lane(evidence: Evidence, rank: Rank) -> Lane:
+    end_ns = _end(rank, evidence.intervals.end_ns)
     threads: dict[int, list[Slice]] = defaultdict(list)
     in_flight: list[Slice] = []
     arrows: list[Arrow] = []
@@ -67,10 +67,10 @@ def _lane(view: View, rank: Rank) -> Lane:
         slices = _of_op(op, end_ns, following.get(op.thread, end_ns))
         if op.is_async and (len(slices) > 1 or not op.waited_ns):
             in_flight.append(Slice(op.entered_ns, op.completed_ns or end_ns, op.op, "op", op))
-        if (waiting := _waiting(view, slices[-1])) is not None:
+        if (waiting := _waiting(evidence, slices[-1])) is not None:
             slices.append(waiting)
-            last = int(view.intervals.last[op.row])
-            arrows += [Arrow(view.table.get(last), op)] if last >= 0 else []
+            last = int(evidence.intervals.last[op.row])
+            arrows += [Arrow(evidence.table.get(last), op)] if last >= 0 else []
         threads[op.thread] += slices
         following[op.thread] = op.entered_ns
     events = [event for event in rank.events if not event.thread]
@@ -117,15 +117,15 @@ def _of_op(op: Op, end_ns: int, next_ns: int) -> list[Slice]:
     ]
 
 
-def _waiting(view: View, outer: Slice) -> Slice | None:
+def _waiting(evidence: Evidence, outer: Slice) -> Slice | None:
     """The part of a slice in which its rank waited for others; None if that is too short to be sure."""
-    op, found = outer.op, view.intervals
+    op, found = outer.op, evidence.intervals
     start_ns, end_ns = int(found.blocked_ns[op.row]), int(found.arrived_ns[op.row])
     # Between hosts, a wait that is shorter than the error of the clocks may be none.
-    if end_ns - start_ns <= max(_NOTABLE_NS, view.run.clock_error_ns):
+    if end_ns - start_ns <= max(_NOTABLE_NS, evidence.run.clock_error_ns):
         return None
     last = int(found.last[op.row])
-    for_ranks = [int(view.table.rank[last])] if last >= 0 else view.waits_for(op)
+    for_ranks = [int(evidence.table.rank[last])] if last >= 0 else evidence.waits_for(op)
     if not for_ranks:
         return None
     name = f"waiting for {ranks_in_words(for_ranks)}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from rollcall.errors import UsageError
 from rollcall.explain import costs
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.load import load
 from rollcall.explain.verdict import explain_run
 from rollcall.report import facts, logs, page
@@ -21,16 +21,16 @@ FILE = "report.html"
 def write(folder: Path, target: Path | None = None) -> Path:
     """Write the page of a run, into its folder or to `target`; returns its path."""
     path = target or folder / FILE
-    with _naming(path):
+    with _as_usage_error(path):
         path.parent.stat()  # fail before the work, not after it
     text = page.render(gather(folder))
-    with _naming(path):
+    with _as_usage_error(path):
         path.write_text(text, encoding="utf-8", errors="replace")
     return path
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _as_usage_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -40,14 +40,14 @@ def _naming(path: Path) -> Iterator[None]:
 def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
     """All attempts on the timeline; verdict and figures of the last. `zero_ns`: where the timeline begins."""
     run_facts = read_facts(folder)
-    earlier = [Attempt.of(View(load(folder, number))) for number in recorded_attempts(folder)[:-1]]
-    view = View(load(folder))  # UsageError if there are no rings
-    drawn = timeline([*earlier, Attempt.of(view)], folder, run_facts, zero_ns)
+    earlier = [Attempt.of(Evidence(load(folder, number))) for number in recorded_attempts(folder)[:-1]]
+    evidence = Evidence(load(folder))  # UsageError if there are no rings
+    drawn = timeline([*earlier, Attempt.of(evidence)], folder, run_facts, zero_ns)
     lines, left_out = logs.read(folder)
     encoded = encode(drawn, run_facts)
     return page.Content(
-        name=view.run.name,
-        results=_results(view, run_facts),
+        name=evidence.run.name,
+        results=_results(evidence, run_facts),
         logs=lines,
         logs_left_out=left_out,
         wall_ns=drawn.wall_ns,
@@ -60,20 +60,20 @@ def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
 
 def results_of(folder: Path, newest: int | None) -> page.Results:
     """The verdict and figures of the last attempt: of all records, or of about `newest`."""
-    view = View(load(folder, newest=newest))
-    return _results(view, read_facts(folder))
+    evidence = Evidence(load(folder, newest=newest))
+    return _results(evidence, read_facts(folder))
 
 
-def _results(view: View, run_facts: dict[str, Any]) -> page.Results:
-    explanation = explain_run(view)
+def _results(evidence: Evidence, run_facts: dict[str, Any]) -> page.Results:
+    explanation = explain_run(evidence)
     return page.Results(
         outcome=explanation.outcome,
         findings=explanation.findings,
-        problems=view.run.problems,
+        problems=evidence.run.problems,
         facts=facts.lines(run_facts, explanation),
-        waits=view.waits,
-        costs=costs.by_line(view),
-        speeds=costs.by_size(view),
+        waits=evidence.waits,
+        costs=costs.by_line(evidence),
+        speeds=costs.by_size(evidence),
     )
 
 

@@ -47,7 +47,7 @@ def deflate(data: bytes) -> str:
 
 def encode(timeline: Timeline, facts: dict[str, Any]) -> dict[str, Any]:
     """The columns, packed, and what their numbers mean."""
-    ranks = sorted({rank for attempt in timeline.attempts for rank in attempt.view.run.ranks})
+    ranks = sorted({rank for attempt in timeline.attempts for rank in attempt.evidence.run.ranks})
     lane_of = np.zeros(max(ranks, default=0) + 1, dtype=np.int64)
     lane_of[ranks] = np.arange(len(ranks))
     descriptions: list[dict[str, Any]] = []
@@ -90,7 +90,7 @@ _AS_DIFFERENCES = ("start", "call")
 
 def _samples(timeline: Timeline) -> dict[str, Any]:
     """In columns, too: there may be fifty samples a second."""
-    found = [model.samples(attempt.view) for attempt in timeline.attempts]
+    found = [model.samples(attempt.evidence) for attempt in timeline.attempts]
     places: list[str] = []
     parts: dict[str, list[NDArray[np.int64]]] = {name: [] for name in ("rank", "start", "length", "place")}
     for each in found:
@@ -127,7 +127,7 @@ def _lanes(timeline: Timeline, ranks: list[int]) -> list[dict[str, Any]]:
         finish_ns = attempt.bars.begin_ns + attempt.bars.wait_ns + attempt.bars.busy_ns
         edges = np.searchsorted(attempt.bars.rank, [[rank, rank + 1] for rank in ranks])
         for rank, (low, high) in zip(ranks, edges, strict=True):
-            found = attempt.view.run.ranks.get(rank)
+            found = attempt.evidence.run.ranks.get(rank)
             if found is None:
                 continue
             lanes[rank]["host"] = found.host
@@ -139,7 +139,7 @@ def _lanes(timeline: Timeline, ranks: list[int]) -> list[dict[str, Any]]:
 
 
 def _phases(timeline: Timeline) -> list[dict[str, Any]]:
-    found = [band for attempt in timeline.attempts for band in model.bands(attempt.view, attempt.bars)]
+    found = [band for attempt in timeline.attempts for band in model.bands(attempt.evidence, attempt.bars)]
     return [{"name": b.name, "begin": _s(b.begin_ns, timeline), "end": _s(b.end_ns, timeline)} for b in found]
 
 
@@ -155,7 +155,7 @@ def _deaths(timeline: Timeline, facts: dict[str, Any], lane_of: NDArray[np.int64
                 code == 0
                 or attempt_facts.get("asked", {}).get(name)
                 or not wall_ns
-                or rank not in attempt.view.run.ranks
+                or rank not in attempt.evidence.run.ranks
             ):
                 continue
             at = (wall_ns - timeline.wall_ns) / 1e9

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.explain import rings
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.load import clocks
 from rollcall.explain.table import Readings, site_in_words
 from rollcall.record import ring_format
@@ -37,8 +37,8 @@ class Bars:
     end_ns: int = 0  # of the attempt
 
 
-def draw(view: View) -> Bars:
-    table, found = view.table, view.intervals
+def draw(evidence: Evidence) -> Bars:
+    table, found = evidence.table, evidence.intervals
     kept = np.flatnonzero(~table.is_event)
     order = kept[np.lexsort((found.blocked_ns[kept], table.rank[kept]))]
     shift_ns = found.shift_ns[order]
@@ -49,17 +49,17 @@ def draw(view: View) -> Bars:
         begin_ns=found.blocked_ns[order] - shift_ns,
         wait_ns=found.waiting_ns[order],
         busy_ns=found.communicating_ns[order],
-        call=_calls(view)[order],
+        call=_calls(evidence)[order],
         end_ns=found.end_ns,
     )
 
 
-def _calls(view: View) -> NDArray[np.int64]:
+def _calls(evidence: Evidence) -> NDArray[np.int64]:
     """Per row: the number of its call; a send and its receive are one, too."""
-    calls = view.calls
-    call = np.full(len(view.table), -1, dtype=np.int64)
+    calls = evidence.calls
+    call = np.full(len(evidence.table), -1, dtype=np.int64)
     call[calls.rows] = calls.numbers
-    sends, recvs = view.pairs.matched()
+    sends, recvs = evidence.pairs.matched()
     call[sends] = call[recvs] = len(calls) + np.arange(len(sends))
     unmatched = np.flatnonzero(call < 0)
     call[unmatched] = len(calls) + len(sends) + np.arange(len(unmatched))
@@ -74,8 +74,8 @@ class Kinds:
     descriptions: list[dict[str, Any]] = field(default_factory=list)
 
 
-def kinds(view: View, bars: Bars) -> Kinds:
-    table = view.table
+def kinds(evidence: Evidence, bars: Bars) -> Kinds:
+    table = evidence.table
     if not len(bars.row):
         return Kinds(np.zeros(0, dtype=np.int64))
     names = ("op", "group", "site", "signature", "reduce", "peer", "tag", "phase", "thread", "size_bytes")
@@ -83,7 +83,7 @@ def kinds(view: View, bars: Bars) -> Kinds:
     taken = [column[bars.row] for column in (*(getattr(table, name) for name in names), flags)]
     differing = [column for column in taken if column.min() != column.max()]
     first, number = _classes(differing, len(bars.row))
-    return Kinds(number, [_describe(view, int(bars.row[place])) for place in first])
+    return Kinds(number, [_describe(evidence, int(bars.row[place])) for place in first])
 
 
 def _classes(columns: list[NDArray[Any]], length: int) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
@@ -102,8 +102,8 @@ def _classes(columns: list[NDArray[Any]], length: int) -> tuple[NDArray[np.intp]
     return first, number
 
 
-def _describe(view: View, row: int) -> dict[str, Any]:
-    op = view.table.get(row)
+def _describe(evidence: Evidence, row: int) -> dict[str, Any]:
+    op = evidence.table.get(row)
     found: dict[str, Any] = {"op": op.op, "group": op.group.name, "ranks": len(op.group.ranks), "bytes": op.size_bytes}
     if op.site:
         found["site"], found["function"] = str(op.site), op.site.function[:_MOST_TEXT]
@@ -142,9 +142,9 @@ class Band:
     end_ns: int
 
 
-def bands(view: View, bars: Bars) -> list[Band]:
+def bands(evidence: Evidence, bars: Bars) -> list[Band]:
     """The phases of the first rank that has any: all ranks run the same program."""
-    table = view.table
+    table = evidence.table
     rows = np.flatnonzero(table.is_one_of("phase", "ddp_forward"))
     mine = rows[table.rank[rows] == table.rank[rows[0]]][:_MOST_BANDS] if len(rows) else rows
     return [Band(op.phase[:_MOST_TEXT], op.entered_ns, op.completed_ns or bars.end_ns) for op in map(table.get, mine)]
@@ -161,15 +161,15 @@ class Samples:
     places: list[str]
 
 
-def samples(view: View) -> Samples:
+def samples(evidence: Evidence) -> Samples:
     """The samples of main threads; of very many, the longest ones."""
-    table = view.table
+    table = evidence.table
     rows = np.flatnonzero(table.is_one_of("sample") & (table.thread == 0))
     length_ns = np.maximum(table.completed_ns[rows] - table.entered_ns[rows], 0)
     if len(rows) > _MOST_SAMPLES:
         longest = np.sort(np.argpartition(-length_ns, _MOST_SAMPLES)[:_MOST_SAMPLES])
         rows, length_ns = rows[longest], length_ns[longest]
-    begin_ns = table.entered_ns[rows] - view.intervals.shift_ns[rows]
+    begin_ns = table.entered_ns[rows] - evidence.intervals.shift_ns[rows]
     order = np.lexsort((begin_ns, table.rank[rows]))
     sites, place = np.unique(table.site[rows[order]], return_inverse=True)
     places = [site_in_words(table.names.sites[site]) for site in sites.tolist()]
@@ -181,14 +181,14 @@ class Attempt:
     """One attempt of a run, as it is drawn."""
 
     number: int
-    view: View
+    evidence: Evidence
     bars: Bars
     kinds: Kinds
 
     @classmethod
-    def of(cls, view: View) -> "Attempt":
-        bars = draw(view)
-        return cls(view.run.attempt, view, bars, kinds(view, bars))
+    def of(cls, evidence: Evidence) -> "Attempt":
+        bars = draw(evidence)
+        return cls(evidence.run.attempt, evidence, bars, kinds(evidence, bars))
 
     @property
     def begin_ns(self) -> int:

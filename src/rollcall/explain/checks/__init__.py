@@ -1,4 +1,4 @@
-"""What to look for in a run, one file per kind of trouble. Each check takes the view and yields findings.
+"""What to look for in a run, one file per kind of trouble. Each check takes the evidence and yields findings.
 
 deaths         ranks that failed, were killed or stopped, or exited early
 collectives    ranks that are in the same call and disagree
@@ -13,10 +13,10 @@ stragglers     ranks that keep the others waiting
 from collections.abc import Callable, Iterator
 
 from rollcall.explain.checks import async_work, call_order, collectives, ddp, deaths, missing_ranks, p2p, stragglers
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding
 
-CHECKS: tuple[Callable[[View], Iterator[Finding]], ...] = (
+CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     deaths.deaths,
     deaths.network_cuts,
     missing_ranks.incomplete_worlds,
@@ -37,6 +37,6 @@ CHECKS: tuple[Callable[[View], Iterator[Finding]], ...] = (
 )
 
 
-def find(view: View) -> list[Finding]:
+def find(evidence: Evidence) -> list[Finding]:
     """All findings, in the order of the checks."""
-    return [finding for check in CHECKS for finding in check(view)]
+    return [finding for check in CHECKS for finding in check(evidence)]

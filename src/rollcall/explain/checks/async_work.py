@@ -4,16 +4,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, of_ops, where
 from rollcall.explain.table import Ops
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 
 
-def overwritten_buffers(view: View) -> Iterator[Finding]:
+def overwritten_buffers(evidence: Evidence) -> Iterator[Finding]:
     """Async ops whose buffer changed before anybody waited for them."""
-    table = view.table
+    table = evidence.table
     changed = table.where(
         table.is_async & ~table.has_failed & table.has(ring_format.WAITED) & table.was_overwritten & ~table.is_event
     )
@@ -24,10 +24,10 @@ def overwritten_buffers(view: View) -> Iterator[Finding]:
         yield of_ops("buffer-overwritten", same, message, [first])
 
 
-def unwaited_work(view: View) -> Iterator[Finding]:
+def unwaited_work(evidence: Evidence) -> Iterator[Finding]:
     """Only of ranks that exited with 0: another rank might still have called wait()."""
-    table = view.table
-    ended = [rank.number for rank in view.run.ranks.values() if rank.exit_code == 0]
+    table = evidence.table
+    ended = [rank.number for rank in evidence.run.ranks.values() if rank.exit_code == 0]
     is_unwaited = table.is_async & ~table.has(ring_format.WAITED) & ~table.has_failed & (table.completed_ns == 0)
     unwaited = table.where(is_unwaited & ~table.is_event & np.isin(table.rank, ended))
     if unwaited:

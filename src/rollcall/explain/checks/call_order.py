@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, of_call, where
 from rollcall.explain.matching import deviants
 from rollcall.explain.table import Op
@@ -14,10 +14,10 @@ from rollcall.protocol.rank_ranges import ranks_in_words
 _AHEAD = 8  # by how many calls two ranks may be out of step
 
 
-def permutation(view: View, number: int) -> Finding | None:
+def permutation(evidence: Evidence, number: int) -> Finding | None:
     """From this call on, all ranks make the same ops, only not in the same order."""
-    call = view.calls.get(number)
-    sequences = {rank: _sequence(view, op) for rank, op in call.ops.items()}
+    call = evidence.calls.get(number)
+    sequences = {rank: _sequence(evidence, op) for rank, op in call.ops.items()}
     keys = {rank: tuple(_key(op) for op in sequence) for rank, sequence in sequences.items()}
     for length in range(2, _AHEAD + 1):
         heads = {rank: key[:length] for rank, key in keys.items() if len(key) >= length}
@@ -42,9 +42,9 @@ def permutation(view: View, number: int) -> Finding | None:
     return None
 
 
-def _sequence(view: View, op: Op) -> list[Op]:
+def _sequence(evidence: Evidence, op: Op) -> list[Op]:
     """This op of a rank and the next ones in its group."""
-    table = view.table
+    table = evidence.table
     _, end = table.spans[op.rank]
     rows = np.arange(op.row, end)
     rows = rows[(table.group[rows] == table.group[op.row]) & ~table.is_event[rows]]
@@ -55,12 +55,12 @@ def _key(op: Op) -> tuple[Any, ...]:
     return op.op, str(op.signature), op.reduce, op.peer, str(op.site)
 
 
-def inversions(view: View) -> Iterator[Finding]:
+def inversions(evidence: Evidence) -> Iterator[Finding]:
     """Calls that match by chance: the same op and shape on all ranks, from lines that are swapped on some."""
-    table, calls = view.table, view.calls
+    table, calls = evidence.table, evidence.calls
     candidates = calls.has_all & calls.differ_in(table.site) & ~calls.differ_in(table.op, table.signature)
     for number in calls.unlike(candidates, table.site):
-        finding = permutation(view, number)
+        finding = permutation(evidence, number)
         if finding is not None:
             yield finding
             return

@@ -8,7 +8,7 @@ import numpy as np
 
 from rollcall.explain import source
 from rollcall.explain.checks.call_order import permutation
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, each, of_call, of_ops, where
 from rollcall.explain.matching import Call, deviants
 from rollcall.explain.table import Op
@@ -25,18 +25,18 @@ _ALIKE: tuple[tuple[str, str, Callable[[Op], Any]], ...] = (
 )
 
 
-def mismatches(view: View) -> Iterator[Finding]:
+def mismatches(evidence: Evidence) -> Iterator[Finding]:
     """The first call that differs: the calls after it are out of step, and differ for that reason alone."""
-    table, calls = view.table, view.calls
+    table, calls = evidence.table, evidence.calls
     columns = (table.op, table.reduce, table.peer, table.signature)
     for number in calls.unlike(calls.differ_in(*columns), *columns, table.site):
-        finding = permutation(view, number) or _mismatch(view, calls.get(number))
+        finding = permutation(evidence, number) or _mismatch(evidence, calls.get(number))
         if finding is not None:
             yield finding
             return
 
 
-def _mismatch(view: View, call: Call) -> Finding | None:
+def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
     names = {rank: op.op for rank, op in call.ops.items()}
     if len(set(names.values())) > 1:
         odd = deviants(names)
@@ -47,7 +47,7 @@ def _mismatch(view: View, call: Call) -> Finding | None:
     for kind, noun, read in _ALIKE:
         values = {rank: read(op) for rank, op in call.ops.items()}
         if len(set(values.values())) > 1 and _must_agree(kind, call):
-            odd = _ranks_of_bad_transfers(call) if op.op == "all_to_all" else _odd_ones(view, call, values, read)
+            odd = _ranks_of_bad_transfers(call) if op.op == "all_to_all" else _odd_ones(evidence, call, values, read)
             if any(_is_swapped(mine, theirs) for mine, theirs in _pairs_of_ops(call, odd)):
                 kind = "order-swap"
             what = {"new_group": "members", "ddp": "parameters"}.get(op.op, noun)
@@ -62,12 +62,12 @@ def _some(call: Call, odd: list[int]) -> list[Op]:
     return [call.ops[rank] for rank in odd] + [op for rank, op in call.ops.items() if rank not in odd]
 
 
-def _odd_ones(view: View, call: Call, values: dict[int, Any], read: Callable[[Op], Any]) -> list[int]:
+def _odd_ones(evidence: Evidence, call: Call, values: dict[int, Any], read: Callable[[Op], Any]) -> list[int]:
     """The ranks that differ from the majority; if there is none, those that differ from earlier calls on this line."""
     odd = deviants(values)
     if len(odd) < len(values) or len(call.group.ranks) < 3:
         return odd
-    table = view.table
+    table = evidence.table
     sites = list({int(table.site[op.row]) for op in call.ops.values()})
     before = np.flatnonzero(np.isin(table.site, sites) & (table.seq < call.seq) & ~table.is_event)[-_PRECEDENTS:]
     usual = Counter(read(table.get(row)) for row in before).most_common(1)
@@ -160,9 +160,9 @@ def _is_turn_of_loop(mine: Op, theirs: Op) -> bool:
     return is_same and source.is_turn_of_loop(mine.site, theirs.site)
 
 
-def non_member_calls(view: View) -> Iterator[Finding]:
+def non_member_calls(evidence: Evidence) -> Iterator[Finding]:
     """Ops on a group by ranks that are not in it: torch ignores them."""
-    found = view.table.where(view.table.is_non_member & ~view.table.is_event)
+    found = evidence.table.where(evidence.table.is_non_member & ~evidence.table.is_event)
     if found:
         first = found.first()
         same = sorted({op.rank for op in found if op.site == first.site})
@@ -170,25 +170,25 @@ def non_member_calls(view: View) -> Iterator[Finding]:
         yield of_ops("non-member-call", same, message, [first])
 
 
-def concurrent_calls(view: View) -> Iterator[Finding]:
+def concurrent_calls(evidence: Evidence) -> Iterator[Finding]:
     """One group used by several threads, in a different order on different ranks."""
-    table, calls = view.table, view.calls
+    table, calls = evidence.table, evidence.calls
     candidates = calls.differ_in(table.site) & calls.any(table.thread > 0)
     for number in calls.unlike(candidates, table.site, table.thread):
         call = calls.get(number)
-        if _is_shared(view, call):
+        if _is_shared(evidence, call):
             places = {rank: op.site for rank, op in call.ops.items()}
             message = f"group {call.group.name} is used by several threads at once, and the order differs between ranks"
-            evidence = {"threads": {rank: op.thread for rank, op in call.ops.items()}}
-            yield of_call("concurrent-calls", call, deviants(places), message, call.ops.values(), **evidence)
+            threads = {"threads": {rank: op.thread for rank, op in call.ops.items()}}
+            yield of_call("concurrent-calls", call, deviants(places), message, call.ops.values(), **threads)
             return
 
 
-def _is_shared(view: View, call: Call) -> bool:
+def _is_shared(evidence: Evidence, call: Call) -> bool:
     """Whether some rank uses the group from several threads."""
     op = next(iter(call.ops.values()))
-    of_group = view.table.group == view.table.group[op.row]
+    of_group = evidence.table.group == evidence.table.group[op.row]
     by_rank = {(rank, thread) for rank, thread in zip(
-        view.table.rank[of_group].tolist(), view.table.thread[of_group].tolist(), strict=True
+        evidence.table.rank[of_group].tolist(), evidence.table.thread[of_group].tolist(), strict=True
     )}  # fmt: skip
     return len(by_rank) > len({rank for rank, _ in by_rank})

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rollcall.explain.checks.deaths import is_consequence
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, each, of_ops
 from rollcall.explain.matching import deviants
 from rollcall.explain.table import Op
@@ -15,30 +15,30 @@ from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 
 
-def uneven_inputs(view: View) -> Iterator[Finding]:
+def uneven_inputs(evidence: Evidence) -> Iterator[Finding]:
     """Ranks that called their DDP module more or less often than the others, in a run that did not end well."""
-    counts = _forwards(view)
-    failed = [rank for rank in view.run.ranks.values() if rank.error or rank.exit_code is None or rank.exit_code]
+    counts = _forwards(evidence)
+    failed = [rank for rank in evidence.run.ranks.values() if rank.error or rank.exit_code is None or rank.exit_code]
     if not failed or len(set(counts.values())) < 2 or not all(counts.values()):
         return
     odd = deviants(counts)
-    if any(_ended_by_itself(view, rank) for rank in odd):
+    if any(_ended_by_itself(evidence, rank) for rank in odd):
         return  # its end explains why it made fewer calls
-    last = [_last_forward(view, rank) for rank in odd]
-    stuck = [view.blocked[rank] for rank in odd if rank in view.blocked]
+    last = [_last_forward(evidence, rank) for rank in odd]
+    stuck = [evidence.blocked[rank] for rank in odd if rank in evidence.blocked]
     message = f"the ranks had different numbers of batches for their DDP module ({each(counts)})"
     yield of_ops("ddp-uneven-inputs", odd, message, [*last, *stuck])
 
 
-def _ended_by_itself(view: View, rank: int) -> bool:
-    found = view.run.ranks[rank]
+def _ended_by_itself(evidence: Evidence, rank: int) -> bool:
+    found = evidence.run.ranks[rank]
     was_killed = found.exit_code is not None and found.exit_code < 0
-    return was_killed or (bool(found.error) and not is_consequence(view, found))
+    return was_killed or (bool(found.error) and not is_consequence(evidence, found))
 
 
-def unused_parameters(view: View) -> Iterator[Finding]:
+def unused_parameters(evidence: Evidence) -> Iterator[Finding]:
     """Backwards that ended before the gradients of all parameters were averaged."""
-    short = {rank: phase for rank in view.run.ranks if (phase := _short_backward(view, rank)) is not None}
+    short = {rank: phase for rank in evidence.run.ranks if (phase := _short_backward(evidence, rank)) is not None}
     if short:
         first = min(short.values(), key=lambda op: op.entered_ns)
         message = (
@@ -48,9 +48,9 @@ def unused_parameters(view: View) -> Iterator[Finding]:
         yield of_ops("ddp-unused-parameter", short, message, list(short.values()))
 
 
-def _short_backward(view: View, rank: int) -> Op | None:
+def _short_backward(evidence: Evidence, rank: int) -> Op | None:
     """The phase of the last or second last backward, if it ended before all gradients were averaged."""
-    table = view.table
+    table = evidence.table
     start, end = table.spans[rank]
     rows = np.arange(start, end)
     forwards = rows[table.op[rows] == ring_format.OP["ddp_forward"]]
@@ -71,12 +71,12 @@ def _elements(op: Op) -> int:
     return sum(math.prod(shape) for shape in op.signature.get("shapes", []))
 
 
-def _forwards(view: View) -> dict[int, int]:
-    rows = np.flatnonzero(view.table.op == ring_format.OP["ddp_forward"])
-    counts = np.bincount(view.table.rank[rows], minlength=max(view.run.ranks, default=-1) + 1)
-    return {rank: int(counts[rank]) for rank in view.run.ranks}
+def _forwards(evidence: Evidence) -> dict[int, int]:
+    rows = np.flatnonzero(evidence.table.op == ring_format.OP["ddp_forward"])
+    counts = np.bincount(evidence.table.rank[rows], minlength=max(evidence.run.ranks, default=-1) + 1)
+    return {rank: int(counts[rank]) for rank in evidence.run.ranks}
 
 
-def _last_forward(view: View, rank: int) -> Op:
-    rows = np.flatnonzero((view.table.op == ring_format.OP["ddp_forward"]) & (view.table.rank == rank))
-    return view.table.get(rows[-1])
+def _last_forward(evidence: Evidence, rank: int) -> Op:
+    rows = np.flatnonzero((evidence.table.op == ring_format.OP["ddp_forward"]) & (evidence.table.rank == rank))
+    return evidence.table.get(rows[-1])

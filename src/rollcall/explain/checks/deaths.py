@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rollcall.explain import source
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, of_call, wait_in
 from rollcall.explain.load import Rank
 from rollcall.explain.matching import Call
@@ -13,27 +13,27 @@ from rollcall.explain.table import Op, Site
 from rollcall.protocol.rank_ranges import ranks_in_words
 
 
-def deaths(view: View) -> Iterator[Finding]:
-    for rank in view.run.ranks.values():
-        if rank.cause or _was_stopped(view, rank):
-            yield _stopped(view, rank)
-        elif rank.error and not is_consequence(view, rank):
+def deaths(evidence: Evidence) -> Iterator[Finding]:
+    for rank in evidence.run.ranks.values():
+        if rank.cause or _was_stopped(evidence, rank):
+            yield _stopped(evidence, rank)
+        elif rank.error and not is_consequence(evidence, rank):
             sites = rank.error_site.chain[:3] if rank.error_site else ()
             message = f"rank {rank.number} failed at {rank.error_site}: {rank.error}"
             yield Finding("rank-failed", (rank.number,), message, sites=sites, since_ns=rank.ended_ns)
         elif rank.exit_code is not None and rank.exit_code < 0:
-            yield _killed(view, rank)
+            yield _killed(evidence, rank)
 
 
-def _killed(view: View, rank: Rank) -> Finding:
+def _killed(evidence: Evidence, rank: Rank) -> Finding:
     """With who sent the signal, or at least where the rank was then."""
     name = _name(-rank.exit_code) if rank.exit_code else ""
-    sent = _sender(view, rank, -(rank.exit_code or 0))
+    sent = _sender(evidence, rank, -(rank.exit_code or 0))
     if sent is not None:
         place: Site | None = sent.site
         message = f"rank {rank.number} was killed by {name}; {_who_sent(sent, rank)} sent the signal at {place}"
     else:
-        place = rank.stack[0] if rank.stack else view.seen_last(rank.number)
+        place = rank.stack[0] if rank.stack else evidence.seen_last(rank.number)
         message = f"rank {rank.number} was killed by {name}; it was last seen at {place or 'its start'}"
     users = rank.own_stack[:3] if sent is None else ()
     sites = users or ((place, *place.callers[:2]) if place else ())
@@ -41,10 +41,10 @@ def _killed(view: View, rank: Rank) -> Finding:
     return Finding("rank-killed", (rank.number,), message, sites=sites, since_ns=since_ns)
 
 
-def _stopped(view: View, rank: Rank) -> Finding:
-    sent = _sender(view, rank, signal.SIGSTOP)
+def _stopped(evidence: Evidence, rank: Rank) -> Finding:
+    sent = _sender(evidence, rank, signal.SIGSTOP)
     message = rank.cause or "was stopped (SIGSTOP)"
-    place = view.seen_last(rank.number)
+    place = evidence.seen_last(rank.number)
     sites = (place, *place.callers[:2]) if place else ()
     if sent is not None and sent.site is not None:
         message += f"; {_who_sent(sent, rank)} sent the signal at {sent.site}"
@@ -52,12 +52,12 @@ def _stopped(view: View, rank: Rank) -> Finding:
     return Finding("stopped-rank", (rank.number,), f"rank {rank.number} {message}", sites=sites)
 
 
-def _was_stopped(view: View, rank: Rank) -> bool:
+def _was_stopped(evidence: Evidence, rank: Rank) -> bool:
     """It got SIGSTOP and no SIGCONT, and did nothing since."""
     if rank.has_ended and rank.exit_code is not None:
         return False
-    sent = _sender(view, rank, signal.SIGSTOP)
-    if sent is None or _sender(view, rank, signal.SIGCONT) is not None:
+    sent = _sender(evidence, rank, signal.SIGSTOP)
+    if sent is None or _sender(evidence, rank, signal.SIGCONT) is not None:
         return False
     return rank.last is None or max(rank.last.entered_ns, rank.last.completed_ns) <= sent.entered_ns + _SOON_NS
 
@@ -65,11 +65,11 @@ def _was_stopped(view: View, rank: Rank) -> bool:
 _SOON_NS = 50_000_000
 
 
-def _sender(view: View, rank: Rank, number: int) -> Op | None:
+def _sender(evidence: Evidence, rank: Rank, number: int) -> Op | None:
     """The op in which a rank sent it this signal."""
-    for op in reversed(view.signals):
+    for op in reversed(evidence.signals):
         # Process ids are a host's own.
-        if (op.tag, op.peer) == (number, rank.pid) and view.run.ranks[op.rank].host == rank.host:
+        if (op.tag, op.peer) == (number, rank.pid) and evidence.run.ranks[op.rank].host == rank.host:
             return op
     return None
 
@@ -85,26 +85,26 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-def is_consequence(view: View, rank: Rank) -> bool:
+def is_consequence(evidence: Evidence, rank: Rank) -> bool:
     """Whether its error is the consequence of another rank's: its op failed because that rank did not come, or died."""
     last = next((op for op in reversed(rank.ops[-_RECENT:]) if op.is_failed), None)
     if last is None:
         return False
-    if last.issued_ns and _others_are_stuck(view, last):
+    if last.issued_ns and _others_are_stuck(evidence, last):
         return True
-    absent = [other for other in view.waits_for(last) if other in view.run.ranks]
-    if any(view.has_ended(other) or other in view.blocked for other in absent):
+    absent = [other for other in evidence.waits_for(last) if other in evidence.run.ranks]
+    if any(evidence.has_ended(other) or other in evidence.blocked for other in absent):
         return True
-    others = [other for other in view.run.ranks.values() if other.number != rank.number]
+    others = [other for other in evidence.run.ranks.values() if other.number != rank.number]
     return any(_died_before(other, rank) for other in others)
 
 
 _RECENT = 64
 
 
-def _others_are_stuck(view: View, op: Op) -> bool:
+def _others_are_stuck(evidence: Evidence, op: Op) -> bool:
     """Whether the call failed or hangs on other ranks, too: then the call failed, not this rank."""
-    call = view.calls.of(op)
+    call = evidence.calls.of(op)
     return call is not None and any(
         other.is_blocked or other.is_failed for rank, other in call.ops.items() if rank != op.rank
     )
@@ -117,40 +117,40 @@ def _died_before(other: Rank, rank: Rank) -> bool:
     return bool(other.ended_ns) and other.ended_ns < rank.ended_ns and not died_in_op
 
 
-def network_cuts(view: View) -> Iterator[Finding]:
+def network_cuts(evidence: Evidence) -> Iterator[Finding]:
     """Hosts to which the network was cut."""
-    cut = [lost for lost in view.run.lost if lost.is_cut]
+    cut = [lost for lost in evidence.run.lost if lost.is_cut]
     if cut:
         gone = [rank for lost in cut for rank in lost.ranks]
-        last = _last_ops(view)
+        last = _last_ops(evidence)
         waiting = [op for rank, op in last.items() if rank not in gone] or list(last.values())
         message = "; ".join(f"host {lost.host} with {ranks_in_words(lost.ranks)} {lost.why}" for lost in cut)
         sites = tuple(dict.fromkeys(op.site for op in waiting if op.site is not None))[:3]
-        evidence = {"hosts": [lost.host for lost in cut]}
-        yield Finding("network-cut", tuple(gone), f"the network is cut: {message}", sites=sites, evidence=evidence)
+        hosts = {"hosts": [lost.host for lost in cut]}
+        yield Finding("network-cut", tuple(gone), f"the network is cut: {message}", sites=sites, evidence=hosts)
 
 
-def _last_ops(view: View) -> dict[int, Op]:
+def _last_ops(evidence: Evidence) -> dict[int, Op]:
     """By rank: the op that it is blocked in, or its last one."""
-    return {rank.number: rank.last for rank in view.run.ranks.values() if rank.last is not None} | view.blocked
+    return {rank.number: rank.last for rank in evidence.run.ranks.values() if rank.last is not None} | evidence.blocked
 
 
-def early_exits(view: View) -> Iterator[Finding]:
+def early_exits(evidence: Evidence) -> Iterator[Finding]:
     """Ranks that exited while others are in calls that need them."""
-    stuck = view.calls.any(view.table.is_blocked | view.table.has_failed)
-    for call in view.calls.where(~view.calls.has_all & stuck):
-        gone = [rank for rank in call.missing if rank in view.run.ranks and view.run.ranks[rank].exit_code == 0]
+    stuck = evidence.calls.any(evidence.table.is_blocked | evidence.table.has_failed)
+    for call in evidence.calls.where(~evidence.calls.has_all & stuck):
+        gone = [rank for rank in call.missing if rank in evidence.run.ranks and evidence.run.ranks[rank].exit_code == 0]
         waiting = [op for op in call.ops.values() if op.is_blocked or op.is_failed]
         if gone and waiting:
-            yield _explain_exit(view, call, gone, waiting)
+            yield _explain_exit(evidence, call, gone, waiting)
             return
 
 
-def _explain_exit(view: View, call: Call, gone: list[int], waiting: list[Op]) -> Finding:
+def _explain_exit(evidence: Evidence, call: Call, gone: list[int], waiting: list[Op]) -> Finding:
     """Either it left in the middle of the program, or only this call is missing from it."""
-    found = [view.run.ranks[rank] for rank in gone]
+    found = [evidence.run.ranks[rank] for rank in gone]
     exits = tuple(rank.exit_site for rank in found if rank.exit_site is not None)
-    made_it = (view.table.rank == gone[0]) & (view.table.site == view.table.site[waiting[0].row])
+    made_it = (evidence.table.rank == gone[0]) & (evidence.table.site == evidence.table.site[waiting[0].row])
     kind = "rank-exited-early" if exits or made_it.any() else "missing-rank"
     message = f"{ranks_in_words(gone)} exited while {wait_in(waiting)}"
     finding = of_call(kind, call, gone, message, waiting)

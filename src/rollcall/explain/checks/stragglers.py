@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain.evidence import View
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, of_ops
 from rollcall.explain.table import Op
 from rollcall.record import ring_format
@@ -15,10 +15,10 @@ _MOST_OF_IT = 0.7  # of all delays
 _NOTABLE, _NOTABLE_S = 0.2, 0.3  # share of the run; seconds
 
 
-def stragglers(view: View) -> Iterator[Finding]:
+def stragglers(evidence: Evidence) -> Iterator[Finding]:
     """One rank that costs the others a good part of the run: again and again, or because it waited for its data."""
-    waits = view.waits
-    own_s = _own_delays_s(view)
+    waits = evidence.waits
+    own_s = _own_delays_s(evidence)
     rank = int(np.argmax(own_s))
     share = waits.share(waits.saved_s[rank])
     if own_s[rank] < _MOST_OF_IT * own_s.sum() or share < _NOTABLE or own_s[rank] < _NOTABLE_S:
@@ -27,39 +27,39 @@ def stragglers(view: View) -> Iterator[Finding]:
         f"rank {rank} arrived last in {waits.last_in[rank]} of {waits.calls} calls: without its delays the run would be"
         f" {share:.0%} shorter"
     )
-    caused_s = {number: float(waits.caused_s[number]) for number in view.run.ranks}
-    fetching, fetching_s = _samples(view, rank, ring_format.INPUT)
+    caused_s = {number: float(waits.caused_s[number]) for number in evidence.run.ranks}
+    fetching, fetching_s = _samples(evidence, rank, ring_format.INPUT)
     if fetching_s > share * waits.run_s / 2:
         message += f"; meanwhile it waited for its data at {fetching[0].site}"
-        yield of_ops("input-stall", [rank], message, [fetching[0], *_late(view, rank)], waits=caused_s)
-    elif _is_a_habit(view, rank):
-        samples, _ = _samples(view, rank)
+        yield of_ops("input-stall", [rank], message, [fetching[0], *_late(evidence, rank)], waits=caused_s)
+    elif _is_a_habit(evidence, rank):
+        samples, _ = _samples(evidence, rank)
         seen = samples[:2]
         if seen:
             message += f"; meanwhile it was seen at {seen[0].site}"
-        yield of_ops("straggler", [rank], message, [*seen, *_late(view, rank)], waits=caused_s)
+        yield of_ops("straggler", [rank], message, [*seen, *_late(evidence, rank)], waits=caused_s)
 
 
-def _own_delays_s(view: View) -> NDArray[np.float64]:
+def _own_delays_s(evidence: Evidence) -> NDArray[np.float64]:
     """By rank: what it made others wait, less what it waited itself: a rank that is late because it waited passes the
     blame on. A rank that never arrived is another finding."""
-    waits, size = view.waits, len(view.waits.last_in)
+    waits, size = evidence.waits, len(evidence.waits.last_in)
     seconds = np.where(waits.is_over, waits.seconds, 0)
     return np.clip(np.bincount(waits.for_rank, seconds, size) - np.bincount(waits.rank, seconds, size), 0, None)
 
 
-def _is_a_habit(view: View, rank: int) -> bool:
+def _is_a_habit(evidence: Evidence, rank: int) -> bool:
     """Again and again, not once: the delay is spread over many calls."""
-    waits = view.waits
+    waits = evidence.waits
     mine = np.flatnonzero(waits.is_over & (waits.for_rank == rank))
     _, call = np.unique(waits.last[mine], return_inverse=True)
     by_call_s = np.bincount(call, waits.seconds[mine])
     return bool(by_call_s.sum() ** 2 > _ENOUGH_CALLS * (by_call_s**2).sum())
 
 
-def _samples(view: View, rank: int, flag: int = 0) -> tuple[list[Op], float]:
+def _samples(evidence: Evidence, rank: int, flag: int = 0) -> tuple[list[Op], float]:
     """Where it was seen between its ops: one sample per line, the longest first; and the seconds of all."""
-    table = view.table
+    table = evidence.table
     mask = (table.op == ring_format.OP["sample"]) & (table.rank == rank) & ((table.flags & flag) == flag)
     rows = np.flatnonzero(mask)
     length_ns = table.completed_ns[rows] - table.entered_ns[rows]
@@ -72,11 +72,11 @@ def _samples(view: View, rank: int, flag: int = 0) -> tuple[list[Op], float]:
 _SAMPLE_NS = 20_000_000  # the time between two samples
 
 
-def _late(view: View, rank: int) -> list[Op]:
+def _late(evidence: Evidence, rank: int) -> list[Op]:
     """The last op of the line for which it was late most."""
-    waits = view.waits
+    waits = evidence.waits
     mine = waits.is_over & (waits.for_rank == rank)
     rows = waits.last[mine]
-    site = view.table.site[rows]
+    site = evidence.table.site[rows]
     worst = np.argmax(np.bincount(site, waits.seconds[mine]))
-    return [view.table.get(rows[site == worst].max())]
+    return [evidence.table.get(rows[site == worst].max())]
