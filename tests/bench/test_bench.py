@@ -101,6 +101,7 @@ def test_several_hosts(rollcall: Runner) -> None:
         ({"compare": Path("none.json")}, "cannot read none.json"),
         ({"max_time": 0.0}, "--max-time is in seconds above 0"),
         ({"link": "1gbit"}, "--link is for several hosts"),
+        ({"plot": Path("now.txt")}, "name a file that ends in .png, .svg or .pdf"),
     ],
 )
 def test_bad_input(asked: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

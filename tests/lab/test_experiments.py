@@ -183,11 +183,11 @@ def test_deadlocks_hang_and_are_named(tmp_path: Path, monkeypatch: pytest.Monkey
     assert verdict.numbers["explain"]["ring of receives"] == {"kind": "p2p-deadlock", "ranks": [0, 1, 2]}
 
 
-def test_disagreements_crash_hang_or_compute_garbage(tmp_path: Path) -> None:
+def test_disagreements_crash_hang_or_give_wrong_values(tmp_path: Path) -> None:
     """Another dtype or reduce op gives wrong values, another order hangs; explain names the rank that differs."""
     results, verdict = run("mismatch", tmp_path)
     fates, kinds = verdict.numbers["fates"], verdict.numbers["explain"]
-    assert fates["reduce op"] == fates["dtype"] == "garbage"
+    assert fates["reduce op"] == fates["dtype"] == "wrong values"
     assert fates["order"] == fates["absence"] == "hang"
     assert (kinds["shape"], kinds["dtype"]) == ("mismatched-shape", "mismatched-dtype")
     assert (kinds["reduce op"], kinds["order"]) == ("mismatched-reduce-op", "order-swap")

@@ -1,33 +1,42 @@
 """A picture: time and bus bandwidth over size, a line for each op."""
 
-import os
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from rollcall.bench.results import BenchResults
 from rollcall.errors import UsageError
-from rollcall.lab.plots import colour_of
+from rollcall.lab import plots
 
-_MARKS = "osD^vPX*"
+_MARKERS = "osD^vPX*"
+_SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def draw(results: BenchResults, path: Path) -> None:
-    os.environ.setdefault("MPLBACKEND", "Agg")
+def check(path: Path) -> None:
+    """Called before the ranks measure: a wrong file must not be noticed at the end."""
+    plots.check_installed("leave --plot out")
+    if path.suffix not in _SUFFIXES:
+        raise UsageError(f"cannot draw {path}: name a file that ends in .png, .svg or .pdf")
+
+
+def save(results: BenchResults, path: Path) -> None:
     try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise UsageError("--plot needs matplotlib: pip install 'torch-rollcall[plots]'") from None
-    figure, (time_axes, speed_axes) = plt.subplots(1, 2, figsize=(12, 4.8), layout="constrained")
-    rows = [row for row in results.rows if row.size_bytes and row.place == "out"] or [
-        row for row in results.rows if row.size_bytes
-    ]
+        plots.save(_draw, results, path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path} ({error.strerror}): choose another file") from error
+
+
+def _draw(results: BenchResults, figure: plots.Figure) -> None:
+    figure.set_size_inches(12, 4.8)
+    time_axes, speed_axes = figure.subplots(1, 2)
+    rows = [row for row in results.rows if row.size_bytes]
+    rows = [row for row in rows if row.place == "out"] or rows
     lines = [(key, list(found)) for key, found in groupby(rows, key=lambda row: (row.op, row.dtype))]
     with_dtype = len({dtype for (_, dtype), _ in lines}) > 1
     for number, ((op, dtype), found) in enumerate(lines):
         style: dict[str, Any] = {
-            "color": colour_of(number),
-            "marker": _MARKS[number % len(_MARKS)],
+            "color": plots.colour_of(number),
+            "marker": _MARKERS[number % len(_MARKERS)],
             "markersize": 4,
             "linewidth": 1.5,
             "label": f"{op} {dtype}" if with_dtype else op,
@@ -37,21 +46,9 @@ def draw(results: BenchResults, path: Path) -> None:
         speed_axes.plot(size, [row.bus_gb_s for row in found], **style)
     hosts = len(set(results.hosts))
     figure.suptitle(f"{results.ranks} ranks on {hosts} host{'s' * (hosts > 1)}, {results.backend}", fontweight="bold")
-    for axes, title, label in (
-        (time_axes, "time", "median, µs"),
-        (speed_axes, "bus bandwidth", "GB/s"),
-    ):
+    for axes, title, label in ((time_axes, "time", "median, µs"), (speed_axes, "bus bandwidth", "GB/s")):
         axes.set_xscale("log", base=2)
-        axes.set_title(title)
-        axes.set_xlabel("size, bytes")
-        axes.set_ylabel(label)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
+        axes.set(title=title, xlabel="size, bytes", ylabel=label)
+        axes.grid()
     time_axes.set_yscale("log")
-    time_axes.legend(frameon=False, fontsize=8)
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot draw {path} ({error}): name a file that ends in .png, .svg or .pdf") from error
-    finally:
-        plt.close(figure)
+    time_axes.legend(fontsize=8)

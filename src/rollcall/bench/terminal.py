@@ -9,7 +9,6 @@ from rich.table import Table
 
 from rollcall.bench.comparison import Comparison, Difference
 from rollcall.bench.results import BenchResults, MpiRow, Pair, Row
-from rollcall.bench.settings import Placement
 from rollcall.units import in_binary_bytes, in_seconds
 
 _MOST_HOSTS_IN_MATRIX = 16
@@ -53,46 +52,38 @@ def _op_table(
     mpi: dict[tuple[str, int], MpiRow],
     differences: dict[tuple[str, str, int, str], Difference],
 ) -> Table:
-    has_in_place = any(row.place == "in" for row in rows)
-    with_bandwidth = op != "barrier"
-    with_change = bool(differences)
-    with_mpi = any((row.op, row.size_bytes) in mpi for row in rows)
-    table = Table(title=f"{op} {dtype if with_bandwidth else ''}", title_justify="left", title_style="bold", box=None)
-    table.add_column("size" if with_bandwidth else "", justify="right")
-    kinds: list[tuple[Placement, str]] = (
-        [("out", "out of place"), ("in", "in place")] if has_in_place else [("out", "")]
-    )
-    for _, words in kinds:
-        names = [
-            "median",
-            "p99",
-            *(["algorithm", "bus"] if with_bandwidth else []),
-            *(["then → now"] * with_change),
-        ]
-        for number, name in enumerate(names):
-            above = "" if number else f"│ {words}" if words else ""
-            table.add_column(f"{above}\n{name}" if has_in_place else name, justify="right", header_style="dim")
+    has_size = op != "barrier"
+    titles = {"out": "out of place", "in": "in place"} if any(row.place == "in" for row in rows) else {"out": ""}
+    columns = ["median", "p99", *(["algorithm", "bus"] if has_size else []), *(["then → now"] if differences else [])]
+    table = Table(title=f"{op} {dtype if has_size else ''}", title_justify="left", title_style="bold", box=None)
+    table.add_column("size" if has_size else "", justify="right")
+    for title in titles.values():
+        for number, column in enumerate(columns):
+            above = f"{'' if number else f'│ {title}'}\n" if title else ""
+            table.add_column(above + column, justify="right", header_style="dim")
+    with_mpi = any((op, row.size_bytes) in mpi for row in rows)
     if with_mpi:
-        table.add_column("│ Open MPI\nmean" if has_in_place else "Open MPI mean", justify="right", header_style="dim")
+        table.add_column("│ Open MPI\nmean" if "in" in titles else "Open MPI mean", justify="right", header_style="dim")
     for size, of_size in groupby(rows, key=lambda row: row.size_bytes):
-        found = {row.place: row for row in of_size}
-        cells = [in_binary_bytes(size) if with_bandwidth else ""]
-        for place, _ in kinds:
-            cells += _cells(found.get(place), with_bandwidth)
-            if with_change:
-                row = found.get(place)
-                cells.append(_change(differences.get(row.key)) if row else "")
+        by_place = {str(row.place): row for row in of_size}
+        cells = [cell for place in titles for cell in _cells(by_place.get(place), columns, differences)]
         other = mpi.get((op, size))
-        table.add_row(*cells, *([in_seconds(other.mean_s) if other else ""] if with_mpi else []))
+        mpi_cells = [in_seconds(other.mean_s) if other else ""] if with_mpi else []
+        table.add_row(in_binary_bytes(size) if has_size else "", *cells, *mpi_cells)
     return table
 
 
-def _cells(row: Row | None, with_bandwidth: bool) -> list[str]:
+def _cells(row: Row | None, columns: list[str], differences: dict[tuple[str, str, int, str], Difference]) -> list[str]:
     if row is None:
-        return [""] * (4 if with_bandwidth else 2)
-    mark = " [red]✗[/]" if row.wrong else ""
-    times = [f"[bold]{in_seconds(row.p50_s)}[/]{mark}", in_seconds(row.p99_s)]
-    return [*times, *([_speed(row.algorithm_gb_s), _speed(row.bus_gb_s)] if with_bandwidth else [])]
+        return [""] * len(columns)
+    texts = {
+        "median": f"[bold]{in_seconds(row.p50_s)}[/]{' [red]✗[/]' if row.wrong else ''}",
+        "p99": in_seconds(row.p99_s),
+        "algorithm": _speed(row.algorithm_gb_s),
+        "bus": _speed(row.bus_gb_s),
+        "then → now": _change(differences.get(row.key)),
+    }
+    return [texts[column] for column in columns]
 
 
 def _change(difference: Difference | None) -> str:
@@ -135,9 +126,7 @@ def _remarks(results: BenchResults) -> list[str]:
     if results.mpi is not None and results.mpi.missing:
         remarks.append(f"Open MPI: {results.mpi.missing}")
     elif results.mpi is not None:
-        remarks.append(
-            f"{results.mpi.version} on this machine, through shared memory where it can; float, out of place"
-        )
+        remarks.append(f"{results.mpi.version} on this machine, with shared memory if possible; float, out of place")
     return remarks
 
 

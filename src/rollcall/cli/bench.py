@@ -75,6 +75,7 @@ def bench(
       rollcall bench --virtual-hosts 3 --link 1gbit --plot network.png
     """
     from rollcall.bench import comparison, mpi, results, settings, terminal
+    from rollcall.bench import plot as drawing
     from rollcall.bench import sizes as parsing
 
     if place not in settings.PLACES:
@@ -94,6 +95,8 @@ def bench(
     before = results.read(compare) if compare is not None else None
     for path in (json, csv, plot):
         _check_writable(path)
+    if plot is not None:
+        drawing.check(plot)
     has_hosts = bool(hosts or hostfile or virtual_hosts is not None)
     found = _run(
         wanted,
@@ -117,9 +120,7 @@ def bench(
     if csv is not None:
         results.write(csv, results.to_csv(found))
     if plot is not None:
-        from rollcall.bench import plot as drawing
-
-        drawing.draw(found, plot)
+        drawing.save(found, plot)
     is_bad = any(row.wrong for row in found.rows) or (compared is not None and compared.of("slower"))
     raise typer.Exit(1 if is_bad else 0)
 

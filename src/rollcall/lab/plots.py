@@ -52,10 +52,10 @@ def colour_of(rank: int) -> str:
     return _RANK_COLOURS[rank % len(_RANK_COLOURS)]
 
 
-def check_installed() -> None:
+def check_installed(otherwise: str) -> None:
     """Called before anything is measured: a missing package must not be noticed at the end."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("pictures need matplotlib: pip install 'torch-rollcall[plots]', or use --no-picture")
+        raise UsageError(f"pictures need matplotlib: pip install 'torch-rollcall[plots]', or {otherwise}")
 
 
 def save(draw: Callable[[Any, Figure], None], results: Any, path: Path) -> None:

@@ -104,12 +104,12 @@ def measure(world: World, case: str, trials: int) -> Values:
 
 
 def effect(ending: dict[str, Any]) -> str:
-    """What it did: right, garbage (wrong values, and no error), crash or hang."""
+    """What it led to: right values, wrong values without an error, a crash or a hang."""
     if ending["ended"] != "well":
         return {"failed": "crash", "hung": "hang"}[ending["ended"]]
     values, ranks = ending["values"], len(ending["values"])
     same_length = len({len(each) for each in values}) == 1
-    return "right" if same_length and all(set(each) == {float(ranks)} for each in values) else "garbage"
+    return "right" if same_length and all(set(each) == {float(ranks)} for each in values) else "wrong values"
 
 
 def judge(results: Results) -> Verdict:
@@ -119,19 +119,22 @@ def judge(results: Results) -> Verdict:
     found = [bug for bug in bugs if kinds[bug] != "nothing"]
     last = len(results["nothing"]["values"]) - 1
     named = [bug for bug in found if last in results[bug]["verdict"]["ranks"]]
-    by_effect = {kind: [bug for bug in bugs if effects[bug] == kind] for kind in ("crash", "hang", "garbage", "right")}
-    listed = {kind: f"{len(some)} ({', '.join(some) or 'none'})" for kind, some in by_effect.items()}
+    words = {
+        "crash": "ended in a crash",
+        "hang": "in a hang",
+        "wrong values": "in wrong values without an error",
+        "right": "in the right values by chance",
+    }
+    by_effect = {kind: [bug for bug in bugs if effects[bug] == kind] for kind in words}
+    listed = [f"{len(some)} {words[kind]} ({', '.join(some)})" for kind, some in by_effect.items() if some]
     return Verdict(
-        f"of {len(bugs)} disagreements, {listed['crash']} crash, {listed['hang']} hang, and {listed['garbage']}"
-        f" silently compute wrong values"
-        + (f"; {listed['right']} were right by chance" if by_effect["right"] else "")
-        + f". explain found a problem in {len(found)} of them, and named the rank that differs in {len(named)}; if all"
-        f" agree, it found {kinds['nothing']}",
+        f"of {len(bugs)} disagreements, {', '.join(listed)}. explain found a problem in {len(found)} of them, and named"
+        f" the rank that differs in {len(named)}; if all agree, it found {kinds['nothing']}",
         {"fates": effects, "explain": kinds, "odd_rank": last},
         (
             always("if all agree, the sum is right", effects["nothing"] == "right"),
             always("if all agree, explain finds nothing", kinds["nothing"] == "nothing"),
-            usually("another reduce op raises no error: the values are wrong", effects["reduce op"] == "garbage"),
+            usually("another reduce op raises no error: the values are wrong", effects["reduce op"] == "wrong values"),
             usually("explain finds a problem in each", found == bugs),
         ),
         (
@@ -155,7 +158,7 @@ def _shown(ending: dict[str, Any], rank: int) -> str:
 
 
 def draw(results: Results, figure: Figure) -> None:
-    colours = {"right": GREEN, "garbage": PURPLE, "hang": ORANGE, "crash": RED}
+    colours = {"right": GREEN, "wrong values": PURPLE, "hang": ORANGE, "crash": RED}
     axes = figure.add_subplot()
     for row, case in enumerate(WAYS):
         for column, (kind, colour) in enumerate(colours.items()):

@@ -53,7 +53,8 @@ class _Peer:
         return message if isinstance(message, dict) else None
 
     def close(self) -> None:
-        self._lines.close()
+        with contextlib.suppress(OSError):  # an unsent message to a node that is gone
+            self._lines.close()
         self._socket.close()
 
 

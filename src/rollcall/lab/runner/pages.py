@@ -20,7 +20,7 @@ import psutil
 
 from rollcall.errors import UsageError, say
 from rollcall.lab import NAMES, plots
-from rollcall.lab.experiment import Claim, Experiment, Results, Settings, VerdictTable, load, plural, question_of
+from rollcall.lab.experiment import Claim, Experiment, Results, Settings, VerdictTable, load, plural
 from rollcall.lab.runner import perform, worlds
 
 FOLDER = Path("docs/lab")
@@ -64,42 +64,6 @@ def page(experiment: Experiment, run: dict[str, Any]) -> str:
         "## What to try next\n\n" + "\n".join(f"- {each}" for each in experiment.next),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def index() -> str:
-    """The page that lists all experiments."""
-    rows = "\n".join(f"| [{name}]({name}.md) | {question_of(name)} |" for name in NAMES)
-    return f"""# The lab
-
-Sixteen experiments on real ranks of this machine. Each asks a question, measures the answer over many trials, draws it,
-and says which claims held. Each is one file that you can read from top to bottom.
-
-```
-rollcall lab                  # lists them
-rollcall lab barrier          # one; -n, --trials, --backend, --virtual-hosts, --json
-rollcall lab all              # all of them, in a few minutes
-python -m rollcall.lab.experiments.ring   # the same; also torchrun --nproc-per-node 4 -m rollcall.lab.experiments.ring
-```
-
-| experiment | question |
-| --- | --- |
-{rows}
-
-On a page, ✓ marks a claim that held in the run behind the page. Some claims must hold on every machine: if one does
-not, it is marked ✗, and the command ends with exit code 1. Other claims usually hold: if one does not, it is marked –,
-with exit code 0. Wrong options end with exit code 2. What was measured stays in the run's folder: `lab.json`, and
-`pictures/`. In the code, `track` only counts trials for the progress bar.
-
-## Afterwards
-
-Every experiment is a run: `rollcall runs` lists it, `rollcall report` shows its picture and verdict with the timeline
-and the logs of its ranks, and `rollcall explain` says which rank waited for which. Recording costs time, so an
-experiment measures without it; then the same ranks run one more trial, which is recorded. Some experiments compare
-cases, each on new ranks, since it may crash or hang. There every case is recorded: the report shows one of them, and
-`rollcall report .rollcall/runs/latest/arms/recv-recv` another (for cases on virtual hosts, add `/runs/latest`).
-
-[Node by node](by-hand.md): start each node yourself, with the flags of `torch.distributed.launch`.
-"""
 
 
 def _claim(claim: Claim) -> str:
@@ -158,7 +122,6 @@ def main(words: list[str]) -> None:
     for name in names:
         print(name, flush=True)
         write(name, from_results)
-    (FOLDER / "README.md").write_text(index())
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def one(experiment: Experiment, settings: Settings) -> int:
     """Run one experiment on ranks of its own; the exit code."""
     settings = check(experiment, settings)
     if settings.with_picture:
-        plots.check_installed()
+        plots.check_installed("use --no-picture")
     outcome = _perform(experiment, settings, experiment.name)
     if settings.as_json:
         print(json.dumps(outcome, indent=2))
@@ -67,7 +67,7 @@ def all_of_them(make_settings: Callable[[Experiment], Settings], as_json: bool) 
     """Run the whole lab, one experiment after the other. If one fails, the next ones still run."""
     plans = _plans(make_settings)
     if plans[0][1].with_picture:
-        plots.check_installed()
+        plots.check_installed("use --no-picture")
     outcomes, failed, began_s = [], [], time.monotonic()
     for number, (experiment, settings) in enumerate(plans, 1):
         try:

@@ -99,7 +99,7 @@ def _start_here(
     experiment: Experiment, case: Case, settings: Settings, folder: Path
 ) -> tuple[str, list[Any], list[str], Path]:
     function = functools.partial(measure_case_on_rank, experiment.name, case.name, settings, folder)
-    is_stuck = _watch_for_hang(folder, settings.ranks, case.limit_s) if case.may_fail else None
+    is_stuck = watch_for_hang(folder, settings.ranks, case.limit_s) if case.may_fail else None
     limit_s = _LIMIT_S if case.may_fail else case.limit_s
     answers = start_server().call(function, settings.ranks, timeout_s=limit_s, capture=True, is_stuck=is_stuck)
     for answer in answers:
@@ -112,7 +112,7 @@ def _start_here(
     return ended, through_json([answer.value for answer in answers]), errors, folder
 
 
-def _watch_for_hang(folder: Path, ranks: int, after_s: float) -> Callable[[], bool]:
+def watch_for_hang(folder: Path, ranks: int, after_s: float) -> Callable[[], bool]:
     """Whether the ranks make no progress, by the agent's definition of it, from when all have joined the world.
 
     Joining takes long on a busy machine, and is no deadlock.

@@ -35,8 +35,9 @@ def test_what_the_page_claims_held(name: str) -> None:
 
 
 def test_the_index_lists_all() -> None:
-    """docs/lab/README.md has a link to every page."""
-    assert (DOCS / "README.md").read_text() == pages.index()
+    """docs/lab/README.md has a line for every experiment, with its question and a link to its page."""
+    lines = [line for line in (DOCS / "README.md").read_text().splitlines() if line.startswith("| [")]
+    assert lines == [f"| [{name}]({name}.md) | {load(name).question} |" for name in NAMES]
 
 
 def test_a_barrier_that_does_not_order_is_a_violation() -> None:
