@@ -23,7 +23,7 @@ ROLLCALL = typer.main.get_command(app)
 assert isinstance(ROLLCALL, TyperGroup)
 COMMANDS = ROLLCALL.commands
 # The base of all complaints about a command line. Its own name depends on the version of typer.
-UsageError = typer.BadParameter.__bases__[0]
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 each_page = pytest.mark.parametrize(
     "page", [Page(path) for path in PAGES], ids=[str(path.relative_to(REPOSITORY)) for path in PAGES]
