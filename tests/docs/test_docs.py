@@ -16,7 +16,7 @@ TARGETS = set(re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), r
 _OPTION = re.compile(r"--[a-z][\w-]*")
 _FILE = re.compile(r"(?:src/rollcall|tests|benchmarks|tools|examples)/[\w./*-]*")
 _MODULE = re.compile(r"rollcall(?:\.\w+)+")
-# Options of other programs: sbatch, srun, scancel, kubectl, nsenter.
+# Options of sbatch and srun.
 OF_OTHERS = {"--array", "--clusters", "--wait", "--ntasks", "--ntasks-per-node"}
 
 ROLLCALL = typer.main.get_command(app)
