@@ -16,14 +16,14 @@ TARGETS = set(re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), r
 _OPTION = re.compile(r"--[a-z][\w-]*")
 _FILE = re.compile(r"(?:src/rollcall|tests|benchmarks|tools|examples)/[\w./*-]*")
 _MODULE = re.compile(r"rollcall(?:\.\w+)+")
-# Options of other programs: sbatch, srun, scancel, kubectl, nsenter.
+# Options of sbatch and srun.
 OF_OTHERS = {"--array", "--clusters", "--wait", "--ntasks", "--ntasks-per-node"}
 
 ROLLCALL = typer.main.get_command(app)
 assert isinstance(ROLLCALL, TyperGroup)
 COMMANDS = ROLLCALL.commands
 # The base of all complaints about a command line. Its own name depends on the version of typer.
-UsageError = typer.BadParameter.__bases__[0]
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 each_page = pytest.mark.parametrize(
     "page", [Page(path) for path in PAGES], ids=[str(path.relative_to(REPOSITORY)) for path in PAGES]
