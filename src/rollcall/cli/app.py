@@ -97,12 +97,12 @@ def report(
 @app.command()
 def watch(
     run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
-    web: Annotated[bool, typer.Option("--web", help="In the browser: the timeline, streaming.")] = False,
+    web: Annotated[bool, typer.Option("--web", help="Show the timeline live in a browser.")] = False,
     port: Annotated[int, typer.Option(help="With --web: the port on this machine. Default: a free one.")] = 0,
-    every: Annotated[float, typer.Option(help="Seconds from one look to the next.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="One look, and no more.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between updates.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print the state once, and exit.")] = False,
 ) -> None:
-    """Watch a run while it goes on: what each rank does, for how long, and who holds the others up.
+    """Watch a run while it goes on: what each rank does, for how long, and which rank the others wait for.
 
     [bold]Examples[/]
 
@@ -113,7 +113,7 @@ def watch(
     from rollcall.runs import find_run
 
     if not 0.1 <= every <= 3600:
-        raise UsageError(f"--every {every:g} is not a time between looks: use seconds from 0.1 on")
+        raise UsageError(f"--every {every:g} is not a time between updates: use seconds from 0.1 on")
     folder = find_run(run)
     if web:
         from rollcall.live.server import serve

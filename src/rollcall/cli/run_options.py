@@ -95,7 +95,9 @@ class RunOptions:
     start_method: Annotated[
         str | None, _torchrun("spawn means --start fresh; fork and forkserver mean warm.", "--start-method")
     ] = None
-    monitor_interval: Annotated[float, _torchrun("Seconds between two looks at the ranks.", "--monitor-interval")] = 0.1
+    monitor_interval: Annotated[float, _torchrun("Seconds between two checks of the ranks.", "--monitor-interval")] = (
+        0.1
+    )
     signals_to_handle: Annotated[
         str, _torchrun("Signals that end the run: SIGTERM,SIGUSR1,…", "--signals-to-handle")
     ] = ""

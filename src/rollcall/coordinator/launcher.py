@@ -16,7 +16,7 @@ from rollcall.coordinator.run_folder import RunFolder, command_line
 from rollcall.coordinator.watch_requests import WatchRequests
 from rollcall.errors import WorldError, say
 from rollcall.linux import process_tree, signals
-from rollcall.linux.broken_pipe import mute
+from rollcall.linux.broken_pipe import discard_broken_output
 from rollcall.protocol.exit_codes import shell_code
 from rollcall.protocol.log_files import LogFiles
 from rollcall.protocol.messages import (
@@ -92,7 +92,7 @@ class Launcher:
             try:
                 self._step()
             except BrokenPipeError:  # `rollcall run … | head` has seen enough
-                mute()
+                discard_broken_output()
                 signals.received.append(signal.SIGPIPE)
         return self._conclude()
 

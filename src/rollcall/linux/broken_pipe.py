@@ -6,7 +6,7 @@ import select
 import sys
 
 
-def mute() -> None:
+def discard_broken_output() -> None:
     """Write to nowhere from now on, where nobody reads our stdout or stderr any more."""
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):

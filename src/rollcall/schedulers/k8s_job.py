@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from rollcall.errors import RollcallError
-from rollcall.linux.broken_pipe import mute
+from rollcall.linux.broken_pipe import discard_broken_output
 from rollcall.linux.signals import received as interrupts
 from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.schedulers import k8s_state
@@ -117,7 +117,7 @@ class _K8sFollower:
                     return self._give_up(lost)
             self._drain(_DRAIN_S)
         except BrokenPipeError:  # `rollcall run … | head` has closed the pipe
-            mute()
+            discard_broken_output()
             return self._stop(signal.SIGPIPE)
         return self._finish(self._end)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rollcall.errors import RollcallError, UsageError
-from rollcall.linux.broken_pipe import mute
+from rollcall.linux.broken_pipe import discard_broken_output
 from rollcall.linux.signals import received as interrupts
 from rollcall.schedulers.slurm_script import SlurmJob, script
 from rollcall.schedulers.slurm_state import (
@@ -251,7 +251,7 @@ class _SlurmFollower:
         try:
             step()
         except BrokenPipeError:  # `rollcall run … | head` has closed the pipe
-            mute()
+            discard_broken_output()
             if self._stopped_by is None and not interrupts:  # Ctrl-C has ended the reader too
                 interrupts.append(signal.SIGPIPE)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from rollcall.errors import UsageError, say
 from rollcall.transport import traffic_shaping
-from rollcall.transport.virtual_network import Network, NoNetworkError, Order, address_of, make, name_of
+from rollcall.transport.virtual_network import Network, NetworkSpec, NoNetworkError, address_of, make, name_of
 
 MOST_HOSTS = 64
 # Where `ip` and `tc` are on systems that keep these folders out of a user's PATH.
@@ -76,8 +76,8 @@ def _find_tools(path: str | None) -> dict[str, str]:
 def _in_namespaces(
     count: int, link: str | None, delay: str | None, tools: dict[str, str]
 ) -> tuple[Network, tuple[VirtualHost, ...]]:
-    order = Order(count, link, delay, tools["ip"], tools.get("tc"))
-    network, own_user = _make(order, tools["unshare"])
+    spec = NetworkSpec(count, link, delay, tools["ip"], tools.get("tc"))
+    network, own_user = _make(spec, tools["unshare"])
     found = tuple(
         VirtualHost(name_of(number), address_of(number), _enter(tools["nsenter"], network, fds, own_user))
         for number, fds in enumerate(network.host_fds, 1)
@@ -89,14 +89,14 @@ def _in_namespaces(
     return network, found
 
 
-def _make(order: Order, unshare: str) -> tuple[Network, bool]:
+def _make(spec: NetworkSpec, unshare: str) -> tuple[Network, bool]:
     """A network, and whether it lies in a user namespace of its own."""
     is_root = os.geteuid() == 0
     if is_root:
         with suppress(NoNetworkError):  # a container's root may not be allowed to: then it is a user like others
-            return make(order), False
+            return make(spec), False
     try:
-        return make(order, (unshare, *_OWN_USER)), True
+        return make(spec, (unshare, *_OWN_USER)), True
     except NoNetworkError as error:
         remedy = "give this container CAP_SYS_ADMIN" if is_root else "allow them, or be root"
         raise NoNetworkError(f"user namespaces do not work here ({error}): {remedy}") from error

@@ -20,7 +20,7 @@ from rollcall.transport import traffic_shaping
 
 _CLONE_NEWUTS = 0x04000000
 _CLONE_NEWNET = 0x40000000
-# As start.py starts the agent: nothing that lies in this folder may take the place of a module.
+# As transport/local.py starts the agent: nothing that lies in this folder may take the place of a module.
 _MAIN = (
     "import sys; sys.flags.safe_path or sys.path.pop(0); from rollcall.transport.virtual_network import main; main()"
 )
@@ -31,7 +31,7 @@ class NoNetworkError(Exception):
 
 
 @dataclass(frozen=True)
-class Order:
+class NetworkSpec:
     """What to make, and the tools for it."""
 
     count: int
@@ -66,13 +66,13 @@ def address_of(number: int) -> str:
     return f"10.53.0.{number}"
 
 
-def make(order: Order, inside: Sequence[str] = ()) -> Network:
+def make(spec: NetworkSpec, inside: Sequence[str] = ()) -> Network:
     """A network. `inside`: words before a command that give it the right to make one."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         maker = subprocess.run(
             [*inside, sys.executable, "-c", _MAIN, str(theirs.fileno())],
-            input=json.dumps(asdict(order)),
+            input=json.dumps(asdict(spec)),
             capture_output=True,
             text=True,
             pass_fds=(theirs.fileno(),),
@@ -81,64 +81,66 @@ def make(order: Order, inside: Sequence[str] = ()) -> Network:
         )
         if maker.returncode:
             raise NoNetworkError((maker.stderr.splitlines() or [f"exit code {maker.returncode}"])[-1])
-        most = 2 + 2 * order.count
+        most = 2 + 2 * spec.count
         answer, fds, _, _ = socket.recv_fds(ours, 1 << 16, most, socket.MSG_CMSG_CLOEXEC)
     return Network(fds[0], fds[1], tuple(zip(fds[2::2], fds[3::2], strict=True)), json.loads(answer))
 
 
 def main() -> None:
-    """The other side: makes what the order on stdin says, and sends it over the socket that it was started with."""
-    order = Order(**json.load(sys.stdin))
+    """The other side: makes what the spec on stdin says, and sends it over the socket that it was started with."""
+    spec = NetworkSpec(**json.load(sys.stdin))
     try:
-        network = _make(order)
+        network = _make(spec)
     except OSError as error:
         sys.exit(str(error))
     with socket.socket(fileno=int(sys.argv[1])) as answer:
         socket.send_fds(answer, [json.dumps(network.refused).encode()], network.fds())
 
 
-def _make(order: Order) -> Network:
+def _make(spec: NetworkSpec) -> Network:
     (switch_fd,) = _move_to_new(net=_CLONE_NEWNET)
-    layers, refused = _try_out(order)
-    hosts = tuple(_make_host(order, number, switch_fd, layers) for number in range(1, order.count + 1))
+    layers, refused = _try_out(spec)
+    hosts = tuple(_make_host(spec, number, switch_fd, layers) for number in range(1, spec.count + 1))
     _check(_libc().setns(switch_fd, _CLONE_NEWNET))
-    _make_switch(order, layers)
+    _make_switch(spec, layers)
     return Network(os.open("/proc/self/ns/user", os.O_RDONLY), switch_fd, hosts, refused)
 
 
-def _make_host(order: Order, number: int, switch_fd: int, layers: tuple[traffic_shaping.Layer, ...]) -> tuple[int, int]:
+def _make_host(
+    spec: NetworkSpec, number: int, switch_fd: int, layers: tuple[traffic_shaping.Layer, ...]
+) -> tuple[int, int]:
     net_fd, uts_fd = _move_to_new(net=_CLONE_NEWNET, uts=_CLONE_NEWUTS)
     socket.sethostname(name_of(number))
     _batch(
-        order.ip,
+        spec.ip,
         "link set lo up\n"
         f"link add eth0 type veth peer name port{number} netns /proc/{os.getpid()}/fd/{switch_fd}\n"
         f"addr add {address_of(number)}/16 dev eth0\n"
         "link set eth0 up\n",
     )
-    if order.tc and layers:
-        _batch(order.tc, traffic_shaping.stacked("eth0", layers))
+    if spec.tc and layers:
+        _batch(spec.tc, traffic_shaping.stacked("eth0", layers))
     return net_fd, uts_fd
 
 
-def _make_switch(order: Order, layers: tuple[traffic_shaping.Layer, ...]) -> None:
-    ports = [f"port{number}" for number in range(1, order.count + 1)]
+def _make_switch(spec: NetworkSpec, layers: tuple[traffic_shaping.Layer, ...]) -> None:
+    ports = [f"port{number}" for number in range(1, spec.count + 1)]
     # First up, then plugged in: a port that is up already forwards at once, others a moment later.
     plugs = (f"link set {port} up\nlink set {port} master switch\n" for port in ports)
-    _batch(order.ip, "link add switch type bridge forward_delay 0\nlink set switch up\n" + "".join(plugs))
+    _batch(spec.ip, "link add switch type bridge forward_delay 0\nlink set switch up\n" + "".join(plugs))
     outer = tuple(layer for layer in layers if layer.both_ends)
-    if order.tc and outer:
-        _batch(order.tc, "".join(traffic_shaping.stacked(port, outer) for port in ports))
+    if spec.tc and outer:
+        _batch(spec.tc, "".join(traffic_shaping.stacked(port, outer) for port in ports))
 
 
-def _try_out(order: Order) -> tuple[tuple[traffic_shaping.Layer, ...], dict[str, str]]:
+def _try_out(spec: NetworkSpec) -> tuple[tuple[traffic_shaping.Layer, ...], dict[str, str]]:
     """The layers that this kernel has, and what was said about the others. Tried on the switch's own loopback."""
     usable, refused = [], {}
-    for layer in traffic_shaping.layers(order.link, order.delay):
+    for layer in traffic_shaping.layers(spec.link, spec.delay):
         try:
-            if order.tc is None:
+            if spec.tc is None:
                 raise OSError("tc is not installed (package iproute2)")
-            _batch(order.tc, traffic_shaping.stacked("lo", (layer,)) + "qdisc del dev lo root\n")
+            _batch(spec.tc, traffic_shaping.stacked("lo", (layer,)) + "qdisc del dev lo root\n")
             usable.append(layer)
         except OSError as error:
             refused[layer.kind] = str(error)
