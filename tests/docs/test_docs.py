@@ -73,6 +73,13 @@ def test_make_targets_exist(page: Page) -> None:
     assert named - TARGETS == set()
 
 
+def test_the_architecture_names_every_folder() -> None:
+    """The table of folders has a row for each folder of the sources."""
+    folders = {path.parent.name for path in SOURCES.glob("rollcall/*/__init__.py")}
+    rows = re.findall(r"^\| `(\w+)/` \|", Page(REPOSITORY / "docs/architecture.md").text, re.MULTILINE)
+    assert set(rows) == folders
+
+
 def test_anchors_are_those_of_github() -> None:
     """Letters, digits and dashes stay; spaces become dashes; everything else goes."""
     assert anchor("Two machines, by hand") == "two-machines-by-hand"
