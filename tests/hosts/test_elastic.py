@@ -41,7 +41,7 @@ def test_nnodes_says_the_same_as_min_hosts(hosts: Cluster, tmp_path: Path) -> No
     place = ssh(hosts, tmp_path)
     run = place.start("--nnodes", "1:2", begun=False, program=PATIENT.replace('attempt == "0"', "False"))
     assert run.result(20) == 0, run.err
-    assert "going on without h2" in run.err
+    assert "continuing without h2" in run.err
     assert "attempt 0 of 2 hosts 1" in run.out
 
 

@@ -47,16 +47,17 @@ def last_words(text: str) -> Counter[str]:
     return Counter(re.findall("script ended|thread ended|global deleted", text))
 
 
+# The words, the folder, and how data loaders start their workers: each worker that is not forked imports torch anew.
 PROGRAM = {
-    "script": (["inspect_everything.py"], PROGRAMS),
-    "path": ([str(PROGRAMS / "inspect_everything.py")], None),
-    "module": (["-m", "inspect_everything"], PROGRAMS),
+    "script": (["inspect_everything.py"], PROGRAMS, "fork"),
+    "path": ([str(PROGRAMS / "inspect_everything.py")], None, "fork,forkserver"),
+    "module": (["-m", "inspect_everything"], PROGRAMS, "spawn"),
 }
 
 
 def inspect(launcher: list[str], how: str, folder: Path, env: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    words, cwd = PROGRAM[how]
-    command = [sys.executable, "-m", *launcher, *words, str(folder / "facts")]
+    words, cwd, methods = PROGRAM[how]
+    command = [sys.executable, "-m", *launcher, *words, str(folder / "facts"), methods]
     ran = subprocess.run(
         command, cwd=cwd or folder, env=env, input="some input\n", capture_output=True, text=True, timeout=120
     )
