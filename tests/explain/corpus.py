@@ -5,7 +5,6 @@
 Only programs whose path has one of the words. With --peers, the scores of today's tools beside ours (peers.py).
 """
 
-import json
 import os
 import re
 import subprocess
@@ -15,6 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rollcall.errors import RollcallError
+from rollcall.explain.verdict import explain as explain_folder
+from rollcall.explain.verdict import to_json
+from rollcall.runs import find_run
 
 from . import places
 
@@ -62,27 +66,24 @@ def programs() -> list[Program]:
 
 
 def explain(program: Program, folder: Path) -> dict[str, Any]:
-    """Run it as a user would, and explain what came out."""
-    env = {**os.environ, "ROLLCALL_DIR": str(folder)}
-    rollcall = [sys.executable, "-m", "rollcall"]
+    """Run it as a user would, and explain what came out, in this process: a command costs a second of a core."""
     # A host that is not heard of any more is noticed after ten seconds: until then it is no hang.
     words = ["--hang-after", "20" if program.way == "ssh" else "6", "--on-hang", "stop", "--grace", "1"]
     words += ["--timeout", str(_BUSY_SECONDS if program.kind == "busy-rank" else _SECONDS), str(program.path)]
-    here: dict[str, Any] = {
-        "cwd": folder,
-        "env": env,
-        "stdin": subprocess.DEVNULL,
-        "capture_output": True,
-        "text": True,
-    }
     with places.place(program, folder) as place:
-        here["env"] |= place.env
-        subprocess.run([*rollcall, "run", *place.words, *words], **here, check=False)
-    told = subprocess.run([*rollcall, "explain", "--json"], **here, check=False)
-    if told.returncode:  # nothing was recorded: no answer is a wrong answer, and a twin's is noise
-        unexplained = {"kind": "unexplained", "ranks": [], "sites": [], "message": told.stderr.strip()}
+        subprocess.run(
+            [sys.executable, "-m", "rollcall", "run", *place.words, *words],
+            cwd=folder,
+            env={**os.environ, "ROLLCALL_DIR": str(folder), **place.env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+    try:
+        return to_json(explain_folder(find_run(None, folder / "runs")))
+    except RollcallError as error:  # nothing was recorded: no answer is a wrong answer, and a twin's is noise
+        unexplained = {"kind": "unexplained", "ranks": [], "sites": [], "message": str(error)}
         return {"outcome": "unexplained", "verdict": unexplained, "findings": [unexplained]}
-    return dict(json.loads(told.stdout))
 
 
 def is_right(program: Program, verdict: dict[str, Any] | None) -> bool:
