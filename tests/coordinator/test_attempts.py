@@ -383,6 +383,14 @@ def test_a_stop_before_ranks_run_ends_the_agents_at_once() -> None:
     assert run.agents.killed
 
 
+def test_a_stop_before_any_agent_is_connected_ends_the_run() -> None:
+    """It would connect later, and wait for a message that was sent before."""
+    run = Run("a")
+    run["a"].connection = None
+    run.attempts.stop(Stop(2))
+    assert run.agents.killed
+
+
 def test_after_a_stop_no_attempt_begins() -> None:
     run = running("a", max_restarts=3)
     run.attempts.stop(Stop(15))

@@ -168,7 +168,8 @@ class Attempts:
         """The user wants an end: agents that have no ranks yet have nothing to end."""
         self._is_stopping = True
         self._agents.send_all(message)
-        if not all(agent.is_ready for agent in self._agents.all if agent.is_up):
+        up = [agent for agent in self._agents.all if agent.is_up]
+        if not up or not all(agent.is_ready for agent in up):  # those that are not connected yet hear no message
             self._agents.kill()
 
     def fail(self, error: RollcallError) -> None:
