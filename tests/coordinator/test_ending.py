@@ -35,35 +35,27 @@ def server_of(launcher: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "victim", [lambda launcher: launcher, agent_of, server_of], ids=["launcher", "agent", "server"]
+    ("victim", "code", "sentence"),
+    [
+        (lambda launcher: launcher, -signal.SIGKILL, ""),
+        (agent_of, 128 + signal.SIGKILL, "this host lost its agent, which was killed by SIGKILL"),
+        (server_of, 1, "the fork server was killed"),
+    ],
+    ids=["launcher", "agent", "server"],
 )
-def test_nothing_is_left_3_s_after_kill_9(rollcall: Runner, victim: Callable[[int], int]) -> None:
-    """Ranks, DataLoader workers and daemons end when launcher, agent or fork server is killed with SIGKILL."""
+def test_nothing_is_left_3_s_after_kill_9(
+    rollcall: Runner, victim: Callable[[int], int], code: int, sentence: str
+) -> None:
+    """Ranks, DataLoader workers and daemons end when launcher, agent or fork server is killed with SIGKILL; the run
+    says in words which it was."""
     process = started(rollcall)
     assert until(lambda: len(rollcall.processes()) >= 3 + RANKS * 4), rollcall.processes()
     os.kill(victim(process.pid), signal.SIGKILL)
     left = rollcall.wait_until_gone(3)
     assert not left
-    process.communicate()
-    assert process.returncode != 0
-
-
-def test_a_killed_agent_is_named(rollcall: Runner) -> None:
-    """The run says in words that its agent was killed, and ends with 128 + 9."""
-    process = started(rollcall)
-    os.kill(agent_of(process.pid), signal.SIGKILL)
     _, err = process.communicate(timeout=20)
-    assert "this host lost its agent, which was killed by SIGKILL" in err
-    assert process.returncode == 128 + signal.SIGKILL
-
-
-def test_a_killed_fork_server_is_named(rollcall: Runner) -> None:
-    """The run says that the fork server was killed."""
-    process = started(rollcall)
-    os.kill(server_of(process.pid), signal.SIGKILL)
-    _, err = process.communicate(timeout=20)
-    assert "the fork server was killed" in err
-    assert process.returncode == 1
+    assert process.returncode == code
+    assert sentence in err
 
 
 PATIENT = """
@@ -109,19 +101,9 @@ def test_after_the_grace_come_sigterm_and_sigkill(rollcall: Runner) -> None:
     assert process.returncode == 128 + signal.SIGINT
 
 
-def test_a_second_ctrl_c_ends_the_ranks_now(rollcall: Runner) -> None:
-    """With a grace of a minute, the second SIGINT kills at once."""
-    process = patient(rollcall, False, "--grace", "60")
-    process.send_signal(signal.SIGINT)
-    logs = rollcall.latest() / "logs" / "attempt-0"
-    assert until(lambda: all("heard SIGINT" in (logs / f"rank-{r}.log").read_text() for r in range(RANKS)))
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
-    assert process.returncode == 128 + signal.SIGINT
-
-
-def test_two_quick_ctrl_c_start_no_other_attempt(rollcall: Runner) -> None:
-    """Ranks that the second one killed before the agent had looked at the first have not failed."""
+def test_a_second_ctrl_c_ends_the_run_now(rollcall: Runner) -> None:
+    """With a grace of a minute, the second SIGINT kills at once. Ranks that it killed before the agent had looked at
+    the first have not failed: no other attempt begins."""
     process = patient(rollcall, False, "--grace", "60", "--max-restarts", "3")
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
