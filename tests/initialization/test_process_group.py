@@ -1,4 +1,4 @@
-"""Real ranks: subprocesses by hand, torchrun, mpirun, mp.spawn. No torch is mocked."""
+"""Real ranks: by hand, torchrun, mpirun, mp.spawn. No torch is mocked."""
 
 import json
 import os
@@ -19,6 +19,7 @@ import rollcall
 from rollcall.errors import UsageError, WorldError
 from rollcall.ports import listen
 from tests.ranks import by_hand, held_port, run, run_command, started
+from tests.said import said
 
 HOST = socket.gethostname()
 
@@ -110,8 +111,8 @@ class TestComplete:
         assert end.code == 0, end.err
         assert sorted(total for total, _ in read(end.out)) == [3] * 8
 
-    def test_a_restart_uses_the_same_file(self, tmp_path: Path) -> None:
-        """The file of a killed first attempt does not stop the ranks of torchrun's second one."""
+    def test_a_restart_uses_the_same_file(self, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+        """The file of a killed first attempt does not stop the ranks of the second one."""
         path = tmp_path / "die.py"
         path.write_text(
             textwrap.dedent(f"""
@@ -123,9 +124,9 @@ class TestComplete:
                 print("complete", flush=True)
             """)
         )
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        end = run_command([*command, "--max-restarts=1", str(path)])
-        assert (end.code, end.out.count("complete")) == (0, 2), end.err
+        command = [sys.executable, "-m", "rollcall", "run", "-n", "2", "--max-restarts", "1", str(path)]
+        end = run_command(command, ROLLCALL_DIR=tmp_path_factory.mktemp("runs"))
+        assert (end.code, said(end.out)) == (0, {"complete": [0, 1]}), end.err
         assert [file.name for file in tmp_path.iterdir()] == ["die.py"]
 
     @pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun here: apt install openmpi-bin")
@@ -186,7 +187,7 @@ class TestMissing:
             environs = by_hand(3, port)[:2]
             with started(WAITING, environs) as (first, second):
                 assert second.read_line() == "registered"
-                first.process.kill()
+                first.kill()
                 end = second.wait()
         assert end.code == 1
         assert re.search(rf"the store was lost .*process {first.pid} on {HOST}", end.sentence), end.err
@@ -238,7 +239,7 @@ class TestFile:
         method = f"file://{tmp_path}/store"
         with started(WAITING.replace("timeout_s=30", f"init_method='{method}'"), by_hand(2, 1)[:1]) as (first,):
             assert first.read_line() == "registered"
-            first.process.kill()
+            first.kill()
             first.wait()
         before = sorted(tmp_path.iterdir())
         ended = run(JOIN, by_hand(2, 1, INIT=f"dict(init_method='{method}')"))
@@ -314,13 +315,14 @@ class TestBadInput:
 
     def test_a_sentence_and_an_exit_code(self) -> None:
         """An uncaught error ends the script with one sentence on stderr and the exit code of wrong usage."""
-        (end,) = run("import rollcall; rollcall.init()", [{"RANK": 0}])
+        (end,) = run("import rollcall; rollcall.init()", [{"RANK": 0}], is_fresh=True)
         assert (end.code, end.out) == (2, "")
         assert end.err == ("rollcall: RANK is 0, but WORLD_SIZE is not set: set both, or neither for a world of one\n")
 
     def test_a_sentence_inside_a_group(self) -> None:
         """The exception hook that torch installs with a group does not hide the sentence."""
-        (end,) = run("import rollcall; w = rollcall.init(); raise rollcall.WorldError('so be it')", [{}])
+        script = "import rollcall; w = rollcall.init(); raise rollcall.WorldError('so be it')"
+        (end,) = run(script, [{}], is_fresh=True)
         assert (end.code, end.err) == (1, "rollcall: so be it\n")
 
     def test_a_second_init(self) -> None:
@@ -369,11 +371,11 @@ class TestLeaving:
 
     def test_an_exception_with_an_op_pending(self) -> None:
         """A rank that fails while an op is pending ends at once, though the other rank lives and never joins the op."""
-        with held_port() as port, started(PENDING, by_hand(2, port)) as (first, second):
+        with held_port() as port, started(PENDING, by_hand(2, port), is_fresh=True) as (first, second):
             assert second.read_line() == "failing"
             end = second.wait()
             # No time limit is needed: a rank that waited for the op would wait until the other one ends.
-            assert first.process.poll() is None
+            assert first.is_running
         assert end.code == 1
         assert "ZeroDivisionError" in end.err
 
@@ -393,7 +395,8 @@ class TestLeaving:
     def test_a_world_is_closed_when_the_program_ends(self, tmp_path: Path) -> None:
         """A program that forgets to close its world leaves no file and no warning behind."""
         method = f"file://{tmp_path}/store"
-        ended = run(f"import rollcall; world = rollcall.init(init_method='{method}')", by_hand(2, 1))
+        script = f"import rollcall; world = rollcall.init(init_method='{method}')"
+        ended = run(script, by_hand(2, 1), is_fresh=True)
         assert [(end.code, end.err) for end in ended] == [(0, ""), (0, "")]
         assert list(tmp_path.iterdir()) == []
 
