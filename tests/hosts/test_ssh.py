@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.cluster.sshd import Cluster
 from tests.rollcall_command import Runner
@@ -16,9 +17,14 @@ from tests.said import read_until, said
 from .conftest import SUM, lines_of
 
 
-def test_ranks_follow_the_order_of_the_hosts(rollcall: Runner) -> None:
-    """Unequal slots, in the order of the list, on the interface that leads to the master."""
+def test_ranks_follow_the_order_of_the_hosts(rollcall: Runner, hosts: Cluster) -> None:
+    """Unequal slots, in the order of the list, on the interface that leads to the master. What .bashrc prints before
+    our own first word is passed over."""
     rollcall.script(SUM)
+    bashrc = Path.home() / ".bashrc"
+    if bashrc.exists():  # else there is none to put another in place of
+        for host in hosts.hosts[:2]:
+            host.overlay(bashrc, "echo Welcome to the machine\nprintf 'no newline'\n")
     ran = rollcall("run", "--hosts", "h3:1,h1:3,h2:2", "script.py")
     assert lines_of(ran.out) == [
         "0 h3 0 0 6 eth0",
@@ -40,10 +46,26 @@ def test_a_hostfile_names_the_same(rollcall: Runner) -> None:
     assert (by_file.code, by_file.out) == (0, by_name.out), by_file.err
 
 
-def test_init_knows_all_thirteen_facts(rollcall: Runner) -> None:
-    """rollcall.init() on every host: master, counts, ranks and hostname agree."""
-    rollcall.script("import rollcall\nwith rollcall.init() as world:\n    print(world.info.model_dump_json())\n")
-    ran = rollcall("run", "--hosts", "h1:2,h2:1", "script.py")
+def test_init_knows_all_thirteen_facts(rollcall: Runner, hosts: Cluster) -> None:
+    """rollcall.init() on every host: master, counts, ranks and hostname agree. The run also has three options:
+    --env passes variables on, LD_LIBRARY_PATH too, and `ps` shows none of their values on any host; --allow-mixed takes
+    hosts as they are (that they are refused without it is in the fault matrix); and a --python that takes its time on
+    one host has this host named after five seconds, with its last known stage."""
+    rollcall.env["MY_TOKEN"] = "very-secret"
+    rollcall.script(
+        "import json, os, pathlib, rollcall\n"
+        "seen = [p.read_bytes() for p in pathlib.Path('/proc').glob('[0-9]*/cmdline')]\n"
+        "passed = [os.environ['MY_TOKEN'], os.environ['LD_LIBRARY_PATH'], any(b'very-secret' in s for s in seen)]\n"
+        "with rollcall.init() as world:\n"
+        "    print(json.dumps({**world.info.model_dump(), 'passed': passed}))\n"
+    )
+    version_file = Path(torch.__file__).with_name("version.py")
+    hosts["h2"].overlay(version_file, version_file.read_text().replace("2.13.0", "2.12.0"))
+    slow = rollcall.folder / "slow-python"
+    slow.write_text(f'#!/bin/sh\n[ "$(hostname)" = h2 ] && sleep 6\nexec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    options = ["--env", "MY_*", "--env", "LD_LIBRARY_PATH=/opt/none", "--allow-mixed", "--python", slow]
+    ran = rollcall("run", "--hosts", "h1:2,h2:1", *options, "script.py")
     assert ran.code == 0, ran.err
     facts = [json.loads(line.split(" │ ", 1)[1]) for line in ran.out.splitlines()]
     facts.sort(key=lambda each: each["global_rank"])
@@ -56,24 +78,13 @@ def test_init_knows_all_thirteen_facts(rollcall: Runner) -> None:
         (2, 3, facts[0]["master_addr"], "gloo")
     }
     assert facts[0]["master_addr"].startswith("10.77.")
+    assert [f["passed"] for f in facts] == [["very-secret", "/opt/none", False]] * 3
+    assert "waiting: 1 of 2 hosts did not answer — h2: ssh connected" in ran.err
 
 
-def test_exit_code_and_traceback_come_back(rollcall: Runner) -> None:
-    """The first rank to fail is named with its host; its traceback is shown once; its exit code is the run's."""
-    rollcall.script(
-        "import sys, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "if dist.get_rank() == 2:\n"
-        "    sys.exit(7)\n"
-        "dist.barrier()\n"
-    )
-    ran = rollcall("run", "--hosts", "h1:2,h2:2", "script.py")
-    assert ran.code == 7
-    assert "rank 2 on h2 exited with code 7" in ran.err
-
-
-def test_restarts_work_across_hosts(rollcall: Runner) -> None:
-    """A rank that fails leads to the next attempt on all hosts, with a store of its own."""
+def test_failures_come_back(rollcall: Runner) -> None:
+    """A rank that fails is named with its host, and leads to the next attempt on all hosts, with a store of its own.
+    The exit code of the last failure is the run's."""
     rollcall.script(
         "import os, sys, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
@@ -81,10 +92,15 @@ def test_restarts_work_across_hosts(rollcall: Runner) -> None:
         "    os.kill(os.getpid(), 9)\n"
         "dist.barrier()\n"
         "print('met', os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
+        "dist.barrier()\n"
+        "if dist.get_rank() == 2:\n"
+        "    sys.exit(7)\n"
+        "dist.barrier()\n"
     )
     ran = rollcall("run", "--hosts", "h1:1,h2:1,h3:1", "--max-restarts", 1, "script.py")
-    assert (ran.code, said(ran.out)) == (0, {"met 1": [0, 1, 2]}), ran.err
+    assert (ran.code, said(ran.out)) == (7, {"met 1": [0, 1, 2]}), ran.err
     assert "rank 1 on h2 was killed by SIGKILL" in ran.err
+    assert "rank 2 on h3 exited with code 7" in ran.err
 
 
 def test_logs_and_files_come_back_without_a_shared_disk(rollcall: Runner, hosts: Cluster) -> None:
@@ -176,30 +192,6 @@ def test_sync_copies_the_working_tree(rollcall: Runner, hosts: Cluster) -> None:
     assert "to 2 hosts" in ran.stderr
 
 
-def test_env_reaches_the_ranks_and_no_command_line(rollcall: Runner) -> None:
-    """--env passes variables on, LD_LIBRARY_PATH too; `ps` shows none of their values on any host."""
-    rollcall.env["MY_TOKEN"] = "very-secret"
-    rollcall.script(
-        "import os, pathlib\n"
-        "seen = [p.read_bytes() for p in pathlib.Path('/proc').glob('[0-9]*/cmdline')]\n"
-        "print(os.environ['MY_TOKEN'], os.environ['LD_LIBRARY_PATH'], any(b'very-secret' in s for s in seen))\n"
-    )
-    ran = rollcall("run", "--hosts", "h1:1,h2:1", "--env", "MY_*", "--env", "LD_LIBRARY_PATH=/opt/none", "script.py")
-    assert said(ran.out) == {"very-secret /opt/none False": [0, 1]}, ran.err
-
-
-def test_a_chatty_login_shell_does_not_matter(rollcall: Runner, hosts: Cluster) -> None:
-    """What .bashrc prints before our own first word is passed over."""
-    rollcall.script(SUM)
-    bashrc = Path.home() / ".bashrc"
-    if not bashrc.exists():
-        pytest.skip("root has no .bashrc to put another in place of")
-    for host in hosts.hosts[:2]:
-        host.overlay(bashrc, "echo Welcome to the machine\nprintf 'no newline'\n")
-    ran = rollcall("run", "--hosts", "h1:1,h2:1", "script.py")
-    assert lines_of(ran.out) == ["0 h1 0 0 2 eth0", "1 h2 0 1 2 eth0"], ran.err
-
-
 def test_hosts_that_do_not_answer_are_named_with_their_stage(rollcall: Runner, hosts: Cluster) -> None:
     """Each by how far it came and what to do: refused, key not taken, unknown name, no folder."""
     rollcall.script(SUM)
@@ -234,17 +226,6 @@ def test_a_blocked_port_is_named_before_ranks_start(rollcall: Runner, hosts: Clu
     assert "firewall?" in ran.err
 
 
-def test_mixed_versions_may_be_allowed(rollcall: Runner, hosts: Cluster) -> None:
-    """--allow-mixed takes hosts as they are. (That they are refused without it is in the fault matrix.)"""
-    import torch
-
-    rollcall.script(SUM)
-    version_file = Path(torch.__file__).with_name("version.py")
-    hosts["h2"].overlay(version_file, version_file.read_text().replace("2.13.0", "2.12.0"))
-    ran = rollcall("run", "--hosts", "h1:1,h2:1", "--allow-mixed", "script.py")
-    assert ran.code == 0, ran.err
-
-
 def test_ctrl_c_twice_ends_ranks_that_do_not_want_to(rollcall: Runner) -> None:
     """The first asks, the second ends them now, on all hosts."""
     rollcall.script(
@@ -275,17 +256,6 @@ def test_a_busy_master_port_is_one_sentence(rollcall: Runner, hosts: Cluster) ->
     assert ran.code == 2
     assert "h1: port 29556" in ran.err
     assert "in use" in ran.err
-
-
-def test_a_host_that_takes_its_time_is_named_while_waiting(rollcall: Runner) -> None:
-    """With its last known stage, after five seconds."""
-    rollcall.script(SUM)
-    slow = rollcall.folder / "slow-python"
-    slow.write_text(f'#!/bin/sh\n[ "$(hostname)" = h2 ] && sleep 6\nexec {sys.executable} "$@"\n')
-    slow.chmod(0o755)
-    ran = rollcall("run", "--hosts", "h1:1,h2:1", "--python", slow, "script.py")
-    assert "waiting: 1 of 2 hosts did not answer — h2: ssh connected" in ran.err
-    assert ran.code == 0, ran.err
 
 
 def test_hosts_end_their_ranks_when_the_launcher_sleeps(rollcall: Runner, hosts: Cluster) -> None:

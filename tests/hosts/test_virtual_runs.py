@@ -28,7 +28,8 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
 
 
 def test_one_master_and_one_worker(runner: Runner) -> None:
-    """The walkthrough on one machine: two hosts, one sends, the other receives."""
+    """The walkthrough on one machine: two hosts, one sends, the other receives. run.json has each host with its
+    versions, slots, address, interface and clock."""
     runner.script(HELLO)
     ran = runner("run", "--virtual-hosts", 2, "script.py")
     assert ran.code == 0, ran.err
@@ -36,6 +37,11 @@ def test_one_master_and_one_worker(runner: Runner) -> None:
         pytest.skip("no namespaces here: virtual hosts are loopback addresses")
     assert sorted(ran.out.splitlines()) == ["  0 │ host-1 0 42", "  1 │ host-2 1 42"]
     assert runner.wait_until_gone(3) == []
+    facts = json.loads((runner.latest() / "run.json").read_text())["hosts"]
+    assert list(facts) == ["host-1", "host-2"]
+    assert all(each["slots"] == 1 and each["torch"] and each["python"] for each in facts.values())
+    assert facts["host-1"]["address"] != facts["host-2"]["address"]
+    assert all(abs(each["clock_offset_ns"]) < 1e9 and each["clock_error_ns"] > 0 for each in facts.values())
 
 
 def test_a_slow_link_is_measured_as_slow(runner: Runner) -> None:
@@ -58,17 +64,6 @@ def test_slots_are_counted_on_each_host(runner: Runner) -> None:
     refused = runner("run", "--virtual-hosts", 2, "-n", "gpu", "script.py")
     assert refused.code == 2
     assert "-n gpu, but host-1 has none" in refused.err
-
-
-def test_the_roll_call_is_in_the_runs_folder(runner: Runner) -> None:
-    """Each host with its versions, slots, address, interface and clock."""
-    runner.script("print(1)")
-    assert runner("run", "--virtual-hosts", 2, "-n", 2, "script.py").code == 0
-    hosts = json.loads((runner.latest() / "run.json").read_text())["hosts"]
-    assert list(hosts) == ["host-1", "host-2"]
-    assert all(facts["slots"] == 2 and facts["torch"] and facts["python"] for facts in hosts.values())
-    assert hosts["host-1"]["address"] != hosts["host-2"]["address"]
-    assert all(abs(facts["clock_offset_ns"]) < 1e9 and facts["clock_error_ns"] > 0 for facts in hosts.values())
 
 
 @pytest.mark.parametrize(

@@ -367,30 +367,3 @@ def test_without_root_and_user_namespaces_there_are_loopback_addresses(tmp_path:
     assert re.search(
         r"without --link 1gbit: user namespaces do not work here \(unshare: .*\): allow them, or be root", told
     )
-
-
-ALL_REDUCE = """
-import socket, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-total = torch.tensor([dist.get_rank() + 1.0])
-dist.all_reduce(total)
-print(socket.gethostname(), total.item())
-dist.destroy_process_group()
-"""
-
-
-@needs_namespaces
-def test_gloo_ranks_meet_over_virtual_hosts() -> None:
-    """Two real ranks on two hosts add up their numbers over the hosts' own network."""
-    with hosts(2, tell=refuse) as pair:
-        common = {
-            "WORLD_SIZE": 2,
-            "MASTER_ADDR": pair[0].address,
-            "MASTER_PORT": 29500,  # nobody else is on this network
-            "GLOO_SOCKET_IFNAME": "eth0",
-        }
-        with (
-            python(pair[0], ALL_REDUCE, RANK=0, **common) as zero,
-            python(pair[1], ALL_REDUCE, RANK=1, **common) as one,
-        ):
-            assert [zero.communicate(timeout=60)[0], one.communicate(timeout=60)[0]] == ["host-1 3.0\n", "host-2 3.0\n"]
