@@ -89,40 +89,16 @@ def test_its_version_is_the_packages(wheel: Path) -> None:
     assert wheel.name == f"torch_rollcall-{rollcall.__version__}-py3-none-any.whl"
 
 
-def test_rollcall_is_imported_from_it(installed: Installed) -> None:
+def test_its_commands_work(installed: Installed) -> None:
+    """rollcall is imported from it, says its version, runs two ranks, explains and reports that run, performs an
+    experiment, and trains. One test: several workers of pytest would each build and install it."""
     where = installed("python", "-c", "import rollcall; print(rollcall.__file__)").strip()
     assert Path(where).is_relative_to(installed.python.parents[1])
-
-
-def test_it_says_its_version(installed: Installed) -> None:
     assert installed("rollcall", "version").startswith(f"rollcall {rollcall.__version__}, torch ")
-
-
-@pytest.fixture(scope="session")
-def output(installed: Installed) -> str:
-    """Of a run with two ranks, which is the newest in the folder."""
-    return installed("rollcall", "run", "-n", "2", "script.py")
-
-
-def test_ranks_run(output: str) -> None:
-    assert output == "0-1 │ 2\n"
-
-
-@pytest.mark.usefixtures("output")
-def test_a_run_is_explained(installed: Installed) -> None:
+    assert installed("rollcall", "run", "-n", "2", "script.py") == "0-1 │ 2\n"
     assert "2 of 2 ranks recorded" in installed("rollcall", "explain")
-
-
-@pytest.mark.usefixtures("output")
-def test_a_report_is_written(installed: Installed) -> None:
     page = installed.folder / installed("rollcall", "report").strip()
     assert page.read_text().startswith("<!doctype html>")
-
-
-def test_an_experiment_runs(installed: Installed) -> None:
     assert "hello" in installed("rollcall", "lab", "hello", "-n", "2", "--trials", "1", "--no-picture")
-
-
-def test_a_training_runs(installed: Installed) -> None:
     installed("rollcall", "train", "-n", "2", "--epochs", "1")
     assert installed.folder.joinpath("snapshots").is_dir()
