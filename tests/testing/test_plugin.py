@@ -1,4 +1,7 @@
-"""The pytest plugin: each test runs pytest on a small test file."""
+"""The pytest plugin: two runs of pytest on small test files. Each is a new process: the plugin keeps a server in this
+one."""
+
+import re
 
 import pytest
 
@@ -8,24 +11,7 @@ HEAD = """
 import os, time, pytest, torch, torch.distributed as dist
 """
 
-
-@pytest.fixture
-def suite(pytester: pytest.Pytester) -> pytest.Pytester:
-    # Each test starts a new pytest process: the plugin keeps a server in this one.
-    pytester.plugins = []
-    return pytester
-
-
-def run(suite: pytest.Pytester, text: str, *options: str) -> pytest.RunResult:
-    suite.makepyfile(HEAD + text)
-    return suite.runpytest_subprocess("-p", "no:cacheprovider", *options)
-
-
-def test_tests_pass_on_ranks(suite: pytest.Pytester) -> None:
-    """Parametrisation, function fixtures, classes, tmp_path shared by all ranks, and the world fixture."""
-    result = run(
-        suite,
-        """
+PASSING = """
 @pytest.fixture
 def three(): return 3
 
@@ -47,16 +33,9 @@ class TestMethods:
 
 def test_plain():
     assert "RANK" not in os.environ
-""",
-    )
-    result.assert_outcomes(passed=4)
+"""
 
-
-def test_the_failing_ranks_assertion_is_shown(suite: pytest.Pytester) -> None:
-    """The failure has pytest's details of the assertion, the marked line, and the rank's output in a section."""
-    result = run(
-        suite,
-        """
+FAILING = """
 @pytest.mark.ranks(3)
 def test_bad():
     dist.init_process_group("gloo")
@@ -64,87 +43,29 @@ def test_bad():
     if dist.get_rank() == 1:
         assert [1, dist.get_rank()] == [1, 5]
     dist.barrier()
-""",
-    )
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "rank 1 of 3: AssertionError: assert [[]1, 1] == [[]1, 5]",
-            ">*assert [[]1, dist.get_rank()] == [[]1, 5]",
-            "E*assert [[]1, 1] == [[]1, 5]",
-            "E*At index 1 diff: 1 != 5",
-            "*Captured rank 1 call*",
-            "printed by 1",
-        ]
-    )
-    assert "rollcall/testing" not in result.stdout.str()
 
-
-def test_a_hang_ends_after_the_marks_timeout_with_stacks(suite: pytest.Pytester) -> None:
-    """Each rank's stack is shown, innermost frame first."""
-    result = run(
-        suite,
-        """
 @pytest.mark.ranks(2, timeout=1)
 def test_hang():
     dist.init_process_group("gloo")
     if dist.get_rank() == 0:
         dist.barrier()
     time.sleep(60)
-""",
-    )
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "2 of 2 ranks were still running after 1 s; their stacks:",
-            "rank 0:",
-            "*in barrier",
-            "*in test_hang",
-            "rank 1:",
-        ]
-    )
 
+@pytest.mark.ranks(2)
+def test_killed():
+    os.kill(os.getpid(), 9)
+"""
 
-def test_skips_expected_failures_and_deaths(suite: pytest.Pytester) -> None:
-    """A skip or xfail in a rank is the test's; a killed rank fails the test, and the failure names the signal."""
-    result = run(
-        suite,
-        """
+NEITHER = """
 @pytest.mark.ranks(2)
 def test_skip(): pytest.skip("not today")
 
 @pytest.mark.ranks(2)
 @pytest.mark.xfail(strict=True)
 def test_xfail(): assert False
+"""
 
-@pytest.mark.ranks(2)
-def test_killed():
-    os.kill(os.getpid(), 9)
-""",
-    )
-    result.assert_outcomes(skipped=1, xfailed=1, failed=1)
-    result.stdout.fnmatch_lines(["rank * was killed by SIGKILL: often the out-of-memory killer"])
-
-
-def test_warnings_are_errors_in_ranks_too(suite: pytest.Pytester) -> None:
-    """The setting filterwarnings of the ini file holds in the ranks."""
-    suite.makeini("[pytest]\nfilterwarnings = error")
-    result = run(suite, '@pytest.mark.ranks(1)\ndef test_warns():\n    import warnings; warnings.warn("careful")\n')
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*UserWarning: careful*"])
-
-
-def test_it_works_under_xdist(suite: pytest.Pytester) -> None:
-    """-n 2: each worker has a server of its own."""
-    text = "\n".join(f"@pytest.mark.ranks(2)\ndef test_{i}(world): assert world.size == 2\n" for i in range(4))
-    run(suite, text, "-n", "2").assert_outcomes(passed=4)
-
-
-def test_wrong_use_is_explained(suite: pytest.Pytester) -> None:
-    """A fixture that cannot be pickled, a mark without a number and `world` without ranks are named in the error."""
-    result = run(
-        suite,
-        """
+WRONG = """
 @pytest.fixture
 def lock():
     import threading
@@ -157,10 +78,59 @@ def test_lock(lock): pass
 def test_mark(): pass
 
 def test_no_ranks(world): pass
-""",
+"""
+
+
+def run(pytester: pytest.Pytester, *options: str, **files: str) -> pytest.RunResult:
+    pytester.plugins = []
+    pytester.makepyfile(**{name: HEAD + text for name, text in files.items()})
+    return pytester.runpytest_subprocess("-rA", "-p", "no:cacheprovider", *options)
+
+
+def outcomes(result: pytest.RunResult, file: str) -> list[str]:
+    return re.findall(rf"^([A-Z]+) {file}\.py\b", result.stdout.str(), re.M)
+
+
+def test_tests_run_on_ranks(pytester: pytest.Pytester) -> None:
+    """Passing: parametrisation, function fixtures, classes, tmp_path shared by all ranks, and the world fixture.
+    Failing: pytest's details of the assertion, the marked line, and the rank's output in a section; after the mark's
+    timeout each rank's stack, innermost frame first; the signal that killed a rank. A skip or xfail in a rank is the
+    test's. Wrong use is explained: a fixture that cannot be pickled, a mark without a number, `world` without ranks."""
+    result = run(pytester, test_failing=FAILING, test_neither=NEITHER, test_passing=PASSING, test_wrong=WRONG)
+    result.assert_outcomes(passed=4, failed=5, errors=1, skipped=1, xfailed=1)
+    assert outcomes(result, "test_passing") == ["PASSED"] * 4
+    assert outcomes(result, "test_failing") == ["FAILED"] * 3
+    assert outcomes(result, "test_neither") == ["XFAIL"]  # a skip is listed with its reason alone
+    result.stdout.fnmatch_lines(
+        [
+            "rank 1 of 3: AssertionError: assert [[]1, 1] == [[]1, 5]",
+            ">*assert [[]1, dist.get_rank()] == [[]1, 5]",
+            "E*assert [[]1, 1] == [[]1, 5]",
+            "E*At index 1 diff: 1 != 5",
+            "*Captured rank 1 call*",
+            "printed by 1",
+            "2 of 2 ranks were still running after 1 s; their stacks:",
+            "rank 0:",
+            "*in barrier",
+            "*in test_hang",
+            "rank 1:",
+            "rank * was killed by SIGKILL: often the out-of-memory killer",
+        ]
     )
     text = result.stdout.str()
+    assert "rollcall/testing" not in text.partition(" test_bad ")[2].partition(" test_hang ")[0]
     assert "the fixture 'lock' cannot be sent to the ranks" in text
     assert "takes a number of ranks" in text
     assert "mark test_no_ranks with @pytest.mark.ranks(2)" in text
-    assert "passed" not in text
+
+
+def test_it_works_under_xdist(pytester: pytest.Pytester) -> None:
+    """-n 2: each worker has a server of its own. filterwarnings of the ini file holds in the ranks: a warning is an
+    error."""
+    pytester.makeini("[pytest]\nfilterwarnings = error")
+    worlds = "\n".join(f"@pytest.mark.ranks(2)\ndef test_{i}(world): assert world.size == 2\n" for i in range(4))
+    warns = '@pytest.mark.ranks(1)\ndef test_warns():\n    import warnings; warnings.warn("careful")\n'
+    result = run(pytester, "-n", "2", test_worlds=worlds, test_warnings=warns)
+    result.assert_outcomes(passed=4, failed=1)
+    assert outcomes(result, "test_warnings") == ["FAILED"]
+    result.stdout.fnmatch_lines(["*UserWarning: careful*"])
