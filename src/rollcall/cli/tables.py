@@ -27,7 +27,7 @@ def print_runs(runs: list[dict[str, Any]]) -> None:
         table.add_row(
             run["started"][:19].replace("T", " "),
             shlex.join(run["command"]),
-            str(_ranks(run["plan"]) if "plan" in run else run["attempts"][0]["world_size"]),
+            str(_ranks(run)),
             f"{run['seconds']:.1f} s" if "seconds" in run else "",
             _outcome(run),
         )
@@ -44,13 +44,17 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=1000)
 
 
-def _ranks(plan: dict[str, Any]) -> int:
+def _ranks(run: dict[str, Any]) -> int | str:
+    """As planned; or as recorded, where another launcher has started them."""
+    plan = run.get("plan") or {}
+    if not plan:
+        return next((attempt["world_size"] for attempt in run["attempts"] if "world_size" in attempt), "")
     return sum(host["slots"] for host in plan.get("hosts", ())) or plan["slots"] * plan["nnodes"]
 
 
 def _outcome(run: dict[str, Any]) -> str:
     if "outcome" not in run:
-        return "recorded by rollcall.init"
+        return f"recorded by {run.get('recorded_by', 'rollcall.init')}"
     if run["outcome"] == "running" and not os.path.exists(f"/proc/{run['launcher_pid']}"):
         return "killed"
     attempts = len(run["attempts"])

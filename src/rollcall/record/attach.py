@@ -26,13 +26,15 @@ def begin(store: Any, rank: int, world_size: int, attempt: int) -> None:
         return
     try:
         folder = _agree_on_folder(store, rank, world_size)
-        _note_end_of(recorder.begin(folder, rank, world_size, attempt))
+        note_end_of(recorder.begin(folder, rank, world_size, attempt))
     except OSError as error:
         say(f"rank {rank} is not recorded ({error.strerror})")
 
 
 def _agree_on_folder(store: Any, rank: int, world_size: int) -> Path:
     if folder := os.environ.get("ROLLCALL_RUN"):
+        return Path(folder)
+    if (folder := os.environ.get("ROLLCALL_RECORD", "")) not in ("", "0", "1"):
         return Path(folder)
     if rank == 0:
         path = _make_folder(world_size)
@@ -62,7 +64,8 @@ def _make_folder(world_size: int) -> Path:
     return path
 
 
-def _note_end_of(recording: recorder.Recorder) -> None:
+def note_end_of(recording: recorder.Recorder) -> None:
+    """Nobody watches this process, so it notes how it ends."""
     hook = sys.excepthook
 
     def note(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
