@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import rollcall
+from tests.said import said
 
 ROOT = Path(__file__).parents[2]
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -105,7 +106,7 @@ def output(installed: Installed) -> str:
 
 
 def test_ranks_run(output: str) -> None:
-    assert output == "0-1 │ 2\n"
+    assert said(output) == {"2": [0, 1]}
 
 
 @pytest.mark.usefixtures("output")
@@ -117,6 +118,12 @@ def test_a_run_is_explained(installed: Installed) -> None:
 def test_a_report_is_written(installed: Installed) -> None:
     page = installed.folder / installed("rollcall", "report").strip()
     assert page.read_text().startswith("<!doctype html>")
+
+
+def test_a_fresh_interpreter_is_recorded(installed: Installed) -> None:
+    """By the .pth file that Python reads at its start."""
+    installed("rollcall", "run", "-n", "1", "script.py")
+    assert "1 of 1 ranks recorded" in installed("rollcall", "explain")
 
 
 def test_an_experiment_runs(installed: Installed) -> None:

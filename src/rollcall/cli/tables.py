@@ -48,8 +48,8 @@ def _ranks(run: dict[str, Any]) -> int | str:
     """As planned; or as recorded, where another launcher has started them."""
     plan = run.get("plan") or {}
     if not plan:
-        return next((attempt["world_size"] for attempt in run["attempts"] if "world_size" in attempt), "")
-    return sum(host["slots"] for host in plan.get("hosts", ())) or plan["slots"] * plan["nnodes"]
+        return next((int(attempt["world_size"]) for attempt in run["attempts"] if "world_size" in attempt), "")
+    return sum(int(host["slots"]) for host in plan.get("hosts", ())) or int(plan["slots"]) * int(plan["nnodes"])
 
 
 def _outcome(run: dict[str, Any]) -> str:
