@@ -122,8 +122,10 @@ def test_a_report_is_written(installed: Installed) -> None:
 
 def test_a_fresh_interpreter_is_recorded(installed: Installed) -> None:
     """By the .pth file that Python reads at its start."""
-    installed("rollcall", "run", "-n", "1", "script.py")
-    assert "1 of 1 ranks recorded" in installed("rollcall", "explain")
+    alone = Installed(installed.python, installed.folder / "alone")  # where no other run is the newest
+    alone.folder.mkdir()
+    alone("rollcall", "run", "-n", "1", "../script.py")
+    assert "1 of 1 ranks recorded" in alone("rollcall", "explain")
 
 
 def test_an_experiment_runs(installed: Installed) -> None:
