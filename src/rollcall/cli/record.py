@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-from rollcall.coordinator import other_launcher
-
 
 def record(
     command: Annotated[list[str], typer.Argument(help="Any command that starts ranks.", metavar="-- COMMAND…")],
@@ -27,4 +25,6 @@ def record(
 
       rollcall record --out recording -- srun python train.py
     """
+    from rollcall.coordinator import other_launcher  # here: `rollcall --help` does not need it
+
     raise typer.Exit(other_launcher.run(command, out))
