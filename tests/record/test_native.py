@@ -1,4 +1,4 @@
-"""The recorder's hand in C++ writes what the one in Python would have written."""
+"""The C++ recorder writes what the Python recorder writes."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import pytest
 
 from rollcall.explain.rings import read
 from rollcall.record import ring_format
-from rollcall.record.cpp import pen
+from rollcall.record.cpp import library
 from tests.rollcall_command import Runner
 
 PROGRAM = """\
@@ -67,7 +67,7 @@ finally:
     dist.barrier()
 """
 MOMENTS = ("entered_ns", "issued_ns", "completed_ns", "waited_ns")
-is_built = pytest.mark.skipif(pen is None, reason="needs `python -m rollcall.native`, which compiles it")
+is_built = pytest.mark.skipif(library is None, reason="needs `python -m rollcall.native`, which compiles it")
 
 
 @pytest.fixture
@@ -88,17 +88,17 @@ def _recorded(runner: Runner, is_native: bool) -> list[tuple[np.ndarray, list[ob
 def test_it_writes_what_python_writes(runner: Runner) -> None:
     """Every field of every record of a DDP training with all sorts of ops; of moments, whether they were noted."""
     runner.script(PROGRAM)
-    ours, pythons = _recorded(runner, True), _recorded(runner, False)
-    assert len(ours) == len(pythons) == 2
-    for (swift, swift_names), (plain, plain_names) in zip(ours, pythons, strict=True):
-        assert {kind for kind, *_ in swift_names} >= {"group", "site", "signature", "phase"}
-        for field in plain.dtype.names or ():
+    by_cpp, by_python = _recorded(runner, True), _recorded(runner, False)
+    assert len(by_cpp) == len(by_python) == 2
+    for (cpp, cpp_names), (python, python_names) in zip(by_cpp, by_python, strict=True):
+        assert {kind for kind, *_ in cpp_names} >= {"group", "site", "signature", "phase"}
+        for field in python.dtype.names or ():
             if field in MOMENTS:
-                assert ((swift[field] > 0) == (plain[field] > 0)).all(), field
+                assert ((cpp[field] > 0) == (python[field] > 0)).all(), field
             elif field == "number":  # samples are counted, too
-                assert (np.diff(swift[field].astype(np.int64)) > 0).all()
+                assert (np.diff(cpp[field].astype(np.int64)) > 0).all()
             else:
-                assert _named(swift, swift_names, field) == _named(plain, plain_names, field), field
+                assert _named(cpp, cpp_names, field) == _named(python, python_names, field), field
 
 
 def _named(records: np.ndarray, names: list[object], field: str) -> list[object]:
@@ -112,14 +112,13 @@ WRAP = """\
 import sys
 from pathlib import Path
 from rollcall.record import ring_format
-from rollcall.record.cpp import pen
-from rollcall.record.cpp.ring import SwiftRing
+from rollcall.record.cpp.ring import CppRing
 from rollcall.record.ring import Ring
 
-made = SwiftRing if sys.argv[2] == "swift" else Ring
+ring_class = CppRing if sys.argv[2] == "cpp" else Ring
 small = ring_format.RECORDS_AT + 20 * ring_format.RECORD.size
-ring = made(Path(sys.argv[1]), rank=0, world_size=1, attempt=0, host="here", size_bytes=small)
-if made is SwiftRing:
+ring = ring_class(Path(sys.argv[1]), rank=0, world_size=1, attempt=0, host="here", size_bytes=small)
+if ring_class is CppRing:
     ring.attach(ring)
 ops = [ring_format.OP[name] for name in ("all_reduce", "send", "phase")]
 for number in range(50):
@@ -132,9 +131,9 @@ for number in range(50):
 def test_it_wraps_as_python_does(tmp_path: Path) -> None:
     """The newest records are there, and what was overwritten is in the counters."""
     read_back = []
-    for way in ("swift", "plain"):
-        path = tmp_path / f"{way}.ring"
-        subprocess.run([sys.executable, "-c", WRAP, str(path), way], check=True, timeout=60)
+    for language in ("cpp", "python"):
+        path = tmp_path / f"{language}.ring"
+        subprocess.run([sys.executable, "-c", WRAP, str(path), language], check=True, timeout=60)
         ring = read(path)
         records = ring.records.copy()
         records["entered_ns"] = 0

@@ -135,10 +135,10 @@ def test_a_workers_ops_are_not_its_ranks(runner: Runner) -> None:
         runner,
         "import os\n"
         "from rollcall.record import recorder, ring_format\n"
-        "from rollcall.record.hooks.sink import Seen\n"
+        "from rollcall.record.hooks.sink import CallArgs\n"
         "child = os.fork()\n"
         "if child == 0:\n"
-        "    mark = recorder.current().enter(ring_format.OP['barrier'], None, Seen())\n"
+        "    mark = recorder.current().enter(ring_format.OP['barrier'], None, CallArgs())\n"
         "    os._exit(0 if mark < 0 else 1)\n"
         "assert os.waitpid(child, 0)[1] == 0\n",
     )

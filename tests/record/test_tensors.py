@@ -85,7 +85,7 @@ def runner(tmp_path: Path) -> Runner:
 
 def _lines(runner: Runner, *options: str) -> list[str]:
     ran = runner("run", "-n", 2, *options, "script.py")
-    assert (ran.code, ran.err.count("recording stops")) == (0, 0), ran.err
+    assert (ran.code, ran.err.count("recording stopped")) == (0, 0), ran.err
     return sorted(ran.out.splitlines())
 
 

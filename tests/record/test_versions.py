@@ -7,9 +7,8 @@ OLDER = """\
 from torch.distributed import distributed_c10d
 if hasattr(distributed_c10d, "GroupName"):
     del distributed_c10d.GroupName
-from rollcall.record import hooks
-import rollcall.record.cpp.recorder
-hooks.put_up()
+from rollcall.record import recorder
+recorder.prepare()
 """
 
 

@@ -170,8 +170,8 @@ class ForkServers:
 def serve(control: socket.socket, become: Become) -> NoReturn:
     """The server's life. Leaves by _exit: this is a fork of somebody else's interpreter."""
     if "torch.distributed" in sys.modules:
-        gloo_exit.put_up()
-        gloo_listener.put_up()
+        gloo_exit.install()
+        gloo_listener.install()
     # Keep the collector of every child from touching, and so copying, the pages that exist now; nor shall each child
     # empty the interpreter's free lists, which a collection does even where there is nothing to collect.
     gc.freeze()
