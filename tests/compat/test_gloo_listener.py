@@ -6,7 +6,9 @@ from rollcall.compat import gloo_listener
 from tests.rollcall_command import Runner
 from tests.said import said
 
-is_built = pytest.mark.skipif(not gloo_listener.install(), reason="needs `python -m rollcall.native`, which compiles it")
+is_built = pytest.mark.skipif(
+    not gloo_listener.install(), reason="needs `python -m rollcall.native`, which compiles it"
+)
 
 # On one core the thread that holds a connection's lock is never running while the listener does.
 REDUCES = """\

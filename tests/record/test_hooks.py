@@ -1,4 +1,4 @@
-"""No hook can break a program: where one fails, recording ends with one line, and the program gets torch's own results."""
+"""No hook can break a program: where one fails, recording ends with one line, and the program gets torch's results."""
 
 import pytest
 

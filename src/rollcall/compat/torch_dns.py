@@ -16,6 +16,15 @@ import struct
 import sys
 from collections.abc import Iterator, Mapping
 
+from rollcall.compat.patch import Patch
+
+PATCH = Patch(
+    name="torch_dns",
+    purpose="keeps torch from waiting for host names, which it looks up for log lines only",
+    lost_without="where the name server does not answer, each rank starts ten seconds later",
+    can_be_left_out=True,
+    works=lambda: "" if hasattr(ctypes.CDLL(None), "__res_state") else "the C library is not glibc",
+)
 _TEST_S = 0.05
 _IMPATIENT = "attempts:1 timeout:1"  # the minimum of the C library
 _LOOPBACK = "127.0.0.1"
@@ -25,7 +34,7 @@ _NSCOUNT, _NSADDR, _NSADDR_BYTES = 16, 20, 16
 
 def impatient_env(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What to add to the environment of processes that look up names: nothing where the name server answers."""
-    if "RES_OPTIONS" in environ or _is_answered():
+    if PATCH.is_off(environ) or "RES_OPTIONS" in environ or _is_answered():
         return {}
     return {"RES_OPTIONS": _IMPATIENT}
 
@@ -37,6 +46,8 @@ def are_slow(environ: Mapping[str, str] = os.environ) -> bool:
 
 def have_torch_give_up() -> None:
     """Make torch's first look-up in this process fail at once: it will not try again, nor will forks of it."""
+    if PATCH.is_off():
+        return
     from torch.distributed import TCPStore
 
     with socket.create_server((_LOOPBACK, 0)) as listener, _without_name_server(), _without_stderr():

@@ -4,6 +4,18 @@ from typing import Any, cast
 
 from torch.distributed import distributed_c10d
 
+from rollcall.compat.patch import Patch
+
+PATCH = Patch(
+    name="torch_groups",
+    purpose="knows the ranks of a group, and a group by its name",
+    lost_without="recording stops at the first op",
+    uses=(
+        "torch.distributed.distributed_c10d:_world.pg_group_ranks",
+        "torch.distributed.distributed_c10d:_resolve_process_group",
+    ),
+)
+
 
 def ranks_of(group: Any) -> list[int]:
     """The ranks of a group, in its own order."""

@@ -10,8 +10,15 @@ functional     functional collectives: DTensor, compiled programs
 exits          signals that a rank sends, and os._exit
 """
 
+from rollcall.compat.private_names import record_ddp, record_exits, record_functional, record_process_group
 from rollcall.record.hooks import ddp, exits, functional, process_group
 
+_HOOKS = (
+    (record_process_group.PATCH, process_group),
+    (record_ddp.PATCH, ddp),
+    (record_functional.PATCH, functional),
+    (record_exits.PATCH, exits),
+)
 _is_installed = False
 
 
@@ -19,5 +26,6 @@ def install() -> None:
     global _is_installed
     if not _is_installed:
         _is_installed = True
-        for hooks in (process_group, ddp, functional, exits):
-            hooks.install_all()
+        for patch, hooks in _HOOKS:
+            if not patch.is_off():
+                hooks.install_all()
