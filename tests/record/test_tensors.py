@@ -1,7 +1,5 @@
 """Tensors that are not plain ones: recording does not change what becomes of them, and goes on."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -75,12 +73,6 @@ for name, make in made.items():
             print(name, op, said)
 dist.all_reduce(torch.ones(3))
 """
-ways = pytest.mark.parametrize("is_native", [True, False])
-
-
-@pytest.fixture
-def runner(tmp_path: Path) -> Runner:
-    return Runner(tmp_path)
 
 
 def _lines(runner: Runner, *options: str) -> list[str]:
@@ -89,10 +81,8 @@ def _lines(runner: Runner, *options: str) -> list[str]:
     return sorted(ran.out.splitlines())
 
 
-@ways
-def test_sparse_gradients_are_averaged_and_recorded(runner: Runner, is_native: bool) -> None:
+def test_sparse_gradients_are_averaged_and_recorded(runner: Runner) -> None:
     """DDP's reducer sends them in C++: indices and values, here of three rows."""
-    runner.env["ROLLCALL_NATIVE"] = str(int(is_native))
     runner.script(HEAD + SPARSE_GRADIENTS)
     plain = _lines(runner, "--no-record")
     assert _lines(runner) == plain
@@ -103,10 +93,8 @@ def test_sparse_gradients_are_averaged_and_recorded(runner: Runner, is_native: b
         assert not rank.ops[-1].is_bucket
 
 
-@ways
-def test_the_program_sees_what_torch_says_of_unusual_tensors(runner: Runner, is_native: bool) -> None:
+def test_the_program_sees_what_torch_says_of_unusual_tensors(runner: Runner) -> None:
     """Its result or its error, the same with and without recording, which goes on afterwards."""
-    runner.env["ROLLCALL_NATIVE"] = str(int(is_native))
     runner.script(HEAD + UNUSUAL)
     plain = _lines(runner, "--no-record")
     assert _lines(runner) == plain

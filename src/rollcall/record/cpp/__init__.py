@@ -9,6 +9,8 @@ recorder      a recorder whose frequent methods are in C++
 
 from pathlib import Path
 
+import torch  # noqa: F401  (first: the compiled module needs its libraries)
+
 from rollcall import native
 
 library = native.load(Path(__file__).with_name("recorder.cpp"))
