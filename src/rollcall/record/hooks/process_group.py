@@ -10,12 +10,11 @@ from torch.distributed import distributed_c10d
 from rollcall.record.hooks import sink
 from rollcall.record.hooks.arguments import METHODS, Reader
 from rollcall.record.hooks.patching import Hook, guarded, install
-from rollcall.record.hooks.sink import NO_RECORD, NON_MEMBER, OFF, WORLD, CallArgs, this_thread
+from rollcall.record.hooks.sink import NON_MEMBER, OFF, WORLD, CallArgs, this_thread
 from rollcall.record.ring_format import ASYNC, OP
 
-# By id: works that have not been waited for, their marks, and whether the op is async.
-_works: dict[int, tuple[Any, int, int]] = {}
-_UNKNOWN = (None, NO_RECORD, 0)
+_State = tuple[int, int]  # of an op: its mark, and whether it is async
+_works: dict[int, tuple[Any, _State]] = {}  # by id: works that have not been waited for
 _UNREADABLE = CallArgs()
 # Collectives of objects, and which argument is the list whose length must be the same on all ranks.
 _OBJECT_LISTS = {"all_gather_object": 0, "broadcast_object_list": 0, "scatter_object_list": 1, "gather_object": 1}
@@ -54,7 +53,7 @@ def _op_hook(name: str, read: Reader) -> Hook:
     """For every op: each look-up counts."""
     op = OP[name]
 
-    def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int] | None:
+    def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _State | None:
         current = sink.current
         if current is OFF:
             return None
@@ -68,50 +67,50 @@ def _op_hook(name: str, read: Reader) -> Hook:
         current.set_in_op(True)
         return mark, call[5] & ASYNC
 
-    def after(state: tuple[int, int], work: Any) -> None:
+    def after(state: _State, work: Any) -> None:
         current = sink.current
         current.set_in_op(False)
-        mark, is_async = state
         if work is None:
-            current.completed(mark)
-        elif is_async:
-            current.issued(mark)
-            _keep(work, mark)
+            current.completed(state[0])
+        elif state[1]:
+            current.issued(state[0])
+            _keep(work, state)
         else:  # torch waits for it at once
-            _works[id(work)] = (work, mark, 0)
+            _works[id(work)] = (work, state)
 
-    def failed(state: tuple[int, int]) -> None:
+    def failed(state: _State) -> None:
         sink.current.set_in_op(False)
         sink.current.failed(state[0])
 
     return Hook(name, before, after, failed)
 
 
-def _keep(work: Any, mark: int) -> None:
+def _keep(work: Any, state: _State) -> None:
     """By weak reference, so that recording does not keep the handle alive."""
     key = id(work)
 
     def drop(_: Any) -> None:
         _works.pop(key, None)
-        sink.current.dropped(mark)
+        sink.current.dropped(state[0])
 
-    _works[key] = (weakref.ref(work, drop), mark, ASYNC)
+    _works[key] = (weakref.ref(work, drop), state)
 
 
-def _before_wait(args: tuple[Any, ...], _: dict[str, Any]) -> tuple[int, int] | None:
-    _, mark, is_async = _works.pop(id(args[0]), _UNKNOWN)
-    if mark < 0:
+def _before_wait(args: tuple[Any, ...], _: dict[str, Any]) -> _State | None:
+    found = _works.pop(id(args[0]), None)
+    if found is None:
         return None
-    if is_async:
-        sink.current.waiting(mark)
-    return mark, is_async
+    state = found[1]
+    if state[1]:
+        sink.current.waiting(state[0])
+    return state
 
 
-def _after_wait(state: tuple[int, int], _: Any) -> None:
+def _after_wait(state: _State, _: Any) -> None:
     sink.current.completed(state[0])
 
 
-def _failed_wait(state: tuple[int, int]) -> None:
+def _failed_wait(state: _State) -> None:
     mark, is_async = state
     if not is_async:
         sink.current.issued(mark)
@@ -119,8 +118,8 @@ def _failed_wait(state: tuple[int, int]) -> None:
 
 
 def _before_get_future(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
-    mark = _works.pop(id(args[0]), _UNKNOWN)[1]
-    return mark if mark >= 0 else None
+    found = _works.pop(id(args[0]), None)
+    return None if found is None else found[1][0]
 
 
 def _after_get_future(mark: int, future: Any) -> None:
