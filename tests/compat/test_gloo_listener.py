@@ -34,8 +34,8 @@ def test_the_listener_yields(rollcall: Runner) -> None:
 
 
 @is_built
-def test_it_does_under_other_launchers(rollcall: Runner) -> None:
-    """`rollcall.init` sees to it, whoever started the rank."""
+def test_it_yields_under_other_launchers(rollcall: Runner) -> None:
+    """`rollcall.init` installs it, whatever launcher started the rank."""
     rollcall.script(REDUCES.replace('dist.init_process_group("gloo")', "import rollcall; world = rollcall.init()"))
     ran = rollcall("run", "-n", 2, "--no-record", "--start", "fresh", "script.py")
     assert said(ran.out) == {"sum 1000.0": [0, 1], "yielded True": [0, 1]}

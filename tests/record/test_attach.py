@@ -24,6 +24,6 @@ def test_recording_works_under_any_launcher(runner: Runner, words: list[str]) ->
     runner.script(ELSEWHERE)
     command = [str(Path(sys.executable).with_name(words[0])), *words[1:], "script.py"]
     subprocess.run(command, cwd=runner.folder, env=runner.env, check=True, capture_output=True)
-    told = json.loads(runner("explain", "--json").out)
-    assert (told["outcome"], told["verdict"]["kind"]) == ("ok", "mismatched-reduce-op")
+    found = json.loads(runner("explain", "--json").out)
+    assert (found["outcome"], found["verdict"]["kind"]) == ("ok", "mismatched-reduce-op")
     assert "script.py" in runner("runs").out

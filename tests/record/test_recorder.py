@@ -28,9 +28,9 @@ def test_no_record_leaves_no_ring(runner: Runner) -> None:
     runner.script(HEAD)
     assert runner("run", "-n", 2, "--no-record", "script.py").code == 0
     assert not (runner.latest() / "rings").exists()
-    told = runner("explain")
-    assert told.code == 2
-    assert "has no rings, so there is nothing to explain" in told.err
+    printed = runner("explain")
+    assert printed.code == 2
+    assert "has no rings, so there is nothing to explain" in printed.err
 
 
 def test_a_workers_ops_are_not_its_ranks(runner: Runner) -> None:
@@ -74,10 +74,10 @@ time.sleep(60)
 def test_the_json_has_its_keys(runner: Runner) -> None:
     """run, outcome, verdict, findings, waits; a healthy run has no finding."""
     ops_of(runner, "for _ in range(3):\n    dist.all_reduce(t)\n")
-    told = json.loads(runner("explain", "--json").out)
-    assert set(told) >= {"run", "outcome", "verdict", "findings", "waits"}
-    assert (told["outcome"], told["verdict"], told["findings"]) == ("ok", None, [])
-    assert [wait["rank"] for wait in told["waits"]] == [0, 1]
+    printed = json.loads(runner("explain", "--json").out)
+    assert set(printed) >= {"run", "outcome", "verdict", "findings", "waits"}
+    assert (printed["outcome"], printed["verdict"], printed["findings"]) == ("ok", None, [])
+    assert [wait["rank"] for wait in printed["waits"]] == [0, 1]
 
 
 PROGRAM = """\

@@ -132,7 +132,7 @@ def test_a_damaged_file_never_breaks_the_reader(tmp_path: Path, bytes_changed: l
         data[place % len(data)] = value
     (tmp_path / "rings" / "attempt-0" / "rank-0.ring").write_bytes(bytes(data[: len(data) - cut]))
     try:
-        told = to_json(explain(tmp_path))
+        printed = to_json(explain(tmp_path))
     except UsageError:
         return
-    json.dumps(told)
+    json.dumps(printed)

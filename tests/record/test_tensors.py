@@ -1,4 +1,4 @@
-"""Tensors that are not plain ones: recording does not change what becomes of them, and goes on."""
+"""Unusual tensors: recording does not change what torch does with them, and continues."""
 
 import pytest
 import torch
@@ -94,7 +94,7 @@ def test_sparse_gradients_are_averaged_and_recorded(runner: Runner) -> None:
 
 
 def test_the_program_sees_what_torch_says_of_unusual_tensors(runner: Runner) -> None:
-    """Its result or its error, the same with and without recording, which goes on afterwards."""
+    """Its result or its error, the same with and without recording, which continues afterwards."""
     runner.script(HEAD + UNUSUAL)
     plain = _lines(runner, "--no-record")
     assert _lines(runner) == plain
@@ -124,7 +124,7 @@ def test_any_tensor_can_be_described() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_shapes_and_versions_are_told_of_any_tensor() -> None:
+def test_any_tensor_has_a_shape_and_a_version() -> None:
     """Where there is none, it is empty or 0."""
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     tensors = [torch.ones(2).add_(1), torch.ones(2).as_subclass(_Refusing), nested, None]

@@ -1,6 +1,9 @@
 """What is recorded of a DDP training."""
 
+import pytest
+
 from rollcall.explain.load import load
+from rollcall.record.cpp import library
 from tests.record.recorded import ops_of
 from tests.rollcall_command import Runner
 
@@ -51,3 +54,32 @@ def test_a_ddp_module_may_be_compiled(runner: Runner) -> None:
     runner.script(COMPILED)
     ran = runner("run", "-n", 2, "script.py")
     assert (ran.code, "rollcall" in ran.out + ran.err) == (0, False), ran.err
+
+
+BROKEN = """\
+import sys, torch, torch.distributed as dist
+from torch import nn
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
+
+def broken(*_):
+    raise ValueError("broken")
+
+if "rollcall.record.recorder" in sys.modules:
+    from rollcall.record import recorder
+    if recorder.current() is not None:
+        recorder.current().name_bucket = broken
+for _ in range(3):
+    model(torch.ones(2, 8)).sum().backward()
+print(model.module.weight.grad.sum().item())
+"""
+
+
+@pytest.mark.skipif(library is None, reason="needs `python -m rollcall.native`, which compiles it")
+def test_an_error_of_the_cpp_kernel_does_not_reach_the_program(rollcall: Runner) -> None:
+    """DDP's buckets pass no hook of Python: recording ends with one line, and gradients are the same."""
+    rollcall.script(BROKEN)
+    expected, ran = rollcall("run", "-n", 2, "--no-record", "script.py"), rollcall("run", "-n", 2, "script.py")
+    assert (ran.code, ran.out) == (0, expected.out), ran.err
+    assert "recording stopped in the C++ recorder: ValueError: broken; the program continues" in ran.err

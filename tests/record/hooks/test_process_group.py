@@ -51,8 +51,8 @@ def test_sends_and_receives_know_their_partner_and_tag(runner: Runner) -> None:
         "works = dist.batch_isend_irecv([there, back])\n"
         "[work.wait() for work in works]\n",
     )
-    told = {rank: [(op.op, op.peer, op.tag) for op in each if op.is_point_to_point] for rank, each in ops.items()}
-    assert told == {
+    found = {rank: [(op.op, op.peer, op.tag) for op in each if op.is_point_to_point] for rank, each in ops.items()}
+    assert found == {
         0: [("send", 1, 7), ("send", 1, 0), ("recv", 1, 0)],
         1: [("recv", 0, 7), ("send", 0, 0), ("recv", 0, 0)],
     }
@@ -72,8 +72,8 @@ def test_a_group_is_known_by_its_members(runner: Runner) -> None:
     assert found == [((0, 2), 1), ((0, 2), 2)]
 
 
-def test_a_group_that_only_its_members_make_is_of_nobody_else(runner: Runner) -> None:
-    """With use_local_synchronization each rank may make another group: nobody is blamed for it."""
+def test_a_group_that_only_its_members_make_is_theirs_alone(runner: Runner) -> None:
+    """With use_local_synchronization each rank may make another group: no rank is blamed for it."""
     ops = ops_of(
         runner,
         "mine = dist.new_group([2 * (rank // 2), 2 * (rank // 2) + 1], use_local_synchronization=True)\n"
