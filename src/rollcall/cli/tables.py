@@ -15,6 +15,7 @@ from rich.table import Table
 from rollcall import __version__
 
 if TYPE_CHECKING:
+    from rollcall.compat.table import Row
     from rollcall.coordinator.doctor import Findings
 
 
@@ -66,10 +67,11 @@ def print_versions() -> None:
     print(f"rollcall {__version__}, torch {version('torch')}, Python {platform.python_version()}")
 
 
-def print_findings(findings: "Findings", as_json: bool) -> None:
-    """What the doctor found: a table of hosts, one of pairs, and what to do."""
+def print_findings(findings: "Findings", patches: list["Row"], as_json: bool) -> None:
+    """What the doctor found: a table of hosts, one of pairs, one of patches, and what to do."""
     if as_json:
-        print(json.dumps(dataclasses.asdict(findings), indent=2))
+        compat = [dataclasses.asdict(row) for row in patches]
+        print(json.dumps({**dataclasses.asdict(findings), "compat": compat}, indent=2))
         return
     console = _console()
     hosts = _table("host", "reached", "Python", "torch", "GPUs", "clock", "address", "interface")
@@ -83,10 +85,22 @@ def print_findings(findings: "Findings", as_json: bool) -> None:
             speed = ("—", way.error) if way.error else (_microseconds(way.round_trip_s), _gigabits(way.bytes_per_s))
             pairs.add_row(way.start, way.end, *speed)
         console.print(pairs, "")
+    if patches:
+        console.print(_patches(patches), "")
     for problem in findings.problems:
         console.print(f"[red]✗[/] {escape(problem)}", soft_wrap=True)
     if not findings.problems:
         console.print(f"[green]✓[/] {len(findings.checks)} of {len(findings.checks)} hosts are well")
+
+
+def _patches(rows: list["Row"]) -> Table:
+    """Of patches that do not work here, also what is lost."""
+    table = _table("patch", "purpose", "here")
+    for row in rows:
+        mark = "[green]✓[/]" if row.state == "ok" else "–" if row.state == "off" else "[red]✗[/]"
+        lost = "" if row.state == "ok" else f" — {row.lost_without}"
+        table.add_row(row.name, row.purpose, f"{mark} {escape(row.state + lost)}")
+    return table
 
 
 def _microseconds(seconds: float) -> str:

@@ -35,7 +35,7 @@ def begin(init: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     try:
         path = Path(folder).absolute()
         _write_facts(path, world_size)
-        attach.note_end_of(recorder.begin(path, rank, world_size, _number(os.environ, _ATTEMPT) or 0))
+        attach.record_end_of(recorder.begin(path, rank, world_size, _number(os.environ, _ATTEMPT) or 0))
     except FileExistsError:
         say(
             f"rank {rank} is not recorded: {folder} has a recording of this rank already, from another run;"
