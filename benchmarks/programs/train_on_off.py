@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer
 
 from rollcall.record import recorder, sampler
-from rollcall.record.cpp import pen
+from rollcall.record.cpp import library
 
 FOLDER = Path(os.environ["ROLLCALL_BENCH"])
 
@@ -44,7 +44,7 @@ class Switch:
         for hooks, ours in self._hooks:
             hooks.clear()
             hooks.update(ours if is_on else {})
-        pen.inside(not is_on)  # it takes what it sees for recorded
+        library.set_in_op(not is_on)  # the kernel takes every bucket for recorded
 
 
 _WRAPPED: tuple[tuple[Any, str], ...] = ((DistributedDataParallel, "forward"), (torch.autograd, "backward"))
@@ -76,9 +76,9 @@ def restart_sampler() -> Callable[[], int]:
     nanoseconds of CPU time that its thread has had."""
     recording: Any = recorder.current()
     recording._sampler.stop()
-    sampler._MOST_LOOKS, recording._sampler = 0.0, None
+    sampler._MOST_SAMPLES, recording._sampler = 0.0, None
     before = set(os.listdir("/proc/self/task"))
-    recording._sample()
+    recording._start_sampler()
     (thread,) = set(os.listdir("/proc/self/task")) - before
     return lambda: int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0])
 

@@ -1,4 +1,4 @@
-"""Programs that leave a group as soon as their last step is over."""
+"""Programs that destroy a group right after their last step."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Ranks that share a core: gloo's listener lets the thread go first that it waits for."""
+"""Ranks that share a core: gloo's listener yields to the thread that it waits for."""
 
 import pytest
 
@@ -6,7 +6,9 @@ from rollcall.compat import gloo_listener
 from tests.rollcall_command import Runner
 from tests.said import said
 
-is_built = pytest.mark.skipif(not gloo_listener.put_up(), reason="needs `python -m rollcall.native`, which compiles it")
+is_built = pytest.mark.skipif(
+    not gloo_listener.install(), reason="needs `python -m rollcall.native`, which compiles it"
+)
 
 # On one core the thread that holds a connection's lock is never running while the listener does.
 REDUCES = """\
@@ -19,24 +21,24 @@ for _ in range(500):
     dist.all_reduce(total)
     total /= dist.get_world_size()
 print("sum", total.sum().item())
-print("gave way", gloo_listener.count() > 0)
+print("yielded", gloo_listener.count() > 0)
 """
 
 
 @is_built
-def test_the_listener_gives_way(rollcall: Runner) -> None:
+def test_the_listener_yields(rollcall: Runner) -> None:
     """In ranks whose program knows nothing of it; and what they compute is the same."""
     rollcall.script(REDUCES)
     ran = rollcall("run", "-n", 2, "--no-record", "script.py")
-    assert said(ran.out) == {"sum 1000.0": [0, 1], "gave way True": [0, 1]}
+    assert said(ran.out) == {"sum 1000.0": [0, 1], "yielded True": [0, 1]}
 
 
 @is_built
-def test_it_does_under_other_launchers(rollcall: Runner) -> None:
-    """`rollcall.init` sees to it, whoever started the rank."""
+def test_it_yields_under_other_launchers(rollcall: Runner) -> None:
+    """`rollcall.init` installs it, whatever launcher started the rank."""
     rollcall.script(REDUCES.replace('dist.init_process_group("gloo")', "import rollcall; world = rollcall.init()"))
     ran = rollcall("run", "-n", 2, "--no-record", "--start", "fresh", "script.py")
-    assert said(ran.out) == {"sum 1000.0": [0, 1], "gave way True": [0, 1]}
+    assert said(ran.out) == {"sum 1000.0": [0, 1], "yielded True": [0, 1]}
 
 
 def test_it_can_be_left_out(rollcall: Runner) -> None:
@@ -44,4 +46,4 @@ def test_it_can_be_left_out(rollcall: Runner) -> None:
     rollcall.env["ROLLCALL_NATIVE"] = "0"
     rollcall.script(REDUCES)
     ran = rollcall("run", "-n", 2, "--no-record", "script.py")
-    assert said(ran.out) == {"sum 1000.0": [0, 1], "gave way False": [0, 1]}
+    assert said(ran.out) == {"sum 1000.0": [0, 1], "yielded False": [0, 1]}

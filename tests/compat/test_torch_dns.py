@@ -1,4 +1,4 @@
-"""Where the name service is silent, nobody waits for it."""
+"""Where the name server does not answer, no process waits for it."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ def silent_network() -> Iterator[list[str]]:
         subprocess.run(["ip", "netns", "del", name], check=True)
 
 
-def test_ranks_do_not_ask_where_nobody_answers(rollcall: Runner, silent_network: list[str]) -> None:
+def test_ranks_do_not_wait_for_a_name_server_that_does_not_answer(rollcall: Runner, silent_network: list[str]) -> None:
     """torch warns of each name it asked for in vain: no such warning comes, from the agent or from a rank."""
     rollcall.script("import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\nprint('met')\n")
     ran = subprocess.run(

@@ -125,7 +125,7 @@ def test_no_context_is_opened_on_a_device_that_the_rank_does_not_use(ring: Compl
 
 
 def test_a_stream_that_hangs_hides_no_other(ring: Completions) -> None:
-    """Ops on other streams are completed; its own are when it goes on."""
+    """Ops on other streams are completed; its own are completed when it continues."""
     cuda = Device()
     clock = DeviceClock(ring, cuda)
     stuck = Stream(0, 7, is_stuck=True)
@@ -177,7 +177,7 @@ def test_a_thread_that_cannot_relax_asks_nothing(ring: Completions) -> None:
 
 
 def test_nothing_is_asked_during_a_capture(ring: Completions) -> None:
-    """An op that is captured is over for the host at once; the others wait until the capture has ended."""
+    """An op that is captured is complete for the host at once; the others wait until the capture has ended."""
     cuda = Device(can_relax=False)
     clock = DeviceClock(ring, cuda)
     before = _note(clock, cuda, ring, Stream(0, 7))
@@ -192,7 +192,7 @@ def test_nothing_is_asked_during_a_capture(ring: Completions) -> None:
 
 
 def test_a_stream_that_hangs_fills_no_memory(ring: Completions) -> None:
-    """Of more ops than can be told apart no event is kept."""
+    """Beyond a limit, no event is kept."""
     cuda = Device()
     clock = DeviceClock(ring, cuda)
     for _ in range(5000):

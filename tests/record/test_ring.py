@@ -3,6 +3,7 @@
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,20 +19,36 @@ from rollcall.record.ring import Ring
 SMALL = ring_format.RECORDS_AT + 20 * ring_format.RECORD.size
 
 
-def make(folder: Path, ops: int, size_bytes: int = SMALL) -> Path:
+def make(folder: Path, ops: int, language: str = "python") -> Path:
     path = folder / "rings" / "attempt-0" / "rank-0.ring"
-    ring = Ring(path, rank=0, world_size=1, attempt=0, host="here", size_bytes=size_bytes)
+    ring = _ring_class(language)(path, rank=0, world_size=1, attempt=0, host="here", size_bytes=SMALL)
     group = ring.name("group", "g", {"name": "0", "ranks": [0]})
     site = ring.name("site", "s", [["a.py", 3, "f"]])
     for number in range(ops):
         at = ring.add(ring_format.OP["all_reduce"], group=group, site=site, size_bytes=number)
+        assert ring.newest() == (number + 1, at)
         ring.completed(at)
     return path
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def _ring_class(language: str) -> type[Ring]:
+    if language == "python":
+        return Ring
+    from rollcall.record.cpp.ring import CppRing  # here: it cannot be imported where it is not compiled
+
+    class Attached(CppRing):
+        """Without a recorder: C++ asks for no names."""
+
+        def __init__(self, path: Path, **facts: Any) -> None:
+            super().__init__(path, **facts)
+            self.attach(self)
+
+    return Attached
+
+
+def test_what_is_written_is_read(tmp_path: Path, language: str) -> None:
     """Records in order, with their names in place."""
-    make(tmp_path, 5)
+    make(tmp_path, 5, language)
     (rank,) = load(tmp_path).ranks.values()
     assert [(op.seq, op.size_bytes, str(op.site), op.group.ranks) for op in rank.ops] == [
         (n + 1, n, "a.py:3", (0,)) for n in range(5)
@@ -39,17 +56,17 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert all(op.completed_ns >= op.entered_ns for op in rank.ops)
 
 
-def test_the_oldest_are_overwritten(tmp_path: Path) -> None:
+def test_the_oldest_are_overwritten(tmp_path: Path, language: str) -> None:
     """A full ring keeps the newest, and says how many it has dropped."""
-    make(tmp_path, 50)
+    make(tmp_path, 50, language)
     (rank,) = load(tmp_path).ranks.values()
     assert [op.seq for op in rank.ops] == list(range(31, 51))
     assert rank.dropped == 30
 
 
-def test_the_newest_can_be_read_alone(tmp_path: Path) -> None:
+def test_the_newest_can_be_read_alone(tmp_path: Path, language: str) -> None:
     """Also where they lie around the end of the ring."""
-    path = make(tmp_path, 50)
+    path = make(tmp_path, 50, language)
     assert [read(path, newest).records["seq"].tolist() for newest in (3, 15, 100)] == [
         list(range(first, 51)) for first in (48, 36, 31)
     ]
@@ -87,9 +104,9 @@ def test_a_ring_cut_off_in_its_records_gives_what_it_has(tmp_path: Path) -> None
     assert [op.seq for op in rank.ops] == [1, 2, 3, 4]
 
 
-def test_what_is_overwritten_is_summed_up(tmp_path: Path) -> None:
+def test_what_is_overwritten_is_summed_up(tmp_path: Path, language: str) -> None:
     """Ops that the ring has no room for any more are counted, with their bytes, per group and op."""
-    make(tmp_path, 50)
+    make(tmp_path, 50, language)
     (folded,) = load(tmp_path).folded
     assert (folded.rank, folded.group, folded.op, folded.count) == (0, "0", "all_reduce", 30)
     assert folded.size_bytes == sum(range(30))
@@ -115,7 +132,7 @@ def test_a_damaged_file_never_breaks_the_reader(tmp_path: Path, bytes_changed: l
         data[place % len(data)] = value
     (tmp_path / "rings" / "attempt-0" / "rank-0.ring").write_bytes(bytes(data[: len(data) - cut]))
     try:
-        told = to_json(explain(tmp_path))
+        printed = to_json(explain(tmp_path))
     except UsageError:
         return
-    json.dumps(told)
+    json.dumps(printed)

@@ -50,7 +50,7 @@ class _Names:
         self.numbers: dict[tuple[str, str], int] = {}
 
     def group(self, name: str) -> int:
-        told = {"name": name or ring_format.STRANGE_GROUP, "ranks": list(self._groups.get(name, ()))}
+        told = {"name": name or ring_format.NON_MEMBER_GROUP, "ranks": list(self._groups.get(name, ()))}
         return self._number("group", told)
 
     def site(self, line: int) -> int:

@@ -189,7 +189,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
             **interface_env(self._handler.place.interface, forced=self._plan.interface is not None),
         }
         if self._plan.record and self._plan.start == "fresh":
-            env["ROLLCALL_RECORD"] = 1  # for rollcall.init, should the program call it
+            env["ROLLCALL_RECORD"] = self._folder.path  # rollcall_autostart records there
         if self._plan.virtual_local_rank:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
             env["CUDA_VISIBLE_DEVICES"] = visible[worker.local_rank] if any(visible) else worker.local_rank

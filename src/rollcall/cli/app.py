@@ -10,6 +10,7 @@ import typer
 from rollcall.cli import bench as bench_options
 from rollcall.cli import doctor
 from rollcall.cli import lab as lab_options
+from rollcall.cli import record as record_command
 from rollcall.cli import train as train_options
 from rollcall.cli.run import run as run_ranks
 from rollcall.cli.run_options import as_command
@@ -24,6 +25,7 @@ app = typer.Typer(
     help="Starts PyTorch ranks with one command, and tells who keeps everyone waiting.",
 )
 app.command(context_settings={"allow_interspersed_args": False})(as_command(run_ranks))
+app.command(context_settings={"allow_interspersed_args": False})(record_command.record)
 app.command()(doctor.doctor)
 app.command()(bench_options.bench)
 app.command()(lab_options.lab)

@@ -29,7 +29,8 @@ def doctor(
 ) -> None:
     """Check hosts before you need them: ssh, versions, GPUs, clocks, the way to the master, speed between all pairs.
 
-    Within a SLURM or PBS job it checks the hosts of the job; without hosts this machine alone.
+    Within a SLURM or PBS job it checks the hosts of the job; without hosts this machine alone, with a table of what
+    rollcall patches in torch, gloo and Python.
 
     [bold]Examples[/]
 
@@ -38,10 +39,11 @@ def doctor(
       rollcall doctor --virtual-hosts 3 --link 1gbit
     """
     from rollcall.cli.tables import print_findings
+    from rollcall.compat import table  # here: it imports torch
     from rollcall.coordinator.doctor import examine
 
     found = host_options.named(hosts, hostfile, virtual_hosts, "1", False, os.environ)
-    # This machine, too, is looked at by a supervisor of its own, as any other host is.
+    # This machine is examined by a supervisor of its own, as any other host.
     chosen = found.hosts if found.has_named else (Host("localhost", 1),)
     kind: TransportKind = found.kind if found.has_named else "ssh"
     plan = Plan(
@@ -53,5 +55,5 @@ def doctor(
         cwd=os.getcwd(),
     )
     findings = examine(plan, say)
-    print_findings(findings, as_json=json)
+    print_findings(findings, [] if found.has_named else table.rows(os.environ), as_json=json)
     raise typer.Exit(1 if findings.problems else 0)

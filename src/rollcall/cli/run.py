@@ -10,7 +10,6 @@ import typer
 from rollcall.addresses import interface_of
 from rollcall.cli import host_options, submit
 from rollcall.cli.run_options import RunOptions
-from rollcall.coordinator import launcher
 from rollcall.errors import UsageError, say
 from rollcall.linux import signals
 from rollcall.protocol.plan import DEFAULT_PORT, ByHand, Plan, Program, Show, check, describe
@@ -54,6 +53,8 @@ def run(options: RunOptions) -> None:
         print(describe(plan))
         return
     signals.note(_signals(options.signals_to_handle))
+    from rollcall.coordinator import launcher  # here: `rollcall --help` and `--dry-run` do not need it
+
     code = launcher.run(plan)
     if options.report:
         _report(plan.run_id)

@@ -15,6 +15,7 @@ from rich.table import Table
 from rollcall import __version__
 
 if TYPE_CHECKING:
+    from rollcall.compat.table import Row
     from rollcall.coordinator.doctor import Findings
 
 
@@ -27,7 +28,7 @@ def print_runs(runs: list[dict[str, Any]]) -> None:
         table.add_row(
             run["started"][:19].replace("T", " "),
             shlex.join(run["command"]),
-            str(_ranks(run["plan"]) if "plan" in run else run["attempts"][0]["world_size"]),
+            str(_ranks(run)),
             f"{run['seconds']:.1f} s" if "seconds" in run else "",
             _outcome(run),
         )
@@ -44,13 +45,17 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=1000)
 
 
-def _ranks(plan: dict[str, Any]) -> int:
-    return sum(host["slots"] for host in plan.get("hosts", ())) or plan["slots"] * plan["nnodes"]
+def _ranks(run: dict[str, Any]) -> int | str:
+    """As planned; or as recorded, where another launcher has started them."""
+    plan = run.get("plan") or {}
+    if not plan:
+        return next((int(attempt["world_size"]) for attempt in run["attempts"] if "world_size" in attempt), "")
+    return sum(int(host["slots"]) for host in plan.get("hosts", ())) or int(plan["slots"]) * int(plan["nnodes"])
 
 
 def _outcome(run: dict[str, Any]) -> str:
     if "outcome" not in run:
-        return "recorded by rollcall.init"
+        return f"recorded by {run.get('recorded_by', 'rollcall.init')}"
     if run["outcome"] == "running" and not os.path.exists(f"/proc/{run['launcher_pid']}"):
         return "killed"
     attempts = len(run["attempts"])
@@ -62,10 +67,11 @@ def print_versions() -> None:
     print(f"rollcall {__version__}, torch {version('torch')}, Python {platform.python_version()}")
 
 
-def print_findings(findings: "Findings", as_json: bool) -> None:
-    """What the doctor found: a table of hosts, one of pairs, and what to do."""
+def print_findings(findings: "Findings", patches: list["Row"], as_json: bool) -> None:
+    """What the doctor found: a table of hosts, one of pairs, one of patches, and what to do."""
     if as_json:
-        print(json.dumps(dataclasses.asdict(findings), indent=2))
+        compat = [dataclasses.asdict(row) for row in patches]
+        print(json.dumps({**dataclasses.asdict(findings), "compat": compat}, indent=2))
         return
     console = _console()
     hosts = _table("host", "reached", "Python", "torch", "GPUs", "clock", "address", "interface")
@@ -79,10 +85,22 @@ def print_findings(findings: "Findings", as_json: bool) -> None:
             speed = ("—", way.error) if way.error else (_microseconds(way.round_trip_s), _gigabits(way.bytes_per_s))
             pairs.add_row(way.start, way.end, *speed)
         console.print(pairs, "")
+    if patches:
+        console.print(_patches(patches), "")
     for problem in findings.problems:
         console.print(f"[red]✗[/] {escape(problem)}", soft_wrap=True)
     if not findings.problems:
         console.print(f"[green]✓[/] {len(findings.checks)} of {len(findings.checks)} hosts are well")
+
+
+def _patches(rows: list["Row"]) -> Table:
+    """Of patches that do not work here, also what is lost."""
+    table = _table("patch", "purpose", "here")
+    for row in rows:
+        mark = "[green]✓[/]" if row.state == "ok" else "–" if row.state == "off" else "[red]✗[/]"
+        lost = "" if row.state == "ok" else f" — {row.lost_without}"
+        table.add_row(row.name, row.purpose, f"{mark} {escape(row.state + lost)}")
+    return table
 
 
 def _microseconds(seconds: float) -> str:

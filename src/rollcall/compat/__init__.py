@@ -1,6 +1,10 @@
-"""Every place where torch, gloo or CPython is patched, one file each.
+"""Every place where torch, gloo, CPython or pytest is patched or a private name of theirs is used, one file each.
 
-gloo_exit      a gloo group is left without hanging
-gloo_listener  gloo's listening thread yields instead of spinning
-torch_dns      torch's sockets do not wait for a name server that does not answer
+gloo_exit       destroys a gloo group without a deadlock
+gloo_listener   makes gloo's listening thread yield instead of spinning
+torch_dns       keeps torch from waiting for a name server that does not answer
+torch_groups    the ranks of a group, and a group by its name
+private_names/  what code elsewhere uses
+patch           what each of them says of itself, and its self-check
+table           all of them
 """

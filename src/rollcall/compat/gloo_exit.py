@@ -1,9 +1,9 @@
-"""Leaving a process group without hanging in torch.
+"""Destroys a gloo process group without a deadlock.
 
-An op of gloo that a backward started keeps a Python object (the backward's context), and whoever lets go of the op last
-needs the GIL for it: mostly one of gloo's own threads, a moment after the op is over. If the group dies within that
-moment, its destructor waits for that thread, and holds the GIL. A program that ends right after its last step does so,
-and where everything is imported already it does so one time in three. So gloo's threads get their moment first.
+A gloo op that a backward started keeps a Python object (the backward's context). The thread that drops the op last,
+mostly one of gloo's own just after the op completes, needs the GIL for it. If the group is destroyed then, its
+destructor holds the GIL and waits for that thread: a deadlock. A program that ends right after its last step runs into
+it, one time in three where all modules are imported already. So gloo's threads get the time to finish first.
 """
 
 import functools
@@ -11,14 +11,26 @@ import os
 import time
 from typing import Any
 
-_WORKER = "(pt_gloo_"  # as /proc names gloo's threads
-_LOOK_S = 0.0005
-_LOOKS = 2
+from rollcall.compat.patch import Patch
+
+PATCH = Patch(
+    name="gloo_exit",
+    purpose="destroys a gloo group without a deadlock",
+    lost_without="a program that ends right after its last DDP step may hang",
+    uses=("torch.distributed.distributed_c10d:destroy_process_group",),
+    can_be_left_out=True,
+    works=lambda: "" if os.path.isdir("/proc/self/task") else "there is no /proc",
+)
+_THREAD = "(pt_gloo_"  # the name of gloo's threads in /proc
+_INTERVAL_S = 0.0005
+_CHECKS = 2
 _LIMIT_S = 1.0
 
 
-def put_up() -> None:
-    """In this process, and those forked off it, `destroy_process_group` settles first."""
+def install() -> None:
+    """In this process and those forked from it, `destroy_process_group` calls `settle` first."""
+    if PATCH.is_off():
+        return
     import torch.distributed as dist
 
     modules: tuple[Any, ...] = (dist, dist.distributed_c10d)
@@ -37,22 +49,24 @@ def _settling(original: Any) -> Any:
 
 
 def settle() -> None:
-    """Without the GIL, until each of gloo's threads waits for something else: for work, or for another rank."""
+    """Wait, without the GIL, until each of gloo's threads sleeps: it waits for work or for another rank."""
+    if PATCH.is_off():
+        return
     deadline = time.monotonic() + _LIMIT_S
     quiet = 0
-    while quiet < _LOOKS and time.monotonic() < deadline:
-        time.sleep(_LOOK_S)
-        quiet = quiet + 1 if all(state == "S" for state in _workers()) else 0
+    while quiet < _CHECKS and time.monotonic() < deadline:
+        time.sleep(_INTERVAL_S)
+        quiet = quiet + 1 if all(state == "S" for state in _thread_states()) else 0
 
 
-def _workers() -> list[str]:
-    """What each of gloo's threads does, in the kernel's letters; none where the kernel does not tell."""
+def _thread_states() -> list[str]:
+    """The state of each of gloo's threads, as a letter of the kernel; none where there is no /proc."""
     states = []
     try:
         for thread in os.listdir("/proc/self/task"):
             with open(f"/proc/self/task/{thread}/stat") as file:
-                _, is_worker, rest = file.read().partition(_WORKER)
-            if is_worker:
+                _, is_gloo, rest = file.read().partition(_THREAD)
+            if is_gloo:
                 states.append(rest.partition(") ")[2][0])
     except OSError:  # a thread that has just ended
         return ["R"] if os.path.isdir("/proc/self/task") else []

@@ -1,12 +1,12 @@
-// Gloo's listening thread, made to let others go first.
+// Makes gloo's listening thread yield instead of spinning.
 //
-// When data comes in while another thread holds the connection's lock, gloo's listener leaves the data to that thread
-// and asks the kernel what else there is. The kernel says at once: that data. So the listener spins, until the other one
-// lets go of the lock. Where no core is free, it spins on the very core that the other one waits for, up to the end of
-// its time slice: 3 ms, for an all_reduce that takes 0.3. Whoever asks again at once, several times, gives way here.
+// When data arrives while another thread holds the connection's lock, gloo's listener leaves the data to that thread and
+// calls epoll_wait again, which returns at once, since the data is still there. So the listener spins until the other
+// thread releases the lock. Where no core is free, it spins on the core that the other thread waits for, until the end of
+// its time slice: 3 ms, for an all_reduce that takes 0.3 ms. Here, a thread that polls again at once, several times, yields.
 //
-// torch calls epoll_wait through a slot of its library, as every library does for what it takes from others. Another
-// address is put into that slot; nobody else's calls change.
+// torch calls epoll_wait through a slot of its library (its PLT). The address in that slot is replaced; calls of other
+// libraries do not change.
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -25,8 +25,8 @@
 namespace {
 
 constexpr uint64_t kAtOnceNs = 5000;  // too short to have read anything in between
-constexpr int kPatience = 2;
-constexpr std::string_view kCalled = "epoll_wait";
+constexpr int kMostAtOnce = 2;
+constexpr std::string_view kFunction = "epoll_wait";
 
 std::atomic<uint64_t> yields{0};
 
@@ -37,16 +37,16 @@ uint64_t now_ns() {
 }
 
 int wait(int fd, epoll_event* events, int most, int timeout_ms) {
-  thread_local uint64_t back_ns = 0;
+  thread_local uint64_t returned_ns = 0;
   thread_local int at_once = 0;
-  at_once = now_ns() - back_ns < kAtOnceNs ? at_once + 1 : 0;
-  if (at_once > kPatience) {
+  at_once = now_ns() - returned_ns < kAtOnceNs ? at_once + 1 : 0;
+  if (at_once > kMostAtOnce) {
     yields.fetch_add(1, std::memory_order_relaxed);
     sched_yield();
   }
-  int told = epoll_wait(fd, events, most, timeout_ms);
-  back_ns = now_ns();
-  return told;
+  int ready = epoll_wait(fd, events, most, timeout_ms);
+  returned_ns = now_ns();
+  return ready;
 }
 
 struct Sought {
@@ -54,7 +54,7 @@ struct Sought {
   void** slot;
 };
 
-// What the dynamic section of a loaded library points to.
+// The tables that the dynamic section of a loaded library points to.
 struct Tables {
   const ElfW(Sym)* symbols = nullptr;
   const char* names = nullptr;
@@ -65,7 +65,7 @@ struct Tables {
   Tables(ElfW(Addr) base, const ElfW(Dyn)* entry) {
     for (; entry->d_tag != DT_NULL; ++entry) {
       ElfW(Addr) place = entry->d_un.d_ptr;
-      if (place < base) place += base;  // some loaders leave them as they are in the file
+      if (place < base) place += base;  // some loaders leave file offsets here
       switch (entry->d_tag) {
         case DT_SYMTAB: symbols = reinterpret_cast<const ElfW(Sym)*>(place); break;
         case DT_STRTAB: names = reinterpret_cast<const char*>(place); break;
@@ -76,9 +76,9 @@ struct Tables {
     }
   }
 
-  bool are_all_there() const { return symbols && names && hashes && slots; }
+  bool are_complete() const { return symbols && names && hashes && slots; }
 
-  // Its number, or 0. What a library takes from others comes first, and is not hashed.
+  // The number of a symbol, or 0. Imported symbols come first, and are not hashed.
   size_t number_of(std::string_view name) const {
     size_t first_hashed = hashes[1];
     for (size_t number = 1; number < first_hashed; ++number)
@@ -93,25 +93,25 @@ struct Tables {
   }
 };
 
-int look_at(dl_phdr_info* library, size_t, void* data) {
+int find_slot(dl_phdr_info* library, size_t, void* data) {
   auto* sought = static_cast<Sought*>(data);
   if (!std::string_view(library->dlpi_name).ends_with(sought->library)) return 0;
   for (int i = 0; i < library->dlpi_phnum; ++i) {
     if (library->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
     ElfW(Addr) base = library->dlpi_addr;
     Tables tables(base, reinterpret_cast<const ElfW(Dyn)*>(base + library->dlpi_phdr[i].p_vaddr));
-    size_t number = tables.are_all_there() ? tables.number_of(kCalled) : 0;
+    size_t number = tables.are_complete() ? tables.number_of(kFunction) : 0;
     if (number) sought->slot = tables.slot_of(base, number);
   }
   return 1;
 }
 
-PyObject* py_put_up(PyObject*, PyObject* library) {
+PyObject* py_install(PyObject*, PyObject* library) {
   Py_ssize_t length;
   const char* text = PyUnicode_AsUTF8AndSize(library, &length);
   if (!text) return nullptr;
   Sought sought{{text, size_t(length)}, nullptr};
-  dl_iterate_phdr(look_at, &sought);
+  dl_iterate_phdr(find_slot, &sought);
   if (!sought.slot) Py_RETURN_FALSE;
   size_t page_bytes = sysconf(_SC_PAGESIZE);
   auto page = reinterpret_cast<uintptr_t>(sought.slot) & ~(page_bytes - 1);
@@ -123,12 +123,12 @@ PyObject* py_put_up(PyObject*, PyObject* library) {
 PyObject* py_count(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(yields.load()); }
 
 PyMethodDef methods[] = {
-    {"put_up", py_put_up, METH_O, "Give way in what this library calls; whether it calls it."},
-    {"count", py_count, METH_NOARGS, "How often somebody gave way."},
+    {"install", py_install, METH_O, "Replace epoll_wait for this library; returns whether it calls it."},
+    {"count", py_count, METH_NOARGS, "How often a thread has yielded."},
     {nullptr, nullptr, 0, nullptr},
 };
 
-PyModuleDef module = {PyModuleDef_HEAD_INIT, "gloo_listener", "Gloo's listener lets others go first.", -1, methods};
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "gloo_listener", "Makes gloo's listening thread yield.", -1, methods};
 
 }  // namespace
 

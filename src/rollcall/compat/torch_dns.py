@@ -1,9 +1,9 @@
-"""Names that torch looks up for its log lines only, and how not to wait for them.
+"""Keeps torch from waiting for host names, which it looks up for its log lines only.
 
-torch asks for the name of every peer it connects to. `::ffff:127.0.0.1` has none: where DNS is silent each
-rank waits ten seconds to learn that, and where DNS is small, many ranks asking at once lose some of their
-questions. So we ask once whether names are answered at all (`impatient_env`); and since torch stops asking
-after the first failure, we let it fail once, before ranks are forked (`have_torch_give_up`).
+torch looks up the name of every peer that it connects to. `::ffff:127.0.0.1` has none: where the name server does not
+answer, each rank waits ten seconds for that, and a small name server drops some requests of many ranks. So we test once
+whether look-ups are answered (`impatient_env`); and since torch stops looking up names after the first failure, we make
+its first look-up fail, before ranks are forked (`have_torch_give_up`).
 """
 
 import contextlib
@@ -16,16 +16,25 @@ import struct
 import sys
 from collections.abc import Iterator, Mapping
 
-_PATIENCE_S = 0.05
-_IMPATIENT = "attempts:1 timeout:1"  # the least that the C library knows
+from rollcall.compat.patch import Patch
+
+PATCH = Patch(
+    name="torch_dns",
+    purpose="keeps torch from waiting for host names, which it looks up for log lines only",
+    lost_without="where the name server does not answer, each rank starts ten seconds later",
+    can_be_left_out=True,
+    works=lambda: "" if hasattr(ctypes.CDLL(None), "__res_state") else "the C library is not glibc",
+)
+_TEST_S = 0.05
+_IMPATIENT = "attempts:1 timeout:1"  # the minimum of the C library
 _LOOPBACK = "127.0.0.1"
-# In glibc's struct __res_state, as resolv.h has had it since 1996.
+# Offsets in glibc's struct __res_state, the same in resolv.h since 1996.
 _NSCOUNT, _NSADDR, _NSADDR_BYTES = 16, 20, 16
 
 
 def impatient_env(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What to add to the environment of processes that will look up names: nothing where DNS answers."""
-    if "RES_OPTIONS" in environ or _names_answer():
+    """What to add to the environment of processes that look up names: nothing where the name server answers."""
+    if PATCH.is_off(environ) or "RES_OPTIONS" in environ or _is_answered():
         return {}
     return {"RES_OPTIONS": _IMPATIENT}
 
@@ -37,9 +46,11 @@ def are_slow(environ: Mapping[str, str] = os.environ) -> bool:
 
 def have_torch_give_up() -> None:
     """Make torch's first look-up in this process fail at once: it will not try again, nor will forks of it."""
+    if PATCH.is_off():
+        return
     from torch.distributed import TCPStore
 
-    with socket.create_server((_LOOPBACK, 0)) as listener, _nobody_to_ask(), _silence():
+    with socket.create_server((_LOOPBACK, 0)) as listener, _without_name_server(), _without_stderr():
         port = listener.getsockname()[1]
         # A server in a process of its own: it starts threads, and we are about to be forked.
         child = os.fork()
@@ -54,16 +65,17 @@ def have_torch_give_up() -> None:
         os.waitpid(child, 0)
 
 
-def _names_answer() -> bool:
-    """Asked in a process of its own: a thread could be caught by a fork while it holds the resolver's lock."""
+def _is_answered() -> bool:
+    """Whether a look-up is answered in time. In a process of its own: a fork while a thread holds the resolver's lock
+    would leave it locked in the child."""
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
-            socket.getnameinfo(("::ffff:127.0.0.1", 1, 0, 0), 0)  # no name is an answer, too
+            socket.getnameinfo(("::ffff:127.0.0.1", 1, 0, 0), 0)  # "no name" is an answer, too
             os._exit(0)
         os._exit(1)
     watched = os.pidfd_open(child)
-    answered = bool(select.select([watched], [], [], _PATIENCE_S)[0])
+    answered = bool(select.select([watched], [], [], _TEST_S)[0])
     os.close(watched)
     if not answered:
         os.kill(child, signal.SIGKILL)
@@ -71,19 +83,19 @@ def _names_answer() -> bool:
 
 
 @contextlib.contextmanager
-def _nobody_to_ask() -> Iterator[None]:
-    """While inside, this thread's questions go to a port where nobody listens, and so fail at once."""
+def _without_name_server() -> Iterator[None]:
+    """While inside, look-ups of this thread go to a port where no server listens, and so fail at once."""
     libc = ctypes.CDLL(None)
     try:
         state, init = libc.__res_state, libc.__res_init
-    except AttributeError:  # another C library: its look-ups take the time they take
+    except AttributeError:  # another C library: look-ups are as slow as they are
         yield
         return
     state.restype = ctypes.c_void_p
     init()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nobody:
-        nobody.bind((_LOOPBACK, 0))
-        port = nobody.getsockname()[1]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as closed:
+        closed.bind((_LOOPBACK, 0))
+        port = closed.getsockname()[1]
     address = struct.pack("=HH4s8x", socket.AF_INET, socket.htons(port), socket.inet_aton(_LOOPBACK))
     ctypes.memmove(state() + _NSADDR, address, _NSADDR_BYTES)
     ctypes.c_int.from_address(state() + _NSCOUNT).value = 1
@@ -94,8 +106,8 @@ def _nobody_to_ask() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """While inside, nothing reaches stderr: torch warns of the name that it does not get."""
+def _without_stderr() -> Iterator[None]:
+    """While inside, nothing reaches stderr: torch warns about the failed look-up."""
     sys.stderr.flush()
     kept = os.dup(2)
     null = os.open(os.devnull, os.O_WRONLY)

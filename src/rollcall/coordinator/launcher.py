@@ -15,7 +15,7 @@ from rollcall.coordinator.hangs import Hangs
 from rollcall.coordinator.run_folder import RunFolder, command_line
 from rollcall.coordinator.watch_requests import WatchRequests
 from rollcall.errors import WorldError, say
-from rollcall.linux import process_tree, signals
+from rollcall.linux import prctl, process_tree, signals
 from rollcall.linux.broken_pipe import discard_broken_output
 from rollcall.protocol.exit_codes import shell_code
 from rollcall.protocol.log_files import LogFiles
@@ -55,12 +55,17 @@ def run(plan: Plan) -> int:
     """Run the plan; the exit code is that of the first rank to fail."""
     if plan.transport.kind != "local":
         local.end_early()  # the agent that was started here, in case, is not needed
+    has_begun = False
     try:
         with select.opened(plan, "run", say) as (known, start):
             known, folder = RunFolder.begin(known, command_line())
+            has_begun = True
+            signals.note()
+            prctl.become_subreaper()
             return Launcher(known, folder, Agents(known.hosts, start, say)).run()
     finally:
-        process_tree.end_all(0)
+        if has_begun:  # else this process may have children that are not of a run
+            process_tree.end_all(0)
 
 
 class Launcher:

@@ -90,6 +90,34 @@ class RunFolder:
         _point_latest_to(path)
         return folder
 
+    @classmethod
+    def create_for_command(cls, command: list[str], out: Path | None) -> "RunFolder":
+        """For ranks that another launcher starts: a run of this folder, or the new folder `out`."""
+        now = datetime.now(UTC).astimezone()
+        try:
+            if out is None:
+                path = _make_new(runs_home(), f"{now:%Y-%m-%dT%H-%M-%S}-{_file_name(Path(command[0]).stem)}")
+                _point_latest_to(path)
+            else:
+                path = out.absolute()
+                path.mkdir(parents=True)
+        except FileExistsError as error:
+            raise UsageError(f"{out} exists already, and may hold another recording: name a new folder") from error
+        except OSError as error:
+            raise UsageError(f"cannot write to {error.filename} ({error.strerror}): choose another folder") from error
+        facts = {
+            "command": command,
+            "started": now.isoformat(timespec="seconds"),
+            "host": platform.node(),
+            "recorded_by": "rollcall record",
+            "launcher_pid": os.getpid(),
+            "attempts": [],
+            "outcome": "running",
+        }
+        folder = cls(path, facts)
+        folder.save()
+        return folder
+
     def note_attempt(self, number: int, **facts: Any) -> None:
         """Add facts to one attempt."""
         attempts = self._facts["attempts"]
@@ -137,8 +165,11 @@ class RunFolder:
 
 
 def _stem(plan: Plan) -> str:
-    name = Path(plan.program.target).stem if plan.program.kind == "script" else plan.program.target
-    return "".join(c if c.isalnum() or c in "._-" else "-" for c in name)[:40] or "run"
+    return _file_name(Path(plan.program.target).stem if plan.program.kind == "script" else plan.program.target)
+
+
+def _file_name(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in text)[:40] or "run"
 
 
 def _make_new(parent: Path, name: str) -> Path:

@@ -50,7 +50,7 @@ class Group:
     @property
     def is_non_member(self) -> bool:
         """Stands for any group whose op a rank called without being in it."""
-        return self.name == ring_format.STRANGE_GROUP
+        return self.name == ring_format.NON_MEMBER_GROUP
 
 
 UNKNOWN_GROUP = Group("?", ())

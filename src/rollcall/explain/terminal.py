@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from rich.console import Console
@@ -99,15 +100,19 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def tell(folder: Path, hangs_for_s: float | None = None) -> str:
-    """Print the verdict on a run that failed, unless the launcher's message says as much; or on a run that hangs, with
-    the stacks of its ranks. Returns the kind of the verdict."""
+# What the launcher of `rollcall run` says by itself.
+SAID_BY_LAUNCHER = ("rank-failed", "rank-killed", "stopped-rank")
+
+
+def tell(folder: Path, hangs_for_s: float | None = None, said: Collection[str] = SAID_BY_LAUNCHER) -> str:
+    """Print the verdict on a run that failed, unless its kind was `said` before; or on a run that hangs, with the
+    stacks of its ranks. Returns the kind of the verdict."""
     try:
         explanation = explain(folder)
     except UsageError:  # nothing was recorded
         return ""
     verdict = explanation.verdict
-    if verdict is None or (hangs_for_s is None and verdict.kind in _SAID_BY_LAUNCHER):
+    if verdict is None or (hangs_for_s is None and verdict.kind in said):
         return ""
     lines = [f"rollcall: verdict: {in_words(verdict)}"]
     if hangs_for_s is not None:
@@ -116,9 +121,6 @@ def tell(folder: Path, hangs_for_s: float | None = None) -> str:
         lines += ["rollcall: where the ranks are:", *_stacks(explanation)]
     print("\n".join(lines), file=sys.stderr, flush=True)
     return verdict.kind
-
-
-_SAID_BY_LAUNCHER = ("rank-failed", "rank-killed", "stopped-rank")
 
 
 def _stacks(explanation: Explanation) -> list[str]:

@@ -113,8 +113,8 @@ def is_ours(environ: Environ) -> bool:
 
 
 def wants_recording(environ: Environ) -> bool:
-    """Whether `rollcall run` asks rollcall.init to record: it cannot hook into a fresh interpreter itself."""
-    return environ.get("ROLLCALL_RECORD") == "1"
+    """Whether whoever started this process wants it recorded: 1, or the folder to record into."""
+    return environ.get("ROLLCALL_RECORD", "0") not in ("", "0")
 
 
 def name_gpus(environ: Environ, count: int) -> tuple[str, ...]:

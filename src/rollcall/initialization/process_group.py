@@ -224,7 +224,7 @@ def _make_group(
             raise RuntimeError(f"MPI numbers rank {assignment.rank} as {dist.get_rank()}")
         return
     if "gloo" in backend:
-        gloo_listener.put_up()
+        gloo_listener.install()
     store = dist.PrefixStore("group", world.store)
     store.set_timeout(timedelta(seconds=timeout_s))
     dist.init_process_group(

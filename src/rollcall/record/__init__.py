@@ -1,15 +1,17 @@
-"""Every op of a rank, written down before it begins. The files:
+"""Writes every op of a rank to its ring file, before the op begins. The files:
 
-layout    the format of a ring file, for those who write and those who read
-ring      writing one: memory-mapped, so that what was written survives the process
-sites     whose line of code made the op
-hooks/    the only folder that touches torch's internals
-tensors   what a record says of a tensor, of whatever kind
-device    when ops on a GPU were over
-stacks    where all threads are, on request
-sampler   where the main thread is, when it is in no op for long
-native/   what is done for every op, in C++, where that has been compiled
-recorder  one per process: opens the ring, turns what hooks see into records
-elsewhere recording where another launcher started the rank
-phases    names that the program gives to its parts
+ring_format      the format of a ring file, for writers and readers
+ring             writes one; memory-mapped, so that what was written survives the process
+recorder         the recorder of this process: begins it, and chooses between Python and C++
+python_recorder  turns what hooks see into records
+cpp/             the same in C++, for what happens most often, where that is compiled
+hooks/           hooks into torch, which call the recorder
+signatures       what an op is called with, as far as ranks must agree on it
+tensors          describes any tensor
+sites            the user's lines on a stack
+cuda_timing      when ops on a GPU completed
+sampler          where the main thread is while it is in no op
+stacks           the stacks of all threads, on request
+attach           recording where another launcher started the rank
+phases           names that the program gives to its parts
 """

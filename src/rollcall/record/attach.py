@@ -1,6 +1,6 @@
-"""Recording in a process that is no warm rank of `rollcall run`: rank 0 chooses the run's folder and tells the others.
+"""Recording in a process that another launcher started: rank 0 chooses the folder of the run and tells the others.
 
-Nobody watches such a process, so it notes its own end; one that is killed leaves what it wrote until then.
+No agent watches such a process, so it records its own end; a process that is killed leaves what it wrote until then.
 """
 
 import atexit
@@ -21,18 +21,21 @@ _KEY = "rollcall/run"
 
 
 def begin(store: Any, rank: int, world_size: int, attempt: int) -> None:
-    """Record from now on; a rank that is recorded already goes on. A disk that is full is no reason not to run."""
+    """Record from now on, unless this rank is recorded already. Where the folder cannot be written, the program runs
+    without recording."""
     if recorder.current() is not None:
         return
     try:
         folder = _agree_on_folder(store, rank, world_size)
-        _note_end_of(recorder.begin(folder, rank, world_size, attempt))
+        record_end_of(recorder.begin(folder, rank, world_size, attempt))
     except OSError as error:
         say(f"rank {rank} is not recorded ({error.strerror})")
 
 
 def _agree_on_folder(store: Any, rank: int, world_size: int) -> Path:
     if folder := os.environ.get("ROLLCALL_RUN"):
+        return Path(folder)
+    if (folder := os.environ.get("ROLLCALL_RECORD", "")) not in ("", "0", "1"):
         return Path(folder)
     if rank == 0:
         path = _make_folder(world_size)
@@ -42,7 +45,7 @@ def _agree_on_folder(store: Any, rank: int, world_size: int) -> Path:
 
 
 def _make_folder(world_size: int) -> Path:
-    """As `rollcall run` would, as far as one rank can tell."""
+    """Like a folder of `rollcall run`, with what one rank knows."""
     now = datetime.now(UTC).astimezone()
     stem = Path(sys.argv[0]).stem or "python"
     path = runs_home(os.environ) / f"{now:%Y-%m-%dT%H-%M-%S}-{stem}-{os.getpid()}"
@@ -62,12 +65,13 @@ def _make_folder(world_size: int) -> Path:
     return path
 
 
-def _note_end_of(recording: recorder.Recorder) -> None:
+def record_end_of(recording: recorder.Recorder) -> None:
+    """Nobody watches this process, so it records how it ends."""
     hook = sys.excepthook
 
-    def note(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    def record_and_call(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         recording.note_end(1, error.with_traceback(traceback))
         hook(kind, error, traceback)
 
-    sys.excepthook = note
-    atexit.register(recording.note_end, 0, None)  # after an error it has been noted, and this is passed over
+    sys.excepthook = record_and_call
+    atexit.register(recording.note_end, 0, None)  # does nothing after an error, which is recorded already

@@ -1,4 +1,4 @@
-"""When ops on a GPU were over. The host only queues them; events tell, which are asked later, so that nobody is made to
+"""When ops on a GPU completed. The host only queues them; CUDA events are queried later, so that the program does not
 wait."""
 
 import _thread
@@ -13,12 +13,12 @@ import torch
 
 from rollcall.record.ring import Ring
 
-_MOST_PENDING = 4096  # of a stream that hangs, more would tell no more
+_MOST_PENDING = 4096  # per stream: a stream that hangs must not fill the memory
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed
 
 
 class CudaEvents:
-    """All calls of CUDA that the clock makes."""
+    """All calls to CUDA of the clock."""
 
     def is_capturing(self) -> bool:
         return bool(torch.cuda.is_current_stream_capturing())
@@ -33,12 +33,12 @@ class CudaEvents:
         return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
     def on(self, device: int) -> AbstractContextManager[Any]:
-        """With this device current: what a thread asks while another one is opens a context on that."""
+        """With this device current: a query while another device is current would open a context on that one."""
         return torch.cuda.device(device)
 
     def relax_capture(self) -> bool:
-        """Let this thread ask events while another one captures a CUDA graph, as the thread of nccl's watchdog does.
-        Without that, to ask makes the capture invalid. False where it cannot be had."""
+        """Let this thread query events while another one captures a CUDA graph, as nccl's watchdog does. Otherwise a
+        query invalidates the capture. False where that is not possible."""
         path = loaded("libcudart")
         if path is None:
             return False
@@ -59,7 +59,7 @@ def loaded(library: str) -> str | None:
 
 
 class _Queue:
-    """What is under way on one stream, and events of it to use again: to make one takes longer than to record it."""
+    """Ops that are under way on one stream, and events to reuse: creating one takes longer than recording it."""
 
     def __init__(self) -> None:
         self.pending: deque[tuple[tuple[int, ...], Any]] = deque()
@@ -71,15 +71,15 @@ class DeviceClock:
 
     def __init__(self, ring: Ring, cuda: CudaEvents | None = None) -> None:
         self._ring, self._cuda = ring, cuda or CudaEvents()
-        # By device and stream: a stream that hangs hides no other.
+        # By device and stream: a stream that hangs does not delay the others.
         self._queues: dict[tuple[int, int], _Queue] = {}
         self._bases: dict[int, tuple[Any, int]] = {}  # by device: an event, and when it was, in nanoseconds
-        self._may_ask_aside: bool | None = None  # None: the sampler's thread has not tried yet
+        self._can_query_aside: bool | None = None  # None: the sampler's thread has not tried yet
         self._settling = _thread.allocate_lock()
 
     def note(self, marks: tuple[int, ...]) -> None:
-        """The current stream waits for these ops now: what it passes next comes after them."""
-        if self._cuda.is_capturing():  # nothing runs: the graph will, as often as it is replayed
+        """The current stream waits for these ops: an event recorded now completes after them."""
+        if self._cuda.is_capturing():  # nothing runs now; the graph runs when it is replayed
             self._complete(marks, monotonic_ns())
             return
         stream = self._cuda.current_stream()
@@ -88,25 +88,25 @@ class DeviceClock:
             event = queue.free.pop() if queue.free else self._cuda.new_event()
             event.record(stream)
             queue.pending.append((marks, event))
-        if self._may_ask_aside is False:
+        if self._can_query_aside is False:
             self._settle()
 
     @property
     def needs_thread(self) -> bool:
-        """Whether `settle_aside` is to be called now and then."""
-        return bool(self._queues) and self._may_ask_aside is not False
+        """Whether the sampler's thread must call `settle_aside`."""
+        return bool(self._queues) and self._can_query_aside is not False
 
     def settle_aside(self) -> None:
-        """Write down what is over by now. From the sampler's thread, while the program may capture a graph."""
-        if self._queues and self._may_ask_aside is None:
+        """Record which ops have completed. Called by the sampler's thread, even while the program captures a graph."""
+        if self._queues and self._can_query_aside is None:
             device, _ = next(iter(self._queues))
             with self._cuda.on(device):
-                self._may_ask_aside = self._cuda.relax_capture()
-        if self._may_ask_aside:
+                self._can_query_aside = self._cuda.relax_capture()
+        if self._can_query_aside:
             self._settle()
 
     def settle(self) -> None:
-        """The same from the program's own thread."""
+        """The same, called by the program's own thread."""
         if self._queues and not self._cuda.is_capturing():
             self._settle()
 
@@ -127,12 +127,12 @@ class DeviceClock:
                 self._complete(marks, base_ns + int(base.elapsed_time(event) * 1e6))
                 queue.free.append(event)
 
-    def _complete(self, marks: tuple[int, ...], over_ns: int) -> None:
+    def _complete(self, marks: tuple[int, ...], completed_ns: int) -> None:
         for mark in marks:
-            self._ring.completed(mark, over_ns)
+            self._ring.completed(mark, completed_ns)
 
     def _begin(self, device: int) -> tuple[Any, int]:
-        """An event on a stream that nobody else uses, so that waiting for it waits for nothing."""
+        """An event on a stream of its own, so that waiting for it waits for nothing else."""
         base = self._cuda.new_event()
         base.record(self._cuda.new_stream())
         base.synchronize()

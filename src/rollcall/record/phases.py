@@ -1,4 +1,4 @@
-"""Names that a program gives to its parts: `with rollcall.phase("forward"):`. Ops know the phase they were made in."""
+"""Names that a program gives to its parts: `with rollcall.phase("forward"):`. Ops are recorded with their phase."""
 
 import sys
 from collections.abc import Iterator
@@ -7,18 +7,18 @@ from contextlib import contextmanager
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Give what happens inside a name, in explain, in the timeline and in exports. Costs nothing where nobody records.
+    """Give what happens inside a name, in explain, in the timeline and in exports. Does nothing without recording.
 
     with rollcall.phase("evaluate"):
         ...
     """
-    recorder = sys.modules.get("rollcall.record.recorder")
-    current = recorder.current() if recorder is not None else None
-    if current is None:
+    patching = sys.modules.get("rollcall.record.hooks.patching")  # not imported here: it imports torch
+    if patching is None:
         yield
         return
-    mark = current.begin_phase(str(name))
+    sink = patching.sink.current
+    mark = patching.guarded("phase", sink.begin_phase, str(name))
     try:
         yield
     finally:
-        current.end_phase(mark)
+        patching.guarded("phase", sink.end_phase, mark)

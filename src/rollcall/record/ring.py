@@ -1,4 +1,4 @@
-"""Writing a ring. What is in the map when a process dies, by whatever signal, is in the file."""
+"""Writes a ring file. It is memory-mapped: what is written survives the process, whatever signal ends it."""
 
 import _thread
 import errno
@@ -41,7 +41,7 @@ class Ring:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         os.ftruncate(self._fd, total)
         self._map = mmap.mmap(self._fd, total)
-        self._reserved: dict[int, int] = {}  # by the start of a region: how far it may be written to
+        self._reserved: dict[int, int] = {}  # by start of a region: up to where it may be written
         self._reserve(0, ring_format.NAMES_AT)
         ring_format.HEADER.pack_into(
             self._map,
@@ -66,16 +66,16 @@ class Ring:
         self._names = 0
         self._names_end = 0
         self._counters: dict[tuple[int, int], list[int]] = {}  # by group and op: its place, count, bytes, nanoseconds
-        # By group, and by sort: how many ops it has had.
+        # By group, and by sort: how many ops there were.
         self._seqs: defaultdict[int, list[int]] = defaultdict(lambda: [0] * ring_format.MOST_SORTS)
-        self.phase = 0  # that ops are in now
-        self._nap = _thread.allocate_lock()
-        self._nap.acquire()
+        self.phase = 0  # the current one, which ops are written with
+        self._sleep_lock = _thread.allocate_lock()
+        self._sleep_lock.acquire()
 
     def _reserve(self, region: int, end: int) -> None:
-        """Have room on the disk before it is written to: on a full one, a write to the map would kill the process.
+        """Allocate disk space before the map is written to: on a full disk, a write to the map would kill the process.
 
-        By writing zeros: after posix_fallocate, ext4 takes 20 ms for the first write to the map.
+        Zeros are written: after posix_fallocate, ext4 takes 20 ms for the first write to the map.
         """
         reserved = self._reserved.get(region, region)
         if end > reserved:
@@ -103,7 +103,7 @@ class Ring:
         return number
 
     def numbers(self, kind: str) -> Mapping[Hashable, int]:
-        """Of all names of a kind by now and from now on: for those who ask for every op."""
+        """The numbers of all names of a kind, by key. It grows with new names: for callers that look up every op."""
         return self._numbers[kind]
 
     def add(
@@ -111,17 +111,33 @@ class Ring:
         op: int,
         flags: int = 0,
         group: int = 0,
+        *,
         site: int = 0,
         signature: int = 0,
         peer: int = -1,
         tag: int = 0,
         thread: int = 0,
-        reduce: int = 0,
-        version: int = 0,
         size_bytes: int = 0,
+    ) -> int:
+        """`write`, for callers that name a few fields only."""
+        return self.write(op, flags, group, site, signature, peer, tag, thread, 0, 0, size_bytes)
+
+    def write(
+        self,
+        op: int,
+        flags: int,
+        group: int,
+        site: int,
+        signature: int,
+        peer: int,
+        tag: int,
+        thread: int,
+        reduce: int,
+        version: int,
+        size_bytes: int,
         phase: int = 0,
     ) -> int:
-        """Write a record; returns where it is. A group's op gets its number in it, and the phase of now."""
+        """Write a record; returns its offset. An op of a group gets its sequence number, and the current phase."""
         at = self._first + (self._count % self._capacity) * _RECORD_BYTES
         if at + _RECORD_BYTES > self._records_end:
             self._reserve(self._first, at + _RECORD_BYTES)
@@ -138,7 +154,7 @@ class Ring:
             self._map, at, count, monotonic_ns(), 0, 0, 0, op, flags, group, seq, site, signature, peer, tag, thread,
             phase, reduce, 0, version, version, size_bytes,
         )  # fmt: skip
-        # Only now does it count: whoever reads meanwhile sees whole records.
+        # The count is published last, so a concurrent reader never sees a partial record.
         _pack_number(self._map, _COUNT_AT, count)
         return at
 
@@ -156,19 +172,20 @@ class Ring:
         _, entered_ns, _, completed_ns, *_ = ring_format.RECORD.unpack_from(self._map, self.newest()[1])
         return monotonic_ns() - int(max(entered_ns, completed_ns))
 
-    def rest(self, seconds: float, idle_ns: int, is_brief: bool) -> None:
-        """Until it may be time to see where the rank is, or somebody wakes us. Python looks each time, brief or not."""
-        self._nap.acquire(timeout=seconds)
+    def sleep(self, seconds: float, idle_ns: int, is_brief: bool) -> None:
+        """The sampler's sleep, until `wake`. Only C++ uses `idle_ns` and `is_brief`: it sleeps on while the rank is not
+        idle."""
+        self._sleep_lock.acquire(timeout=seconds)
 
     def wake(self) -> None:
-        self._nap.release()
+        self._sleep_lock.release()
 
-    def is_in_op(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether the newest record is of an op that blocks its rank."""
         return self.count > 0 and ring_format.blocks(ring_format.RECORD.unpack_from(self._map, self.newest()[1]))
 
     def _fold(self, at: int) -> None:
-        """Sum up the op that is about to be overwritten."""
+        """Add the op that is about to be overwritten to its counter."""
         _, entered_ns, _, completed_ns, waited_ns, op, flags, group, *_, size_bytes = ring_format.RECORD.unpack_from(
             self._map, at
         )

@@ -1,9 +1,9 @@
 """The format of a ring file. docs/ring.md says it in words; a change here is a new VERSION.
 
-header     one page: who wrote it, when it began by both clocks, how much there is
-counters   what was overwritten, summed up per group and op
-names      what records name by number (groups, sites, signatures, phases), one JSON line each, only ever added to
-records    of a fixed size, the oldest overwritten first
+header     one page: which rank wrote it, when it began by two clocks, how many records and names there are
+counters   sums over the records that were overwritten, per group and op
+names      the values that records name by number (groups, sites, signatures, phases), one JSON line each, append-only
+records    of a fixed size; the oldest is overwritten first
 """
 
 import struct
@@ -19,17 +19,17 @@ NAMES_BYTES = 4 << 20
 RECORDS_AT = NAMES_AT + NAMES_BYTES
 DEFAULT_BYTES = 64 << 20
 
-# magic, version, record size, rank, world size, attempt, pid, names region, records, host's name; then one moment by
-# two clocks: the wall's, and the monotonic one that all records use, since nobody sets it
+# magic, version, record size, rank, world size, attempt, pid, bytes of names, capacity, host; then one moment by two
+# clocks: the wall clock, and the monotonic clock that all records use, since it is never set
 HEADER = struct.Struct("<8sIIiiiiQQ64sQQ")
-# Behind it, each at an offset of its own, since they change: records written, bytes of names, counters in use.
+# Values that change, at offsets of their own: records written, bytes of names, counters in use.
 COUNT_AT, NAMES_END_AT, COUNTERS_AT = 256, 264, 272
 NUMBER = struct.Struct("<Q")
-# group, op, nothing, how many, bytes, nanoseconds that the rank was blocked in them
+# group, op, padding, count, bytes, nanoseconds that the rank was blocked in them
 COUNTER = struct.Struct("<IHHQQQ")
 MOST_COUNTERS = COUNTERS_BYTES // COUNTER.size
 
-# Each field with its type, as struct has it; no gaps between them.
+# Each field with its type in the notation of struct; no gaps between them.
 FIELDS = {
     "number": "Q",
     "entered_ns": "Q",
@@ -63,7 +63,7 @@ def _offset(field: str) -> int:
 ISSUED_AT, COMPLETED_AT, WAITED_AT = _offset("issued_ns"), _offset("completed_ns"), _offset("waited_ns")
 FLAGS_AT, VERSION_WAITED_AT = _offset("flags"), _offset("version_waited")
 
-# What a record can be. The order is the format: add at the end only.
+# The kinds of records. Their order is part of the format: add at the end only.
 OPS = (
     "",
     "init",
@@ -80,11 +80,11 @@ OPS = (
     "send",
     "recv",
     "exception",  # the program ended with one; signature names its type, site where it was raised
-    "exit",  # the program came to its end; tag is the exit code
-    "ddp",  # a DDP module was made; the signature has its parameters
-    "ddp_forward",  # a phase of its own; size_bytes is how many gradients are to be averaged after it
-    "phase",  # a part of the program that has a name: the signature
-    "sample",  # the main thread is in no op for long: where it was seen, from when to when
+    "exit",  # the program ended; tag is the exit code
+    "ddp",  # a DDP module was constructed; the signature has its parameters
+    "ddp_forward",  # a phase, too; size_bytes is how many gradients DDP averages after it
+    "phase",  # a named part of the program
+    "sample",  # where the main thread was while it was in no op, from when to when
     "signal",  # this rank sent one: the tag is the signal, the peer the process
 )
 OP = {name: number for number, name in enumerate(OPS)}
@@ -95,13 +95,13 @@ SORTS = bytes(1 if op in POINT_TO_POINT else 2 if op in EVENTS else 0 for op in 
 MOST_SORTS = 3
 REDUCE_OPS = ("", "SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
-STRANGE_GROUP = "not a member"
-ASYNC, FAILED, WAITED, BUCKET, INPUT = 1, 2, 4, 8, 16  # flags; BUCKET: by DDP's reducer; INPUT: waits for its data
+NON_MEMBER_GROUP = "not a member"
+ASYNC, FAILED, WAITED, BUCKET, INPUT = 1, 2, 4, 8, 16  # flags; BUCKET: of DDP's reducer; INPUT: waits for data
 
 
 def stretches(count: int, newest: int, capacity: int, names_bytes: int) -> Iterator[tuple[int, int]]:
-    """Where the newest of so many records are in the file, and how many bytes: two places where they lie around the end
-    of the ring."""
+    """The offsets and lengths of the newest records in the file: two of them where they wrap around the end of the
+    ring."""
     wanted = min(count, newest, capacity)
     first = (count - wanted) % capacity
     until_end = min(wanted, capacity - first)
@@ -117,7 +117,7 @@ def blocks(record: Sequence[int]) -> bool:
 
 
 def is_blocked(flags: Any, waited_ns: Any, completed_ns: Any) -> Any:
-    """Whether an op blocks its rank: it is not over, and its rank is in it, or in its wait(). Of numbers or numpy's
+    """Whether an op blocks its rank: it is not complete, and its rank is in it or in its wait(). Takes numbers or numpy
     columns."""
     is_in = ((flags & ASYNC) == 0) | (waited_ns > 0)
     return (completed_ns == 0) & ((flags & FAILED) == 0) & is_in

@@ -1,10 +1,11 @@
-"""Where a rank is when it is in no op: it may compute, load its data, sleep. A thread looks now and then.
+"""Samples where a rank is when it is in no op: it may compute, load data or sleep.
 
-A program that communicates all the time is not looked at, and a rank that stays on one line adds one record.
+A program that communicates all the time is not sampled, and a rank that stays on one line adds one record.
 """
 
 import _thread
 import atexit
+import os
 import sys
 from collections.abc import Callable, Iterator
 from threading import RLock
@@ -15,85 +16,90 @@ from rollcall.record import ring_format, sites
 from rollcall.record.cuda_timing import DeviceClock
 from rollcall.record.ring import Ring
 
-_EVERY_S = 0.02
-# A look takes the program 0.2 ms: its caches, and the interpreter's lock. So there are some to begin with, and then ten
-# in a second, which is a fifth of a percent.
-_SELDOM_S = 0.1
-_MOST_LOOKS = 100.0
-_LOOKS_PER_S = 1 / _SELDOM_S
-_IDLE_NS = 10_000_000  # less is no time to be anywhere
+_SHORT_S = 0.02
+# A sample costs the program 0.2 ms, for its caches and the GIL. So there is a budget to begin with, and then ten
+# samples a second, which is a fifth of a percent.
+_LONG_S = 0.1
+_MOST_SAMPLES = 100.0
+_SAMPLES_PER_S = 1 / _LONG_S
+_IDLE_NS = 10_000_000  # shorter stays are not sampled
 _END_S = 1.0
 
 
 class Sampler:
-    """Looks at the main thread, and writes to its ring under its lock."""
+    """Samples the main thread from a thread of its own, and writes to the ring under the recorder's lock."""
 
     def __init__(
         self,
         ring: Ring,
         lock: "RLock",
         main: int,
-        number: Callable[[sites.Places], int],
-        is_in_op: Callable[[], bool],
+        site_number: Callable[[sites.Places], int],
+        is_blocked: Callable[[], bool],
         device: DeviceClock,
     ) -> None:
         self._ring, self._lock, self._main = ring, lock, main
-        self._number, self._is_in_op, self._device = number, is_in_op, device
-        self._is_on = True
-        self._end = _thread.allocate_lock()
-        self._looks = _MOST_LOOKS  # that are left
-        self._sample: tuple[int, tuple[int, int]] = (0, (0, 0))  # the newest sample, and what it is of
+        self._site_number, self._is_blocked, self._device = site_number, is_blocked, device
+        self._is_on, self._process = True, os.getpid()
+        self._ended = _thread.allocate_lock()
+        self._budget = _MOST_SAMPLES  # samples that are left
+        self._newest: tuple[int, tuple[int, int]] = (0, (0, 0))  # the mark of the newest sample, its site and flags
 
     def start(self) -> None:
-        self._end.acquire()
+        self._ended.acquire()
         # Not a threading.Thread: the program may count those.
-        _thread.start_new_thread(self._look_on, ())
-        atexit.register(self.stop)  # Python ends threads that are left in the middle of C++, and C++ does not like that
+        _thread.start_new_thread(self._run, ())
+        atexit.register(self.stop)  # at its end, Python kills threads that are in C++, which may abort the process
 
     def stop(self) -> None:
-        """Returns when the thread looks no more."""
-        if self._is_on:
-            self._is_on = False
+        """Returns when the thread has ended. A forked process does not have it."""
+        self._is_on = False
+        if self._process == os.getpid() and self._ended.locked():
             self._ring.wake()
-            self._end.acquire(timeout=_END_S)
+            if self._ended.acquire(timeout=_END_S):
+                self._ended.release()
 
-    def _look_on(self) -> None:
+    def end(self) -> None:
+        """No more samples from now on. Does not wait for the thread, which may need a lock of the caller."""
+        self._is_on = False
+
+    def _run(self) -> None:
         try:
             while self._is_on:
-                self._rest()
+                self._sleep()
                 self._device.settle_aside()
-                self._look()
-        except Exception:  # its disk is full: nobody needs samples then
+                self._sample()
+        except Exception:  # the disk is full: the next op ends recording, and says so
             self._is_on = False
         finally:
-            self._end.release()
+            self._ended.release()
 
-    def _rest(self) -> None:
-        # A device that is used is settled after each rest, whether there is something to look at or not.
+    def _sleep(self) -> None:
+        # Where a GPU is used, its events are asked after each interval, whether there is something to sample or not.
         is_used = self._device.needs_thread
         began = monotonic()
-        self._ring.rest(_SELDOM_S if is_used or self._looks < 1 else _EVERY_S, _IDLE_NS, is_brief=is_used)
-        self._looks = min(_MOST_LOOKS, self._looks + (monotonic() - began) * _LOOKS_PER_S)
+        self._ring.sleep(_LONG_S if is_used or self._budget < 1 else _SHORT_S, _IDLE_NS, is_brief=is_used)
+        self._budget = min(_MOST_SAMPLES, self._budget + (monotonic() - began) * _SAMPLES_PER_S)
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         with self._lock:
-            if self._is_in_op() or not self._is_on or self._ring.idle_ns() < _IDLE_NS:
+            if self._is_blocked() or not self._is_on or self._ring.idle_ns() < _IDLE_NS:
                 return
             frame = sys._current_frames().get(self._main)
             if frame is not None:
-                self._looks -= 1
+                self._budget -= 1
                 self._write(frame)
 
     def _write(self, frame: FrameType) -> None:
         flags = ring_format.INPUT if sites.waits_for_data(_files(frame)) else 0
-        site = self._number(sites.chain(frame))
-        at, of = self._sample
-        if of == (site, flags) and self._ring.newest() == (self._ring.count, at):
-            self._ring.completed(at)  # it is still there
+        site = self._site_number(sites.user_frames(frame))
+        mark, sampled = self._newest
+        if sampled == (site, flags) and self._ring.newest() == (self._ring.count, mark):
+            self._ring.completed(mark)  # still on the same line
             return
-        at = self._ring.add(ring_format.OP["sample"], flags, site=site)
-        self._ring.completed(at)
-        self._sample = at, (site, flags)
+        mark = self._ring.add(ring_format.OP["sample"], flags, site=site)
+        self._ring.completed(mark)
+        self._newest = mark, (site, flags)
 
 
 def _files(frame: FrameType | None) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""All threads' Python stacks of a rank, on request, even while its main thread sits in C++; and where it crashed."""
+"""Writes the Python stacks of all threads of a rank on request, even while its main one is in C++; and on crashes."""
 
 import faulthandler
 import signal
@@ -13,7 +13,7 @@ def is_listening(pid: int) -> bool:
     that use Lightning, reset handlers that Python does not know of."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:  # it is gone
+    except OSError:  # the process has ended
         return False
     caught = next((line.removeprefix(_CAUGHT) for line in lines if line.startswith(_CAUGHT)), "0")
     return bool(int(caught, 16) >> (ASK - 1) & 1)
@@ -21,7 +21,7 @@ def is_listening(pid: int) -> bool:
 
 def answer(path: Path) -> None:
     """From now on, the signal makes this process write its stacks there."""
-    file = open(path, "wb", buffering=0)  # noqa: SIM115  (open as long as the process lives)
+    file = open(path, "wb", buffering=0)  # noqa: SIM115  (stays open until the process ends)
     faulthandler.register(ASK, file=file, all_threads=True)
-    if not faulthandler.is_enabled():  # else the program has said where it wants them
+    if not faulthandler.is_enabled():  # otherwise the program has chosen where they go
         faulthandler.enable(file=file, all_threads=False)

@@ -1,4 +1,4 @@
-"""What a record says of a tensor. Sparse, nested and other unusual tensors lack some of it: nothing here raises."""
+"""Describes a tensor for a record. Sparse, nested and other tensors lack some attributes: nothing here raises."""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ _PARTS = {
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
-# A subclass may do anything when it is asked for an attribute, so it is not asked.
+# A subclass may run any code when an attribute is read, so its code is bypassed.
 _without_subclass = torch._C.DisableTorchFunctionSubclass
 
 
@@ -25,7 +25,7 @@ class Description(NamedTuple):
 
 
 def describe(tensor: Any) -> Description:
-    """Of any tensor; of what is none, nothing."""
+    """Of any tensor; empty for anything else."""
     try:
         with _without_subclass():
             return Description(_size_bytes(tensor), _shape(tensor), tensor.dtype, tensor.device.type)
@@ -34,7 +34,7 @@ def describe(tensor: Any) -> Description:
 
 
 def shape_of(tensor: Any) -> tuple[int, ...]:
-    if type(tensor) is torch.Tensor and not tensor.is_nested:  # as most are
+    if type(tensor) is torch.Tensor and not tensor.is_nested:  # the usual case
         return tuple(tensor.shape)
     return describe(tensor).shape
 
@@ -51,7 +51,7 @@ def version(tensor: Any) -> int:
 
 
 def _version(tensor: Any) -> int:
-    """A tensor and all its parts share one count: of a part it says nothing, since another may have been written to."""
+    """A tensor and its views share one count, so the count of a view says nothing: another may have been written."""
     whole = tensor._base
     return int(tensor._version) if whole is None or whole.numel() <= tensor.numel() else 0
 
@@ -60,7 +60,7 @@ def _size_bytes(tensor: Any) -> int:
     try:
         if tensor.layout not in _PARTS:
             return int(tensor.nbytes)
-        with torch._C._DisableTorchDispatch():  # no mode of the program sees that we look
+        with torch._C._DisableTorchDispatch():  # bypasses the dispatch modes of the program
             return sum(int(getattr(tensor, part)().nbytes) for part in _PARTS[tensor.layout])
     except Exception:
         return 0

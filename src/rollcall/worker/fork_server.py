@@ -169,8 +169,8 @@ class ForkServers:
 def serve(control: socket.socket, run_request: RunRequest) -> NoReturn:
     """Serve until the parent is gone. Leaves by _exit: this process is a fork of another interpreter."""
     if "torch.distributed" in sys.modules:
-        gloo_exit.put_up()
-        gloo_listener.put_up()
+        gloo_exit.install()
+        gloo_listener.install()
     # Keep the collector of every child from touching, and so copying, the pages that exist now; nor shall each child
     # empty the interpreter's free lists, which a collection does even where there is nothing to collect.
     gc.freeze()

@@ -1,50 +1,50 @@
-"""The recorder where the pen is in C++: it gives names, and leaves the writing to it."""
+"""The recorder whose frequent methods are in C++. Its class attributes are C functions, which Python does not bind to
+the instance: a call costs no frame of Python. There is one recorder per process, so they need no `self`."""
 
 from types import CodeType
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch.distributed import distributed_c10d
 
+from rollcall.compat.torch_groups import group_named
 from rollcall.record import ring_format, sites
-from rollcall.record.cpp import pen
-from rollcall.record.cpp.ring import SwiftRing
-from rollcall.record.hooks.sink import Seen
-from rollcall.record.recorder import Recorder
+from rollcall.record.cpp import library
+from rollcall.record.cpp.ring import CppRing
+from rollcall.record.hooks.sink import CallArgs
+from rollcall.record.python_recorder import PythonRecorder
+from rollcall.record.ring import Ring
 
 
-class SwiftRecorder(Recorder):
-    """What it has in place of the recorder's own methods is found on it first."""
+class CppRecorder(PythonRecorder):
+    set_in_op = library.set_in_op
+    is_in_op = library.is_in_op
+    begin_phase = library.begin_phase
+    end_phase = library.end_phase
+    begin_forward = library.begin_forward
+    begin_step = library.begin_step
+    end_step = library.end_step
+    watch_reducer = library.watch_reducer
+    fail_buckets = library.fail_buckets
+    _site = library.site
 
-    def __init__(self, ring: SwiftRing, world_size: int) -> None:
+    def __init__(self, ring: Ring, world_size: int) -> None:
         super().__init__(ring, world_size)
+        assert isinstance(ring, CppRing)
         ring.attach(self)
-        self._add, self._completed = pen.add, pen.completed
-        self._site = pen.site  # type: ignore[method-assign]
-        self.begin_phase, self.end_phase = pen.begin_phase, pen.end_phase  # type: ignore[method-assign]
 
     def turn_off(self) -> None:
         super().turn_off()
-        pen.stop()
+        library.stop()
 
-    # What the pen asks, once for each.
+    # What C++ asks, once for each code object and bucket (and name_site, name_phase and name_thread of the superclass).
 
-    def look_at(self, code: CodeType) -> int:
+    def kind_of_code(self, code: CodeType) -> int:
         return sites.kind(code)
-
-    def name_site(self, places: sites.Places) -> int:
-        return self._new_site(places)
-
-    def name_phase(self, name: str) -> int:
-        return self._ring.name("phase", name, name)
-
-    def name_thread(self) -> int:
-        return self._thread()
 
     def name_bucket(self, tensor: torch.Tensor, index: int, group: str) -> tuple[int, int]:
         """The numbers of its group and its signature."""
         with self._lock:
-            found: Any = distributed_c10d._resolve_process_group(cast(Any, group))
+            found: Any = group_named(group)
             number, *_ = self._groups.get(id(found)) or self._group(found)
-            seen = Seen((tensor,), splits=("bucket", index), flags=ring_format.ASYNC | ring_format.BUCKET)
-            return number, self._signature((tensor.shape, tensor.dtype, seen.splits, 0), seen)
+            call = CallArgs((tensor,), splits=("bucket", index), flags=ring_format.ASYNC | ring_format.BUCKET)
+            return number, self._signature((tensor.shape, tensor.dtype, call.splits, 0), call)

@@ -1,24 +1,31 @@
-"""The only folder that touches torch's internals. All hooks are put up once; whoever listens is told.
+"""The only folder that hooks into torch for recording. Hooks are installed once per process and call the current sink.
 
-listener    who is told, and what
-arguments   what the methods of ProcessGroup are called with
-replacing   putting something in the place of a function
-groups      every op that Python asks for
-ddp         what DDP's reducer starts in C++
-functional  functional collectives: DTensor, compiled programs
-process     signals that a rank sends
+sink           the interface that hooks call, which recorders implement
+patching       puts a hook around a function, and keeps its errors away from the program
+arguments      how the arguments of ProcessGroup's methods are read
+process_group  every op that Python calls
+ddp            DDP modules, and the phases of a training step
+reducer        the all_reduces of DDP's reducer, for the Python recorder
+functional     functional collectives: DTensor, compiled programs
+exits          signals that a rank sends, and os._exit
 """
 
+from rollcall.compat.private_names import record_ddp, record_exits, record_functional, record_process_group
 from rollcall.record.hooks import ddp, exits, functional, process_group
-from rollcall.record.hooks.sink import listen
 
-__all__ = ["listen", "put_up"]
-_is_up = False
+_HOOKS = (
+    (record_process_group.PATCH, process_group),
+    (record_ddp.PATCH, ddp),
+    (record_functional.PATCH, functional),
+    (record_exits.PATCH, exits),
+)
+_is_installed = False
 
 
-def put_up() -> None:
-    global _is_up
-    if not _is_up:
-        _is_up = True
-        for hooks in (process_group, ddp, functional, exits):
-            hooks.put_up()
+def install() -> None:
+    global _is_installed
+    if not _is_installed:
+        _is_installed = True
+        for patch, hooks in _HOOKS:
+            if not patch.is_off():
+                hooks.install_all()

@@ -1,49 +1,33 @@
-"""Signals that a rank sends, to itself or to others, and the ways out that skip everything: they explain ends that
-leave no traceback."""
+"""Signals that a rank sends, and exits that skip Python's own: they explain ends that leave no traceback."""
 
 import os
 import signal
 from typing import Any
 
-from rollcall.record.hooks.patching import replace
-from rollcall.record.hooks.sink import Told
+from rollcall.record.hooks import sink
+from rollcall.record.hooks.patching import Hook, install
 
 
-def put_up() -> None:
-    replace(os, "kill", _kill)
-    replace(os, "abort", _abort)
-    replace(os, "_exit", _exit)
-    replace(signal, "raise_signal", _raise_signal)
+def install_all() -> None:
+    install(os, "kill", Hook("os.kill", _before_kill))
+    install(os, "abort", Hook("os.abort", _before_abort))
+    install(os, "_exit", Hook("os._exit", _before_exit))
+    install(signal, "raise_signal", Hook("signal.raise_signal", _before_raise_signal))
 
 
-def _kill(original: Any) -> Any:
-    def kill(pid: int, number: int) -> None:
-        if number:  # 0 only asks whether the process is there
-            Told.listener.sends_signal(pid, number)
-        original(pid, number)
-
-    return kill
+def _before_kill(args: tuple[Any, ...], _: dict[str, Any]) -> None:
+    process, number = args
+    if number:  # 0 only asks whether the process exists
+        sink.current.signal_sent(process, number)
 
 
-def _abort(original: Any) -> Any:
-    def abort() -> None:
-        Told.listener.sends_signal(os.getpid(), signal.SIGABRT)
-        original()
-
-    return abort
+def _before_abort(*_: Any) -> None:
+    sink.current.signal_sent(os.getpid(), signal.SIGABRT)
 
 
-def _raise_signal(original: Any) -> Any:
-    def raise_signal(number: int) -> None:
-        Told.listener.sends_signal(os.getpid(), number)
-        original(number)
-
-    return raise_signal
+def _before_raise_signal(args: tuple[Any, ...], _: dict[str, Any]) -> None:
+    sink.current.signal_sent(os.getpid(), args[0])
 
 
-def _exit(original: Any) -> Any:
-    def leave(status: int) -> None:
-        Told.listener.leaves(status)
-        original(status)
-
-    return leave
+def _before_exit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    sink.current.exiting(args[0] if args else kwargs["status"])

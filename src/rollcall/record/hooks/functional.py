@@ -1,21 +1,21 @@
 """Functional collectives, which DTensor and compiled programs use: ops of torch, called by their objects.
 
-What an op object calls is replaced, not the object: the compiler knows ops by their identity, and goes on to.
+The function that an op object calls is replaced, not the object: the compiler knows ops by their identity.
 """
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch.distributed import distributed_c10d
 
+from rollcall.compat import torch_groups
+from rollcall.record.hooks import sink
 from rollcall.record.hooks.arguments import REDUCE
-from rollcall.record.hooks.process_group import inside
-from rollcall.record.hooks.sink import Seen, Told
+from rollcall.record.hooks.patching import Hook, wrap
+from rollcall.record.hooks.sink import CallArgs
 from rollcall.record.ring_format import ASYNC, OP, WAITED
 from rollcall.record.tensors import shape_of
 
-# Per op: what it is, and where its arguments are: reduce op or root, and the group. -1: it has none.
+# Per op: its name in the ring, and where its arguments are: reduce op or root, and the group. -1: it has none.
 _OPS: dict[str, tuple[str, int, int]] = {
     "all_reduce": ("all_reduce", 1, 2),
     "all_reduce_": ("all_reduce", 1, 2),
@@ -31,66 +31,67 @@ _OPS: dict[str, tuple[str, int, int]] = {
     "broadcast": ("broadcast", 1, 2),
     "broadcast_": ("broadcast", 1, 2),
 }
-_BY_ITSELF = ASYNC | WAITED  # its result is waited for when it is used
+_WAITED_ON_USE = ASYNC | WAITED  # the program waits for the result when it uses it
 _SPACES = ("_c10d_functional", "_c10d_functional_autograd")
-_pending: dict[int, int] = {}  # by the memory of a result: the mark of the op that fills it
+_pending: dict[int, int] = {}  # by the address of a result: the mark of the op that fills it
 
 
-def put_up() -> None:
+def install_all() -> None:
     for space in _SPACES:
         for name, (op, option, group) in _OPS.items():
-            _replace(space, name, _op(OP[op], option, group))
-    _replace("_c10d_functional", "wait_tensor", _wait)
+            _install(space, name, _op_hook(op, option, group))
+    _install("_c10d_functional", "wait_tensor", Hook("wait_tensor", _before_wait, _after_wait, _failed_wait))
 
 
-def _replace(space: str, name: str, make: Callable[[Any], Any]) -> None:
+def _install(space: str, name: str, hook: Hook) -> None:
     packet = getattr(getattr(torch.ops, space), name, None)  # not every torch has all
     if packet is not None:
         for called in (packet, packet.default):
-            called._op = make(called._op)
+            called._op = wrap(called._op, hook, f"{space}.{name}")
 
 
-def _op(op: int, option: int, place: int) -> Callable[[Any], Any]:
-    def make(original: Any) -> Any:
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            if inside.op or kwargs or len(args) <= place or not _is_real(args[0]):
-                return original(*args, **kwargs)  # recorded already; or a compiler looks at it, and nothing is sent
-            mark = Told.listener.enter(op, _group(args[place]), _seen(op, args, option))
-            inside.op = True
-            try:
-                result = original(*args)
-            except BaseException:
-                Told.listener.failed(mark)
-                raise
-            finally:
-                inside.op = False
-            Told.listener.issued(mark)
-            for tensor in _flat(result):
-                memory = _memory(tensor)
-                if (older := _pending.pop(memory, None)) is not None:
-                    Told.listener.dropped(older)
-                _pending[memory] = mark
-            return result
+def _op_hook(name: str, option: int, place: int) -> Hook:
+    def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+        # It is recorded already, or the compiler traces it and nothing is sent.
+        if sink.current.is_in_op() or kwargs or len(args) <= place or not _is_real(args[0]):
+            return None
+        mark = sink.current.enter(OP[name], torch_groups.group_named(args[place]), _call_args(name, args, option))
+        if mark < 0:
+            return None
+        sink.current.set_in_op(True)
+        return mark
 
-        return recorded
+    def after(mark: int, result: Any) -> None:
+        sink.current.set_in_op(False)
+        sink.current.issued(mark)
+        for tensor in _flat(result):
+            address = _address(tensor)
+            if (older := _pending.pop(address, None)) is not None:
+                sink.current.dropped(older)
+            _pending[address] = mark
 
-    return make
+    return Hook(name, before, after, _failed_op)
 
 
-def _seen(op: int, args: tuple[Any, ...], option: int) -> Seen:
+def _failed_op(mark: int) -> None:
+    sink.current.set_in_op(False)
+    sink.current.failed(mark)
+
+
+def _call_args(name: str, args: tuple[Any, ...], option: int) -> CallArgs:
     tensors = _flat(args[0])
-    if op == OP["broadcast"]:
-        return Seen(tensors, args[option], flags=_BY_ITSELF)
-    if op == OP["all_to_all"]:
+    if name == "broadcast":
+        return CallArgs(tensors, args[option], flags=_WAITED_ON_USE)
+    if name == "all_to_all":
         received, sent = tuple(args[1]), tuple(args[2])
         shape = (sum(received), *shape_of(tensors[0])[1:]) if tensors else ()
-        return Seen(tensors, splits=("single", received, sent, shape), flags=_BY_ITSELF)
+        return CallArgs(tensors, splits=("single", received, sent, shape), flags=_WAITED_ON_USE)
     reduce = REDUCE.get(str(args[option]).upper(), 0) if option > 0 else 0
-    return Seen(tensors, reduce=reduce, flags=_BY_ITSELF)
+    return CallArgs(tensors, reduce=reduce, flags=_WAITED_ON_USE)
 
 
 def _is_real(value: Any) -> bool:
-    """Not a compiler's stand-in, which is of a class of its own."""
+    """Not a tensor of the compiler, which has no data and a class of its own."""
     return all(type(tensor) is torch.Tensor and not tensor.is_meta for tensor in _flat(value))
 
 
@@ -98,30 +99,24 @@ def _flat(value: Any) -> tuple[torch.Tensor, ...]:
     return (value,) if isinstance(value, torch.Tensor) else tuple(value)
 
 
-def _memory(tensor: torch.Tensor) -> int:
-    """Where it is; 0 of one that is not in one place, such as a sparse one."""
+def _address(tensor: torch.Tensor) -> int:
+    """0 of a tensor that is not one block of memory, such as a sparse one."""
     try:
         return tensor.data_ptr()
     except RuntimeError:
         return 0
 
 
-def _group(named: Any) -> Any:
-    return distributed_c10d._resolve_process_group(cast(Any, named)) if isinstance(named, str) else named
+def _before_wait(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
+    mark = _pending.pop(_address(args[0]), None) if _pending and _is_real(args[0]) else None
+    if mark is not None:
+        sink.current.waiting(mark)
+    return mark
 
 
-def _wait(original: Any) -> Any:
-    def wait(tensor: Any) -> Any:
-        mark = _pending.pop(_memory(tensor), -1) if _pending and _is_real(tensor) else -1
-        if mark < 0:
-            return original(tensor)
-        Told.listener.waiting(mark)
-        try:
-            result = original(tensor)
-        except BaseException:
-            Told.listener.failed(mark)
-            raise
-        Told.listener.completed(mark)
-        return result
+def _after_wait(mark: int, _: Any) -> None:
+    sink.current.completed(mark)
 
-    return wait
+
+def _failed_wait(mark: int) -> None:
+    sink.current.failed(mark)

@@ -1,28 +1,110 @@
-"""Putting something in the place of a function, so that what is seen from outside stays as it was."""
+"""Installs hooks around functions of torch and Python. `wrap` is the only place that calls a hook, and the only guard:
 
-import contextlib
+- the original is called exactly once, and what it returns or raises is what the program gets;
+- an error in a hook ends recording in this process with one line, and does not reach the program.
+"""
+
 import functools
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from rollcall.record.hooks.sink import WORLD, Seen, Told
-from rollcall.record.ring_format import OP
+from rollcall.errors import say
+from rollcall.record.hooks import sink
 
 
-def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Put `make(original)` in its place; not every torch has all."""
-    original = getattr(owner, name, None)
-    if original is not None:
-        setattr(owner, name, functools.wraps(original)(make(original)))
+def _ignore(*_: Any) -> None:
+    pass
 
 
-@contextlib.contextmanager
-def during(op: str, seen: Seen, group: Any = WORLD) -> Iterator[None]:
-    """Something that ranks do together, from its beginning to its end."""
-    mark = Told.listener.enter(OP[op], group, seen)
+@dataclass
+class Hook:
+    """Functions around an original. What `before` returns is handed to `after`, together with the result, or to
+    `failed`, if the original raises. Where it returns None, the call is not recorded, and neither of them runs."""
+
+    name: str  # as users know the call
+    before: Callable[[tuple[Any, ...], dict[str, Any]], Any]
+    after: Callable[[Any, Any], None] = _ignore
+    failed: Callable[[Any], None] = _ignore
+
+
+installed: dict[str, Hook] = {}  # by what is hooked: "ProcessGroup.allreduce"
+failures: Counter[str] = Counter()  # by name of the hook
+
+
+def install(owner: Any, attribute: str, hook: Hook, unless: Callable[[], bool] | None = None) -> None:
+    """Put the hook around `owner.attribute`; not every version of torch has all of them. A call is not recorded while
+    `unless()` is true."""
+    original = getattr(owner, attribute, None)
+    if original is None:
+        return
+    recorded = wrap(original, hook, f"{owner.__name__}.{attribute}")
+    setattr(owner, attribute, functools.wraps(original)(_unless(unless, original, recorded) if unless else recorded))
+
+
+def _unless(is_excluded: Callable[[], bool], original: Any, recorded: Any) -> Any:
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs) if is_excluded() else recorded(*args, **kwargs)
+
+    return chosen
+
+
+def wrap(original: Any, hook: Hook, where: str) -> Any:
+    """The original with the hook around it."""
+    installed[where] = hook
+
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        state = None
+        try:
+            state = hook.before(args, kwargs)
+        except Exception as error:
+            stop(hook.name, error)
+        if state is None:  # the original is called outside of the handler: its errors have no context of ours
+            return original(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            guarded(hook.name, hook.failed, state)
+            raise
+        try:
+            hook.after(state, result)
+        except Exception as error:
+            stop(hook.name, error)
+        return result
+
+    return recorded
+
+
+def callback(hook: Hook, where: str) -> Callable[..., None]:
+    """A function that torch calls, which runs `before` alone."""
+    installed[where] = hook
+
+    def called(*args: Any, **kwargs: Any) -> None:
+        try:
+            hook.before(args, kwargs)
+        except Exception as error:
+            stop(hook.name, error)
+
+    return called
+
+
+def guarded(name: str, body: Callable[..., Any], *args: Any) -> Any:
+    """The result of recording work that runs outside of a wrapper; None if it fails."""
     try:
-        yield
-    except BaseException:
-        Told.listener.failed(mark)
-        raise
-    Told.listener.completed(mark)
+        return body(*args)
+    except Exception as error:
+        stop(name, error)
+
+
+def stop(name: str, error: BaseException) -> None:
+    """End recording in this process. It does not go on without the failed call: explain would take the gap in the ring
+    for a call that this rank did not make."""
+    failures[name] += 1
+    stopped = sink.current
+    sink.use(sink.OFF)
+    with suppress(Exception):  # stderr may be closed
+        stopped.turn_off()
+        if failures.total() == 1:
+            say(f"recording stopped in {name}: {type(error).__name__}: {error}; the program continues")

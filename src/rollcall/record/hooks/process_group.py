@@ -1,193 +1,166 @@
-"""Methods of ProcessGroup are replaced on the class: that sees every op that Python asks for, on every backend, with
-all its options, for a few microseconds."""
+"""Hooks on the methods of ProcessGroup, which every op that Python calls passes, on every backend, with its options;
+and on functions of torch.distributed that every rank calls."""
 
-import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from rollcall.record.cpp import pen
+from rollcall.record.hooks import sink
 from rollcall.record.hooks.arguments import METHODS, Reader
-from rollcall.record.hooks.patching import during, replace
-from rollcall.record.hooks.sink import STRANGE, WORLD, Seen, Told
+from rollcall.record.hooks.patching import Hook, guarded, install
+from rollcall.record.hooks.sink import NON_MEMBER, OFF, WORLD, CallArgs, this_thread
 from rollcall.record.ring_format import ASYNC, OP
 
-
-class _Inside(threading.local):
-    """What this thread is in."""
-
-    op = False  # a recorded op
-    objects = 0  # the length of the list of objects that it is passing around, if it is
-
-
-inside = _Inside()
+_State = tuple[int, int]  # of an op: its mark, and whether it is async
+_works: dict[int, tuple[Any, _State]] = {}  # by id: works that have not been waited for
+_UNREADABLE = CallArgs()
+# Collectives of objects, and which argument is the list whose length must be the same on all ranks.
+_OBJECT_LISTS = {"all_gather_object": 0, "broadcast_object_list": 0, "scatter_object_list": 1, "gather_object": 1}
+_LOCAL_AT = 4  # the argument of new_group which says that only members call it
 
 
-def _note_inside(is_in: bool) -> None:
-    inside.op = is_in
-
-
-_mark_inside: Callable[[bool], None] = _note_inside if pen is None else pen.inside
-# By id: works that nobody has waited for yet, their marks, and whether the program waits for them when it likes.
-_works: dict[int, tuple[Any, int, bool]] = {}
-_UNKNOWN = (None, -1, False)
-_UNREADABLE = Seen()
-# Collectives of objects, and which argument is the list whose length must fit.
-_OBJECTS = {"all_gather_object": 0, "broadcast_object_list": 0, "scatter_object_list": 1, "gather_object": 1}
-
-
-def put_up() -> None:
+def install_all() -> None:
     for name, (op, read) in METHODS.items():
-        replace(dist.ProcessGroup, name, _op(OP[op], read))
-    replace(dist.Work, "wait", _wait)
-    replace(dist.Work, "get_future", _get_future)
+        install(dist.ProcessGroup, name, _op_hook(op, read))
+    install(dist.Work, "wait", Hook("wait", _before_wait, _after_wait, _failed_wait))
+    install(dist.Work, "get_future", Hook("get_future", _before_get_future, _after_get_future))
     for module in (dist, distributed_c10d):
-        for name, place in _OBJECTS.items():
-            replace(module, name, _counting(place))
-        replace(module, "new_group", _whole("new_group"))
-        replace(module, "init_process_group", _whole("init"))
-        replace(module, "_broadcast_coalesced", _broadcast_coalesced)
-    replace(distributed_c10d, "_warn_not_in_group", _strange)
+        for name, place in _OBJECT_LISTS.items():
+            install(module, name, _object_list_hook(name, place))
+        install(module, "new_group", Hook("new_group", _before_new_group, _complete, _fail))
+        install(module, "init_process_group", Hook("init_process_group", _before_init, _complete, _fail))
+        install(module, "_broadcast_coalesced", Hook("broadcast", _before_broadcast, _complete, _fail))
+    install(distributed_c10d, "_warn_not_in_group", Hook("a call of a non-member", _before_warning))
 
 
-def members(group: Any) -> list[int]:
-    """The ranks of a group, in its own order."""
-    found = distributed_c10d._world.pg_group_ranks.get(group)
-    return sorted(found, key=found.__getitem__) if found else list(range(group.size()))
+def enter(op: str, call: CallArgs, group: Any = WORLD) -> int | None:
+    """The mark of something that ranks do together; None where nothing is recorded."""
+    mark = sink.current.enter(OP[op], group, call)
+    return mark if mark >= 0 else None
 
 
-def _op(op: int, read: Reader) -> Callable[[Any], Any]:
-    def make(original: Any) -> Any:
-        def recorded(group: Any, *args: Any, **kwargs: Any) -> Any:
-            listener = Told.listener
-            try:
-                seen = read(args, kwargs)
-            except Exception:  # arguments that nobody has foreseen: torch will judge them, not we
-                seen = _UNREADABLE
-            mark = listener.enter(op, group, seen)
-            _mark_inside(True)
-            try:
-                work = original(group, *args, **kwargs)
-            except BaseException:
-                listener.failed(mark)
-                raise
-            finally:
-                _mark_inside(False)
-            if work is None:
-                listener.completed(mark)
-            elif seen.flags & ASYNC:
-                listener.issued(mark)
-                _keep(work, mark)
-            else:  # torch waits for it at once
-                _works[id(work)] = (work, mark, False)
-            return work
-
-        return recorded
-
-    return make
+def _complete(mark: int, _: Any) -> None:
+    sink.current.completed(mark)
 
 
-def _keep(work: Any, mark: int) -> None:
-    """Weakly: what nobody waits for, goes, as it would without us."""
+def _fail(mark: int) -> None:
+    sink.current.failed(mark)
+
+
+def _op_hook(name: str, read: Reader) -> Hook:
+    """For every op: each look-up counts."""
+    op = OP[name]
+
+    def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _State | None:
+        current = sink.current
+        if current is OFF:
+            return None
+        try:
+            call = read(args, kwargs)
+        except Exception:  # arguments that we do not know: torch will say whether they are right
+            call = _UNREADABLE
+        mark = current.enter(op, args[0], call)
+        if mark < 0:
+            return None
+        current.set_in_op(True)
+        return mark, call[5] & ASYNC
+
+    def after(state: _State, work: Any) -> None:
+        current = sink.current
+        current.set_in_op(False)
+        if work is None:
+            current.completed(state[0])
+        elif state[1]:
+            current.issued(state[0])
+            _keep(work, state)
+        else:  # torch waits for it at once
+            _works[id(work)] = (work, state)
+
+    def failed(state: _State) -> None:
+        sink.current.set_in_op(False)
+        sink.current.failed(state[0])
+
+    return Hook(name, before, after, failed)
+
+
+def _keep(work: Any, state: _State) -> None:
+    """By weak reference, so that recording does not keep the handle alive."""
     key = id(work)
 
     def drop(_: Any) -> None:
         _works.pop(key, None)
-        Told.listener.dropped(mark)
+        sink.current.dropped(state[0])
 
-    _works[key] = (weakref.ref(work, drop), mark, True)
-
-
-def _wait(original: Any) -> Any:
-    def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-        _, mark, is_async = _works.pop(id(work), _UNKNOWN)
-        if mark < 0:
-            return original(work, *args, **kwargs)
-        if is_async:
-            Told.listener.waiting(mark)
-        try:
-            result = original(work, *args, **kwargs)
-        except BaseException:
-            if not is_async:
-                Told.listener.issued(mark)
-            Told.listener.failed(mark)
-            raise
-        Told.listener.completed(mark)
-        return result
-
-    return wait
+    _works[key] = (weakref.ref(work, drop), state)
 
 
-def _get_future(original: Any) -> Any:
-    """Who takes the future, as DDP's communication hooks do, waits by it."""
-
-    def get_future(work: Any) -> Any:
-        _, mark, _ = _works.pop(id(work), _UNKNOWN)
-        future = original(work)
-        if mark >= 0:
-            Told.listener.waiting(mark)
-            future.add_done_callback(lambda _: Told.listener.completed(mark))
-        return future
-
-    return get_future
+def _before_wait(args: tuple[Any, ...], _: dict[str, Any]) -> _State | None:
+    found = _works.pop(id(args[0]), None)
+    if found is None:
+        return None
+    state = found[1]
+    if state[1]:
+        sink.current.waiting(state[0])
+    return state
 
 
-def _counting(place: int) -> Callable[[Any], Any]:
-    """Let the ops underneath know how many objects the caller's list has."""
-
-    def make(original: Any) -> Any:
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            given = args[place] if len(args) > place else None
-            inside.objects = len(given) if isinstance(given, list) else 0
-            try:
-                return original(*args, **kwargs)
-            finally:
-                inside.objects = 0
-
-        return counted
-
-    return make
+def _after_wait(state: _State, _: Any) -> None:
+    sink.current.completed(state[0])
 
 
-_LOCAL_AT = 4  # which argument of new_group says that only its members call it
+def _failed_wait(state: _State) -> None:
+    mark, is_async = state
+    if not is_async:
+        sink.current.issued(mark)
+    sink.current.failed(mark)
 
 
-def _whole(op: str) -> Callable[[Any], Any]:
-    """A function of torch.distributed that all ranks call, from its beginning to its end."""
-
-    def make(original: Any) -> Any:
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            ranks = args[0] if args else kwargs.get("ranks")
-            splits = (tuple(ranks),) if op == "new_group" and ranks is not None else ()
-            is_local = (len(args) > _LOCAL_AT and args[_LOCAL_AT]) or kwargs.get("use_local_synchronization", False)
-            group = tuple(sorted(splits[0])) if splits and is_local else WORLD
-            with during(op, Seen(splits=splits, flags=0), group):
-                return original(*args, **kwargs)
-
-        return recorded
-
-    return make
+def _before_get_future(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
+    found = _works.pop(id(args[0]), None)
+    return None if found is None else found[1][0]
 
 
-def _broadcast_coalesced(original: Any) -> Any:
+def _after_get_future(mark: int, future: Any) -> None:
+    """Code that takes the future, such as DDP's communication hooks, waits for that."""
+    sink.current.waiting(mark)
+    future.add_done_callback(lambda _: guarded("get_future", _complete, mark, None))
+
+
+def _object_list_hook(name: str, place: int) -> Hook:
+    """Tells the ops inside how many objects the caller's list has."""
+
+    def before(args: tuple[Any, ...], _: dict[str, Any]) -> int:
+        given = args[place] if len(args) > place else None
+        this_thread.object_count = len(given) if isinstance(given, list) else 0
+        return this_thread.object_count
+
+    def after(*_: Any) -> None:
+        this_thread.object_count = 0
+
+    return Hook(name, before, after, after)
+
+
+def _before_init(*_: Any) -> int | None:
+    return enter("init", CallArgs(flags=0))
+
+
+def _before_new_group(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    ranks = args[0] if args else kwargs.get("ranks")
+    if ranks is None:
+        return enter("new_group", CallArgs(flags=0))
+    is_local = (len(args) > _LOCAL_AT and args[_LOCAL_AT]) or kwargs.get("use_local_synchronization", False)
+    return enter("new_group", CallArgs(splits=(tuple(ranks),), flags=0), tuple(sorted(ranks)) if is_local else WORLD)
+
+
+def _before_broadcast(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
     """Of many tensors, in C++: DDP sends its buffers so, before each forward."""
-
-    def broadcast(group: Any, tensors: Any, size_bytes: Any, src: int = 0) -> Any:
-        with during("broadcast", Seen(tuple(tensors), src, flags=0), group):
-            return original(group, tensors, size_bytes, src)
-
-    return broadcast
+    group, tensors, _, *source = args
+    return enter("broadcast", CallArgs(tuple(tensors), source[0] if source else 0, flags=0), group)
 
 
-def _strange(original: Any) -> Any:
-    """torch's own word for a call on a group that this rank is not in."""
-
-    def warn(name: str) -> Any:
-        op = OP.get(name.removesuffix("_into_tensor").removesuffix("_tensor").removesuffix("_single"), OP["barrier"])
-        Told.listener.completed(Told.listener.enter(op, STRANGE, Seen(flags=0)))
-        return original(name)
-
-    return warn
+def _before_warning(args: tuple[Any, ...], _: dict[str, Any]) -> None:
+    """torch warns of a call on a group that this rank is not a member of."""
+    name = args[0].removesuffix("_into_tensor").removesuffix("_tensor").removesuffix("_single")
+    sink.current.completed(sink.current.enter(OP.get(name, OP["barrier"]), NON_MEMBER, CallArgs(flags=0)))

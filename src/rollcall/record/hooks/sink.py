@@ -1,5 +1,8 @@
-"""Who is told what the hooks see. They are put up once per host, before ranks are forked; each rank then listens."""
+"""The interface between hooks and recorders. Hooks are installed once per host, before ranks are forked; each rank then
+sets `current` to its recorder. Python's and C++'s recorders are both a `Sink`: no hook knows which one it calls."""
 
+import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -7,26 +10,26 @@ import torch
 from rollcall.record.ring_format import ASYNC, OP
 
 PHASE = OP["phase"]
-NOBODY = -1  # the mark of an op that nobody listens to
-WORLD = None  # in place of a group: all ranks; a tuple: those ranks, who have none yet
-STRANGE = object()  # in place of a group that this rank is not in
+NO_RECORD = -1  # the mark of a call that was not recorded
+WORLD = None  # in place of a group: all ranks. A tuple stands for these ranks, whose group does not exist yet
+NON_MEMBER = object()  # in place of a group that this rank is not a member of
 
 
-class Seen(NamedTuple):  # made for every op: a dataclass takes three times as long
-    """What one op is about. `peer` is a rank of the group: of a send, a receive, or the root."""
+class CallArgs(NamedTuple):  # made for every op: a dataclass takes three times as long
+    """What one op is called with. `peer` is a rank of the group: of a send, a receive, or the root."""
 
     tensors: tuple[torch.Tensor, ...] = ()
     peer: int = -1
     tag: int = 0
     reduce: int = 0
     splits: tuple[Any, ...] = ()
-    flags: int = ASYNC  # as the ring has them
+    flags: int = ASYNC  # of the ring format
 
 
-class Listener(Protocol):
-    """`enter` returns a mark that the later calls name."""
+class Sink(Protocol):
+    """What hooks call. `enter` and the `begin_…` methods return a mark, which the later calls name."""
 
-    def enter(self, op: int, group: Any, seen: Seen) -> int: ...
+    def enter(self, op: int, group: Any, call: CallArgs) -> int: ...
 
     def issued(self, mark: int) -> None: ...
 
@@ -42,29 +45,61 @@ class Listener(Protocol):
 
     def end_phase(self, mark: int) -> None: ...
 
-    def sends_signal(self, process: int, number: int) -> None: ...
+    def begin_forward(self, ddp: Any) -> int: ...
 
-    def leaves(self, code: int) -> None: ...
+    def begin_step(self, optimizer: Any) -> None: ...
+
+    def end_step(self, optimizer: Any) -> None: ...
+
+    def watch_reducer(self, count_gradients: Callable[[Any], int]) -> None: ...
+
+    def fail_buckets(self) -> None: ...
+
+    def set_in_op(self, is_in_op: bool) -> None: ...
+
+    def is_in_op(self) -> bool: ...
+
+    def signal_sent(self, process: int, number: int) -> None: ...
+
+    def exiting(self, code: int) -> None: ...
+
+    def turn_off(self) -> None: ...
 
 
-class _Nobody:
-    def enter(self, op: int, group: Any, seen: Seen) -> int:
-        return NOBODY
+class _Off:
+    """Records nothing."""
+
+    def enter(self, op: int, group: Any, call: CallArgs) -> int:
+        return NO_RECORD
 
     def begin_phase(self, name: str, op: int = PHASE, expected: int = 0) -> int:
-        return NOBODY
+        return NO_RECORD
+
+    def begin_forward(self, ddp: Any) -> int:
+        return NO_RECORD
+
+    def is_in_op(self) -> bool:
+        return False
 
     def ignore(self, *_: Any) -> None:
         pass
 
-    issued = waiting = completed = failed = dropped = end_phase = sends_signal = leaves = ignore
+    issued = waiting = completed = failed = dropped = end_phase = begin_step = end_step = ignore
+    watch_reducer = fail_buckets = set_in_op = signal_sent = exiting = turn_off = ignore
 
 
-class Told:
-    """The one who listens in this process."""
+class _Thread(threading.local):
+    """What this thread is doing."""
 
-    listener: Listener = _Nobody()
+    object_count = 0  # the length of the list that a collective of objects passes around, while it runs
 
 
-def listen(listener: Listener) -> None:
-    Told.listener = listener
+OFF = _Off()
+this_thread = _Thread()
+current: Sink = OFF
+
+
+def use(sink: Sink) -> None:
+    """From now on, hooks of this process call this sink."""
+    global current
+    current = sink

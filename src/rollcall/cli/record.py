@@ -1,0 +1,30 @@
+"""`rollcall record -- COMMAND`: records ranks that another launcher starts."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def record(
+    command: Annotated[list[str], typer.Argument(help="Any command that starts ranks.", metavar="-- COMMAND…")],
+    out: Annotated[
+        Path | None, typer.Option(help="Record into this new folder. Default: a run of this folder.", metavar="DIR")
+    ] = None,
+) -> None:
+    """Record the ranks that another launcher starts, for `rollcall explain`, `report` and `watch`.
+
+    Every Python that COMMAND starts, and that forms a process group, is recorded; rollcall must be installed in its
+    environment. The program is not changed. In a job script, ROLLCALL_RECORD=DIR does the same without this command.
+
+    [bold]Examples[/]
+
+      rollcall record -- torchrun --nproc-per-node 4 train.py
+
+      rollcall record -- mpirun -n 4 python train.py
+
+      rollcall record --out recording -- srun python train.py
+    """
+    from rollcall.coordinator import other_launcher  # here: `rollcall --help` does not need it
+
+    raise typer.Exit(other_launcher.run(command, out))

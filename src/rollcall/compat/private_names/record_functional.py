@@ -1,0 +1,16 @@
+"""Used by record/hooks/functional.py."""
+
+from rollcall.compat.patch import Patch
+
+PATCH = Patch(
+    name="record_functional",
+    purpose="records functional collectives: DTensor, compiled programs",
+    lost_without="functional collectives are not recorded",
+    uses=(
+        "torch:ops._c10d_functional.all_reduce._op",
+        "torch:ops._c10d_functional.all_reduce.default._op",
+        "torch:ops._c10d_functional.wait_tensor.default._op",
+        "torch:ops._c10d_functional_autograd",
+    ),
+    can_be_left_out=True,
+)

@@ -1,0 +1,19 @@
+"""Used by record/hooks/process_group.py."""
+
+from rollcall.compat.patch import Patch
+
+PATCH = Patch(
+    name="record_process_group",
+    purpose="records every op that Python calls",
+    lost_without="collectives, sends and receives, and new groups are not recorded",
+    uses=(
+        "torch.distributed:ProcessGroup.allreduce",
+        "torch.distributed:ProcessGroup._allgather_base",
+        "torch.distributed:ProcessGroup._reduce_scatter_base",
+        "torch.distributed:Work.wait",
+        "torch.distributed:Work.get_future",
+        "torch.distributed:_broadcast_coalesced",
+        "torch.distributed.distributed_c10d:_warn_not_in_group",
+    ),
+    can_be_left_out=True,
+)

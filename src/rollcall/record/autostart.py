@@ -1,0 +1,89 @@
+"""Begins to record a rank that another launcher has started; rollcall_autostart calls it.
+
+The folder is $ROLLCALL_RECORD: `rollcall record` sets it, or the user in a job script. All ranks of a job name the same
+folder; on several hosts it is on a shared disk.
+"""
+
+import inspect
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rollcall.errors import say
+from rollcall.record import attach, recorder
+
+_RANK, _WORLD_SIZE, _ATTEMPT = "RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"
+# For launchers that set no RANK: what Open MPI and SLURM tell their processes.
+_OTHER_NAMES = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
+
+
+def begin(init: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether this process is recorded from now on. Never raises: the program goes on without a recording."""
+    folder = os.environ.get("ROLLCALL_RECORD", "")
+    if recorder.current() is not None or folder in ("", "0", "1"):  # 1: rollcall.init records by itself
+        return False
+    place = find_place(init, args, kwargs, os.environ)
+    if place is None:
+        say("this process is not recorded: neither its arguments nor its environment say which rank it is")
+        return False
+    rank, world_size = place
+    try:
+        path = Path(folder).absolute()
+        _write_facts(path, world_size)
+        attach.record_end_of(recorder.begin(path, rank, world_size, _number(os.environ, _ATTEMPT) or 0))
+    except FileExistsError:
+        say(
+            f"rank {rank} is not recorded: {folder} has a recording of this rank already, from another run;"
+            " choose a new folder for ROLLCALL_RECORD"
+        )
+    except OSError as error:
+        say(f"rank {rank} is not recorded: cannot write to {folder} ({error.strerror})")
+    except Exception as error:  # whatever it is, it must not reach the program
+        say(f"rank {rank} is not recorded ({type(error).__name__}: {error})")
+    return recorder.current() is not None
+
+
+def find_place(
+    init: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], environ: Mapping[str, str]
+) -> tuple[int, int] | None:
+    """Rank and world size: as init_process_group is called with them, or as the launcher has set them."""
+    try:
+        given = inspect.signature(init).bind_partial(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # torch will say what is wrong with the arguments
+        given = {}
+    named = given.get("rank"), given.get("world_size")
+    for rank, world_size in (named, *((_number(environ, r), _number(environ, w)) for r, w in _names())):
+        if isinstance(rank, int) and isinstance(world_size, int) and 0 <= rank < world_size:
+            return rank, world_size
+    return None
+
+
+def _names() -> tuple[tuple[str, str], ...]:
+    return ((_RANK, _WORLD_SIZE), *_OTHER_NAMES)
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _write_facts(folder: Path, world_size: int) -> None:
+    """run.json, by the first rank that comes; `rollcall record` has written one before."""
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = {
+        "command": sys.orig_argv,
+        "started": datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+        "host": socket.gethostname(),
+        "recorded_by": "ROLLCALL_RECORD",
+        "attempts": [{"attempt": 0, "world_size": world_size}],
+    }
+    try:
+        with open(folder / "run.json", "x") as file:
+            json.dump(facts, file, indent=2)
+    except FileExistsError:
+        return

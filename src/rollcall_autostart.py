@@ -1,0 +1,65 @@
+"""Records ranks that another launcher starts, without a change to the program: ROLLCALL_RECORD=DIR torchrun train.py
+
+rollcall_autostart.pth imports this file when Python starts, if $ROLLCALL_RECORD is set. It stands outside the package
+and imports nothing: a Python that forms no process group pays less than a millisecond, and writes nothing.
+"""
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+_MODULE = "torch.distributed.distributed_c10d"
+
+
+class _Finder:
+    """Waits for torch to import the module that forms groups, and then leaves the import system."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: "list[str] | None" = None, target: object = None) -> "ModuleSpec | None":
+        if name != _MODULE:
+            return None
+        from importlib.machinery import PathFinder
+
+        sys.meta_path.remove(cls)  # type: ignore[arg-type]
+        spec = PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            _after_import(spec.loader)
+        return spec
+
+
+def _after_import(loader: "Any") -> None:
+    execute: Callable[[ModuleType], None] = loader.exec_module
+
+    def exec_module(module: "ModuleType") -> None:
+        del loader.exec_module
+        execute(module)
+        _watch(module)
+
+    loader.exec_module = exec_module
+
+
+def _watch(module: "Any") -> None:
+    """The first process group that is formed in this process begins the recording."""
+    from functools import wraps
+
+    original = module.init_process_group
+
+    @wraps(original)
+    def init_process_group(*args: "Any", **kwargs: "Any") -> "Any":
+        try:
+            from rollcall.record.autostart import begin
+        except ImportError:  # another environment's rollcall, or none
+            return original(*args, **kwargs)
+        if begin(original, args, kwargs):
+            return module.init_process_group(*args, **kwargs)  # as the recorder has wrapped it meanwhile
+        return original(*args, **kwargs)
+
+    module.init_process_group = init_process_group
+
+
+sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]

@@ -1,0 +1,169 @@
+"""Ranks that another launcher starts are recorded, without a change to the program."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollcall import find_free_port
+from rollcall.record.autostart import find_place
+from rollcall.runs import recorded_attempts
+from tests.record.rings_of import ops_of
+from tests.rollcall_command import Result, Runner
+
+SUM = """\
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(4)
+dist.all_reduce(total)
+print("sum", int(total[0]))
+dist.destroy_process_group()
+"""
+SPAWNED = """\
+import os, torch, torch.distributed as dist, torch.multiprocessing as mp
+def work(rank, port):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    mp.spawn(work, (int(os.environ["PORT"]),), nprocs=2)
+"""
+OPS = ["init", "all_reduce", "exit"]
+TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
+
+
+def init(backend: str = "", timeout: float = 0, world_size: int = -1, rank: int = -1) -> None:
+    """Takes what torch's takes."""
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "environ", "place"),
+    [
+        ((), {}, {"RANK": "1", "WORLD_SIZE": "4"}, (1, 4)),
+        (("gloo",), {"rank": 2, "world_size": 3}, {"RANK": "1", "WORLD_SIZE": "4"}, (2, 3)),
+        (("gloo", 30, 2, 0), {}, {}, (0, 2)),
+        ((), {}, {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8"}, (3, 8)),
+        ((), {}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, (0, 2)),
+        ((), {}, {"RANK": "5", "WORLD_SIZE": "2"}, None),
+        ((), {"no_such": 1}, {}, None),
+        ((), {}, {}, None),
+    ],
+)
+def test_the_place_in_the_world(
+    args: tuple[object, ...], kwargs: dict[str, object], environ: dict[str, str], place: tuple[int, int] | None
+) -> None:
+    """Arguments count before variables; what cannot be is not believed."""
+    assert find_place(init, args, kwargs, environ) == place
+
+
+def recorded(folder: Path, attempt: int = 0) -> dict[int, list[str]]:
+    """By rank: the names of its ops."""
+    rings = sorted((folder / "rings" / f"attempt-{attempt}").glob("rank-*.ring"))
+    return {int(ring.stem.removeprefix("rank-")): ops_of(ring) for ring in rings}
+
+
+def python(runner: Runner, *words: object, **env: str) -> Result:
+    ran = subprocess.run(
+        [str(word) for word in words],
+        cwd=runner.folder,
+        env={**runner.env, **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return Result(ran.returncode, ran.stdout, ran.stderr)
+
+
+def test_rollcall_record_records_the_ranks_of_torchrun(rollcall: Runner) -> None:
+    """Their ops are in a run of this folder, which says what was typed and how it ended."""
+    script = rollcall.script(SUM)
+    ran = rollcall("record", "--", TORCHRUN, "--nproc-per-node", 2, script)
+    assert ran.code == 0, ran.err
+    assert "2 ranks recorded in .rollcall/runs/" in ran.err
+    assert recorded(rollcall.latest()) == {0: OPS, 1: OPS}
+    facts = json.loads((rollcall.latest() / "run.json").read_text())
+    assert (facts["command"][0], facts["outcome"], facts["exit_code"]) == (TORCHRUN, "ok", 0)
+    assert "no finding" in rollcall("explain").out
+
+
+def test_a_command_that_fails_is_explained_and_keeps_its_exit_code(rollcall: Runner) -> None:
+    script = rollcall.script(
+        SUM.replace("dist.all_reduce(total)", "assert dist.get_rank() == 0\ndist.all_reduce(total)")
+    )
+    ran = rollcall("record", "--", TORCHRUN, "--nproc-per-node", 2, script)
+    assert ran.code == 1
+    assert "verdict: rank-failed — look at rank 1" in ran.err
+
+
+def test_a_variable_in_a_job_script_does_the_same(rollcall: Runner) -> None:
+    """Also for the children of mp.spawn; each restart is an attempt of its own."""
+    script = rollcall.script(SPAWNED)
+    ran = python(rollcall, sys.executable, script, ROLLCALL_RECORD="recording", PORT=str(find_free_port()))
+    assert ran.code == 0, ran.err
+    folder = rollcall.folder / "recording"
+    assert recorded(folder) == {0: OPS, 1: OPS}
+    assert recorded_attempts(folder) == [0]
+
+
+def test_a_second_run_into_one_folder_overwrites_nothing(rollcall: Runner) -> None:
+    script = rollcall.script(SUM)
+    env = {"ROLLCALL_RECORD": "recording", "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    first = python(rollcall, sys.executable, script, **env, MASTER_PORT=str(find_free_port()))
+    ring = rollcall.folder / "recording/rings/attempt-0/rank-0.ring"
+    before = ring.stat().st_mtime_ns
+    second = python(rollcall, sys.executable, script, **env, MASTER_PORT=str(find_free_port()))
+    assert (first.code, first.err, second.code, second.out) == (0, "", 0, "sum 1\n")
+    assert "rank 0 is not recorded: recording has a recording of this rank already" in second.err
+    assert ring.stat().st_mtime_ns == before
+
+
+def test_a_folder_that_cannot_be_written_ends_the_recording_not_the_run(rollcall: Runner) -> None:
+    script = rollcall.script(SUM)
+    env = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_port())}
+    ran = python(rollcall, sys.executable, script, **env, ROLLCALL_RECORD="/proc/nowhere")
+    assert (ran.code, ran.out) == (0, "sum 1\n")
+    assert "rank 0 is not recorded: cannot write to /proc/nowhere" in ran.err
+
+
+def test_a_python_without_a_group_writes_nothing(rollcall: Runner) -> None:
+    """And imports nothing of rollcall."""
+    asks = "import sys; print([name for name in sys.modules if name.startswith('rollcall.')])"
+    ran = python(rollcall, sys.executable, "-c", asks, ROLLCALL_RECORD="recording")
+    assert ran.out == "[]\n"
+    assert not (rollcall.folder / "recording").exists()
+
+
+def test_where_nothing_was_recorded_it_is_said(rollcall: Runner) -> None:
+    ran = rollcall("record", "--", "true")
+    assert ran.code == 0
+    assert "nothing was recorded in .rollcall/runs/" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--", "no-such-command"), "there is no command no-such-command"),
+        (("--out", ".", "--", "true"), ". exists already"),
+        (("--out", "/proc/x", "--", "true"), "cannot write to /proc/x"),
+    ],
+)
+def test_bad_input_is_one_sentence(rollcall: Runner, words: tuple[str, ...], sentence: str) -> None:
+    ran = rollcall("record", *words)
+    assert ran.code == 2
+    assert sentence in ran.err
+    assert len(ran.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "options", [("-n", 1), ("-n", 2, "--start", "fresh"), ("-n", 2, "--no-python", sys.executable)]
+)
+def test_ranks_in_fresh_interpreters_are_recorded(rollcall: Runner, options: tuple[object, ...]) -> None:
+    """One rank alone, --start fresh, any command."""
+    rollcall.script(SUM)
+    ran = rollcall("run", *options, "script.py")
+    assert ran.code == 0, ran.err
+    ranks = 1 if 1 in options else 2
+    assert recorded(rollcall.latest()) == dict.fromkeys(range(ranks), OPS)
