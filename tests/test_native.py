@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollcall import native
+from rollcall.torch_version import torch_version
 
 MODULE = """\
 #include <Python.h>
@@ -58,7 +59,7 @@ def test_a_file_for_another_torch_is_not_taken(source: Path, monkeypatch: pytest
     cached.parent.mkdir(parents=True)
     cached.touch()
     assert native.find(source) == beside
-    monkeypatch.setattr(native, "_torch_version", lambda: "2.9.0")
+    monkeypatch.setattr(native, "torch_version", lambda: "2.9.0")
     assert native.find(source) is None
 
 
@@ -86,7 +87,7 @@ def test_compiling_is_suggested_once(source: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CXX", "true")
     assert "python -m rollcall.native" in str(native.suggestion())
     assert native.suggestion() is None
-    monkeypatch.setattr(native, "_torch_version", lambda: "2.9.0")
+    monkeypatch.setattr(native, "torch_version", lambda: "2.9.0")
     assert native.suggestion() is not None
 
 
@@ -98,3 +99,10 @@ def test_compiling_is_not_suggested_in_vain(source: Path, monkeypatch: pytest.Mo
     if why_not == "switched off":
         monkeypatch.setenv("ROLLCALL_NATIVE", "0")
     assert native.suggestion() is None
+
+
+def test_the_version_of_torch_is_that_of_the_loaded_one() -> None:
+    """The compiled file is named by it: before and after torch is imported it must be the same name."""
+    import torch
+
+    assert torch_version() == torch.__version__

@@ -16,11 +16,11 @@ import subprocess
 import sys
 import sysconfig
 from importlib.machinery import EXTENSION_SUFFIXES
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from rollcall.errors import RollcallError
+from rollcall.torch_version import torch_version
 
 _HERE = Path(__file__).parent
 SOURCES = (_HERE / "record/cpp/recorder.cpp", _HERE / "compat/gloo_listener.cpp")
@@ -85,16 +85,10 @@ def suggestion() -> str | None:
 
 def _targets(source: Path) -> tuple[Path, Path]:
     """Where its compiled file may lie. For another torch, Python or source it has another name."""
-    fits = f"{_torch_version()} {EXTENSION_SUFFIXES[0]} {sys.version}".encode()
+    fits = f"{torch_version()} {EXTENSION_SUFFIXES[0]} {sys.version}".encode()
     name = f"{source.stem}-{hashlib.sha256(fits + source.read_bytes()).hexdigest()[:16]}.so"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     return source.with_name(name), cache / "rollcall" / name
-
-
-def _torch_version() -> str:
-    """A loaded torch says it at once; its metadata takes 8 ms, an import a second."""
-    torch = sys.modules.get("torch")
-    return str(torch.__version__) if torch else version("torch")
 
 
 def _writable(source: Path) -> Path:

@@ -1,0 +1,18 @@
+"""The version of the installed torch, as torch.__version__ has it, without importing torch: that takes a second."""
+
+import contextlib
+import importlib.util
+from pathlib import Path
+
+
+def torch_version() -> str:
+    """With what follows a plus, as in 2.13.0+cpu, which the metadata of some builds lacks. Empty without torch."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        return ""
+    with contextlib.suppress(OSError):  # a torch without its version: importing it will say what is wrong
+        for line in Path(spec.submodule_search_locations[0], "version.py").read_text().splitlines():
+            name, equals, value = line.partition("=")
+            if equals and name.partition(":")[0].strip() == "__version__":
+                return value.strip().strip("'\"")
+    return "unknown"
