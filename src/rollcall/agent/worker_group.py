@@ -47,6 +47,7 @@ from rollcall.protocol.plan import Plan
 from rollcall.protocol.rank_logs import RankLogs
 from rollcall.protocol.streams import STDERR, STDOUT
 from rollcall.protocol.timing import SETTLE_S
+from rollcall.protocol.torchrun_env import rank_env
 from rollcall.record.stacks import ASK, is_listening
 from rollcall.worker.fork_server import ForkServers
 
@@ -168,22 +169,23 @@ class WorkerGroupAgent(SimpleElasticAgent):
 
     def _env(self, group: WorkerGroup, worker: Worker) -> dict[str, str]:
         """What torchrun tells its ranks, and the folder of the run."""
-        env = {
-            "RANK": worker.global_rank,
-            "LOCAL_RANK": worker.local_rank,
-            "GROUP_RANK": group.group_rank,
+        env: dict[str, object] = {
+            **rank_env(
+                rank=worker.global_rank,
+                world_size=worker.world_size,
+                local_rank=worker.local_rank,
+                local_world_size=self._plan.slots,
+                node_rank=group.group_rank or 0,
+                nnodes=group.group_world_size or 1,
+                master_addr=group.master_addr or "",
+                master_port=group.master_port or 0,
+                run_id=self._plan.run_id,
+                attempt=self._handler.attempt,
+                max_restarts=self._plan.max_restarts,
+            ),
             "ROLE_RANK": worker.role_rank,
             "ROLE_NAME": self._plan.role,
-            "LOCAL_WORLD_SIZE": self._plan.slots,
-            "WORLD_SIZE": worker.world_size,
-            "GROUP_WORLD_SIZE": group.group_world_size,
             "ROLE_WORLD_SIZE": worker.role_world_size,
-            "MASTER_ADDR": group.master_addr,
-            "MASTER_PORT": group.master_port,
-            "TORCHELASTIC_RESTART_COUNT": self._handler.attempt,
-            "TORCHELASTIC_MAX_RESTARTS": self._plan.max_restarts,
-            "TORCHELASTIC_RUN_ID": self._plan.run_id,
-            "TORCHELASTIC_USE_AGENT_STORE": True,
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", 1),
             "ROLLCALL_RUN": self._folder.path,
             **interface_env(self._handler.place.interface, forced=self._plan.interface is not None),
