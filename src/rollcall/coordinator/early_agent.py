@@ -19,9 +19,6 @@ _FLAGS = {
     "--allow-mixed", "--dry-run", "--help", "--kubernetes", "--module", "--no-python", "--no-record", "--report",
     "--run-path", "--slurm", "--standalone", "--sync", "--virtual-local-rank", "-h", "-m",
 }  # fmt: skip
-# What reads the command line, and what follows a run.
-_OURS = ("rollcall.cli.app", "pydantic.type_adapter", "rollcall.coordinator.launcher", "rollcall.linux.process_tree")
-_LOW_PRIORITY = 10
 _FEW_CORES = 2
 _WAIT_S = 0.5
 
@@ -35,7 +32,6 @@ def begin(argv: list[str], environ: "Mapping[str, str]") -> None:
     prctl.become_subreaper()
     if agent is not None:
         _leave_cores_to(agent)
-        _import_at_low_priority()
 
 
 def is_on_other_hosts(argv: list[str], environ: "Mapping[str, str]") -> bool:
@@ -62,20 +58,3 @@ def _leave_cores_to(agent: local.LocalAgent) -> None:
         import select
 
         select.select([agent.reader], [], [], _WAIT_S)
-
-
-def _import_at_low_priority() -> None:
-    """What this process needs: everybody waits for the agent, so it goes first."""
-    import contextlib
-    import importlib
-    import threading
-
-    def work() -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)  # on Linux, of this thread alone
-        for name in _OURS:
-            with contextlib.suppress(ImportError):  # whoever needs it will say so
-                importlib.import_module(name)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
