@@ -113,6 +113,7 @@ class Agents:
         self._waiting: collections.deque[Agent] = collections.deque()
         self._connected: queue.SimpleQueue[tuple[Agent, Connection]] = queue.SimpleQueue()
         self._starting: set[Agent] = set()
+        self._is_closed = False  # no agent is needed any more: one that connects now is cut off
         self._errors = selectors.DefaultSelector()
         self._reads_errors = False
         _allow_files(8 * len(self.all))
@@ -161,12 +162,14 @@ class Agents:
 
     def stop_starting(self) -> None:
         """Cut the connections of those that have not answered yet."""
+        self._is_closed = True
         self._waiting.clear()
         for agent in self._starting:
             _cut(agent.connection)
 
     def kill(self) -> None:
         """Cut all connections."""
+        self._is_closed = True
         self._waiting.clear()
         self._starting.clear()
         for agent in self.all:
@@ -184,7 +187,8 @@ class Agents:
             )
 
     def _connect(self, agent: Agent, connection: Connection) -> None:
-        if agent not in self._starting and agent.connection is not None:
+        if self._is_closed or (agent not in self._starting and agent.connection is not None):
+            self._starting.discard(agent)
             _cut(connection)
             return
         agent.connection, agent.channel = connection, Channel(connection.reader, connection.writer)

@@ -5,6 +5,7 @@ backends its torch has. Then the ranks leave their group and form it twice more,
 """
 
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def try_init_methods(world: World) -> dict[str, list[int]]:
             again.barrier()  # no rank leaves while others still connect
             joined[method.partition("/")[0] + "//"] = [again.rank, again.size]
     if world.is_first:
-        Path(path).parent.rmdir()
+        shutil.rmtree(Path(path).parent, ignore_errors=True)  # the last rank to leave may just be removing the file
     return joined
 
 
