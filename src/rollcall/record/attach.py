@@ -44,19 +44,24 @@ def _agree_on_folder(store: Any, rank: int, world_size: int) -> Path:
     return Path(store.get(_KEY).decode())
 
 
+def first_facts(recorded_by: str, world_size: int) -> dict[str, Any]:
+    """What one rank can write into the run.json of a run that `rollcall run` did not start."""
+    return {
+        "command": sys.orig_argv,
+        "started": datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+        "host": socket.gethostname(),
+        "recorded_by": recorded_by,
+        "attempts": [{"attempt": 0, "world_size": world_size}],
+    }
+
+
 def _make_folder(world_size: int) -> Path:
     """Like a folder of `rollcall run`, with what one rank knows."""
     now = datetime.now(UTC).astimezone()
     stem = Path(sys.argv[0]).stem or "python"
     path = runs_home(os.environ) / f"{now:%Y-%m-%dT%H-%M-%S}-{stem}-{os.getpid()}"
     path.mkdir(parents=True)
-    facts = {
-        "command": sys.orig_argv,
-        "started": now.isoformat(timespec="seconds"),
-        "host": socket.gethostname(),
-        "recorded_by": "rollcall.init",
-        "attempts": [{"attempt": 0, "world_size": world_size}],
-    }
+    facts = first_facts("rollcall.init", world_size)
     (path / "run.json").write_text(json.dumps(facts, indent=2) + "\n")
     latest = path.parent / "latest"
     fresh = latest.with_name(f"latest-{os.getpid()}")

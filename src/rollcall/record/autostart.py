@@ -7,17 +7,14 @@ folder; on several hosts it is on a shared disk.
 import inspect
 import json
 import os
-import socket
-import sys
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rollcall.errors import say
+from rollcall.protocol import torchrun_env
 from rollcall.record import attach, recorder
 
-_RANK, _WORLD_SIZE, _ATTEMPT = "RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"
 # For launchers that set no RANK: what Open MPI and SLURM tell their processes.
 _OTHER_NAMES = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
 
@@ -35,7 +32,7 @@ def begin(init: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     try:
         path = Path(folder).absolute()
         _write_facts(path, world_size)
-        attach.record_end_of(recorder.begin(path, rank, world_size, _number(os.environ, _ATTEMPT) or 0))
+        attach.record_end_of(recorder.begin(path, rank, world_size, _number(os.environ, torchrun_env.ATTEMPT) or 0))
     except FileExistsError:
         say(
             f"rank {rank} is not recorded: {folder} has a recording of this rank already, from another run;"
@@ -64,7 +61,7 @@ def find_place(
 
 
 def _names() -> tuple[tuple[str, str], ...]:
-    return ((_RANK, _WORLD_SIZE), *_OTHER_NAMES)
+    return ((torchrun_env.NUMBERS["rank"], torchrun_env.NUMBERS["world_size"]), *_OTHER_NAMES)
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
@@ -75,13 +72,7 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 def _write_facts(folder: Path, world_size: int) -> None:
     """run.json, by the first rank that comes; `rollcall record` has written one before."""
     folder.mkdir(parents=True, exist_ok=True)
-    facts = {
-        "command": sys.orig_argv,
-        "started": datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
-        "host": socket.gethostname(),
-        "recorded_by": "ROLLCALL_RECORD",
-        "attempts": [{"attempt": 0, "world_size": world_size}],
-    }
+    facts = attach.first_facts("ROLLCALL_RECORD", world_size)
     try:
         with open(folder / "run.json", "x") as file:
             json.dump(facts, file, indent=2)
