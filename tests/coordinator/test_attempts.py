@@ -336,6 +336,15 @@ def test_a_launcher_that_was_stopped_blames_no_host() -> None:
     assert "rollcall here was stopped for 60 s" in run.said[0]
 
 
+def test_a_launcher_that_was_stopped_says_so_also_where_the_connections_have_ended_meanwhile() -> None:
+    run = running("a", "b")
+    run.now_s += 60
+    for agent in run.agents.all:  # noticed by the threads that read, before the launcher's own goes on
+        agent.connection = None
+    run.tick()
+    assert "rollcall here was stopped for 60 s" in run.said[0]
+
+
 def test_hosts_that_do_not_answer_are_named_when_the_time_is_over() -> None:
     run = Run("a", "b", join_timeout_s=20)
     run.answer("a")

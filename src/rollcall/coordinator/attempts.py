@@ -214,7 +214,7 @@ class Attempts:
         """After Ctrl-Z, or on a laptop that slept: then it was not the hosts that were silent."""
         slept_s, self._ticked_s = self._now() - self._ticked_s, self._now()
         if slept_s > _ASLEEP_S:
-            if any(map(_needs_heartbeat, self._agents.all)):
+            if self._plan.transport.kind != "local":  # connections may have ended meanwhile, so they cannot tell
                 self._listener.say(
                     f"rollcall here was stopped for {slept_s:.0f} s; hosts end their ranks after {SILENCE_S:g} s"
                 )
