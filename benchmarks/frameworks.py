@@ -156,7 +156,7 @@ def compare_torch_suite() -> int:
         passed = [name for name, codes in plain.items() if set(codes) == {0}]
         differ = [name for name in plain if plain[name] != recorded.get(name)]
         blamed = {name: found for name in passed if (found := findings_in(Path(folder, name)))}
-    shown = table("torch's own tests of torch.distributed, three gloo ranks", "", "tests")
+    shown = table("torch's own tests of torch.distributed, eight gloo ranks", "", "tests")
     shown.add_row("run", str(len(plain)))
     shown.add_row("passed without recording", str(len(passed)))
     shown.add_row("ended otherwise with recording", str(len(differ)))
