@@ -49,7 +49,7 @@ def start(name: str, rank: int, file: str) -> int:
         os.dup2(nothing, 2)
         if folder := os.environ.get("ROLLCALL_RECORD"):
             os.environ["ROLLCALL_RECORD"] = os.path.join(folder, name)
-        ours, theirs = Pipe()  # ours stays open: a test that fails sends its traceback
+        _ours, theirs = Pipe()  # ours stays open: a test that fails sends its traceback
         Suite._run(rank, name, file, theirs)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
