@@ -121,7 +121,7 @@ def test_the_logs_of_an_experiment_have_the_lines_of_its_ranks(barrier: Lab) -> 
         (["lab", "hosts", "--virtual-hosts", "2"], "starts virtual hosts by itself"),
         (["lab", "ring", "--virtual-hosts", "0"], "--virtual-hosts 0 is not possible"),
         (["lab", "ring", "--largest", "1MB"], "--largest is not for ring"),
-        (["lab", "bandwidth", "--largest", "much"], "--largest much is not a size"),
+        (["lab", "bandwidth", "--largest", "much"], "--largest much is not a size of 512 KiB or more"),
         (["lab", "deadlock", "--arm", "recv recv"], "--case needs ranks that are already started"),
         (["lab", "all", "--node_rank", "0"], "leave the other options out"),
         (["lab", "barrier", "--nnodes=2", "--node_rank=2"], "--node_rank 2 is not among 2 nodes"),

@@ -2,7 +2,7 @@
 
 An experiment file has
 
-- QUESTION: what it answers, in a sentence
+- a docstring: its command, and then the question that it answers
 - measure: what every rank does; returns plain values
 - judge: the results of all ranks → a verdict: a sentence, numbers, claims that hold or do not
 - draw: the same results → a picture
@@ -12,8 +12,8 @@ An experiment file has
 - once: only where the experiment prints lines of its own when it is run once, node by node
 - REPORTED_CASE, REPORTED_WITH: what `rollcall report` shows, if not the last case, or not with the user's options
 
-experiments/ has one file for each. They use experiment (the values above), progress (counts trials), plots (pictures)
-and bytes_sent. runner/ has the machinery.
+experiments/ has one file for each. They use experiment (the values above), progress (counts trials), measuring
+(times and bytes) and plots (pictures). runner/ has the machinery.
 """
 
 NAMES = (

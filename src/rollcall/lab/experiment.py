@@ -152,20 +152,23 @@ def source_of(name: str) -> str:
 
 def question_of(name: str) -> str:
     """Read from the file: importing it would import torch."""
-    for node in ast.parse(source_of(name)).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "QUESTION":
-            return str(ast.literal_eval(node.value))
-    raise LookupError(f"{name}.py has no QUESTION")
+    return _first_question(ast.get_docstring(ast.parse(source_of(name))) or "")
+
+
+def _first_question(about: str) -> str:
+    """The docstring of an experiment has its command in the first line, and then begins with the question."""
+    question = about.splitlines()[2].partition("?")[0]
+    return f"{question[0].lower()}{question[1:]}?"
 
 
 def load(name: str) -> Experiment:
     check_name(name)
     module = importlib.import_module(f"rollcall.lab.experiments.{name}")
-    cases = getattr(module, "CASES", ())
+    about, cases = module.__doc__.strip(), getattr(module, "CASES", ())
     return Experiment(
         name=name,
-        question=module.QUESTION,
-        about=(module.__doc__ or "").strip(),
+        question=_first_question(about),
+        about=about,
         measure=module.measure,
         judge=module.judge,
         draw=module.draw,
@@ -191,21 +194,10 @@ def compared(before: float, after: float) -> str:
     return f"{abs(share):.0%} {'less' if share >= 0 else 'more'}"
 
 
-def in_time(seconds: float) -> str:
-    """Seconds as people read them."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if abs(seconds) >= size:
-            return f"{seconds / size:.3g} {unit}" if abs(seconds) / size < 1000 else f"{seconds / size:,.0f} {unit}"
-    return f"{seconds * 1e6:.2g} µs"
-
-
-def in_bytes(size_bytes: float) -> str:
-    """Bytes as people read them; KB, MB and GB are powers of 1024."""
-    for unit, size in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if size_bytes >= size:
-            return f"{size_bytes / size:.3g} {unit}"
-    return f"{size_bytes:.0f} B"
-
-
 def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def found_kind(ending: dict[str, Any]) -> str:
+    """The kind of problem that explain found in the recording of a case; "nothing" if it found none."""
+    return str(ending["verdict"]["kind"]) if ending["verdict"] else "nothing"

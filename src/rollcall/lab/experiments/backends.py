@@ -7,30 +7,29 @@ On a machine with GPUs we measure all of it: the copies, gloo on tensors of the 
 needs a GPU for each rank. On a machine without GPUs we measure the CPU's part: gloo's all_reduce, and a copy.
 """
 
-import time
-from collections.abc import Callable
-from statistics import median
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Results, Verdict, in_bytes, in_time, median_of_slowest, plural, table, usually
+from rollcall.lab.experiment import Results, Verdict, median_of_slowest, plural, table, usually
+from rollcall.lab.measuring import Work, time_once
 from rollcall.lab.plots import Figure, colour_of, plain_log
 from rollcall.lab.progress import track
 from rollcall.lab.runner.command import main
+from rollcall.units import in_binary_bytes, in_seconds
 
-QUESTION = "is gloo slower than nccl, and why?"
 TRIALS = 5
 LEAST_RANKS = 1
 SIZES_BYTES = (64 << 10, 1 << 20, 16 << 20)
+CPU = torch.device("cpu")
 
 
-def choose_gpu(world: World) -> torch.device | None:
-    """This rank's GPU; ranks share one if there are too few. None on a machine without GPUs."""
+def choose_device(world: World) -> torch.device:
+    """This rank's GPU; ranks share one if there are too few. The CPU on a machine without GPUs."""
     if not torch.cuda.is_available():
-        return None
+        return CPU
     return torch.device("cuda", world.info.local_rank % torch.cuda.device_count())
 
 
@@ -43,28 +42,17 @@ def make_group(backend: str, world: World) -> Any:
     return dist.new_group(backend=backend)
 
 
-def time_once(work: Callable[[], Any], gpu: torch.device | None) -> float:
-    """How long it takes, in seconds. A GPU is still at work when the call returns, so we wait for it."""
-    if gpu is not None:
-        torch.cuda.synchronize(gpu)
-    start_s = time.monotonic()
-    work()
-    if gpu is not None:
-        torch.cuda.synchronize(gpu)
-    return time.monotonic() - start_s
-
-
-def make_ways(size_bytes: int, gpu: torch.device | None, gloo: Any, nccl: Any) -> dict[str, Callable[[], Any]]:
+def make_ways(size_bytes: int, device: torch.device, gloo: Any, nccl: Any) -> dict[str, Work]:
     """Everything that this machine can do with a tensor of this size, by name."""
     on_cpu = torch.ones(size_bytes // 4)
     other = torch.empty_like(on_cpu)
-    ways: dict[str, Callable[[], Any]] = {
+    ways: dict[str, Work] = {
         "copy CPU to CPU": lambda: other.copy_(on_cpu),
         "gloo, CPU tensor": lambda: dist.all_reduce(on_cpu, group=gloo),
     }
-    if gpu is None:
+    if device == CPU:
         return ways
-    on_gpu = torch.ones(size_bytes // 4, device=gpu)
+    on_gpu = torch.ones(size_bytes // 4, device=device)
     pinned = torch.ones(size_bytes // 4, pin_memory=True)  # as gloo uses it: the GPU can access it directly
     ways["copy GPU to CPU"] = lambda: pinned.copy_(on_gpu)
     ways["copy CPU to GPU"] = lambda: on_gpu.copy_(pinned)
@@ -75,86 +63,77 @@ def make_ways(size_bytes: int, gpu: torch.device | None, gloo: Any, nccl: Any) -
 
 
 def measure(world: World, trials: int) -> dict[str, Any]:
-    gpu = choose_gpu(world)
+    device = choose_device(world)
     gloo, nccl = make_group("gloo", world), make_group("nccl", world)
     timed: dict[str, dict[str, list[float]]] = {}
     for size in track(SIZES_BYTES):
-        ways = make_ways(size, gpu, gloo, nccl)
+        ways = make_ways(size, device, gloo, nccl)
         for trial in track(range(-1, trials)):  # the first one warms up
             for name, way in ways.items():
                 dist.barrier(group=gloo)
-                took = time_once(way, gpu)
+                took_s = time_once(way, device)
                 if trial >= 0:
-                    timed.setdefault(name, {}).setdefault(str(size), []).append(took)
-    name = torch.cuda.get_device_name(gpu) if gpu is not None else ""
+                    timed.setdefault(name, {}).setdefault(str(size), []).append(took_s)
+    name = torch.cuda.get_device_name(device) if device != CPU else ""
     return {"timed": timed, "gpu": name, "gpus": torch.cuda.device_count()}
 
 
-def judge(results: Results) -> Verdict:
-    times = {
-        way: {int(size): median_of_slowest(result["timed"][way][size] for result in results) for size in by_size}
+def medians(results: Results) -> dict[str, dict[str, float]]:
+    """By way and size: the median over trials of the slowest rank's time."""
+    return {
+        way: {size: median_of_slowest(result["timed"][way][size] for result in results) for size in by_size}
         for way, by_size in results[0]["timed"].items()
     }
-    largest = SIZES_BYTES[-1]
-    cpu, copy = times["gloo, CPU tensor"][largest], times["copy CPU to CPU"][largest]
-    op = f"an all_reduce of {in_bytes(largest)} on {plural(len(results), 'rank')}"
-    claims = [usually("time grows with size", times["gloo, CPU tensor"][SIZES_BYTES[0]] < cpu)]
-    if not results[0]["gpu"]:
+
+
+def judge(results: Results) -> Verdict:
+    times, gpu_name = medians(results), results[0]["gpu"]
+    largest = {way: by_size[str(SIZES_BYTES[-1])] for way, by_size in times.items()}
+    cpu_s = largest["gloo, CPU tensor"]
+    op = f"an all_reduce of {in_binary_bytes(SIZES_BYTES[-1])} on {plural(len(results), 'rank')}"
+    claims = [usually("time grows with size", times["gloo, CPU tensor"][str(SIZES_BYTES[0])] < cpu_s)]
+    if not gpu_name:
         sentence = (
-            f"this machine has no GPU, so this is the CPU's part alone: {op} takes gloo {in_time(cpu)}, without a copy"
-            f" to or from a GPU; one copy of it within the CPU's memory takes {in_time(copy)}. Run it on a machine with"
-            f" a GPU for the rest"
+            f"this machine has no GPU, so this is the CPU's part alone: {op} takes gloo {in_seconds(cpu_s)}, without a"
+            f" copy to or from a GPU; one copy of it within the CPU's memory takes"
+            f" {in_seconds(largest['copy CPU to CPU'])}. Run it on a machine with a GPU for the rest"
         )
     else:
-        copies, gpu = times["copy GPU to CPU"][largest] + times["copy CPU to GPU"][largest], times["gloo, GPU tensor"]
+        copies_s, gpu_s = largest["copy GPU to CPU"] + largest["copy CPU to GPU"], largest["gloo, GPU tensor"]
         sentence = (
-            f"{op} takes gloo {in_time(gpu[largest])} for a tensor on a {results[0]['gpu']}, and {in_time(cpu)} for a"
-            f" tensor on the CPU: copying to the CPU and back alone takes {in_time(copies)}"
+            f"{op} takes gloo {in_seconds(gpu_s)} for a tensor on a {gpu_name}, and {in_seconds(cpu_s)} for a tensor on"
+            f" the CPU: copying to the CPU and back alone takes {in_seconds(copies_s)}"
         )
-        claims += [usually("a tensor on the GPU takes gloo longer than one on the CPU", gpu[largest] > cpu)]
-        if "nccl, GPU tensor" in times:
-            nccl = times["nccl, GPU tensor"][largest]
-            sentence += f"; nccl takes {in_time(nccl)}, gloo {gpu[largest] / nccl:.1f} times as long"
-            claims += [usually("nccl is faster than gloo on GPUs", nccl < gpu[largest])]
+        claims += [usually("a tensor on the GPU takes gloo longer than one on the CPU", gpu_s > cpu_s)]
+        if "nccl, GPU tensor" in largest:
+            nccl_s = largest["nccl, GPU tensor"]
+            sentence += f"; nccl takes {in_seconds(nccl_s)}, gloo {gpu_s / nccl_s:.1f} times as long"
+            claims += [usually("nccl is faster than gloo on GPUs", nccl_s < gpu_s)]
         else:
             sentence += f"; nccl needs a GPU for each rank, and there are {results[0]['gpus']} for {len(results)}"
-    return Verdict(
-        sentence,
-        {
-            "gpu": results[0]["gpu"],
-            "times_s": {way: {str(size): s for size, s in by_size.items()} for way, by_size in times.items()},
-        },
-        tuple(claims),
-        (
-            table(
-                "Median time of the slowest rank",
-                ("what", *map(in_bytes, SIZES_BYTES)),
-                ((way, *(in_time(by_size[size]) for size in SIZES_BYTES)) for way, by_size in times.items()),
-            ),
-        ),
-    )
+    rows = [(way, *map(in_seconds, by_size.values())) for way, by_size in times.items()]
+    by_size = table("Median time of the slowest rank", ("what", *map(in_binary_bytes, SIZES_BYTES)), rows)
+    return Verdict(sentence, {"gpu": gpu_name, "times_s": times}, tuple(claims), (by_size,))
 
 
 def draw(results: Results, figure: Figure) -> None:
     axes = figure.add_subplot()
-    ways = results[0]["timed"]
-    width = 0.8 / len(ways)
-    for number, (way, by_size) in enumerate(ways.items()):
-        heights = [median(s for r in results for s in r["timed"][way][size]) * 1e3 for size in by_size]
-        places = [place - 0.4 + width * (number + 0.5) for place in range(len(heights))]
-        axes.bar(places, heights, width * 0.92, color=colour_of(number), label=way)
-        for x, height in zip(places, heights, strict=True):
-            axes.text(x, height * 1.08, in_time(height / 1e3), ha="center", size=8)
+    times = medians(results)
+    width = 0.8 / len(times)
+    for number, (way, by_size) in enumerate(times.items()):
+        for place, seconds in enumerate(by_size.values()):
+            x, label = place - 0.4 + width * (number + 0.5), way if place == 0 else None
+            axes.bar(x, seconds * 1e3, width * 0.92, color=colour_of(number), label=label)
+            axes.text(x, seconds * 1e3 * 1.08, in_seconds(seconds), ha="center", size=8)
     plain_log(axes)
-    axes.set_xticks(range(len(SIZES_BYTES)), [in_bytes(size) for size in SIZES_BYTES])
-    axes.set_ylabel("milliseconds")
     axes.margins(y=0.15)
+    axes.set_xticks(range(len(SIZES_BYTES)), map(in_binary_bytes, SIZES_BYTES))
     where = results[0]["gpu"] or "no GPU: the CPU's part"
-    axes.set_title(f"Time by size, {len(results)} ranks, {where}")
+    axes.set(title=f"Time by size, {len(results)} ranks, {where}", ylabel="milliseconds")
     axes.legend(loc="upper left", fontsize=9)
 
 
-CODE_ON_PAGE = (choose_gpu, make_group, make_ways)
+CODE_ON_PAGE = (choose_device, make_group, make_ways)
 NEXT = (
     "`rollcall lab backends -n 2` on a machine with two GPUs: the copies, gloo and nccl",
     "`rollcall lab bandwidth --backend nccl`: the same question over many sizes",
