@@ -22,7 +22,9 @@ def stored(name: str) -> dict[str, object]:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_is_what_its_results_and_the_code_make_it(name: str) -> None:
     """No number is typed by hand: `python -m rollcall.lab.runner.pages --from-results` writes the same page."""
-    assert (DOCS / f"{name}.md").read_text() == pages.page(load(name), stored(name))
+    page = (DOCS / f"{name}.md").read_text()
+    assert page == pages.make_page(load(name), stored(name), page)
+    assert "## What to try next\n\n- " in page
     assert (DOCS / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -7,7 +7,7 @@ An experiment file has
 - judge: the results of all ranks → a verdict: a sentence, numbers, claims that hold or do not
 - draw: the same results → a picture
 - TRIALS, and LEAST_RANKS where two are not enough, or one is
-- CODE_ON_PAGE, NEXT: for its page: the functions to read, in order; what to try next
+- CODE_ON_PAGE: the functions that its page shows, in the order in which to read them
 - CASES: only where each case needs ranks of its own, since it may crash, hang, or run on other hosts
 - once: only where the experiment prints lines of its own when it is run once, node by node
 - REPORTED_CASE, REPORTED_WITH: what `rollcall report` shows, if not the last case, or not with the user's options

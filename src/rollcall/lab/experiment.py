@@ -111,7 +111,6 @@ class Experiment:
     trials: int
     least_ranks: int
     code_on_page: tuple[Callable[..., Any], ...]
-    next: tuple[str, ...]
     cases: tuple[Case, ...]
     once: Callable[..., None] | None
     reported_case: str  # the run's report shows the recording of this case
@@ -175,7 +174,6 @@ def load(name: str) -> Experiment:
         trials=module.TRIALS,
         least_ranks=getattr(module, "LEAST_RANKS", 2),
         code_on_page=module.CODE_ON_PAGE,
-        next=module.NEXT,
         cases=cases,
         once=getattr(module, "once", None),
         reported_case=getattr(module, "REPORTED_CASE", cases[-1].name if cases else ""),

@@ -134,10 +134,6 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (choose_device, make_group, make_ways)
-NEXT = (
-    "`rollcall lab backends -n 2` on a machine with two GPUs: the copies, gloo and nccl",
-    "`rollcall lab bandwidth --backend nccl`: the same question over many sizes",
-)
 
 if __name__ == "__main__":
     main(__file__)

@@ -147,11 +147,6 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (list_sizes, time_all_reduce, measure, describe)
-NEXT = (
-    "`rollcall lab bandwidth --trials 50 --largest 64M`: more trials of fewer sizes",
-    "`rollcall lab bandwidth --virtual-hosts 2 -n 2`: the same over a network",
-    "`rollcall lab hosts`: with a link of 1 Gbit/s and of 100 Mbit/s",
-)
 
 if __name__ == "__main__":
     main(__file__)

@@ -190,11 +190,6 @@ def _draw_trial(times: list[list[int]], variant: str, axes: Axes) -> None:
 
 
 CODE_ON_PAGE = (trial, measure, leads)
-NEXT = (
-    "`python -m rollcall.lab.experiments.barrier --run_with_no_barrier`: one run without the barrier, as a log",
-    "`rollcall lab barrier -n 16`: with more ranks than cores, the gaps grow",
-    "`rollcall lab barrier --virtual-hosts 2`: the barrier has to cross a network",
-)
 
 if __name__ == "__main__":
     main(__file__)

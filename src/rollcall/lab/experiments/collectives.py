@@ -228,11 +228,6 @@ def _draw_one(axes: Axes, name: str, seen: list[dict[str, list[int]]], sent: lis
 
 
 CODE_ON_PAGE = (before_and_after, count_bytes, count_sent_bytes, all_gather, reduce_scatter, all_to_all)
-NEXT = (
-    "`rollcall lab collectives -n 8`: which collectives make each rank send more bytes if there are more ranks?",
-    "`rollcall lab ring`: an all_reduce whose code you can read",
-    "`rollcall lab mismatch`: what happens if the ranks make different calls",
-)
 
 if __name__ == "__main__":
     main(__file__)

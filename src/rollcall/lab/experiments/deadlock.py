@@ -156,12 +156,6 @@ def _draw_circle(axes: Axes, title: str, ending: dict[str, Any]) -> None:
 
 
 CODE_ON_PAGE = (recv_recv, ring_of_receives, send_send, ring_of_receives_fixed)
-NEXT = (
-    "`rollcall run -n 4 --hang-after 2 --on-hang stop -m rollcall.lab.experiments.deadlock --case 'ring of receives'`:"
-    " watch it hang",
-    "make `ELEMENTS` 1: does send/send still hang? On this backend a send waits for its receive, however small",
-    "`rollcall lab mismatch`: other programs that hang",
-)
 
 if __name__ == "__main__":
     main(__file__)

@@ -255,11 +255,6 @@ def _draw_drift(results: Results, axes: Axes) -> None:
 
 
 CODE_ON_PAGE = (average, train, look_at_one_step, average_with_wrong_type_check)
-NEXT = (
-    "`rollcall lab overlap`: DDP gives the same weights as averaging by hand; why is it faster?",
-    "give the ranks batches of different sizes: is the average of averages still the gradient of the whole batch?",
-    "`rollcall lab gradients -n 8 --trials 10`",
-)
 
 if __name__ == "__main__":
     main(__file__)

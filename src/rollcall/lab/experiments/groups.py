@@ -145,11 +145,6 @@ def _draw_groups(members: list[dict[str, Any]], axes: Axes) -> None:
 
 
 CODE_ON_PAGE = (two_groups, non_member_call, another_order, members_only)
-NEXT = (
-    "`rollcall run -n 4 --hang-after 3 --on-hang stop -m rollcall.lab.experiments.groups --case 'members only'`:"
-    " watch it hang",
-    "`rollcall lab collectives`: what can be done in a group",
-)
 
 if __name__ == "__main__":
     main(__file__)

@@ -121,11 +121,6 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (measure, list_backends, try_init_methods)
-NEXT = (
-    "`rollcall lab hello --virtual-hosts 2 -n 2`: on two hosts, node_rank and local_rank differ from the rank",
-    "`torchrun --nproc-per-node 3 -m rollcall.lab.experiments.hello`: the same program under another launcher",
-    "read what each fact is for in [Know who you are](../init.md)",
-)
 
 if __name__ == "__main__":
     main(__file__)

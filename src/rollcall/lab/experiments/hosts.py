@@ -118,11 +118,6 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (measure, step, medians)
-NEXT = (
-    "`rollcall run --virtual-hosts 2 --link 100mbit train.py`: your own program on such a network",
-    "`rollcall lab overlap`: how to communicate while computing",
-    "two real machines: `rollcall run --hosts alpha:2,beta:2 -m rollcall.lab.experiments.bandwidth`",
-)
 
 if __name__ == "__main__":
     main(__file__)

@@ -160,11 +160,6 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (receive, overwrite, read_early)
-NEXT = (
-    "make `WORK_S` longer than the transfer takes: then the transfer costs no time at all",
-    "`rollcall explain` after a run of yours names tensors that were overwritten early, and requests without a wait()",
-    "`rollcall lab overlap`: DDP does this for you, bucket by bucket",
-)
 
 if __name__ == "__main__":
     main(__file__)

@@ -168,11 +168,6 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (shape, dtype, reduce_op, order, effect)
-NEXT = (
-    "`rollcall run -n 4 -m rollcall.lab.experiments.mismatch --case 'reduce op'`, then `rollcall explain`:"
-    " it names the call and the rank",
-    "`rollcall lab mismatch -n 2`: of two ranks that differ, nothing says which one is wrong",
-)
 
 if __name__ == "__main__":
     main(__file__)

@@ -215,11 +215,6 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (IdleLayer, make_hook, make_ways)
-NEXT = (
-    "`rollcall lab overlap -n 2`: there is less to send, and a larger share of it is hidden",
-    "let `IdleLayer.backward` compute a matrix product instead of sleeping, with as many ranks as cores",
-    "`rollcall lab overlap --virtual-hosts 2 -n 2`: the slower the network, the more there is to gain",
-)
 
 if __name__ == "__main__":
     main(__file__)

@@ -215,11 +215,6 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (ring_all_reduce, naive_all_reduce, compare)
-NEXT = (
-    "on one host there is no link to fill up: with `--virtual-hosts 2 -n 2` the busy rank of naive costs time",
-    "`rollcall lab collectives` counts the bytes: 2(n−1)/n per rank, as here",
-    "make the chunks smaller than 1/n and send several at a time: that is what the libraries do",
-)
 
 if __name__ == "__main__":
     main(__file__)

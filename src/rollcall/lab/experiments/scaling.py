@@ -151,11 +151,6 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (compute, time_step, measure, fit_amdahl)
-NEXT = (
-    "`rollcall lab scaling -n 8` on a machine with eight cores",
-    "make `ROWS` smaller: less to compute, as much to send, and a larger serial share",
-    "`rollcall lab scaling --virtual-hosts 2 -n 2`: the network adds to the serial share",
-)
 
 if __name__ == "__main__":
     main(__file__)

@@ -170,11 +170,6 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (send_one, receive_without_tensor, send_to_late_rank)
-NEXT = (
-    "`rollcall lab isend`: the same without blocking, and which tensors you may use meanwhile",
-    "`rollcall lab deadlock`: two ranks that both send first",
-    "`rollcall lab send -n 2 --trials 200`: a better estimate of how many sends return early",
-)
 
 if __name__ == "__main__":
     main(__file__)

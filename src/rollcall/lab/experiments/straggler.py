@@ -134,11 +134,6 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (step, measure, explain_delay)
-NEXT = (
-    "`rollcall explain` says the same about any run of yours: who was last, and how long the others waited",
-    "let another rank be slow in every step, in turn: the cost is the same, and no rank stands out",
-    "`rollcall lab straggler -n 8`: the cost does not shrink with more ranks",
-)
 
 if __name__ == "__main__":
     main(__file__)

@@ -58,7 +58,6 @@ def lab(
         str | None, typer.Option(help="bandwidth: the largest size, such as 64MB.", show_default=False)
     ] = None,
     results: Annotated[Path | None, typer.Option(hidden=True)] = None,
-    recorded: Annotated[bool, typer.Option("--recorded", hidden=True)] = False,
     master_addr: Annotated[str | None, _node_flag("Address of node 0.", "master_addr")] = None,
     master_port: Annotated[int | None, _node_flag("Port of node 0, or the next free one.", "master_port")] = None,
     nnodes: Annotated[int | None, _node_flag("Number of nodes.", "nnodes")] = None,
@@ -128,7 +127,7 @@ def lab(
         _refuse(refused, f"the ranks are already started ({assigned.launcher})")
         experiment = load(name)
         settings = replace(settings_for(experiment), ranks=assigned.world_size)
-        raise typer.Exit(in_world.run(experiment, settings, assigned.rank, case, results, recorded))
+        raise typer.Exit(in_world.run(experiment, settings, assigned.rank, case, results))
     if not virtual_hosts:
         worlds.start_server([name])  # its import of torch overlaps with ours
     experiment = load(name)
