@@ -94,7 +94,7 @@ def test_one_trial_of_an_experiment_is_recorded(barrier: Lab) -> None:
     explanation = explain(barrier.folder)
     assert explanation.outcome == "ok"
     for rank in explanation.run.ranks.values():
-        barriers = [op for op in rank.ops if op.site and op.site.file.endswith("lab/experiments/barrier.py")]
+        barriers = [op for op in rank.ops if op.site and op.site.file.endswith("lab/experiments/collective/barrier.py")]
         assert len(barriers) == 4 + 2 + 1  # one before each variant; two variants have one; and `once`
     assert set(explanation.run.ranks) == {0, 1}
 
@@ -211,7 +211,7 @@ def test_in_a_recorded_run_the_picture_is_in_its_folder(tmp_path: Path) -> None:
 
 
 def test_one_case_runs_on_ranks_that_are_already_started() -> None:
-    """`rollcall run -m rollcall.lab.experiments.deadlock --case NAME`: each rank logs its value."""
+    """`rollcall run -m rollcall lab deadlock --case NAME`: each rank logs its value."""
 
     def run(rank: int) -> int:
         return in_world.run(load("deadlock"), Settings(2, 1), rank, "recv recv, fixed", None)

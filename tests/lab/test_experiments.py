@@ -219,7 +219,7 @@ def test_every_experiment_has_a_test() -> None:
     for name in NAMES:
         assert f'run("{name}"' in here or f'load("{name}")' in here
         experiment = load(name)
-        assert experiment.about.startswith(f"python -m rollcall.lab.experiments.{name}\n")
+        assert experiment.about.startswith(f"rollcall lab {name}\n")
         assert experiment.question.endswith("?")
         assert experiment.code_on_page
 

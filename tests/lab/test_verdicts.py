@@ -9,7 +9,8 @@ import pytest
 from rollcall.errors import UsageError
 from rollcall.lab import NAMES
 from rollcall.lab.experiment import load, median_of_slowest
-from rollcall.lab.experiments import barrier, gradients, ring, scaling
+from rollcall.lab.experiments.collective import barrier, ring
+from rollcall.lab.experiments.training import gradients, scaling
 from rollcall.lab.runner import pages
 
 DOCS = Path(__file__).parents[2] / "docs" / "lab"

@@ -1,4 +1,4 @@
-"""The lab: experiments with measured verdicts. Each is one file that can be read, and run, by itself.
+"""The lab: experiments with measured verdicts. Each is one file that can be read by itself.
 
 An experiment file has
 
@@ -12,25 +12,27 @@ An experiment file has
 - once: only where the experiment prints lines of its own when it is run once, node by node
 - REPORTED_CASE, REPORTED_WITH: what `rollcall report` shows, if not the last case, or not with the user's options
 
-experiments/ has one file for each. They use experiment (the values above), progress (counts trials), measuring
-(times and bytes) and plots (pictures). runner/ has the machinery.
+experiments/ has one file for each, in folders by theme. They use experiment (the values above), progress (counts
+trials), measuring (times and bytes) and plots (pictures). runner/ has the machinery.
 """
 
-NAMES = (
-    "hello",
-    "barrier",
-    "send",
-    "isend",
-    "collectives",
-    "groups",
-    "ring",
-    "gradients",
-    "overlap",
-    "backends",
-    "bandwidth",
-    "straggler",
-    "deadlock",
-    "mismatch",
-    "hosts",
-    "scaling",
-)
+# Each with its folder, in the order in which to read them.
+EXPERIMENTS = {
+    "hello": "machine",
+    "barrier": "collective",
+    "send": "messages",
+    "isend": "messages",
+    "collectives": "collective",
+    "groups": "collective",
+    "ring": "collective",
+    "gradients": "training",
+    "overlap": "training",
+    "backends": "machine",
+    "bandwidth": "machine",
+    "straggler": "training",
+    "deadlock": "messages",
+    "mismatch": "collective",
+    "hosts": "machine",
+    "scaling": "training",
+}
+NAMES = tuple(EXPERIMENTS)

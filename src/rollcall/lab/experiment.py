@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.errors import UsageError
-from rollcall.lab import NAMES
+from rollcall.lab import EXPERIMENTS, NAMES
 from rollcall.lab.plots import Figure
 
 # What the ranks return, as JSON holds it: a list with a value per rank; or, by the name of a case, how it ended.
@@ -116,10 +116,6 @@ class Experiment:
     reported_case: str  # the run's report shows the recording of this case
     reported_with: dict[str, Any]  # options of the recorded trial, in place of the user's
 
-    @property
-    def module(self) -> str:
-        return f"rollcall.lab.experiments.{self.name}"
-
     def case(self, name: str) -> Case:
         for case in self.cases:
             if case.name == name:
@@ -145,8 +141,13 @@ def check_name(name: str) -> None:
         raise UsageError(f"the lab has no experiment {name!r}: {hint}")
 
 
+def path_of(name: str) -> str:
+    """In the folder of the lab."""
+    return f"experiments/{EXPERIMENTS[name]}/{name}.py"
+
+
 def source_of(name: str) -> str:
-    return (Path(__file__).parent / "experiments" / f"{name}.py").read_text()
+    return (Path(__file__).parent / path_of(name)).read_text()
 
 
 def question_of(name: str) -> str:
@@ -162,7 +163,7 @@ def _first_question(about: str) -> str:
 
 def load(name: str) -> Experiment:
     check_name(name)
-    module = importlib.import_module(f"rollcall.lab.experiments.{name}")
+    module = importlib.import_module(f"rollcall.lab.experiments.{EXPERIMENTS[name]}.{name}")
     about, cases = module.__doc__.strip(), getattr(module, "CASES", ())
     return Experiment(
         name=name,

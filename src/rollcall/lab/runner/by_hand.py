@@ -46,7 +46,7 @@ def _print_failure(experiment: Experiment, case: Case, answers: list[CallResult]
         say(f"{case.name}: on rank {answer.rank} of this node {worlds.first_line(answer.error)}")
     hung = [answer for answer in answers if answer.exit_code is None]
     if hung and not failed:
-        command = f"rollcall run -n {len(answers)} --on-hang stop --hang-after 2 -m {experiment.module}"
+        command = f"rollcall run -n {len(answers)} --on-hang stop --hang-after 2 -m rollcall lab {experiment.name}"
         say(
             f"{case.name}: {len(hung)} of {len(answers)} ranks of this node hung and were ended; to see which rank"
             f" waits for which: {command} --case '{case.name}'"

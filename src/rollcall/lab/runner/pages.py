@@ -21,7 +21,7 @@ import psutil
 
 from rollcall.errors import UsageError, say
 from rollcall.lab import NAMES, plots
-from rollcall.lab.experiment import Claim, Experiment, Results, Settings, VerdictTable, load, plural
+from rollcall.lab.experiment import Claim, Experiment, Results, Settings, VerdictTable, load, path_of, plural
 from rollcall.lab.runner import perform, worlds
 
 FOLDER = Path("docs/lab")
@@ -54,7 +54,7 @@ def make_page(experiment: Experiment, run: dict[str, Any], page_before: str) -> 
     parts = [
         f"# {experiment.name}",
         about,
-        f"```\nrollcall lab {experiment.name}\n{experiment.about.splitlines()[0]}\n```",
+        f"```\n{experiment.about.splitlines()[0]}\n```",
         f"![{experiment.question}]({experiment.name}.png)",
         f"## Result\n\n**{verdict.sentence[0].upper()}{verdict.sentence[1:]}.**",
         "\n".join(map(_claim, verdict.claims)),
@@ -63,7 +63,7 @@ def make_page(experiment: Experiment, run: dict[str, Any], page_before: str) -> 
         "## The code",
         *map(_code, experiment.code_on_page),
         f"The whole file, with its judging and drawing:"
-        f" [{experiment.name}.py](../../src/rollcall/lab/experiments/{experiment.name}.py).",
+        f" [{experiment.name}.py](../../src/rollcall/lab/{path_of(experiment.name)}).",
         _BY_HAND + (page_before.partition(_BY_HAND)[2] or "\n"),
     ]
     return "\n\n".join(parts)

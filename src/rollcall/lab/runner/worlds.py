@@ -182,7 +182,7 @@ def _run_on_hosts(
     else:
         words += ["--hang-after", str(case.limit_s), "--on-hang", "stop", "--grace", "1"]
         words += ["--link", case.link] if case.link else []
-    words += ["-m", experiment.module, "--trials", str(settings.trials), "--results", str(folder)]
+    words += ["-m", "rollcall", "lab", experiment.name, "--trials", str(settings.trials), "--results", str(folder)]
     words += ["--backend", settings.backend] if settings.backend else []
     words += ["--case", case.name] if case else []
     for name, value in settings.options.items():

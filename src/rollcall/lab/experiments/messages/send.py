@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.send
+"""rollcall lab send
 
 What does a blocking send/recv do? Every rank starts with a tensor of zero. Rank 0 adds one and sends it to all
 others.
@@ -18,7 +18,6 @@ from rollcall import World
 from rollcall.lab.experiment import Results, Verdict, always, table, usually
 from rollcall.lab.plots import GREY, Figure, add_arrow, colour_of, label_ranks, label_rows
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
 from rollcall.units import in_binary_bytes, in_seconds
 
 TRIALS = 20
@@ -170,6 +169,3 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (send_one, receive_without_tensor, send_to_late_rank)
-
-if __name__ == "__main__":
-    main(__file__)

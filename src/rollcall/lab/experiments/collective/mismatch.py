@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.mismatch
+"""rollcall lab mismatch
 
 What if the ranks disagree? One rank calls all_reduce with another shape, another dtype, another reduce op; or makes the
 same calls in another order; or names another root. Which of these crash, which hang, and which silently compute wrong
@@ -14,7 +14,6 @@ import torch.distributed as dist
 from rollcall import World
 from rollcall.lab.experiment import Case, Results, Verdict, always, found_kind, table, usually
 from rollcall.lab.plots import BLACK, GREEN, GREY, ORANGE, PALE, PURPLE, RED, Figure, label_rows
-from rollcall.lab.runner.command import main
 
 TRIALS = 1
 HANG_S = 3.0
@@ -168,6 +167,3 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (shape, dtype, reduce_op, order, effect)
-
-if __name__ == "__main__":
-    main(__file__)

@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.isend
+"""rollcall lab isend
 
 What may I touch before wait()? isend and irecv return at once, and the transfer goes on in the background.
 
@@ -18,7 +18,6 @@ from rollcall import World
 from rollcall.lab.experiment import Results, Verdict, always, compared, table, usually
 from rollcall.lab.plots import BLUE, GREEN, GREY, PALE, RED, Figure, label_rows
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
 from rollcall.units import in_seconds
 
 TRIALS = 20
@@ -160,6 +159,3 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (receive, overwrite, read_early)
-
-if __name__ == "__main__":
-    main(__file__)

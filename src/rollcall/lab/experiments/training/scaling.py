@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.scaling
+"""rollcall lab scaling
 
 How far does it scale? The same training step on 1, 2, 4 … ranks. Strong scaling: the ranks share one batch; ideally
 they are n times as fast. Weak scaling: every rank gets its own batch; ideally they do n times as much in the same time.
@@ -18,7 +18,6 @@ from rollcall.lab.experiment import Results, Verdict, always, median_of_slowest,
 from rollcall.lab.measuring import time_once
 from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
 from rollcall.units import in_seconds
 
 TRIALS = 8
@@ -151,6 +150,3 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (compute, time_step, measure, fit_amdahl)
-
-if __name__ == "__main__":
-    main(__file__)

@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.straggler
+"""rollcall lab straggler
 
 What does one slow rank cost? In every step all ranks compute and then add up; one of them computes a little longer.
 At every all_reduce the others wait for it, so all are as slow as the slowest.
@@ -19,7 +19,6 @@ from rollcall import World
 from rollcall.lab.experiment import Case, Results, Verdict, always, found_kind, table, usually
 from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure, colour_of, label_ranks
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
 from rollcall.units import in_seconds
 
 TRIALS = 40
@@ -134,6 +133,3 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (step, measure, explain_delay)
-
-if __name__ == "__main__":
-    main(__file__)

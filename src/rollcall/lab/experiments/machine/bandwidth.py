@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.bandwidth
+"""rollcall lab bandwidth
 
 How fast is an all_reduce, from 512 KiB to 1 GiB? Each size is twice the one before, with warm-up and repetitions, on
 all ranks.
@@ -22,7 +22,6 @@ from rollcall.lab.experiment import Results, Verdict, always, table, usually
 from rollcall.lab.measuring import time_once
 from rollcall.lab.plots import BLUE, ORANGE, Figure, plain_log
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
 from rollcall.units import in_binary_bytes, in_seconds, read_bytes
 
 TRIALS = 10
@@ -147,6 +146,3 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (list_sizes, time_all_reduce, measure, describe)
-
-if __name__ == "__main__":
-    main(__file__)

@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.groups
+"""rollcall lab groups
 
 What is a process group? A scope for collectives: a broadcast in a group reaches its members and nobody else.
 
@@ -15,7 +15,6 @@ import torch.distributed as dist
 from rollcall import World
 from rollcall.lab.experiment import Case, Results, Verdict, always, found_kind, table, usually
 from rollcall.lab.plots import BLUE, GREEN, ORANGE, RED, Axes, Figure, add_arrow, add_box
-from rollcall.lab.runner.command import main
 
 TRIALS = 1
 LEAST_RANKS = 4
@@ -145,6 +144,3 @@ def _draw_groups(members: list[dict[str, Any]], axes: Axes) -> None:
 
 
 CODE_ON_PAGE = (two_groups, non_member_call, another_order, members_only)
-
-if __name__ == "__main__":
-    main(__file__)

@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.backends
+"""rollcall lab backends
 
 Is gloo slower than nccl, and why? Gloo works in the CPU's memory: a tensor on a GPU has to be copied to the CPU,
 reduced over the network, and copied back. NCCL moves it from GPU to GPU.
@@ -17,7 +17,6 @@ from rollcall.lab.experiment import Results, Verdict, median_of_slowest, plural,
 from rollcall.lab.measuring import Work, time_once
 from rollcall.lab.plots import Figure, colour_of, plain_log
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
 from rollcall.units import in_binary_bytes, in_seconds
 
 TRIALS = 5
@@ -134,6 +133,3 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (choose_device, make_group, make_ways)
-
-if __name__ == "__main__":
-    main(__file__)

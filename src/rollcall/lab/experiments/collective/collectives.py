@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.collectives
+"""rollcall lab collectives
 
 What does each collective do? Every rank starts with one piece, or with one piece for each rank; we note what all ranks
 have before and after. Then the same with one megabyte, while the kernel counts the bytes that each rank sends.
@@ -18,7 +18,6 @@ from rollcall.lab.experiment import Results, Verdict, always, table, usually
 from rollcall.lab.measuring import count_sent_bytes
 from rollcall.lab.plots import BLACK, GREY, Axes, Figure, add_arrow, colour_of, label_ranks
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
 from rollcall.units import in_binary_bytes
 
 TRIALS = 3
@@ -228,6 +227,3 @@ def _draw_one(axes: Axes, name: str, seen: list[dict[str, list[int]]], sent: lis
 
 
 CODE_ON_PAGE = (before_and_after, count_bytes, count_sent_bytes, all_gather, reduce_scatter, all_to_all)
-
-if __name__ == "__main__":
-    main(__file__)

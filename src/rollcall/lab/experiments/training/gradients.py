@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.gradients
+"""rollcall lab gradients
 
 Which gradient updates the weights, my own or the average? We look at one step in its four phases: forward, backward,
 averaging, update. Then we train for twenty steps in five ways: in one process on the whole batch, averaging by hand,
@@ -20,7 +20,6 @@ from rollcall import World
 from rollcall.lab.experiment import Results, Verdict, always, table
 from rollcall.lab.plots import BLACK, BLUE, GREY, ORANGE, RED, Axes, Figure, colour_of
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
 from rollcall.units import in_seconds
 
 TRIALS = 3
@@ -255,6 +254,3 @@ def _draw_drift(results: Results, axes: Axes) -> None:
 
 
 CODE_ON_PAGE = (average, train, look_at_one_step, average_with_wrong_type_check)
-
-if __name__ == "__main__":
-    main(__file__)

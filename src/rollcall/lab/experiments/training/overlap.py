@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.overlap
+"""rollcall lab overlap
 
 Why is DDP faster than averaging by hand? It does not wait for the end of backward: as soon as a few gradients (a
 bucket) are computed, it sends them, while backward goes on with the layers before.
@@ -22,7 +22,6 @@ from rollcall.lab.experiment import Results, Verdict, always, compared, median_o
 from rollcall.lab.measuring import Work
 from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure, label_rows
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
 from rollcall.units import in_seconds
 
 TRIALS = 5
@@ -215,6 +214,3 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (IdleLayer, make_hook, make_ways)
-
-if __name__ == "__main__":
-    main(__file__)

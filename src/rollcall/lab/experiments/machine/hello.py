@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.hello
+"""rollcall lab hello
 
 Who is here? Every rank returns the thirteen facts that it knows about itself, what `rollcall.display` prints, and which
 backends its torch has. Then the ranks leave their group and form it twice more, with the init methods tcp:// and file://.
@@ -16,7 +16,6 @@ import rollcall
 from rollcall import World
 from rollcall.lab.experiment import Results, Verdict, always, plural, table
 from rollcall.lab.plots import Figure, add_box, colour_of
-from rollcall.lab.runner.command import main
 
 TRIALS = 1
 LEAST_RANKS = 1
@@ -121,6 +120,3 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (measure, list_backends, try_init_methods)
-
-if __name__ == "__main__":
-    main(__file__)

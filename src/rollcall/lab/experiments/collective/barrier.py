@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.barrier
+"""rollcall lab barrier
 
 Does order hold without a barrier? Every rank writes a message, and then has a result. Without a barrier no rank waits
 for another, so one rank's result may come before another rank's message. With a barrier between the two it never does.
@@ -17,7 +17,6 @@ from rollcall.errors import UsageError
 from rollcall.lab.experiment import Results, Verdict, always, table, usually
 from rollcall.lab.plots import BLUE, GREY, RED, Axes, Figure, colour_of, label_ranks, label_rows
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
 from rollcall.units import in_seconds
 
 TRIALS = 200
@@ -190,6 +189,3 @@ def _draw_trial(times: list[list[int]], variant: str, axes: Axes) -> None:
 
 
 CODE_ON_PAGE = (trial, measure, leads)
-
-if __name__ == "__main__":
-    main(__file__)

@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.ring
+"""rollcall lab ring
 
 How does all-reduce work? A ring all-reduce by hand, from isend and recv alone.
 
@@ -18,7 +18,6 @@ from rollcall.lab.experiment import Results, Verdict, always, median_of_slowest,
 from rollcall.lab.measuring import Work, count_sent_bytes, time_once
 from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure, plain_log
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
 from rollcall.units import in_binary_bytes, in_seconds
 
 TRIALS = 7
@@ -215,6 +214,3 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (ring_all_reduce, naive_all_reduce, compare)
-
-if __name__ == "__main__":
-    main(__file__)

@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.hosts
+"""rollcall lab hosts
 
 What does a second machine cost? The same job on the same number of ranks, three times: on one host; on two hosts with
 a link of 1 Gbit/s; and with a link of 100 Mbit/s. The two hosts are virtual, each with its own network, so all ranks
@@ -16,7 +16,6 @@ from rollcall.lab.experiment import Case, Results, Verdict, always, median_of_sl
 from rollcall.lab.measuring import Work, time_once
 from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure, label_rows
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
 from rollcall.units import in_binary_bytes, in_seconds
 
 TRIALS = 5
@@ -118,6 +117,3 @@ def draw(results: Results, figure: Figure) -> None:
 
 
 CODE_ON_PAGE = (measure, step, medians)
-
-if __name__ == "__main__":
-    main(__file__)

@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.deadlock
+"""rollcall lab deadlock
 
 How does it look when everyone waits? Nothing crashes, nothing is printed, the processors are idle: each rank is blocked
 in a call that ends only when another rank makes a call, and that rank is blocked too.
@@ -17,7 +17,6 @@ import torch.distributed as dist
 from rollcall import World
 from rollcall.lab.experiment import Case, Results, Verdict, always, found_kind, table, usually
 from rollcall.lab.plots import GREEN, GREY, RED, Axes, Figure, add_arrow, colour_of
-from rollcall.lab.runner.command import main
 
 TRIALS = 1
 HANG_S = 2.0
@@ -156,6 +155,3 @@ def _draw_circle(axes: Axes, title: str, ending: dict[str, Any]) -> None:
 
 
 CODE_ON_PAGE = (recv_recv, ring_of_receives, send_send, ring_of_receives_fixed)
-
-if __name__ == "__main__":
-    main(__file__)
