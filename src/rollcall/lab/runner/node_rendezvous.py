@@ -27,7 +27,7 @@ from rollcall.world import get_hostname, get_process_id
 _PORTS = 32  # how many ports node 0 tries, and the others after it
 _JOIN_S = 300.0
 _CONNECT_S = 2.0
-_LEAVE_S = 60.0
+_LEAVE_S = 10.0
 _OPTIONS = ("case", "largest", "run_with_no_barrier")
 _MUST_AGREE = ("experiment", "nnodes", "nproc_per_node", "world_size", "backend", "init_method", *_OPTIONS)
 

@@ -155,6 +155,7 @@ def judge(results: Results) -> Verdict:
 def draw(results: Results, figure: Figure) -> None:
     left, *right = figure.subplot_mosaic([["leads", "without"], ["leads", "with"]], width_ratios=(1, 1.25)).values()
     _draw_leads(results, left)
+    right[0].sharex(right[1])
     for axes, variant in zip(right, ("no barrier, slow rank", "barrier, slow rank"), strict=True):
         _draw_trial(median_trial(results, variant), variant, axes)
     right[1].set_xlabel("milliseconds")

@@ -75,8 +75,13 @@ def members_only(world: World) -> dict[str, Any]:
 
 
 def measure(world: World, case: str, trials: int) -> dict[str, Any]:
-    functions = (two_groups, non_member_call, another_order, members_only)
-    return dict(zip((case.name for case in CASES), functions, strict=True))[case](world)
+    functions = {
+        "two groups": two_groups,
+        "non-member call": non_member_call,
+        "another order": another_order,
+        "members only": members_only,
+    }
+    return functions[case](world)
 
 
 def judge(results: Results) -> Verdict:

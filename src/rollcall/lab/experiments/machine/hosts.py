@@ -75,8 +75,8 @@ def judge(results: Results) -> Verdict:
     here, fast, slow = (times[case.name] for case in CASES)
     rows = []
     for case, each in times.items():
-        small, large, of_step = map(in_seconds, each.values())
-        rows.append((case, small, large, in_seconds(at_least[case]) if case in at_least else "—", of_step))
+        link = in_seconds(at_least[case]) if case in at_least else "—"
+        rows.append((case, in_seconds(each["4 B"]), in_seconds(each["1 MB"]), link, in_seconds(each["step"])))
     return Verdict(
         f"a step with {in_seconds(COMPUTE_S)} of computation and {in_binary_bytes(GRADIENT_BYTES)} of gradients takes"
         f" {in_seconds(here['step'])} on one host; on two with a link of 1 Gbit/s {in_seconds(fast['step'])}, with"

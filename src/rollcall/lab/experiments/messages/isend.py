@@ -88,15 +88,13 @@ def measure(world: World, trials: int) -> dict[str, Any]:
     """All ways in every trial, so that disturbances on this machine affect all of them."""
     seen: dict[str, list[Any]] = {name: [] for name in (*WAYS, *CHECKS)}
     for value in track(range(1, trials + 1)):
-        found = (
-            receive(world, overlap=False),
-            receive(world, overlap=True),
-            overwrite(world, value, wait_first=False),
-            overwrite(world, value, wait_first=True),
-            *read_early(world, value),
-        )
-        for name, each in zip(seen, found, strict=True):
-            seen[name].append(each)
+        seen["recv, then work"].append(receive(world, overlap=False))
+        seen["irecv, work, wait"].append(receive(world, overlap=True))
+        seen["overwritten early"].append(overwrite(world, value, wait_first=False))
+        seen["overwritten after wait"].append(overwrite(world, value, wait_first=True))
+        early, after = read_early(world, value)
+        seen["read early"].append(early)
+        seen["read after wait"].append(after)
     return seen
 
 

@@ -110,8 +110,9 @@ def judge(results: Results) -> Verdict:
     is_unchanged = all(seen["own_later"] == 1 for seen in results[0]["seen"])
     rows = []
     for rank, result in enumerate(results):
-        before, after, same_address, _, own_later = result["seen"][-1].values()
-        rows.append((rank, f"{before:g}", f"{after:g}", "yes" if same_address else "NO", f"{own_later:g}"))
+        seen = result["seen"][-1]
+        same = "yes" if seen["same_address"] else "NO"
+        rows.append((rank, f"{seen['before']:g}", f"{seen['after']:g}", same, f"{seen['own_later']:g}"))
     return Verdict(
         f"all {len(results)} ranks began with 0 and {'ended with 1' if all_have_one else 'did NOT all end with 1'} in"
         f" {trials} trials. recv wrote into the receiver's own tensor"

@@ -72,10 +72,9 @@ def judge(results: Results) -> Verdict:
     wait_s = fmean(waited for rank, waited in most["suffered_s"].items() if rank != slow) / steps
     rows = []
     for delay, each in by_delay.items():
-        took, without, waited = map(
-            in_seconds, (each["step_s"], each["what_if_step_s"], each["caused_s"][each["slowest"]])
-        )
-        rows.append((f"{delay} ms", took, without, f"rank {each['slowest']}", waited))
+        slowest, step_s, without_s = each["slowest"], each["step_s"], each["what_if_step_s"]
+        waited = in_seconds(each["caused_s"][slowest])
+        rows.append((f"{delay} ms", in_seconds(step_s), in_seconds(without_s), f"rank {slowest}", waited))
     return Verdict(
         f"one rank that is {DELAYS_MS[-1]} ms slower costs all {ranks} ranks"
         f" {in_seconds(most['step_s'] - base['step_s'])} per step: it takes {in_seconds(most['step_s'])} instead of"
