@@ -6,6 +6,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,11 +21,12 @@ _SENDING_S = 0.005  # until the last bytes of a call that has returned are sent
 
 
 def time_once(work: Work, device: torch.device) -> float:
-    """How long it takes, in seconds. A GPU is still at work when the call returns, so we wait for it."""
+    """How long it takes, in seconds. A GPU is still at work when a call returns, so we wait for it."""
+    synchronize = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+    synchronize()
     start_s = time.monotonic()
     work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize()
     return time.monotonic() - start_s
 
 

@@ -186,6 +186,7 @@ def _draw_trial(times: list[list[int]], variant: str, axes: Axes) -> None:
         style: Any = {"facecolor": "white", "edgecolor": colour, "lw": 1.8}
         axes.scatter(result, rank, marker="D", s=42, zorder=4, label=names[2], **style)
     label_ranks(axes, len(times))
+    axes.use_sticky_edges = False  # room for the dots at 0
     axes.set_title(f"The median trial: {variant}")
 
 
