@@ -17,7 +17,6 @@ from typing import Any
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from rollcall.agent.rendezvous.store import serve_store
-from rollcall.compat import torch_dns
 from rollcall.errors import UsageError, WorldError, say
 from rollcall.initialization.waiting import poll, run_with_timeout
 from rollcall.lab.runner.node import Node
@@ -40,7 +39,6 @@ def agree(experiment: str, node: Node, options: dict[str, Any]) -> Iterator[tupl
     if node.init_method.startswith("file:"):
         yield node, ""  # ranks find each other in the file, and rollcall.init compares their flags
         return
-    torch_dns.have_torch_give_up()  # on looking up the names of its peers, which may take long
     flags = {
         **asdict(node),
         "init_method": node.init_method.partition(":")[0],
