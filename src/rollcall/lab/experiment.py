@@ -6,7 +6,7 @@ import importlib
 import inspect
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,21 +100,24 @@ class Settings:
 
 @dataclass(frozen=True)
 class Experiment:
-    """The contents of an experiment's file."""
+    """What an experiment's file defines, under the name EXPERIMENT."""
 
-    name: str
-    question: str
-    about: str
-    measure: Callable[..., Any]
-    judge: Callable[[Results], Verdict]
-    draw: Callable[[Results, Figure], None]
+    measure: Callable[..., Any]  # what every rank does; returns plain values
+    judge: Callable[[Results], Verdict]  # of the results of all ranks
+    draw: Callable[[Results, Figure], None]  # a picture of the same results
     trials: int
-    least_ranks: int
-    code_on_page: tuple[Callable[..., Any], ...]
-    cases: tuple[Case, ...]
-    once: Callable[..., None] | None
-    reported_case: str  # the run's report shows the recording of this case
-    reported_with: dict[str, Any]  # options of the recorded trial, in place of the user's
+    code_on_page: tuple[Callable[..., Any], ...]  # what its page shows, in the order in which to read it
+    least_ranks: int = 2
+    cases: tuple[Case, ...] = ()  # where each needs ranks of its own: it may crash, hang, or run on other hosts
+    once: Callable[..., None] | None = None  # prints lines of its own when it is run once, node by node
+    reported_case: str = ""  # the run's report shows the recording of this case; by default, of the last
+    reported_with: dict[str, Any] = field(default_factory=dict)  # options of the recorded trial, not the user's
+    name: str = ""
+    about: str = ""  # the docstring of its file: its command, then the question, then the rest
+
+    @property
+    def question(self) -> str:
+        return _first_question(self.about)
 
     def case(self, name: str) -> Case:
         for case in self.cases:
@@ -156,7 +159,6 @@ def question_of(name: str) -> str:
 
 
 def _first_question(about: str) -> str:
-    """The docstring of an experiment has its command in the first line, and then begins with the question."""
     question = about.splitlines()[2].partition("?")[0]
     return f"{question[0].lower()}{question[1:]}?"
 
@@ -164,22 +166,8 @@ def _first_question(about: str) -> str:
 def load(name: str) -> Experiment:
     check_name(name)
     module = importlib.import_module(f"rollcall.lab.experiments.{EXPERIMENTS[name]}.{name}")
-    about, cases = module.__doc__.strip(), getattr(module, "CASES", ())
-    return Experiment(
-        name=name,
-        question=_first_question(about),
-        about=about,
-        measure=module.measure,
-        judge=module.judge,
-        draw=module.draw,
-        trials=module.TRIALS,
-        least_ranks=getattr(module, "LEAST_RANKS", 2),
-        code_on_page=module.CODE_ON_PAGE,
-        cases=cases,
-        once=getattr(module, "once", None),
-        reported_case=getattr(module, "REPORTED_CASE", cases[-1].name if cases else ""),
-        reported_with=getattr(module, "REPORTED_WITH", {}),
-    )
+    experiment: Experiment = module.EXPERIMENT
+    return replace(experiment, name=name, about=(module.__doc__ or "").strip())
 
 
 def median_of_slowest(times_by_rank: Iterable[Sequence[float]]) -> float:

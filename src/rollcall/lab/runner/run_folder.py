@@ -37,7 +37,7 @@ def complete(folder: RunFolder, experiment: Experiment, results: Results) -> Non
         # On virtual hosts the ranks belong to a `rollcall run`, whose folder is below this one.
         folder.save(**_hosts(read_facts(folder.path / "runs" / "latest")))
         return
-    reported = Path(results[experiment.reported_case]["folder"])
+    reported = Path(results[experiment.reported_case or experiment.cases[-1].name]["folder"])
     for part in ("rings", "logs"):
         if (reported / part).is_dir():
             (folder.path / part).symlink_to((reported / part).relative_to(folder.path.resolve()))

@@ -14,12 +14,11 @@ from typing import Any
 
 from rollcall import World
 from rollcall.errors import UsageError
-from rollcall.lab.experiment import Results, Verdict, always, table, usually
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, table, usually
 from rollcall.lab.plots import BLUE, GREY, RED, Axes, Figure, colour_of, label_ranks, label_rows
 from rollcall.lab.progress import track
 from rollcall.units import in_seconds
 
-TRIALS = 200
 SLOW_S = 0.003
 NO_BARRIER = "I HAVE NO BARRIER DUDE!"
 BARRIER = "I HAVE BARRIER DUDE! WAITING FOR ALL PROCESSES TO SYNCHRONIZE..."
@@ -190,4 +189,4 @@ def _draw_trial(times: list[list[int]], variant: str, axes: Axes) -> None:
     axes.set_title(f"The median trial: {variant}")
 
 
-CODE_ON_PAGE = (trial, measure, leads)
+EXPERIMENT = Experiment(measure, judge, draw, trials=200, once=once, code_on_page=(trial, measure, leads))

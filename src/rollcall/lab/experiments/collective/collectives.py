@@ -14,13 +14,12 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Results, Verdict, always, table, usually
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, table, usually
 from rollcall.lab.measuring import count_sent_bytes
 from rollcall.lab.plots import BLACK, GREY, Axes, Figure, add_arrow, colour_of, label_ranks
 from rollcall.lab.progress import track
 from rollcall.units import in_binary_bytes
 
-TRIALS = 3
 MEGABYTE = 1 << 20
 Pieces = list[torch.Tensor]
 
@@ -226,4 +225,10 @@ def _draw_one(axes: Axes, name: str, seen: list[dict[str, list[int]]], sent: lis
     axes.spines[:].set_visible(False)
 
 
-CODE_ON_PAGE = (before_and_after, count_bytes, count_sent_bytes, all_gather, reduce_scatter, all_to_all)
+EXPERIMENT = Experiment(
+    measure,
+    judge,
+    draw,
+    trials=3,
+    code_on_page=(before_and_after, count_bytes, count_sent_bytes, all_gather, reduce_scatter, all_to_all),
+)

@@ -13,10 +13,9 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Case, Results, Verdict, always, found_kind, table, usually
+from rollcall.lab.experiment import Case, Experiment, Results, Verdict, always, found_kind, table, usually
 from rollcall.lab.plots import BLUE, GREEN, ORANGE, RED, Axes, Figure, add_arrow, add_box
 
-TRIALS = 1
 LEAST_RANKS = 4
 CASES = (
     Case("two groups", "even and odd ranks broadcast at the same time"),
@@ -24,7 +23,6 @@ CASES = (
     Case("another order", "the last rank creates its two groups in the other order", limit_s=3, may_fail=True),
     Case("members only", "only ranks 0 and 1 create their group; then all create another", limit_s=3, may_fail=True),
 )
-REPORTED_CASE = "two groups"
 IN_WORDS = {"well": "goes on", "failed": "fails", "hung": "hangs"}
 
 
@@ -148,4 +146,13 @@ def _draw_groups(members: list[dict[str, Any]], axes: Axes) -> None:
     axes.axis("off")
 
 
-CODE_ON_PAGE = (two_groups, non_member_call, another_order, members_only)
+EXPERIMENT = Experiment(
+    measure,
+    judge,
+    draw,
+    trials=1,
+    least_ranks=LEAST_RANKS,
+    cases=CASES,
+    reported_case="two groups",
+    code_on_page=(two_groups, non_member_call, another_order, members_only),
+)

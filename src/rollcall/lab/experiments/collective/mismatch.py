@@ -12,10 +12,9 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Case, Results, Verdict, always, found_kind, table, usually
+from rollcall.lab.experiment import Case, Experiment, Results, Verdict, always, found_kind, table, usually
 from rollcall.lab.plots import BLACK, GREEN, GREY, ORANGE, PALE, PURPLE, RED, Figure, label_rows
 
-TRIALS = 1
 HANG_S = 3.0
 IN_WORDS = {
     "crash": "ended in a crash",
@@ -93,7 +92,6 @@ CASES = tuple(
     Case(name, (way.__doc__ or "").strip(), limit_s=60 if way is nothing else HANG_S, may_fail=way is not nothing)
     for name, way in WAYS.items()
 )
-REPORTED_CASE = "order"
 
 
 def measure(world: World, case: str, trials: int) -> Values:
@@ -166,4 +164,12 @@ def draw(results: Results, figure: Figure) -> None:
     axes.set_title("The last rank differs in …", pad=14)
 
 
-CODE_ON_PAGE = (shape, dtype, reduce_op, order, effect)
+EXPERIMENT = Experiment(
+    measure,
+    judge,
+    draw,
+    trials=1,
+    cases=CASES,
+    reported_case="order",
+    code_on_page=(shape, dtype, reduce_op, order, effect),
+)

@@ -14,13 +14,12 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Results, Verdict, always, median_of_slowest, table, usually
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, median_of_slowest, table, usually
 from rollcall.lab.measuring import Work, count_sent_bytes, time_once
 from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure, plain_log
 from rollcall.lab.progress import track
 from rollcall.units import in_binary_bytes, in_seconds
 
-TRIALS = 7
 WAYS = ("naive", "ring", "library")
 MEGABYTE = 1 << 20
 SIZES_BYTES = (4 << 10, 64 << 10, 1 << 20, 8 << 20)
@@ -213,4 +212,4 @@ def draw(results: Results, figure: Figure) -> None:
         axes.legend()
 
 
-CODE_ON_PAGE = (ring_all_reduce, naive_all_reduce, compare)
+EXPERIMENT = Experiment(measure, judge, draw, trials=7, code_on_page=(ring_all_reduce, naive_all_reduce, compare))

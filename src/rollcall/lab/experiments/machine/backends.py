@@ -13,14 +13,12 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Results, Verdict, median_of_slowest, plural, table, usually
+from rollcall.lab.experiment import Experiment, Results, Verdict, median_of_slowest, plural, table, usually
 from rollcall.lab.measuring import Work, time_once
 from rollcall.lab.plots import Figure, colour_of, plain_log
 from rollcall.lab.progress import track
 from rollcall.units import in_binary_bytes, in_seconds
 
-TRIALS = 5
-LEAST_RANKS = 1
 SIZES_BYTES = (64 << 10, 1 << 20, 16 << 20)
 CPU = torch.device("cpu")
 
@@ -132,4 +130,6 @@ def draw(results: Results, figure: Figure) -> None:
     axes.legend(loc="upper left", fontsize=9)
 
 
-CODE_ON_PAGE = (choose_device, make_group, make_ways)
+EXPERIMENT = Experiment(
+    measure, judge, draw, trials=5, least_ranks=1, code_on_page=(choose_device, make_group, make_ways)
+)

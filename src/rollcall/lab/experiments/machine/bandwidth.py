@@ -18,19 +18,17 @@ import torch.distributed as dist
 
 from rollcall import World
 from rollcall.errors import UsageError
-from rollcall.lab.experiment import Results, Verdict, always, table, usually
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, table, usually
 from rollcall.lab.measuring import time_once
 from rollcall.lab.plots import BLUE, ORANGE, Figure, plain_log
 from rollcall.lab.progress import track
 from rollcall.units import in_binary_bytes, in_seconds, read_bytes
 
-TRIALS = 10
 SMALLEST_BYTES = 512 << 10
 LARGEST_BYTES = 1 << 30
 WARM_UP = 2
 LEAST_TRIALS = 3
 BUDGET_S = 20.0  # in all; large sizes get fewer trials if it would take longer
-REPORTED_WITH = {"largest": "16M"}  # for the recorded trial: a timeline gains nothing from gigabytes
 COPIES = 2  # the tensor, and the memory that the backend needs
 
 
@@ -145,4 +143,11 @@ def draw(results: Results, figure: Figure) -> None:
         axes.grid(axis="y")
 
 
-CODE_ON_PAGE = (list_sizes, time_all_reduce, measure, describe)
+EXPERIMENT = Experiment(
+    measure,
+    judge,
+    draw,
+    trials=10,
+    reported_with={"largest": "16M"},  # for the recorded trial: a timeline gains nothing from gigabytes
+    code_on_page=(list_sizes, time_all_reduce, measure, describe),
+)

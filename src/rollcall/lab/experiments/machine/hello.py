@@ -14,11 +14,9 @@ import torch.distributed as dist
 
 import rollcall
 from rollcall import World
-from rollcall.lab.experiment import Results, Verdict, always, plural, table
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, plural, table
 from rollcall.lab.plots import Figure, add_box, colour_of
 
-TRIALS = 1
-LEAST_RANKS = 1
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 
 
@@ -119,4 +117,6 @@ def draw(results: Results, figure: Figure) -> None:
     axes.axis("off")
 
 
-CODE_ON_PAGE = (measure, list_backends, try_init_methods)
+EXPERIMENT = Experiment(
+    measure, judge, draw, trials=1, least_ranks=1, once=once, code_on_page=(measure, list_backends, try_init_methods)
+)

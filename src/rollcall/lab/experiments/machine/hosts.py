@@ -12,13 +12,12 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Case, Results, Verdict, always, median_of_slowest, table, usually
+from rollcall.lab.experiment import Case, Experiment, Results, Verdict, always, median_of_slowest, table, usually
 from rollcall.lab.measuring import Work, time_once
 from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure, label_rows
 from rollcall.lab.progress import track
 from rollcall.units import in_binary_bytes, in_seconds
 
-TRIALS = 5
 COMPUTE_S = 0.010
 GRADIENT_BYTES = 1 << 20
 CASES = (
@@ -116,4 +115,4 @@ def draw(results: Results, figure: Figure) -> None:
     axes.set(title=f"The same step, {ranks} ranks", xlabel="milliseconds per step")
 
 
-CODE_ON_PAGE = (measure, step, medians)
+EXPERIMENT = Experiment(measure, judge, draw, trials=5, cases=CASES, code_on_page=(measure, step, medians))

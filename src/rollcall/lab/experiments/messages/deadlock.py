@@ -15,10 +15,9 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Case, Results, Verdict, always, found_kind, table, usually
+from rollcall.lab.experiment import Case, Experiment, Results, Verdict, always, found_kind, table, usually
 from rollcall.lab.plots import GREEN, GREY, RED, Axes, Figure, add_arrow, colour_of
 
-TRIALS = 1
 HANG_S = 2.0
 ELEMENTS = 1 << 20  # 4 MB: more than the buffers of the network hold
 
@@ -81,7 +80,6 @@ CASES = tuple(
     Case(name, (way.__doc__ or "").strip(), limit_s=60 if "fixed" in name else HANG_S, may_fail="fixed" not in name)
     for name, way in WAYS.items()
 )
-REPORTED_CASE = "ring of receives"
 BUGS = tuple(name for name in WAYS if "fixed" not in name)
 
 
@@ -154,4 +152,12 @@ def _draw_circle(axes: Axes, title: str, ending: dict[str, Any]) -> None:
     axes.set_title(title, loc="center")
 
 
-CODE_ON_PAGE = (recv_recv, ring_of_receives, send_send, ring_of_receives_fixed)
+EXPERIMENT = Experiment(
+    measure,
+    judge,
+    draw,
+    trials=1,
+    cases=CASES,
+    reported_case="ring of receives",
+    code_on_page=(recv_recv, ring_of_receives, send_send, ring_of_receives_fixed),
+)

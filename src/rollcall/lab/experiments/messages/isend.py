@@ -15,12 +15,11 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Results, Verdict, always, compared, table, usually
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, compared, table, usually
 from rollcall.lab.plots import BLUE, GREEN, GREY, PALE, RED, Figure, label_rows
 from rollcall.lab.progress import track
 from rollcall.units import in_seconds
 
-TRIALS = 20
 ELEMENTS = 1 << 20  # 4 MB
 WORK_S = 0.006
 WAYS = ("recv, then work", "irecv, work, wait")
@@ -156,4 +155,4 @@ def draw(results: Results, figure: Figure) -> None:
     right.set(title="What goes wrong before wait()", xlabel="trials with wrong content", xlim=(0, trials * 1.22))
 
 
-CODE_ON_PAGE = (receive, overwrite, read_early)
+EXPERIMENT = Experiment(measure, judge, draw, trials=20, code_on_page=(receive, overwrite, read_early))

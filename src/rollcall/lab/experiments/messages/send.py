@@ -15,12 +15,11 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Results, Verdict, always, table, usually
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, table, usually
 from rollcall.lab.plots import GREY, Figure, add_arrow, colour_of, label_ranks, label_rows
 from rollcall.lab.progress import track
 from rollcall.units import in_binary_bytes, in_seconds
 
-TRIALS = 20
 LATE_S = 0.005
 SIZES_BYTES = (4, 4 << 20)
 
@@ -169,4 +168,6 @@ def draw(results: Results, figure: Figure) -> None:
     right.set(title=f"The receiver is {in_seconds(LATE_S)} late (one trial)", xlabel="milliseconds")
 
 
-CODE_ON_PAGE = (send_one, receive_without_tensor, send_to_late_rank)
+EXPERIMENT = Experiment(
+    measure, judge, draw, trials=20, once=once, code_on_page=(send_one, receive_without_tensor, send_to_late_rank)
+)

@@ -17,12 +17,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rollcall import World
-from rollcall.lab.experiment import Results, Verdict, always, table
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, table
 from rollcall.lab.plots import BLACK, BLUE, GREY, ORANGE, RED, Axes, Figure, colour_of
 from rollcall.lab.progress import track
 from rollcall.units import in_seconds
 
-TRIALS = 3
 STEPS = 20
 ROWS_PER_RANK = 16
 RATE = 0.05
@@ -253,4 +252,6 @@ def _draw_drift(results: Results, axes: Axes) -> None:
     axes.legend(loc="center right", fontsize=9)
 
 
-CODE_ON_PAGE = (average, train, look_at_one_step, average_with_wrong_type_check)
+EXPERIMENT = Experiment(
+    measure, judge, draw, trials=3, code_on_page=(average, train, look_at_one_step, average_with_wrong_type_check)
+)

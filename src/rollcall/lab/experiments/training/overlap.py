@@ -18,13 +18,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rollcall import World
-from rollcall.lab.experiment import Results, Verdict, always, compared, median_of_slowest, table, usually
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, compared, median_of_slowest, table, usually
 from rollcall.lab.measuring import Work
 from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure, label_rows
 from rollcall.lab.progress import track
 from rollcall.units import in_seconds
 
-TRIALS = 5
 LAYERS = 8
 LAYER_S = 0.004
 PARAMETERS = 1 << 18  # of each layer: 1 MB
@@ -213,4 +212,4 @@ def draw(results: Results, figure: Figure) -> None:
     axes.legend(axes.collections[:2], names, loc="lower center", bbox_to_anchor=(0.5, -0.28), ncols=2)
 
 
-CODE_ON_PAGE = (IdleLayer, make_hook, make_ways)
+EXPERIMENT = Experiment(measure, judge, draw, trials=5, code_on_page=(IdleLayer, make_hook, make_ways))

@@ -14,13 +14,12 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Results, Verdict, always, median_of_slowest, plural, table, usually
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, median_of_slowest, plural, table, usually
 from rollcall.lab.measuring import time_once
 from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure
 from rollcall.lab.progress import track
 from rollcall.units import in_seconds
 
-TRIALS = 8
 ROWS = 2048
 WIDTH = 256
 LAYERS = 6
@@ -149,4 +148,4 @@ def draw(results: Results, figure: Figure) -> None:
     figure.axes[0].set_ylabel("rows per second, relative to one rank")
 
 
-CODE_ON_PAGE = (compute, time_step, measure, fit_amdahl)
+EXPERIMENT = Experiment(measure, judge, draw, trials=8, code_on_page=(compute, time_step, measure, fit_amdahl))

@@ -16,12 +16,11 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Case, Results, Verdict, always, found_kind, table, usually
+from rollcall.lab.experiment import Case, Experiment, Results, Verdict, always, found_kind, table, usually
 from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure, colour_of, label_ranks
 from rollcall.lab.progress import track
 from rollcall.units import in_seconds
 
-TRIALS = 40
 COMPUTE_S = 0.004
 DELAYS_MS = (0, 2, 5, 10, 20)
 CASES = tuple(Case(f"{delay} ms", f"one rank computes {delay} ms longer") for delay in DELAYS_MS)
@@ -131,4 +130,4 @@ def draw(results: Results, figure: Figure) -> None:
     right.set(title=title, xlabel="seconds spent waiting for others")
 
 
-CODE_ON_PAGE = (step, measure, explain_delay)
+EXPERIMENT = Experiment(measure, judge, draw, trials=40, cases=CASES, code_on_page=(step, measure, explain_delay))
