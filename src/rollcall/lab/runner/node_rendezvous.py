@@ -25,7 +25,7 @@ from rollcall.world import get_hostname, get_process_id
 
 _PORTS = 32  # how many ports node 0 tries, and the others after it
 _JOIN_S = 300.0
-_CONNECT_S = 2.0
+_CONNECT_S = 1.0
 _LEAVE_S = 10.0
 _OPTIONS = ("case", "largest", "run_with_no_barrier")
 _MUST_AGREE = ("experiment", "nnodes", "nproc_per_node", "world_size", "backend", "init_method", *_OPTIONS)
@@ -48,7 +48,6 @@ def agree(experiment: str, node: Node, options: dict[str, Any]) -> Iterator[tupl
         "pid": get_process_id(),
     }
     store, port, own_address = _serve(node) if node.node_rank == 0 else _find(node)
-    store.add("came", 1)
     try:
         _compare(store, node, flags)
         yield node.at(port), own_address
@@ -114,15 +113,22 @@ def _key(node_rank: int) -> str:
 
 
 def _compare(store: Store, node: Node, flags: _Flags) -> None:
+    try:
+        _wait_for_all(store, node, flags)
+    except RuntimeError as error:  # of the store
+        raise WorldError(f"node 0 at {node.master_addr} ended before all nodes had joined: see its messages") from error
+
+
+def _wait_for_all(store: Store, node: Node, flags: _Flags) -> None:
     """Wait for the flags of all nodes. The first node that sees a problem writes it down, and all raise it."""
     rank = node.node_rank
-    if store.add(f"started/{rank}", 1) > 1:
-        problem = f"node {rank} was started twice: give every node a --node_rank of its own"
-    else:
-        store.set(_key(rank), json.dumps(flags))
-        problem = _difference(json.loads(store.get(_key(0))), flags)
-    if problem:
+    store.add("came", 1)
+    first = flags if rank == 0 else json.loads(store.get(_key(0)))
+    is_second = store.add(f"started/{rank}", 1) > 1
+    twice = f"node {rank} was started twice: give every node a --node_rank of its own"
+    if problem := twice if is_second else _difference(first, flags):
         store.compare_set("problem", "", problem)
+    store.set(_key(rank), json.dumps(flags))  # last: who sees the flags of all nodes sees their problems, too
     keys = [_key(each) for each in range(node.nnodes)]
     all_came = poll(lambda: store.check(["problem"]) or store.check(keys) or None, time.monotonic() + _JOIN_S)
     if store.check(["problem"]):
