@@ -47,9 +47,9 @@ def explain(
       rollcall explain 2026-11-15T10-02-11-train --json
     """
     from rollcall.explain.terminal import show
-    from rollcall.runs import find_run
+    from rollcall.runs import find_recording
 
-    show(find_run(run), attempt, json)
+    show(find_recording(run), attempt, json)
 
 
 @app.command()
@@ -69,9 +69,9 @@ def export(
       rollcall export 2026-11-15T10-02-11-train --perfetto trace.json.gz
     """
     from rollcall.report.perfetto import export
-    from rollcall.runs import find_run
+    from rollcall.runs import find_recording
 
-    ops = export(find_run(run), attempt, perfetto)
+    ops = export(find_recording(run), attempt, perfetto)
     print(f"{ops:,} ops are in {perfetto}: open it at https://ui.perfetto.dev or in chrome://tracing")
 
 
@@ -91,9 +91,9 @@ def report(
       rollcall report 2026-11-15T10-02-11-train --out train.html
     """
     from rollcall.report.write import write
-    from rollcall.runs import find_run
+    from rollcall.runs import find_recording
 
-    print(os.path.relpath(write(find_run(run), out)))
+    print(os.path.relpath(write(find_recording(run), out)))
 
 
 @app.command()

@@ -1,0 +1,11 @@
+"""Reads dumps of torch's Flight Recorder (pickles or JSON, of nccl, gloo and others) as if they were rings.
+
+files     finds the dumps of a folder, and which rank wrote each
+plain     unpickles plain data, and nothing that could run code
+entries   one dump → the records of a ring
+jobs      whether all dumps are of one job, and which groups it has
+times     what all dumps together say about when ops began and ended, and which never did
+read      a folder of dumps → rings
+
+The format is that of torch 2.9 to 2.15: versions 2.7 to 2.10 of the dump.
+"""

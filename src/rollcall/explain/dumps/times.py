@@ -1,0 +1,180 @@
+"""What all dumps together say about times. One dump alone says when its rank asked for an op, and roughly when torch
+noticed its end: nccl's ops are queued, and a thread looks every 100 ms which of them are over.
+
+- A call ends on all ranks at about the same time: when the first of them noticed it.
+- An op begins when its rank has asked for it and the op before it, of the same group, is over.
+- Of the ops that are not over, the first of each group holds up its rank; those behind it are only queued.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcall.explain.dumps.entries import Dump
+from rollcall.record import ring_format
+
+_Times = NDArray[np.int64]
+
+
+@dataclass
+class Rows:
+    """The records of all dumps in columns, dump by dump."""
+
+    rank: NDArray[np.int64]
+    op: NDArray[np.int64]
+    group: NDArray[np.int64]
+    seq: NDArray[np.int64]
+    peer: NDArray[np.int64]
+    created_ns: _Times
+    completed_ns: _Times
+    timeout_ns: _Times
+    is_done: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, dumps: list[Dump]) -> "Rows":
+        def column(name: str) -> NDArray[np.int64]:
+            return np.concatenate([dump.records[name].astype(np.int64) for dump in dumps])
+
+        return cls(
+            rank=np.repeat([dump.rank for dump in dumps], [len(dump.records) for dump in dumps]),
+            op=column("op"),
+            group=column("group"),
+            seq=column("seq"),
+            peer=column("peer"),
+            created_ns=column("entered_ns"),
+            completed_ns=column("completed_ns"),
+            timeout_ns=np.concatenate([dump.timeout_ns for dump in dumps]),
+            is_done=np.concatenate([dump.is_done for dump in dumps]),
+        )
+
+    @property
+    def is_p2p(self) -> NDArray[np.bool_]:
+        return np.isin(self.op, ring_format.POINT_TO_POINT)
+
+    def calls(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+        """The rows of collectives, ordered by call; where each call begins; the call of each."""
+        rows = np.flatnonzero(~self.is_p2p)
+        order = rows[np.lexsort((self.seq[rows], self.group[rows]))]
+        is_new = (np.diff(self.group[order], prepend=-1) != 0) | (np.diff(self.seq[order], prepend=-1) != 0)
+        return order, np.flatnonzero(is_new), np.cumsum(is_new) - 1
+
+
+def latest_and_earliest(rows: Rows) -> tuple[int, int] | None:
+    """The two rows of a call that lie further apart than its timeout allows, twice over: ranks of one job would not
+    have waited so long."""
+    order, starts, call = rows.calls()
+    if not len(order):
+        return None
+    created_ns = rows.created_ns[order]
+    spread_ns = np.maximum.reduceat(created_ns, starts) - np.minimum.reduceat(created_ns, starts)
+    timeout_ns = np.maximum.reduceat(rows.timeout_ns[order], starts)
+    apart = np.flatnonzero((timeout_ns > 0) & (spread_ns > 2 * timeout_ns))
+    if not len(apart):
+        return None
+    members = order[call == apart[0]]
+    by_time = members[np.argsort(rows.created_ns[members])]
+    return int(by_time[-1]), int(by_time[0])
+
+
+def settle(dumps: list[Dump]) -> None:
+    """Set the times of all records, and mark which ops are queued behind another."""
+    rows = Rows.of(dumps)
+    completed_ns = np.where(rows.is_done, _ends(rows), 0)
+    channel = _channels(rows)
+    before = _row_before(channel)
+    entered_ns = np.maximum(rows.created_ns, np.where(before >= 0, completed_ns[before], 0))
+    entered_ns = np.where(rows.is_done, np.minimum(entered_ns, completed_ns), entered_ns)
+    is_queued = _is_queued(channel, rows.is_done)
+    at = 0
+    for dump in dumps:
+        mine = slice(at, at + len(dump.records))
+        at = mine.stop
+        dump.records["entered_ns"] = entered_ns[mine]
+        dump.records["completed_ns"] = completed_ns[mine]
+        dump.records["flags"] = np.where(is_queued[mine], ring_format.ASYNC, 0)
+        dump.records["issued_ns"] = np.where(is_queued[mine], rows.created_ns[mine], 0)
+
+
+def _ends(rows: Rows) -> _Times:
+    """When each op was over: as soon as one rank noticed it; where nobody did, when the last rank had come."""
+    ends_ns = np.where(rows.completed_ns > 0, rows.completed_ns, rows.created_ns)
+    order, starts, call = rows.calls()
+    if len(order):
+        noticed_ns = np.where(rows.completed_ns[order] > 0, rows.completed_ns[order], np.iinfo(np.int64).max)
+        first_ns = np.minimum.reduceat(noticed_ns, starts)
+        arrived_ns = np.maximum.reduceat(rows.created_ns[order], starts)
+        ends_ns[order] = np.where(first_ns < np.iinfo(np.int64).max, first_ns, arrived_ns)[call]
+    return np.maximum(ends_ns, rows.created_ns + 1)
+
+
+def _channels(rows: Rows) -> NDArray[np.int64]:
+    """Ops of one rank with one number are done one after the other: collectives of a group, sends to and receives from
+    one peer."""
+    columns = (rows.rank, rows.group, rows.is_p2p.astype(np.int64), np.where(rows.is_p2p, rows.peer, -1))
+    numbers = np.zeros(len(rows.rank), dtype=np.int64)
+    for column in columns:
+        _, part = np.unique(column, return_inverse=True)
+        _, numbers = np.unique(numbers * (int(part.max(initial=0)) + 1) + part, return_inverse=True)
+    return numbers
+
+
+def _row_before(channel: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Per row: the row before it of the same channel; -1 if it is the first."""
+    order = np.argsort(channel, kind="stable")
+    before = np.full(len(channel), -1, dtype=np.intp)
+    same = channel[order[1:]] == channel[order[:-1]]
+    before[order[1:][same]] = order[:-1][same]
+    return before
+
+
+def _is_queued(channel: NDArray[np.int64], is_done: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Ops that are not over, behind another one of their channel."""
+    open_rows = np.flatnonzero(~is_done)
+    is_queued = ~is_done
+    _, first = np.unique(channel[open_rows], return_index=True)
+    is_queued[open_rows[first]] = False
+    return is_queued
+
+
+def paired_from_the_end(dumps: list[Dump]) -> None:
+    """A recorder keeps the newest ops, so that of sends and receives one side may have older ones left. Ops that are
+    over have their partner, so the newest belong to the newest: older ones without partner are dropped."""
+    rows = Rows.of(dumps)
+    done = np.flatnonzero(rows.is_p2p & rows.is_done & (rows.peer >= 0))
+    is_send = rows.op[done] == ring_format.OP["send"]
+    sender = np.where(is_send, rows.rank[done], rows.peer[done])
+    receiver = np.where(is_send, rows.peer[done], rows.rank[done])
+    route = np.unique(np.stack([rows.group[done], sender, receiver]), axis=1, return_inverse=True)[1].ravel()
+    sides = [np.bincount(route[is_send == side], minlength=int(route.max(initial=-1)) + 1) for side in (False, True)]
+    most = np.minimum(*sides)
+    from_end = _place_from_end(route * 2 + is_send)
+    dropped = np.zeros(len(rows.rank), dtype=np.bool_)
+    dropped[done] = from_end >= most[route]
+    at = 0
+    for dump in dumps:
+        keep = ~dropped[at : at + len(dump.records)]
+        at += len(dump.records)
+        _keep(dump, keep)
+
+
+def _place_from_end(side: NDArray[Any]) -> NDArray[np.intp]:
+    """Per row: how many of its side come after it."""
+    order = np.argsort(side[::-1], kind="stable")
+    ordered = side[::-1][order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    place = np.empty(len(side), dtype=np.intp)
+    place[order] = np.arange(len(side)) - np.repeat(starts, np.diff(starts, append=len(side)))
+    return place[::-1]
+
+
+def without_later_than(dumps: list[Dump], ns: int) -> None:
+    """Drop open ops that were asked for after this moment, from which on not all ranks were looked at."""
+    for dump in dumps:
+        _keep(dump, dump.is_done | (dump.records["entered_ns"].astype(np.int64) <= ns))
+
+
+def _keep(dump: Dump, keep: NDArray[np.bool_]) -> None:
+    if not keep.all():
+        dump.records, dump.is_done, dump.timeout_ns = dump.records[keep], dump.is_done[keep], dump.timeout_ns[keep]
