@@ -1,5 +1,6 @@
 """Dumps of torch's Flight Recorder are explained like rings."""
 
+import json
 import os
 import pickle
 import shutil
@@ -12,6 +13,8 @@ import pytest
 from rollcall.errors import UsageError
 from rollcall.explain.dumps import plain
 from rollcall.explain.verdict import Explanation, explain
+from tests.report.rings import FakeOp
+from tests.report.rings import write as write_rings
 
 from .dump_files import Entry, as_json, content, set_time, write
 
@@ -344,3 +347,21 @@ def told_by(entries: Sequence[Entry], folder: Path) -> Explanation:
 def test_it_says_what_the_recorder_cannot_tell(tmp_path: Path) -> None:
     problems = told_by(steps(3), tmp_path).run.problems
     assert any("do not tell reduce ops, roots, tags, splits" in problem for problem in problems)
+
+
+def stuck_run(folder: Path, outcome: str, ended_ms: float) -> Path:
+    """A run whose ranks are in the same all_reduce according to nccl's dumps beside the rings."""
+    ops = [FakeOp("all_reduce", 1, 100, 160), FakeOp("all_reduce", 2, 200, ended_ms, line=12)]
+    write_rings(folder, [ops, ops])
+    (folder / "run.json").write_text(json.dumps({"outcome": outcome, "attempts": [{"world_size": 2}]}))
+    entries = [Entry("all_reduce", 1, 100, 160), Entry("all_reduce", 2, 200, line=12)]
+    write(folder / "flight-recorder" / "attempt-0", {0: entries, 1: entries})
+    return folder
+
+
+def test_dumps_beside_the_rings_tell_what_the_device_has_not_finished(tmp_path: Path) -> None:
+    assert verdict(stuck_run(tmp_path, "stopped", 0)) == ("stuck-on-device", (0, 1))
+
+
+def test_dumps_of_an_earlier_hang_say_nothing_of_a_run_that_ended_well(tmp_path: Path) -> None:
+    assert blamed(stuck_run(tmp_path, "ok", 900)) == []

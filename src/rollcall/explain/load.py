@@ -108,7 +108,9 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None) ->
     known = clocks(facts)
     files = _read(sorted(ring_folders(folder)[number].glob("*.ring"), key=_number), known, newest)
     if not files.kept and files.problems:
-        raise UsageError(f"no ring of {folder.name} can be read: {files.problems[0]}")
+        writer = (facts.get("versions") or {}).get("rollcall")
+        hint = f"; rollcall {writer} wrote it" if writer else ""
+        raise UsageError(f"no ring of {folder.name} can be read: {files.problems[0]}{hint}")
     ranks = {rank: _rank(files, rank, attempt_facts) for rank in sorted(files.table.spans)}
     world_size = int(attempt_facts.get("world_size") or max(files.world_size, len(ranks)))
     hosts = sorted({rank.host for rank in ranks.values()})
