@@ -97,6 +97,34 @@ def report(
 
 
 @app.command()
+def compare(
+    first: Annotated[str, typer.Argument(help="A run: its name or folder.", metavar="RUN")],
+    second: Annotated[str, typer.Argument(help="The run to compare it with.", metavar="RUN")],
+    report: Annotated[
+        Path | None, typer.Option(help="Write a page that opens in any browser here.", metavar="FILE")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Say what changed between two runs: the first call at which they part, and where the time went, beyond noise.
+
+    [bold]Examples[/]
+
+      rollcall compare 2026-11-14T09-30-02-train 2026-11-15T10-02-11-train
+
+      rollcall compare old/ new/ --report changes.html
+    """
+    from rollcall.explain.compare.terminal import show
+    from rollcall.runs import find_recording
+
+    found = show(find_recording(first), find_recording(second), json)
+    if report is not None:
+        from rollcall.report.compare import write
+
+        write(found, report)
+        print(os.path.relpath(report), file=sys.stderr if json else sys.stdout)
+
+
+@app.command()
 def watch(
     run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
     web: Annotated[bool, typer.Option("--web", help="Show the timeline live in a browser.")] = False,
