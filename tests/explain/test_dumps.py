@@ -80,7 +80,8 @@ def test_an_op_that_all_asked_for_and_nobody_finished_is_stuck_on_the_device(tmp
     found = explain(tmp_path).verdict
     assert found is not None
     assert (found.kind, found.ranks) == ("stuck-on-device", (0, 1, 2, 3))
-    assert "all 4 ranks of group 0 asked for all_reduce at train.py:12, call 6, and none has completed" in found.message
+    said = "all 4 ranks of group 0 asked for all_reduce at train.py:12, call 6, and it has not completed on any of them"
+    assert said in found.message
 
 
 def test_an_op_that_is_over_on_some_ranks_only_is_stuck_on_the_others(tmp_path: Path) -> None:
@@ -171,6 +172,13 @@ def test_calls_that_were_overwritten_on_some_ranks_are_not_missing(tmp_path: Pat
     write(tmp_path, {0: everyone[25:], 1: everyone, 2: steps(30)}, first_ids={0: 25})
     assert verdict(tmp_path) == ("missing-rank", (2,))
     assert explain(tmp_path).run.ranks[0].dropped == 25
+
+
+def test_calls_from_before_the_recorder_was_reset_are_not_missing(tmp_path: Path) -> None:
+    """A reset begins the numbers of records anew, but not those of calls."""
+    everyone = [*steps(30), Entry("all_reduce", 31, 3100)]
+    write(tmp_path, {0: everyone[25:], 1: everyone, 2: steps(30)})
+    assert verdict(tmp_path) == ("missing-rank", (2,))
 
 
 def test_gloo_tells_the_end_of_an_op_by_retiring_it(tmp_path: Path) -> None:
@@ -347,6 +355,28 @@ def told_by(entries: Sequence[Entry], folder: Path) -> Explanation:
 def test_it_says_what_the_recorder_cannot_tell(tmp_path: Path) -> None:
     problems = told_by(steps(3), tmp_path).run.problems
     assert any("do not tell reduce ops, roots, tags, splits" in problem for problem in problems)
+
+
+REAL = Path(__file__).parent / "real_dumps"
+
+
+@pytest.mark.parametrize("name", ["gloo-2.13-good", "gloo-2.13-good-json", "nccl-2.11", "nccl-2.11-json"])
+def test_real_dumps_of_correct_programs_are_not_blamed(name: str) -> None:
+    """Gloo's by torch 2.13 with three ranks, nccl's by torch 2.11 with one rank on an H200."""
+    told = explain(REAL / name)
+    assert told.findings == []
+    assert {op.op for op in told.run.ranks[0].ops} >= {"all_reduce", "all_gather", "broadcast", "barrier"}
+
+
+@pytest.mark.parametrize("name", ["gloo-2.13-missing", "gloo-2.13-missing-json", "gloo-2.13-cut"])
+def test_real_dumps_of_a_rank_that_skips_a_barrier_name_it(name: str) -> None:
+    """In one of them rank 0 was killed while it wrote its dump."""
+    assert verdict(REAL / name) == ("missing-rank", (1,))
+
+
+def test_a_real_dump_of_an_op_behind_a_kernel_that_does_not_end_is_stuck_on_the_device() -> None:
+    """nccl wrote it when it was asked through its pipe."""
+    assert verdict(REAL / "nccl-2.11-stuck") == ("stuck-on-device", (0,))
 
 
 def stuck_run(folder: Path, outcome: str, ended_ms: float) -> Path:

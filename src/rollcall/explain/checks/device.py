@@ -18,7 +18,7 @@ def stuck_on_device(evidence: Evidence) -> Iterator[Finding]:
     if dumps is None:
         return
     table, calls = dumps.table, dumps.calls
-    for call in calls.where(calls.has_all & (calls.sizes > 1) & calls.any(table.is_blocked)):
+    for call in calls.where(calls.has_all & calls.any(table.is_blocked)):
         if _is_on_device(next(iter(call.ops.values()))):
             yield _other_order(dumps, call) or _stuck(call)
             return
@@ -47,10 +47,11 @@ def _stuck(call: Call) -> Finding:
     stuck = call.blocked
     done = [rank for rank in call.ops if call.ops[rank].completed_ns]
     first = call.ops[stuck[0]]
-    completed = f"it has completed on {ranks_in_words(done)} only" if done else "none has completed it"
+    who = f"all {len(call.ops)} ranks" if len(call.ops) > 1 else f"rank {stuck[0]}"
+    completed = f"it has completed on {ranks_in_words(done)} only" if done else "it has not completed on any of them"
     message = (
-        f"all {len(call.ops)} ranks of group {call.group.name} asked for {where(first)}, call {call.seq}, and"
-        f" {completed}: it is stuck on the device"
+        f"{who} of group {call.group.name} asked for {where(first)}, call {call.seq}, and {completed}: it is stuck on"
+        f" the device"
     )
     ranks = stuck if done else list(call.ops)
     return of_call("stuck-on-device", call, ranks, message, [first])

@@ -5,7 +5,9 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from rollcall.explain.dumps import files
 from rollcall.record import ring_format
 from rollcall.record.sites import is_users_file
 
+_UNKNOWN = "unknown"
 _BATCH = "batch"  # the entry that ends a batch: it alone has the state of the ops before it
 # The names that backends give their ops, without the backend. What is not here is left out, and counted.
 _NAMES = {
@@ -59,6 +62,7 @@ _DTYPES = {
 }
 _PEERS = re.compile(r"(\d+)(?:->|<-)(\d+|\?)")
 _MOST_FRAMES = 8
+_INPUT, _OUTPUT = ("input_sizes", "input_dtypes"), ("output_sizes", "output_dtypes")
 # Frames of Python and torch, on whatever machine the dump was made.
 _NOT_USERS = re.compile(
     r"/lib/python3|/torch/(distributed|nn|autograd|utils|_|optim)|\.(cpp|cc|h|hpp|cu|so)\b|^\?\?|^<"
@@ -80,10 +84,17 @@ class Dump:
     signatures: list[bytes] = field(default_factory=list)
     records: NDArray[Any] = field(default_factory=lambda: np.zeros(0, dtype=rings.DTYPE))
     is_done: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    is_p2p: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     timeout_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     was_given_up: bool = False  # torch says that an op has timed out
     unknown: Counter[str] = field(default_factory=Counter)  # ops whose name is not known
     written_ns: int = 0  # by the time of the file
+
+    def keep(self, kept: NDArray[np.bool_]) -> None:
+        """Drop all other records."""
+        if not kept.all():
+            self.records, self.timeout_ns = self.records[kept], self.timeout_ns[kept]
+            self.is_done, self.is_p2p = self.is_done[kept], self.is_p2p[kept]
 
     @property
     def last_ns(self) -> int:
@@ -112,11 +123,9 @@ def _dump(path: Path, content: dict[str, Any]) -> Dump:
         rank = _rank_by_groups(members)
     if rank is None:
         raise ValueError("its name has no number, so it is not known which rank wrote it")
-    reader = _Entries(members)
-    for entry in content.get("entries") or []:
-        reader.add(entry)
     version, written_ns = str(content.get("version", "")), path.stat().st_mtime_ns
-    return reader.dump(Dump(path, rank, version=version, world_size=_world_size(content), written_ns=written_ns))
+    blank = Dump(path, rank, version=version, world_size=_world_size(content), written_ns=written_ns)
+    return _Entries(members).fill(blank, content.get("entries") or [])
 
 
 def _world_size(content: dict[str, Any]) -> int:
@@ -143,171 +152,204 @@ def _rank_by_groups(members: dict[str, tuple[int, ...]]) -> int | None:
     return common.pop() if len(common) == 1 else None
 
 
-_COLUMNS = ("number", "entered_ns", "completed_ns", "op", "group", "seq", "site", "signature", "peer", "thread")
-
-
 class _Entries:
-    """Turns entries into rows; what many have in common is turned once."""
+    """The entries of a dump, column by column: a dump has thousands, a folder a thousand dumps. What many entries have
+    in common is turned into a number once."""
 
     def __init__(self, members: dict[str, tuple[int, ...]]) -> None:
         self._members = members
-        self._rows: list[list[int]] = []  # of _COLUMNS
-        self._size_bytes: list[int] = []
-        self._is_done: list[bool] = []
-        self._timeout_ns: list[int] = []
         self._groups: dict[tuple[str, str], int] = {}
         self._sites: dict[bytes, int] = {}
-        self._site_of: dict[tuple[int, ...], int] = {}  # by the identities of frames, which entries share
-        self._signatures: dict[bytes, tuple[int, int]] = {}  # its number, and the size in bytes
-        self._signature_of: dict[str, tuple[int, int]] = {}
-        self._parsed: dict[str, tuple[str, str, int]] = {}  # by the name of an op: backend, op, peer
-        self._threads: dict[Any, int] = {}
-        self._backend = ""
-        self._was_given_up = False
-        self._unknown: Counter[str] = Counter()
+        self._signatures: dict[bytes, tuple[int, int]] = {}  # number and size in bytes
 
-    def add(self, entry: dict[str, Any]) -> None:
-        name = entry["profiling_name"]
-        backend, op, peer = self._parsed.get(name) or self._parse(name)
-        if op not in ring_format.OP and op != _BATCH:
-            self._unknown[name] += 1
-            return
-        self._backend = self._backend or backend
-        is_p2p = op in ("send", "recv") or (op == _BATCH and bool(entry.get("is_p2p")))
-        group = self._group(entry["process_group"])
-        seq = entry["p2p_seq_id" if is_p2p else "collective_seq_id"]
-        completed_ns = entry.get("time_discovered_completed_ns") or 0
-        # Gloo's entries never become "completed": an op that has ended is "retired" there.
-        is_done = completed_ns > 0 or entry.get("state") == "completed"
-        is_retired = bool(entry.get("retired"))
-        if backend == "nccl" and is_retired and not is_done:
-            self._was_given_up = True
-        is_done = is_done or (is_retired and backend != "nccl")
-        if op == _BATCH:
-            self._end_batch(name, group, seq, is_p2p, is_done, completed_ns)
-            return
-        signature, size_bytes = self._signature(op, backend, entry)
-        self._rows.append(
-            [
-                entry["record_id"] + 1,
-                entry["time_created_ns"],
-                completed_ns,
-                ring_format.OP[op],
-                group,
-                seq,
-                self._site(entry.get("frames")),
-                signature,
-                peer,
-                self._thread(entry),
-            ]
+    def fill(self, dump: Dump, entries: list[dict[str, Any]]) -> Dump:
+        known = {name: _Name.parse(name) for name in dict.fromkeys(entry["profiling_name"] for entry in entries)}
+        dump.unknown = Counter(e["profiling_name"] for e in entries if known[e["profiling_name"]].op == _UNKNOWN)
+        kept = (
+            [entry for entry in entries if known[entry["profiling_name"]].op != _UNKNOWN] if dump.unknown else entries
         )
-        self._size_bytes.append(size_bytes)
-        self._is_done.append(is_done)
-        self._timeout_ns.append(int(entry.get("timeout_ms") or 0) * 1_000_000)
+        names = [known[entry["profiling_name"]] for entry in kept]
+        dump.backend = names[0].backend if names else ""
+        self._fill_records(dump, kept, names)
+        self._fill_states(dump, kept, names)
+        dump.timeout_ns = _column(entry.get("timeout_ms") or 0 for entry in kept) * 1_000_000
+        _end_batches(dump, [name.text if name.op == _BATCH else "" for name in names])
+        dump.groups = [(_group_name(*named), self._members.get(named[0], ())) for named in self._groups]
+        dump.sites, dump.signatures = list(self._sites), list(self._signatures)
+        return dump
 
-    def _parse(self, name: str) -> tuple[str, str, int]:
-        """Such as `nccl:send 0->1`, by ranks of the group; the sender is not known in `gloo:recv 0<-?`."""
-        backend, _, rest = name.partition(":")
-        op, _, peers = rest.partition(" ")
-        found = _PEERS.match(peers)
-        peer = int(found[2]) if found and found[2] != "?" else -1
-        parsed = self._parsed[name] = (backend, _OP.get(op, "unknown"), peer)
-        return parsed
-
-    def _group(self, named: Any) -> int:
-        name, described = (str(part) for part in tuple(named)[:2])
-        return self._groups.setdefault((name, described), len(self._groups))
-
-    def _end_batch(self, name: str, group: int, seq: int, is_p2p: bool, is_done: bool, completed_ns: int) -> None:
-        """The ops of a batch have no state of their own. Several collectives of a batch are one call."""
-        first = len(self._rows)
-        while first and self._is_member(self._rows[first - 1], group, seq, is_p2p):
-            first -= 1
-        for row in self._rows[first:]:
-            row[2] = completed_ns
-        self._is_done[first:] = [is_done] * (len(self._rows) - first)
-        if not is_p2p and first < len(self._rows):
-            op = _BATCH_OF.get(name.partition(":")[2])
-            self._rows[first][3] = ring_format.OP[op] if op else self._rows[first][3]
-            for column in (self._size_bytes, self._is_done, self._timeout_ns, self._rows):
-                del column[first + 1 :]
+    def _fill_records(self, dump: Dump, entries: list[dict[str, Any]], names: list["_Name"]) -> None:
+        records = dump.records = np.zeros(len(entries), dtype=rings.DTYPE)
+        is_p2p = _flags(
+            name.is_p2p or (name.op == _BATCH and bool(entry.get("is_p2p")))
+            for entry, name in zip(entries, names, strict=True)
+        )
+        signatures = self._numbers_of_signatures(entries, names)
+        records["number"] = _column(entry["record_id"] for entry in entries) + 1
+        records["entered_ns"] = _column(entry["time_created_ns"] for entry in entries)
+        records["seq"] = np.where(
+            is_p2p,
+            _column(entry["p2p_seq_id"] for entry in entries),
+            _column(entry["collective_seq_id"] for entry in entries),
+        )
+        records["op"] = [name.number for name in names]
+        records["peer"] = [name.peer for name in names]
+        records["group"] = [self._group(entry["process_group"]) for entry in entries]
+        records["site"] = self._numbers_of_sites(entries)
+        records["thread"] = _threads(entries)
+        records["signature"] = [number for number, _ in signatures]
+        records["size_bytes"] = [size_bytes for _, size_bytes in signatures]
+        dump.is_p2p = is_p2p
 
     @staticmethod
-    def _is_member(row: list[int], group: int, seq: int, is_p2p: bool) -> bool:
-        return row[4:6] == [group, seq] and (row[3] in ring_format.POINT_TO_POINT) == is_p2p
+    def _fill_states(dump: Dump, entries: list[dict[str, Any]], names: list["_Name"]) -> None:
+        """Gloo's entries never become "completed": an op that has ended is "retired" there. One that nccl has retired
+        without completing it has timed out."""
+        completed_ns = _column(entry.get("time_discovered_completed_ns") or 0 for entry in entries)
+        is_done = (completed_ns > 0) | np.array(
+            [entry.get("state") == "completed" for entry in entries], dtype=np.bool_
+        )
+        is_retired = np.array([bool(entry.get("retired")) for entry in entries], dtype=np.bool_)
+        is_nccl = np.array([name.backend == "nccl" for name in names], dtype=np.bool_)
+        dump.records["completed_ns"] = completed_ns
+        dump.was_given_up = bool((is_nccl & is_retired & ~is_done).any())
+        dump.is_done = is_done | (is_retired & ~is_nccl)
 
-    def _signature(self, op: str, backend: str, entry: dict[str, Any]) -> tuple[int, int]:
-        side = "output" if op in ("scatter", "recv") else "input"
-        if not entry.get(f"{side}_sizes"):
-            side = "input" if side == "output" else "output"
-        shapes, dtypes = entry.get(f"{side}_sizes") or [], entry.get(f"{side}_dtypes") or []
-        key = f"{backend}{shapes}{dtypes}"
-        found = self._signature_of.get(key)
+    def _group(self, named: Any) -> int:
+        key = named if type(named) is tuple else tuple(named)
+        found = self._groups.get(key)
         if found is None:
-            found = self._signature_of[key] = self._new_signature(backend, shapes, dtypes)
+            name, described = (str(part) for part in key[:2])
+            found = self._groups.setdefault((name, described), len(self._groups))
         return found
 
-    def _new_signature(self, backend: str, shapes: list[list[int]], dtypes: list[str]) -> tuple[int, int]:
-        known = [_DTYPES.get(str(dtype), (str(dtype).lower(), 1)) for dtype in dtypes]
-        size_bytes = sum(math.prod(shape) * size for shape, (_, size) in zip(shapes, known, strict=False))
-        told = {
-            "shapes": shapes,
-            "dtypes": [name for name, _ in known],
-            "device": "cpu" if backend == "gloo" else "cuda",
-            "splits": [],
-        }
-        value = json.dumps(told).encode()
-        return self._signatures.setdefault(value, (len(self._signatures) + 1, size_bytes))
-
-    def _site(self, frames: list[dict[str, Any]] | None) -> int:
-        if not frames:
-            return 0
-        key = tuple(map(id, frames))
-        found = self._site_of.get(key)
-        if found is None:
-            found = self._site_of[key] = self._new_site(frames)
+    def _numbers_of_sites(self, entries: list[dict[str, Any]]) -> list[int]:
+        """Entries share their frames, so that their identities tell whether two stacks are the same."""
+        by_frames: dict[tuple[int, ...], int] = {}
+        found = []
+        for entry in entries:
+            frames = entry.get("frames") or ()
+            key = tuple(map(id, frames))
+            number = by_frames.get(key)
+            if number is None:
+                number = by_frames[key] = self._site(frames)
+            found.append(number)
         return found
 
-    def _new_site(self, frames: list[dict[str, Any]]) -> int:
+    def _site(self, frames: Iterable[dict[str, Any]]) -> int:
         users = [
             [str(frame["filename"]), int(frame["line"]), str(frame["name"])]
             for frame in frames
-            if is_users_file(str(frame["filename"])) and not _NOT_USERS.search(str(frame["filename"]))
+            if _is_program(str(frame["filename"]))
         ]
         return self._sites.setdefault(json.dumps(users[:_MOST_FRAMES]).encode(), len(self._sites) + 1) if users else 0
 
-    def _thread(self, entry: dict[str, Any]) -> int:
-        """The first is the main thread; autograd's threads work while that waits for them."""
-        if str(entry.get("thread_name", "")).startswith("pt_autograd"):
-            return 0
-        return self._threads.setdefault(entry.get("thread_id"), len(self._threads))
+    def _numbers_of_signatures(self, entries: list[dict[str, Any]], names: list["_Name"]) -> list[tuple[int, int]]:
+        """What all ranks have alike: the tensors that go in, but of a scatter those that come out."""
+        known: dict[Any, tuple[int, int]] = {}
+        found = []
+        for entry, name in zip(entries, names, strict=True):
+            side, other = (_OUTPUT, _INPUT) if name.takes_output else (_INPUT, _OUTPUT)
+            sizes, types = side if entry.get(side[0]) else other
+            shapes, dtypes = entry.get(sizes) or [], entry.get(types) or []
+            key = (name.backend, *map(tuple, shapes), *dtypes)
+            number = known.get(key)
+            if number is None:
+                number = known[key] = self._signature(name.backend, shapes, dtypes)
+            found.append(number)
+        return found
 
-    def dump(self, blank: Dump) -> Dump:
-        kept = _without_repeats(self._rows)
-        records = np.zeros(len(kept), dtype=rings.DTYPE)
-        for name, column in zip(_COLUMNS, zip(*(self._rows[place] for place in kept), strict=True), strict=False):
-            records[name] = column
-        records["size_bytes"] = [self._size_bytes[place] for place in kept]
-        blank.groups = [(_group_name(*named), self._members.get(named[0], ())) for named in self._groups]
-        blank.backend, blank.was_given_up, blank.unknown = self._backend, self._was_given_up, self._unknown
-        blank.sites, blank.signatures = list(self._sites), list(self._signatures)
-        blank.records = records
-        blank.is_done = np.array([self._is_done[place] for place in kept], dtype=np.bool_)
-        blank.timeout_ns = np.array([self._timeout_ns[place] for place in kept], dtype=np.int64)
-        return blank
+    def _signature(self, backend: str, shapes: list[list[int]], dtypes: list[str]) -> tuple[int, int]:
+        known = [_DTYPES.get(str(dtype), (str(dtype).lower(), 1)) for dtype in dtypes]
+        size_bytes = sum(math.prod(shape) * size for shape, (_, size) in zip(shapes, known, strict=False))
+        device = "cpu" if backend == "gloo" else "cuda"
+        told = {"shapes": shapes, "dtypes": [name for name, _ in known], "device": device, "splits": []}
+        value = json.dumps(told).encode()
+        return self._signatures.setdefault(value, (len(self._signatures) + 1, size_bytes))
+
+
+@dataclass(frozen=True)
+class _Name:
+    """What the name of an op says: such as `nccl:send 0->1`, by ranks of the group. In `gloo:recv 0<-?` the sender is
+    not known."""
+
+    backend: str
+    op: str
+    text: str  # the op, as the backend calls it
+    peer: int
+    number: int
+    is_p2p: bool
+    takes_output: bool
+
+    @classmethod
+    def parse(cls, name: str) -> "_Name":
+        backend, _, rest = name.partition(":")
+        op, _, peers = rest.partition(" ")
+        found = _PEERS.match(peers)
+        ours = _OP.get(op, _UNKNOWN)
+        return cls(
+            backend,
+            ours,
+            op,
+            peer=int(found[2]) if found and found[2] != "?" else -1,
+            number=ring_format.OP.get(ours, 0),
+            is_p2p=ours in ("send", "recv"),
+            takes_output=ours in ("scatter", "recv"),
+        )
+
+
+def _column(values: Iterable[int]) -> NDArray[np.int64]:
+    return np.array(list(values), dtype=np.int64)
+
+
+def _flags(values: Iterable[bool]) -> NDArray[np.bool_]:
+    return np.array(list(values), dtype=np.bool_)
+
+
+@cache
+def _is_program(file: str) -> bool:
+    return is_users_file(file) and not _NOT_USERS.search(file)
+
+
+def _threads(entries: list[dict[str, Any]]) -> list[int]:
+    """The first is the main thread; autograd's threads work while that waits for them."""
+    numbers: dict[Any, int] = {}
+    return [
+        0
+        if str(entry.get("thread_name", "")).startswith("pt_autograd")
+        else numbers.setdefault(entry.get("thread_id"), len(numbers))
+        for entry in entries
+    ]
+
+
+def _end_batches(dump: Dump, ends: list[str]) -> None:
+    """The ops of a batch have no state of their own: the entry behind them has it. Several collectives of a batch are
+    one call. `ends`: of entries that end a batch, their name."""
+    records = dump.records
+    keep = np.ones(len(records), dtype=np.bool_)
+    for place in (place for place, end in enumerate(ends) if end):
+        keep[place] = False
+        first = place
+        while first and _is_member(dump, first - 1, place):
+            first -= 1
+        records["completed_ns"][first:place] = records["completed_ns"][place]
+        dump.is_done[first:place] = dump.is_done[place]
+        if not dump.is_p2p[place] and first < place:
+            op = _BATCH_OF.get(ends[place])
+            records["op"][first] = ring_format.OP[op] if op else records["op"][first]
+    # Of the collectives of one number, the first stands for all, also in a batch that has not ended yet.
+    same = (records["group"][1:] == records["group"][:-1]) & (records["seq"][1:] == records["seq"][:-1])
+    keep[1:] &= ~(same & ~dump.is_p2p[1:] & ~dump.is_p2p[:-1])
+    dump.keep(keep)
+
+
+def _is_member(dump: Dump, place: int, end: int) -> bool:
+    mine, its = dump.records[place], dump.records[end]
+    is_op = mine["op"] != 0  # not the end of another batch
+    return bool(
+        is_op and mine["group"] == its["group"] and mine["seq"] == its["seq"] and dump.is_p2p[place] == dump.is_p2p[end]
+    )
 
 
 def _group_name(name: str, described: str) -> str:
     return name if described in ("", "undefined", "default_pg") else f"{name} ({described})"
-
-
-def _without_repeats(rows: list[list[int]]) -> list[int]:
-    """The places of rows to keep: of the collectives of a batch that has not ended yet, the first."""
-    kept, seen = [], (-1, -1)
-    for place, row in enumerate(rows):
-        is_p2p = row[3] in ring_format.POINT_TO_POINT
-        if is_p2p or (row[4], row[5]) != seen:
-            kept.append(place)
-        if not is_p2p:
-            seen = (row[4], row[5])
-    return kept

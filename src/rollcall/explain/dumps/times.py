@@ -31,6 +31,7 @@ class Rows:
     completed_ns: _Times
     timeout_ns: _Times
     is_done: NDArray[np.bool_]
+    is_p2p: NDArray[np.bool_]
 
     @classmethod
     def of(cls, dumps: list[Dump]) -> "Rows":
@@ -47,11 +48,8 @@ class Rows:
             completed_ns=column("completed_ns"),
             timeout_ns=np.concatenate([dump.timeout_ns for dump in dumps]),
             is_done=np.concatenate([dump.is_done for dump in dumps]),
+            is_p2p=np.concatenate([dump.is_p2p for dump in dumps]),
         )
-
-    @property
-    def is_p2p(self) -> NDArray[np.bool_]:
-        return np.isin(self.op, ring_format.POINT_TO_POINT)
 
     def calls(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
         """The rows of collectives, ordered by call; where each call begins; the call of each."""
@@ -112,11 +110,9 @@ def _ends(rows: Rows) -> _Times:
 def _channels(rows: Rows) -> NDArray[np.int64]:
     """Ops of one rank with one number are done one after the other: collectives of a group, sends to and receives from
     one peer."""
-    columns = (rows.rank, rows.group, rows.is_p2p.astype(np.int64), np.where(rows.is_p2p, rows.peer, -1))
-    numbers = np.zeros(len(rows.rank), dtype=np.int64)
-    for column in columns:
-        _, part = np.unique(column, return_inverse=True)
-        _, numbers = np.unique(numbers * (int(part.max(initial=0)) + 1) + part, return_inverse=True)
+    peer = np.where(rows.is_p2p, rows.peer + 2, 0)
+    ranks, groups = int(rows.rank.max(initial=0)) + 1, int(rows.group.max(initial=0)) + 1
+    numbers: NDArray[np.int64] = (rows.group + groups * peer) * ranks + rows.rank
     return numbers
 
 
@@ -156,7 +152,7 @@ def paired_from_the_end(dumps: list[Dump]) -> None:
     for dump in dumps:
         keep = ~dropped[at : at + len(dump.records)]
         at += len(dump.records)
-        _keep(dump, keep)
+        dump.keep(keep)
 
 
 def _place_from_end(side: NDArray[Any]) -> NDArray[np.intp]:
@@ -172,9 +168,4 @@ def _place_from_end(side: NDArray[Any]) -> NDArray[np.intp]:
 def without_later_than(dumps: list[Dump], ns: int) -> None:
     """Drop open ops that were asked for after this moment, from which on not all ranks were looked at."""
     for dump in dumps:
-        _keep(dump, dump.is_done | (dump.records["entered_ns"].astype(np.int64) <= ns))
-
-
-def _keep(dump: Dump, keep: NDArray[np.bool_]) -> None:
-    if not keep.all():
-        dump.records, dump.is_done, dump.timeout_ns = dump.records[keep], dump.is_done[keep], dump.timeout_ns[keep]
+        dump.keep(dump.is_done | (dump.records["entered_ns"].astype(np.int64) <= ns))
