@@ -34,7 +34,10 @@ app.command()(train_options.train)
 
 @app.command()
 def explain(
-    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(help="The run: its name or folder; or a folder of Flight Recorder dumps. Default: the newest."),
+    ] = None,
     attempt: Annotated[int | None, typer.Option(help="Which attempt. Default: the last.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
@@ -45,6 +48,8 @@ def explain(
       rollcall explain
 
       rollcall explain 2026-11-15T10-02-11-train --json
+
+      rollcall explain /tmp/nccl-dumps
     """
     from rollcall.explain.terminal import show
     from rollcall.runs import find_recording
