@@ -191,6 +191,22 @@ def test_gloo_tells_the_end_of_an_op_by_retiring_it(tmp_path: Path) -> None:
     assert any("do not tell when ops ended" in problem for problem in told.run.problems)
 
 
+def test_a_collective_of_gloo_that_ended_without_a_rank_has_failed(tmp_path: Path) -> None:
+    """Gloo retires an op that timed out, too."""
+    done = [Entry("all_reduce", n, n * 100, n * 100 + 1, backend="gloo") for n in range(1, 6)]
+    failed = Entry("all_reduce", 6, 600, 5600, backend="gloo", line=12)
+    write(tmp_path, {0: [*done, failed], 1: done, 2: [*done, failed]})
+    assert verdict(tmp_path) == ("missing-rank", (1,))
+
+
+def test_dumps_of_gloo_beside_those_of_nccl_are_left_out(tmp_path: Path) -> None:
+    write(tmp_path, {rank: steps(5) for rank in range(2)})
+    write(tmp_path, {rank: steps(7, backend="gloo") for rank in range(2)}, prefix="gloo_trace_rank_")
+    told = explain(tmp_path)
+    assert {op.signature["device"] for op in told.run.ranks[0].ops} == {"cuda"}
+    assert any("dumps of gloo are left out" in problem for problem in told.run.problems)
+
+
 def test_groups_without_ranks_have_the_ranks_that_used_them(tmp_path: Path) -> None:
     """Gloo before torch 2.15 writes no members."""
     for rank in range(3):
@@ -230,6 +246,16 @@ def test_ops_in_flight_when_a_running_job_was_dumped_are_no_finding(tmp_path: Pa
     write(tmp_path, {0: steps(10), 1: [*steps(11), Entry("all_reduce", 12, 1200)]}, after_s=1.22)
     set_time(tmp_path / "nccl_trace_rank_0", 1.06)
     assert (blamed(tmp_path), explain(tmp_path).outcome) == ([], "running")
+
+
+def test_a_rank_that_is_a_moment_late_in_a_running_job_is_no_finding(tmp_path: Path) -> None:
+    write(tmp_path, {0: [*steps(10), Entry("all_reduce", 11, 1100)], 1: steps(10)}, after_s=1.2)
+    assert (blamed(tmp_path), explain(tmp_path).outcome) == ([], "running")
+
+
+def test_a_rank_that_is_seconds_late_is_named_before_the_timeout(tmp_path: Path) -> None:
+    write(tmp_path, {0: [*steps(10), Entry("all_reduce", 11, 1100)], 1: steps(10)}, after_s=10)
+    assert verdict(tmp_path) == ("missing-rank", (1,))
 
 
 def test_json_tells_the_same_without_lines(tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ class Job:
 
 
 def newest_of_each_rank(dumps: Iterable[Dump]) -> list[Dump]:
-    """One dump per rank: a process may write several, also as pickle and as JSON. UsageError if they are of two
-    processes."""
+    """One dump per rank: a process may write several, also as pickle and as JSON, and one of each backend. UsageError
+    if they are of two processes."""
     kept: dict[int, Dump] = {}
     for dump in dumps:
         other = kept.get(dump.rank)
-        if other is not None and not _is_one_process(dump, other):
+        if other is not None and dump.backend == other.backend and not _is_one_process(dump, other):
             raise mixed(f"{other.path.name} and {dump.path.name} are both of rank {dump.rank}, and differ")
         if other is None or _tells_more(dump, other):
             kept[dump.rank] = dump
@@ -42,8 +42,10 @@ def _is_one_process(one: Dump, other: Dump) -> bool:
 
 
 def _tells_more(dump: Dump, other: Dump) -> bool:
-    """The later one; of two at the same time, the one with lines of the program, which JSON lacks."""
-    return (dump.last_ns, len(dump.sites)) > (other.last_ns, len(other.sites))
+    """That of the GPUs; then the later one; of two at the same time, the one with lines of the program, which JSON
+    lacks."""
+    mine, theirs = ((each.backend != "gloo", each.last_ns, len(each.sites)) for each in (dump, other))
+    return mine > theirs
 
 
 def one_job(dumps: list[Dump]) -> Job:

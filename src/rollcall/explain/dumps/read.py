@@ -21,6 +21,8 @@ from rollcall.record import ring_format
 
 _MANY = 40  # files from which on a second process pays off
 _HUNG_NS = 60_000_000_000  # an op that was open for a minute when its dump was written; a step rarely takes so long
+# Until then an open op is merely in flight: dumps are asked for when a job seems to hang, and ops rarely take seconds.
+_IN_FLIGHT_NS = 2_000_000_000
 _NOT_TOLD = (
     "read from Flight Recorder dumps, which do not tell reduce ops, roots, tags, splits, how a rank ended, or what it"
     " did between two calls"
@@ -51,11 +53,15 @@ def read(place: Path) -> Dumps:
     _check_times(dumps)
     if any(_dropped(dump) for dump in dumps):
         times.paired_from_the_end(dumps)
+    if not all(dump.has_times_of_ends for dump in dumps):
+        times.reopen(dumps, job.groups)
+    gaps = [*_left_out(found, dumps), *_gaps(dumps)]
     outcome, until_ns = _outcome(dumps), _until_ns(dumps)
-    if outcome == "running" and (cut_ns := _looked_at_ns(dumps)):
-        times.without_later_than(dumps, cut_ns)
-    folded, gaps = _folded(dumps, job), list(_gaps(dumps))
-    times.settle(dumps)
+    seen_until_ns = _seen_until_ns(dumps)
+    if outcome == "running":
+        times.without_later_than(dumps, seen_until_ns)
+    folded = _folded(dumps, job)
+    times.settle(dumps, seen_until_ns - _IN_FLIGHT_NS if outcome == "running" else seen_until_ns)
     made = [(dump.path, _ring(dump, job, folded.get(dump.rank, []))) for dump in dumps]
     return Dumps(made, job.world_size, outcome, until_ns, [_NOT_TOLD, *problems, *gaps])
 
@@ -133,11 +139,18 @@ def _until_ns(dumps: list[Dump]) -> int:
     return min(max(dump.written_ns for dump in dumps), max(longest)) if longest else 0
 
 
-def _looked_at_ns(dumps: list[Dump]) -> int:
-    """The moment until which all ranks are known; 0 if the times of the files are not those of the dumps."""
+def _seen_until_ns(dumps: list[Dump]) -> int:
+    """The moment until which all ranks are known: when the first dump was written. Of files whose times are not those
+    of the dumps, the last moment of any of them."""
     if any(dump.written_ns < dump.last_ns for dump in dumps):
-        return 0
+        return max(dump.last_ns for dump in dumps)
     return min(dump.written_ns for dump in dumps)
+
+
+def _left_out(found: list[Dump], kept: list[Dump]) -> Iterator[str]:
+    """A process has a recorder for each backend."""
+    if backends := {dump.backend for dump in found} - {dump.backend for dump in kept} - {""}:
+        yield f"dumps of {', '.join(sorted(backends))} are left out: those of {kept[0].backend} tell more"
 
 
 def _dropped(dump: Dump) -> int:

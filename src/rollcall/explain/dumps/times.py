@@ -6,6 +6,7 @@ noticed its end: nccl's ops are queued, and a thread looks every 100 ms which of
 - Of the ops that are not over, the first of each group holds up its rank; those behind it are only queued.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from rollcall.explain.dumps.entries import Dump
 from rollcall.record import ring_format
 
 _Times = NDArray[np.int64]
+_ROOTED = [ring_format.OP[name] for name in ("broadcast", "reduce", "gather", "scatter")]
 
 
 @dataclass
@@ -76,23 +78,56 @@ def latest_and_earliest(rows: Rows) -> tuple[int, int] | None:
     return int(by_time[-1]), int(by_time[0])
 
 
-def settle(dumps: list[Dump]) -> None:
-    """Set the times of all records, and mark which ops are queued behind another."""
+def reopen(dumps: list[Dump], groups: list[tuple[str, tuple[int, ...]]]) -> None:
+    """Where the recorder does not tell when ops ended, one that failed looks like one that is over. A collective to
+    which a rank never came cannot have ended well: it is open. Of broadcasts and the like that is not certain."""
+    rows = Rows.of(dumps)
+    order, starts, call = rows.calls()
+    dumped = {dump.rank for dump in dumps}
+    members = np.array([0, *(len(dumped.intersection(ranks)) for _, ranks in groups)])
+    group, seq = rows.group[order[starts]], rows.seq[order[starts]]
+    is_short = (np.diff(starts, append=len(order)) < members[group]) & (seq >= _first_known(rows, len(members))[group])
+    is_open = np.zeros(len(rows.rank), dtype=np.bool_)
+    is_open[order] = is_short[call] & ~np.isin(rows.op[order], _ROOTED) & (rows.completed_ns[order] == 0)
+    for dump, mine in parts(dumps, is_open):
+        dump.is_done = dump.is_done & ~mine
+
+
+def _first_known(rows: Rows, groups: int) -> NDArray[np.int64]:
+    """By group: the first collective that is in the dumps of all ranks that have any of the group."""
+    found = np.zeros(groups, dtype=np.int64)
+    collectives = np.flatnonzero(~rows.is_p2p)
+    order = collectives[np.lexsort((rows.seq[collectives], rows.rank[collectives], rows.group[collectives]))]
+    is_first = (np.diff(rows.group[order], prepend=-1) != 0) | (np.diff(rows.rank[order], prepend=-1) != 0)
+    np.maximum.at(found, rows.group[order[is_first]], rows.seq[order[is_first]])
+    return found
+
+
+def parts(dumps: list[Dump], column: NDArray[Any]) -> Iterator[tuple[Dump, NDArray[Any]]]:
+    """Each dump with its part of a column of all rows."""
+    ends = np.cumsum([len(dump.records) for dump in dumps])
+    return zip(dumps, np.split(column, ends[:-1]), strict=True)
+
+
+def settle(dumps: list[Dump], young_ns: int) -> None:
+    """Set the times of all records, and mark which ops are queued behind another. Open ops that were asked for after
+    `young_ns` are taken for ops in flight."""
     rows = Rows.of(dumps)
     completed_ns = np.where(rows.is_done, _ends(rows), 0)
     channel = _channels(rows)
     before = _row_before(channel)
     entered_ns = np.maximum(rows.created_ns, np.where(before >= 0, completed_ns[before], 0))
     entered_ns = np.where(rows.is_done, np.minimum(entered_ns, completed_ns), entered_ns)
-    is_queued = _is_queued(channel, rows.is_done)
-    at = 0
-    for dump in dumps:
-        mine = slice(at, at + len(dump.records))
-        at = mine.stop
-        dump.records["entered_ns"] = entered_ns[mine]
-        dump.records["completed_ns"] = completed_ns[mine]
-        dump.records["flags"] = np.where(is_queued[mine], ring_format.ASYNC, 0)
-        dump.records["issued_ns"] = np.where(is_queued[mine], rows.created_ns[mine], 0)
+    is_queued = _is_queued(channel, rows.is_done) | (~rows.is_done & (rows.created_ns > young_ns))
+    columns = {
+        "entered_ns": entered_ns,
+        "completed_ns": completed_ns,
+        "flags": np.where(is_queued, ring_format.ASYNC, 0),
+        "issued_ns": np.where(is_queued, rows.created_ns, 0),
+    }
+    for name, column in columns.items():
+        for dump, mine in parts(dumps, column):
+            dump.records[name] = mine
 
 
 def _ends(rows: Rows) -> _Times:
@@ -148,11 +183,8 @@ def paired_from_the_end(dumps: list[Dump]) -> None:
     from_end = _place_from_end(route * 2 + is_send)
     dropped = np.zeros(len(rows.rank), dtype=np.bool_)
     dropped[done] = from_end >= most[route]
-    at = 0
-    for dump in dumps:
-        keep = ~dropped[at : at + len(dump.records)]
-        at += len(dump.records)
-        dump.keep(keep)
+    for dump, mine in list(parts(dumps, dropped)):
+        dump.keep(~mine)
 
 
 def _place_from_end(side: NDArray[Any]) -> NDArray[np.intp]:
