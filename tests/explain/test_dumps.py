@@ -1,12 +1,15 @@
 """Dumps of torch's Flight Recorder are explained like rings."""
 
+import contextlib
 import json
 import os
 import pickle
+import random
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -403,6 +406,31 @@ def test_real_dumps_of_a_rank_that_skips_a_barrier_name_it(name: str) -> None:
 def test_a_real_dump_of_an_op_behind_a_kernel_that_does_not_end_is_stuck_on_the_device() -> None:
     """nccl wrote it when it was asked through its pipe."""
     assert verdict(REAL / "nccl-2.11-stuck") == ("stuck-on-device", (0,))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damaged_dumps_of_any_content_end_in_an_explanation_or_a_sentence(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    for path in sorted((REAL / chance.choice(["gloo-2.13-missing", "nccl-2.11", "gloo-2.13-good-json"])).iterdir()):
+        data = bytearray(path.read_bytes())
+        for _ in range(chance.choice([1, 5, 50])):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        (tmp_path / path.name).write_bytes(data)
+    with contextlib.suppress(UsageError):
+        explain(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"seq": 1 << 40}, {"created_ms": 1e12}, {"created_ms": -1e12}, {"timeout_ms": -5}])
+def test_absurd_numbers_do_not_matter(tmp_path: Path, change: dict[str, Any]) -> None:
+    write(tmp_path, {0: steps(5), 1: [replace(each, **change) for each in steps(5)]})
+    with contextlib.suppress(UsageError):
+        explain(tmp_path)
+
+
+def test_a_rank_of_many_digits_does_not_make_a_world_of_that_size(tmp_path: Path) -> None:
+    write(tmp_path, {0: steps(3)})
+    (tmp_path / "nccl_trace_rank_0").rename(tmp_path / "nccl_trace_rank_99999999")
+    assert explain(tmp_path).run.world_size == 1
 
 
 def stuck_run(folder: Path, outcome: str, ended_ms: float) -> Path:

@@ -1,6 +1,5 @@
 """One dump → the records of a ring. What other dumps must add (members of a group, when a call ended) comes later."""
 
-import ast
 import json
 import math
 import re
@@ -16,51 +15,10 @@ from numpy.typing import NDArray
 
 from rollcall.explain import rings
 from rollcall.explain.dumps import files
+from rollcall.explain.dumps.names import BATCH, BATCH_OF, DTYPES, UNKNOWN, OpName
 from rollcall.record import ring_format
 from rollcall.record.sites import is_users_file
 
-_UNKNOWN = "unknown"
-_BATCH = "batch"  # the entry that ends a batch: it alone has the state of the ops before it
-# The names that backends give their ops, without the backend. What is not here is left out, and counted.
-_NAMES = {
-    "all_reduce": ("all_reduce", "allreduce", "allreduce_coalesced", "all_reduce_sparse", "all_reduce_coalesced"),
-    "broadcast": ("broadcast", "_broadcast_oop"),
-    "reduce": ("reduce", "_reduce_oop"),
-    "all_gather": (
-        *("all_gather", "allgather", "_all_gather_base", "_allgather_base", "all_gather_single", "all_gather_v"),
-        *("allgather_coalesced", "all_gather_into_tensor_coalesced", "allgather_into_tensor_coalesced"),
-    ),
-    "gather": ("gather",),
-    "scatter": ("scatter",),
-    "reduce_scatter": (
-        *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_v"),
-        "reduce_scatter_tensor_coalesced",
-    ),
-    "all_to_all": ("all_to_all", "alltoall", "all_to_all_single", "all_to_all_v_single", "alltoall_base"),
-    "barrier": ("barrier", "all_reduce_barrier"),
-    "send": ("send",),
-    "recv": ("recv", "recvAnysource", "recv_any_source"),
-    "new_group": ("split",),
-    _BATCH: ("coalesced", "ALLGATHER_coalesced", "REDUCE_SCATTER_coalesced"),
-}
-_OP = {name: op for op, names in _NAMES.items() for name in names}
-# A batch of these is one call of the program: nccl makes several ops of a gather whose sizes differ.
-_BATCH_OF = {"ALLGATHER_coalesced": "all_gather", "REDUCE_SCATTER_coalesced": "reduce_scatter"}
-_DTYPES = {
-    "Float": ("float32", 4),
-    "Double": ("float64", 8),
-    "Half": ("float16", 2),
-    "BFloat16": ("bfloat16", 2),
-    "Long": ("int64", 8),
-    "Int": ("int32", 4),
-    "Short": ("int16", 2),
-    "Char": ("int8", 1),
-    "Byte": ("uint8", 1),
-    "Bool": ("bool", 1),
-    "ComplexFloat": ("complex64", 8),
-    "ComplexDouble": ("complex128", 16),
-}
-_PEERS = re.compile(r"(\d+)(?:->|<-)(\d+|\?)")
 _MOST_FRAMES = 8
 _INPUT, _OUTPUT = ("input_sizes", "input_dtypes"), ("output_sizes", "output_dtypes")
 # Frames of Python and torch, on whatever machine the dump was made.
@@ -112,7 +70,7 @@ def read(path: Path) -> Dump:
     content = files.read(path)
     try:
         return _dump(path, content)
-    except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
+    except (TypeError, LookupError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"its content is not that of a dump ({type(error).__name__}: {error})") from error
 
 
@@ -139,10 +97,11 @@ def _members(pg_config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """By name of the group: its ranks. Gloo of torch before 2.15 leaves them out."""
     found = {}
     for name, group in pg_config.items():
-        ranks = group.get("ranks", ())
-        listed = ast.literal_eval(ranks) if isinstance(ranks, str) else ranks
-        if listed:
-            found[str(name)] = tuple(sorted(int(rank) for rank in listed))
+        ranks = tuple(sorted(map(int, re.findall(r"\d+", str(group.get("ranks", ""))))))
+        if ranks and ranks[-1] >= files.MOST_RANKS:
+            raise ValueError(f"it has a rank {ranks[-1]}")
+        if ranks:
+            found[str(name)] = ranks
     return found
 
 
@@ -163,25 +122,25 @@ class _Entries:
         self._signatures: dict[bytes, tuple[int, int]] = {}  # number and size in bytes
 
     def fill(self, dump: Dump, entries: list[dict[str, Any]]) -> Dump:
-        known = {name: _Name.parse(name) for name in dict.fromkeys(entry["profiling_name"] for entry in entries)}
-        dump.unknown = Counter(e["profiling_name"] for e in entries if known[e["profiling_name"]].op == _UNKNOWN)
-        kept = (
-            [entry for entry in entries if known[entry["profiling_name"]].op != _UNKNOWN] if dump.unknown else entries
-        )
+        known = {name: OpName.parse(name) for name in {entry["profiling_name"] for entry in entries}}
+        dump.unknown = Counter(e["profiling_name"] for e in entries if known[e["profiling_name"]].op == UNKNOWN)
+        kept = entries
+        if dump.unknown:
+            kept = [entry for entry in entries if entry["profiling_name"] not in dump.unknown]
         names = [known[entry["profiling_name"]] for entry in kept]
         dump.backend = names[0].backend if names else ""
         self._fill_records(dump, kept, names)
         self._fill_states(dump, kept, names)
         dump.timeout_ns = _column(entry.get("timeout_ms") or 0 for entry in kept) * 1_000_000
-        _end_batches(dump, [name.text if name.op == _BATCH else "" for name in names])
+        _end_batches(dump, [name.text if name.op == BATCH else "" for name in names])
         dump.groups = [(_group_name(*named), self._members.get(named[0], ())) for named in self._groups]
         dump.sites, dump.signatures = list(self._sites), list(self._signatures)
         return dump
 
-    def _fill_records(self, dump: Dump, entries: list[dict[str, Any]], names: list["_Name"]) -> None:
+    def _fill_records(self, dump: Dump, entries: list[dict[str, Any]], names: list["OpName"]) -> None:
         records = dump.records = np.zeros(len(entries), dtype=rings.DTYPE)
         is_p2p = _flags(
-            name.is_p2p or (name.op == _BATCH and bool(entry.get("is_p2p")))
+            name.is_p2p or (name.op == BATCH and bool(entry.get("is_p2p")))
             for entry, name in zip(entries, names, strict=True)
         )
         signatures = self._numbers_of_signatures(entries, names)
@@ -202,15 +161,13 @@ class _Entries:
         dump.is_p2p = is_p2p
 
     @staticmethod
-    def _fill_states(dump: Dump, entries: list[dict[str, Any]], names: list["_Name"]) -> None:
+    def _fill_states(dump: Dump, entries: list[dict[str, Any]], names: list["OpName"]) -> None:
         """Gloo's entries never become "completed": an op that has ended is "retired" there. One that nccl has retired
         without completing it has timed out."""
         completed_ns = _column(entry.get("time_discovered_completed_ns") or 0 for entry in entries)
-        is_done = (completed_ns > 0) | np.array(
-            [entry.get("state") == "completed" for entry in entries], dtype=np.bool_
-        )
-        is_retired = np.array([bool(entry.get("retired")) for entry in entries], dtype=np.bool_)
-        is_nccl = np.array([name.backend == "nccl" for name in names], dtype=np.bool_)
+        is_done = (completed_ns > 0) | _flags(entry.get("state") == "completed" for entry in entries)
+        is_retired = _flags(bool(entry.get("retired")) for entry in entries)
+        is_nccl = _flags(name.backend == "nccl" for name in names)
         dump.records["completed_ns"] = completed_ns
         dump.was_given_up = bool((is_nccl & is_retired & ~is_done).any())
         dump.is_done = is_done | (is_retired & ~is_nccl)
@@ -244,7 +201,7 @@ class _Entries:
         ]
         return self._sites.setdefault(json.dumps(users[:_MOST_FRAMES]).encode(), len(self._sites) + 1) if users else 0
 
-    def _numbers_of_signatures(self, entries: list[dict[str, Any]], names: list["_Name"]) -> list[tuple[int, int]]:
+    def _numbers_of_signatures(self, entries: list[dict[str, Any]], names: list["OpName"]) -> list[tuple[int, int]]:
         """What all ranks have alike: the tensors that go in, but of a scatter those that come out."""
         known: dict[Any, tuple[int, int]] = {}
         found = []
@@ -260,42 +217,12 @@ class _Entries:
         return found
 
     def _signature(self, backend: str, shapes: list[list[int]], dtypes: list[str]) -> tuple[int, int]:
-        known = [_DTYPES.get(str(dtype), (str(dtype).lower(), 1)) for dtype in dtypes]
+        known = [DTYPES.get(str(dtype), (str(dtype).lower(), 1)) for dtype in dtypes]
         size_bytes = sum(math.prod(shape) * size for shape, (_, size) in zip(shapes, known, strict=False))
         device = "cpu" if backend == "gloo" else "cuda"
         told = {"shapes": shapes, "dtypes": [name for name, _ in known], "device": device, "splits": []}
         value = json.dumps(told).encode()
         return self._signatures.setdefault(value, (len(self._signatures) + 1, size_bytes))
-
-
-@dataclass(frozen=True)
-class _Name:
-    """What the name of an op says: such as `nccl:send 0->1`, by ranks of the group. In `gloo:recv 0<-?` the sender is
-    not known."""
-
-    backend: str
-    op: str
-    text: str  # the op, as the backend calls it
-    peer: int
-    number: int
-    is_p2p: bool
-    takes_output: bool
-
-    @classmethod
-    def parse(cls, name: str) -> "_Name":
-        backend, _, rest = name.partition(":")
-        op, _, peers = rest.partition(" ")
-        found = _PEERS.match(peers)
-        ours = _OP.get(op, _UNKNOWN)
-        return cls(
-            backend,
-            ours,
-            op,
-            peer=int(found[2]) if found and found[2] != "?" else -1,
-            number=ring_format.OP.get(ours, 0),
-            is_p2p=ours in ("send", "recv"),
-            takes_output=ours in ("scatter", "recv"),
-        )
 
 
 def _column(values: Iterable[int]) -> NDArray[np.int64]:
@@ -335,7 +262,7 @@ def _end_batches(dump: Dump, ends: list[str]) -> None:
         records["completed_ns"][first:place] = records["completed_ns"][place]
         dump.is_done[first:place] = dump.is_done[place]
         if not dump.is_p2p[place] and first < place:
-            op = _BATCH_OF.get(ends[place])
+            op = BATCH_OF.get(ends[place])
             records["op"][first] = ring_format.OP[op] if op else records["op"][first]
     # Of the collectives of one number, the first stands for all, also in a batch that has not ended yet.
     same = (records["group"][1:] == records["group"][:-1]) & (records["seq"][1:] == records["seq"][:-1])

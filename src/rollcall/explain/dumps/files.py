@@ -14,6 +14,7 @@ _NUMBER = re.compile(r"\d+")
 _DEPTH = 3  # a folder of folders, one per host
 _OURS = ("run.json", "trace.json")  # beside dumps in a run's folder
 _MOST_BYTES = 2 << 30
+MOST_RANKS = 1 << 20  # a larger number is no rank
 
 
 class NotADumpError(ValueError):
@@ -53,7 +54,7 @@ def _may_be_dump(path: Path) -> bool:
 def rank_in(name: str) -> int | None:
     """The number after "rank", or the last number."""
     found = _RANK.findall(name) or _NUMBER.findall(name.removesuffix(".json"))
-    return int(found[-1]) if found and len(found[-1]) < 9 else None
+    return int(found[-1]) if found and int(found[-1][:9]) < MOST_RANKS and len(found[-1]) < 9 else None
 
 
 def read(path: Path) -> dict[str, Any]:
