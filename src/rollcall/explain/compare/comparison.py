@@ -49,27 +49,16 @@ def calls_in_words(found: Comparison) -> str:
 def times_in_words(found: Comparison) -> str:
     """The difference that explains most: of one rank if it stands out, for then the others waited for it; else of a
     line."""
-    if (one := _rank_that_stands_out(found.times)) is not None:
-        before = _largest(found.times.notable, "line", "computing")
-        where = f", mostly before {before.place}" if before else ""
-        return f"{one.place} computed {in_seconds(one.seconds)} longer{where}; the others waited for it"
+    if found.times.slow_rank is not None:
+        rank, line = found.times.slow_rank
+        where = f", mostly before {line.place}" if line else ""
+        return f"{rank.place} computed {in_seconds(rank.seconds)} longer{where}; the others waited for it"
     own = [each for each in found.times.notable if each.by == "line" and each.sort != "waiting"]
     notable = own or [each for each in found.times.notable if each.by == "line"]
     if not notable:
         return "no line took more or less time beyond noise"
     more = "more" if notable[0].seconds > 0 else "less"
     return f"{in_words(notable[0])} took {in_seconds(abs(notable[0].seconds))} {more} per rank"
-
-
-def _rank_that_stands_out(found: Times) -> Difference | None:
-    """It computed longer than before, and twice as much longer as all ranks on average."""
-    worst = _largest(found.notable, "rank", "computing")
-    average_s = next(each.seconds for each in found.whole if each.sort == "computing")
-    return worst if worst and worst.seconds > 2 * max(average_s, 0) else None
-
-
-def _largest(differences: list[Difference], by: str, sort: str) -> Difference | None:
-    return next((each for each in differences if (each.by, each.sort) == (by, sort) and each.seconds > 0), None)
 
 
 def in_words(difference: Difference) -> str:

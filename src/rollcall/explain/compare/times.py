@@ -54,6 +54,7 @@ class Times:
     second_s: float
     whole: tuple[Difference, ...]  # one per sort
     differences: tuple[Difference, ...]  # the largest first
+    slow_rank: tuple[Difference, Difference | None] | None = None  # that others wait for; and where it lost most
 
     @property
     def notable(self) -> list[Difference]:
@@ -67,8 +68,24 @@ def compare(first: Evidence, second: Evidence) -> Times:
         for by in ("line", "op", "rank", "phase")
         for difference in _by(by, one.sums(by), other.sums(by), max(one.seconds, other.seconds))
     ]
-    whole = _by("run", one.sums("run"), other.sums("run"), max(one.seconds, other.seconds))
-    return Times(one.seconds, other.seconds, tuple(whole), tuple(sorted(found, key=lambda each: -abs(each.seconds))))
+    whole = tuple(_by("run", one.sums("run"), other.sums("run"), max(one.seconds, other.seconds)))
+    found.sort(key=lambda each: -abs(each.seconds))
+    return Times(one.seconds, other.seconds, whole, tuple(found), _slow_rank(one, other, whole, found))
+
+
+def _slow_rank(
+    one: "_Run", other: "_Run", whole: tuple[Difference, ...], found: list[Difference]
+) -> tuple[Difference, Difference | None] | None:
+    """A rank that computes longer than before, and twice as much longer as all ranks on average; and before which line
+    it does most of that."""
+    average_s = next(each.seconds for each in whole if each.sort == "computing")
+    worst = next((each for each in found if (each.by, each.sort) == ("rank", "computing") and each.seconds > 0), None)
+    if worst is None or not worst.is_beyond_noise or worst.seconds <= 2 * max(average_s, 0):
+        return None
+    rank = int(worst.place.removeprefix("rank "))
+    lines = _by("line", one.sums("line", rank), other.sums("line", rank), max(one.seconds, other.seconds))
+    own = [each for each in lines if each.sort == "computing" and each.is_beyond_noise and each.seconds > 0]
+    return worst, max(own, key=lambda each: each.seconds, default=None)
 
 
 @dataclass(frozen=True)
@@ -123,15 +140,17 @@ class _Run:
         self._ranks = max(len(evidence.run.ranks), 1)
         self.seconds = found.run_s
 
-    def sums(self, by: str) -> dict[_Key, _Sum]:
-        names, places, number = self._places(by)
+    def sums(self, by: str, rank: int | None = None) -> dict[_Key, _Sum]:
+        """Of all ranks, or of one."""
+        mine = np.arange(len(self._rows)) if rank is None else np.flatnonzero(self._table.rank[self._rows] == rank)
+        names, places, number = self._places(by, self._rows[mine])
         # Of one rank, the sums are its own, not shares of the mean.
-        ranks = 1 if by == "rank" else self._ranks
+        ranks = 1 if by == "rank" or rank is not None else self._ranks
         count = np.bincount(number, minlength=len(names))
         batch = _batches(number, count)
         found: dict[_Key, _Sum] = {}
         for sort, seconds in self._seconds.items():
-            summed = np.bincount(number * _BATCHES + batch, seconds, minlength=len(names) * _BATCHES)
+            summed = np.bincount(number * _BATCHES + batch, seconds[mine], minlength=len(names) * _BATCHES)
             each = summed.reshape(len(names), _BATCHES) / ranks
             for place, name in enumerate(names):
                 used = min(int(count[place]), _BATCHES)
@@ -140,10 +159,10 @@ class _Run:
                 found[name, sort] = _Sum(places[place], float(each[place].sum()), ops, error_s, int(count[place]))
         return found
 
-    def _places(self, by: str) -> tuple[list[str], list[str], NDArray[np.int64]]:
+    def _places(self, by: str, rows: NDArray[np.intp]) -> tuple[list[str], list[str], NDArray[np.int64]]:
         """All places: names that both runs have in common, the words to show; and for each op the number of its
         place."""
-        table, rows = self._table, self._rows
+        table = self._table
         if by == "run":
             return ["run"], ["run"], np.zeros(len(rows), dtype=np.int64)
         if by == "line":
