@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from rollcall.agent.monitoring.flight_recorder import FlightRecorder
+from rollcall.explain.load import load
+from tests.rollcall_command import Runner
 
 
 def test_without_a_gpu_nothing_is_set(tmp_path: Path) -> None:
@@ -77,3 +79,38 @@ def test_ranks_without_nccl_are_not_waited_for(tmp_path: Path) -> None:
     recorder.ask(0, range(64))
     assert time.monotonic() - began < 0.5
     recorder.close()
+
+
+HANGS = """
+import os, threading, time
+import torch, torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace
+
+rank = os.environ["RANK"]
+pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + rank + ".pipe"
+os.mkfifo(pipe)
+
+def answer():  # as nccl's thread does
+    with open(pipe) as asked:
+        asked.read()
+    with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + rank, "wb") as file:
+        file.write(_dump_fr_trace())
+
+threading.Thread(target=answer, daemon=True).start()
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(3))
+if rank == "1":
+    time.sleep(60)
+dist.all_reduce(torch.ones(3))
+"""
+
+
+def test_when_a_run_hangs_its_ranks_are_asked_and_the_dumps_are_explained(rollcall: Runner) -> None:
+    """Gloo's recorder stands in for nccl's: the ranks of a host with a GPU write what they have when they are asked."""
+    rollcall.env["CUDA_VISIBLE_DEVICES"] = "0"
+    script = rollcall.script(HANGS, name="hangs.py")
+    result = rollcall("run", "-n", "2", "--hang-after", "2", "--on-hang", "stop", "--grace", "1", script)
+    assert result.code == 124, result.err
+    dumps = rollcall.latest() / "flight-recorder" / "attempt-0"
+    assert sorted(path.name for path in dumps.iterdir()) == ["nccl_trace_rank_0", "nccl_trace_rank_1"]
+    assert [len(rank.ops) for rank in load(dumps).ranks.values()] == [2, 1]

@@ -256,6 +256,14 @@ def test_a_rank_that_is_a_moment_late_in_a_running_job_is_no_finding(tmp_path: P
     assert (blamed(tmp_path), explain(tmp_path).outcome) == ([], "running")
 
 
+def test_sends_in_flight_when_a_running_pipeline_was_dumped_are_no_finding(tmp_path: Path) -> None:
+    """Rank 0 has sent something for which rank 1 has not asked yet; rank 1 got one more than rank 0 knew of."""
+    sends = [Entry("send 0->1", n, n * 100, n * 100 + 30) for n in range(1, 11)]
+    recvs = [Entry("recv 1<-0", n, n * 100, n * 100 + 30) for n in range(1, 12)]
+    write(tmp_path, {0: [*sends, Entry("send 0->1", 11, 1100), Entry("send 0->1", 12, 1150)], 1: recvs}, after_s=1.2)
+    assert (blamed(tmp_path), explain(tmp_path).outcome) == ([], "running")
+
+
 def test_a_rank_that_is_seconds_late_is_named_before_the_timeout(tmp_path: Path) -> None:
     write(tmp_path, {0: [*steps(10), Entry("all_reduce", 11, 1100)], 1: steps(10)}, after_s=10)
     assert verdict(tmp_path) == ("missing-rank", (1,))

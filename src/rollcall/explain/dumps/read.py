@@ -51,15 +51,14 @@ def read(place: Path) -> Dumps:
     job = jobs.one_job(dumps)
     _number_groups(dumps, job)
     _check_times(dumps)
-    if any(_dropped(dump) for dump in dumps):
-        times.paired_from_the_end(dumps)
+    times.paired_from_the_end(dumps)
     if not all(dump.has_times_of_ends for dump in dumps):
         times.reopen(dumps, job.groups)
     gaps = [*_left_out(found, dumps), *_gaps(dumps)]
     outcome, until_ns = _outcome(dumps), _until_ns(dumps)
     seen_until_ns = _seen_until_ns(dumps)
     if outcome == "running":
-        times.without_later_than(dumps, seen_until_ns)
+        times.without_later_than(dumps, seen_until_ns, _IN_FLIGHT_NS)
     folded = _folded(dumps, job)
     times.settle(dumps, seen_until_ns - _IN_FLIGHT_NS if outcome == "running" else seen_until_ns)
     made = [(dump.path, _ring(dump, job, folded.get(dump.rank, []))) for dump in dumps]

@@ -170,14 +170,15 @@ def _is_queued(channel: NDArray[np.int64], is_done: NDArray[np.bool_]) -> NDArra
 
 
 def paired_from_the_end(dumps: list[Dump]) -> None:
-    """A recorder keeps the newest ops, so that of sends and receives one side may have older ones left. Ops that are
-    over have their partner, so the newest belong to the newest: older ones without partner are dropped."""
+    """Sends and receives that are over have had their partner, even if its recorder has overwritten it: the newest
+    belong to the newest, and what is left over on one side is dropped."""
     rows = Rows.of(dumps)
     done = np.flatnonzero(rows.is_p2p & rows.is_done & (rows.peer >= 0))
     is_send = rows.op[done] == ring_format.OP["send"]
     sender = np.where(is_send, rows.rank[done], rows.peer[done])
     receiver = np.where(is_send, rows.peer[done], rows.rank[done])
-    route = np.unique(np.stack([rows.group[done], sender, receiver]), axis=1, return_inverse=True)[1].ravel()
+    ranks = int(max(sender.max(initial=0), receiver.max(initial=0))) + 1
+    _, route = np.unique((rows.group[done] * ranks + sender) * ranks + receiver, return_inverse=True)
     sides = [np.bincount(route[is_send == side], minlength=int(route.max(initial=-1)) + 1) for side in (False, True)]
     most = np.minimum(*sides)
     from_end = _place_from_end(route * 2 + is_send)
@@ -197,7 +198,9 @@ def _place_from_end(side: NDArray[Any]) -> NDArray[np.intp]:
     return place[::-1]
 
 
-def without_later_than(dumps: list[Dump], ns: int) -> None:
-    """Drop open ops that were asked for after this moment, from which on not all ranks were looked at."""
+def without_later_than(dumps: list[Dump], ns: int, in_flight_ns: int) -> None:
+    """Drop open ops that were asked for after this moment, from which on not all ranks were looked at; and sends and
+    receives that are merely in flight, since their partners may not have come yet."""
     for dump in dumps:
-        dump.keep(dump.is_done | (dump.records["entered_ns"].astype(np.int64) <= ns))
+        entered_ns = dump.records["entered_ns"].astype(np.int64)
+        dump.keep(dump.is_done | (entered_ns <= np.where(dump.is_p2p, ns - in_flight_ns, ns)))
