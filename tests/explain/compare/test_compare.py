@@ -187,3 +187,20 @@ def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path) -> None:
 def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot write"):
         write_page(compared(tmp_path), tmp_path / "nowhere" / "page.html")
+
+
+def test_the_page_works_in_chromium(tmp_path: Path, browser: Any) -> None:
+    """It needs nothing else, makes no complaint, and its tables sort."""
+    write_page(compared(tmp_path, late_ms={2: 8}), tmp_path / "page.html")
+    page = browser.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: complaints.append(request.url) if request.url.startswith("http") else None)
+    page.goto(f"file://{tmp_path}/page.html")
+    assert page.locator("#by-rank tbody tr").first.inner_text().startswith("rank 2: computing")
+    page.locator("#by-rank th", has_text="second").first.click()
+    values = page.eval_on_selector_all("#by-rank tbody tr", "rows => rows.map(row => +row.cells[2].dataset.value)")
+    assert values == sorted(values, reverse=True)
+    assert complaints == []
+    page.close()
