@@ -372,6 +372,13 @@ def test_an_empty_folder_is_one_sentence(tmp_path: Path) -> None:
         explain(tmp_path)
 
 
+def test_a_run_without_rings_is_not_taken_for_dumps(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"outcome": "ok"}')
+    (tmp_path / "metrics-rank-0.json").write_text('{"loss": 1}')
+    with pytest.raises(UsageError, match="it ran with --no-record"):
+        explain(tmp_path)
+
+
 def test_an_empty_dump_is_named(tmp_path: Path) -> None:
     write(tmp_path, {0: steps(3)}, world_size=2)
     (tmp_path / "nccl_trace_rank_1").write_bytes(b"")

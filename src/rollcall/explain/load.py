@@ -100,7 +100,7 @@ class Folded:
 def load(folder: Path, attempt: int | None = None, newest: int | None = None) -> Run:
     """One attempt of a run, the newest by default; all records, or about `newest` of them. A folder without rings may
     have dumps of torch's Flight Recorder."""
-    if not ring_folders(folder) and (folder.is_file() or dump_files.find(folder)):
+    if _is_of_dumps(folder):
         return _load_dumps(folder)
     facts = read_facts(folder)
     number = _attempt(folder, attempt)
@@ -130,6 +130,14 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None) ->
         problems=(*files.problems, *_problems(ranks, world_size, [] if is_one_clock else hosts), *problem),
         device=device,
     )
+
+
+def _is_of_dumps(folder: Path) -> bool:
+    """A run's own folder is none, even if it has no rings."""
+    if folder.is_file():
+        return True
+    is_run = (folder / "run.json").exists() or bool(ring_folders(folder))
+    return not is_run and bool(dump_files.find(folder))
 
 
 def _device(folder: Path, attempt: int) -> tuple[Run | None, list[str]]:
