@@ -32,6 +32,7 @@ from rollcall.agent import connectivity
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.host_folder import HostFolder
 from rollcall.agent.host_questions import HostQuestions
+from rollcall.agent.monitoring.flight_recorder import FlightRecorder
 from rollcall.agent.monitoring.hang_detector import HangDetector
 from rollcall.agent.monitoring.output import OutputPump
 from rollcall.agent.monitoring.ring_upload import RingUpload
@@ -48,6 +49,7 @@ from rollcall.protocol.plan import Plan
 from rollcall.protocol.timing import SETTLE_S
 from rollcall.protocol.torchrun_env import rank_env
 from rollcall.record.stacks import ASK, is_listening
+from rollcall.runs import DUMPS
 from rollcall.worker.fork_server import ForkServers
 
 _STACKS_S = 0.1  # for ranks to write their stacks
@@ -82,6 +84,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
         self._stop_with: signal.Signals | None = None
         self._stopped_ranks = StoppedRanks()
         self._hang_detector = HangDetector(folder.path, plan.hang_after_s)
+        self._flight_recorder = FlightRecorder(folder.path)
         self._ring_upload = RingUpload(folder.path)
         self._uploading = threading.Lock()  # newer parts of a ring must not be followed by older ones
         super().__init__(
@@ -107,6 +110,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
         finally:
             self._output.close()
             self._send_back()
+            self._flight_recorder.close()
             self._handler.leave()
 
     def stop(self, number: int, now: bool) -> None:
@@ -189,6 +193,8 @@ class WorkerGroupAgent(SimpleElasticAgent):
             "ROLLCALL_RUN": self._folder.path,
             **interface_env(self._handler.place.interface, forced=self._plan.interface is not None),
         }
+        if self._plan.record:
+            env |= self._flight_recorder.env(self._handler.attempt)
         if self._plan.record and self._plan.start == "fresh":
             env["ROLLCALL_RECORD"] = self._folder.path  # rollcall_autostart records there
         if self._plan.virtual_local_rank:
@@ -255,7 +261,9 @@ class WorkerGroupAgent(SimpleElasticAgent):
     def report_stacks(self, others: dict[str, str]) -> None:
         """To the launcher, while the ranks run on; and which hosts can still be reached from here."""
         self.ask_for_stacks()
+        self._flight_recorder.ask(self._handler.attempt, [worker.global_rank for worker in self._rank_of.values()])
         self._unless_sent_back(lambda: self._folder.send_copies(self._channel, "rings"))
+        self._unless_sent_back(lambda: self._folder.send_copies(self._channel, DUMPS))
         self._channel.send(StacksDumped(connectivity.unreachable(others)))
 
     def send_new_records(self, attempt: int) -> None:

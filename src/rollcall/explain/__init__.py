@@ -4,7 +4,8 @@ The data goes through these files in this order:
 
 rings     reads one ring file: records, and what they name by number
 table     the records of all ranks on one clock, a column per field
-load      the rings and run.json of one attempt → a Run
+dumps/    makes rings of dumps of torch's Flight Recorder
+load      the rings and run.json of one attempt, or dumps → a Run
 matching  which ops of different ranks belong together
 waits     when an op blocked its rank, until when it waited, and for whom
 evidence  a run with all that the checks need
@@ -14,4 +15,5 @@ checks/   what to look for, one file per kind of trouble
 costs     where the time of communication goes
 verdict   the finding that explains the outcome, and what to change
 terminal  prints all of it
+compare/  what changed between two runs
 """

@@ -11,11 +11,13 @@ import numpy as np
 
 from rollcall.errors import UsageError
 from rollcall.explain import rings
+from rollcall.explain.dumps import files as dump_files
+from rollcall.explain.dumps import read as dump_reader
 from rollcall.explain.table import Op, Ops, Readings, Site, Table
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 from rollcall.record.sites import is_users_file
-from rollcall.runs import facts_of_attempt, read_facts, recorded_attempts
+from rollcall.runs import DUMPS, facts_of_attempt, read_facts, recorded_attempts, ring_folders
 
 _DRIFT = 100e-6  # seconds per second; clocks of hosts stay below it
 
@@ -68,6 +70,9 @@ class Run:
     is_one_clock: bool = True  # False: the clocks of its hosts were not compared, so waits are not computed
     clock_error_ns: int = 0  # how far the clocks of two hosts may still be apart
     problems: tuple[str, ...] = field(default=())  # what could not be read
+    until_ns: int = 0  # until when it was looked at, if that is later than all that is recorded
+    is_from_dumps: bool = False  # of torch's Flight Recorder, which knows what is over on the device
+    device: "Run | None" = None  # of a run with rings: what dumps beside them tell
 
 
 @dataclass(frozen=True)
@@ -93,16 +98,24 @@ class Folded:
 
 
 def load(folder: Path, attempt: int | None = None, newest: int | None = None) -> Run:
-    """One attempt of a run, the newest by default; all records, or about `newest` of them."""
+    """One attempt of a run, the newest by default; all records, or about `newest` of them. A folder without rings may
+    have dumps of torch's Flight Recorder."""
+    if _is_of_dumps(folder):
+        return _load_dumps(folder)
     facts = read_facts(folder)
     number = _attempt(folder, attempt)
     attempt_facts = facts_of_attempt(facts, number)
     known = clocks(facts)
-    files = _read(sorted((folder / "rings" / f"attempt-{number}").glob("rank-*.ring"), key=_number), known, newest)
+    files = _read(sorted(ring_folders(folder)[number].glob("*.ring"), key=_number), known, newest)
+    if not files.kept and files.problems:
+        writer = (facts.get("versions") or {}).get("rollcall")
+        hint = f"; rollcall {writer} wrote it" if writer else ""
+        raise UsageError(f"no ring of {folder.name} can be read: {files.problems[0]}{hint}")
     ranks = {rank: _rank(files, rank, attempt_facts) for rank in sorted(files.table.spans)}
     world_size = int(attempt_facts.get("world_size") or max(files.world_size, len(ranks)))
     hosts = sorted({rank.host for rank in ranks.values()})
     is_one_clock = len(hosts) < 2 or all(rank < len(known) and known[rank] for rank in ranks)
+    device, problem = _device(folder, number)
     return Run(
         name=folder.name,
         attempt=number,
@@ -114,7 +127,48 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None) ->
         lost=_lost(facts, attempt_facts),
         is_one_clock=is_one_clock,
         clock_error_ns=max((min(error for _, _, error in readings) for readings in known if readings), default=0),
-        problems=(*files.problems, *_problems(ranks, world_size, [] if is_one_clock else hosts)),
+        problems=(*files.problems, *_problems(ranks, world_size, [] if is_one_clock else hosts), *problem),
+        device=device,
+    )
+
+
+def _is_of_dumps(folder: Path) -> bool:
+    """A run's own folder is none, even if it has no rings."""
+    if folder.is_file():
+        return True
+    is_run = (folder / "run.json").exists() or bool(ring_folders(folder))
+    return not is_run and bool(dump_files.find(folder))
+
+
+def _device(folder: Path, attempt: int) -> tuple[Run | None, list[str]]:
+    """What nccl's own recorder wrote during the attempt, if it did; or why that cannot be read."""
+    place = folder / DUMPS / f"attempt-{attempt}"
+    if not place.is_dir() or not dump_files.find(place):
+        return None, []
+    try:
+        return _load_dumps(place), []
+    except UsageError as error:
+        return None, [str(error)]
+
+
+def _load_dumps(folder: Path) -> Run:
+    dumps = dump_reader.read(folder)
+    files = _Files(Table(sum(len(ring.records) for _, ring in dumps.rings)))
+    for path, ring in dumps.rings:
+        files.add(path, ring, [])
+    files.table.close()
+    ranks = {rank: _rank(files, rank, {}) for rank in sorted(files.table.spans)}
+    return Run(
+        name=folder.name,
+        attempt=0,
+        outcome=dumps.outcome,
+        ranks=ranks,
+        world_size=dumps.world_size,
+        table=files.table,
+        folded=tuple(files.folded),
+        problems=(*dumps.problems, *_problems(ranks, dumps.world_size, [], "dump")),
+        until_ns=dumps.until_ns,
+        is_from_dumps=True,
     )
 
 
@@ -122,6 +176,9 @@ def _attempt(folder: Path, wanted: int | None) -> int:
     """The newest, or the wanted one if it was recorded."""
     found = recorded_attempts(folder)
     if not found:
+        if not (folder / "run.json").exists():
+            what = "neither the folder of a run, nor one of rings or of Flight Recorder dumps"
+            raise UsageError(f"{folder} is {what}: there is nothing to explain")
         raise UsageError(
             f"{folder.name} has no rings, so there is nothing to explain: it ran with --no-record, or ended before its"
             f" ranks began"
@@ -131,9 +188,11 @@ def _attempt(folder: Path, wanted: int | None) -> int:
     return found[-1] if wanted is None else wanted
 
 
-def _problems(ranks: dict[int, Rank], world_size: int, uncompared_hosts: list[str]) -> Iterator[str]:
+def _problems(
+    ranks: dict[int, Rank], world_size: int, uncompared_hosts: list[str], file: str = "ring"
+) -> Iterator[str]:
     if missing := sorted(set(range(world_size)) - set(ranks)):
-        yield f"no ring of {ranks_in_words(missing)}: this explanation is without them"
+        yield f"no {file} of {ranks_in_words(missing)}: this explanation is without them"
     if uncompared_hosts:
         yield f"the clocks of {', '.join(uncompared_hosts)} were not compared: who waited for whom is unknown"
 
@@ -191,7 +250,7 @@ def _precise(readings: Readings) -> Readings:
 
 def _number(path: Path) -> int:
     number = path.stem.removeprefix("rank-")
-    return int(number) if number.isdigit() else 0
+    return int(number) if number.isdecimal() else 0
 
 
 @dataclass
@@ -203,6 +262,14 @@ class _Files:
     folded: list[Folded] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     world_size: int = 0
+
+    def add(self, path: Path, ring: rings.Ring, clock: Readings) -> None:
+        rank = ring.header.rank
+        oldest = int(ring.records["number"][0]) if len(ring.records) else 1
+        self.kept[rank] = path, ring.header, oldest
+        self.table.add(ring, clock)
+        self.folded += _folded(ring)
+        self.world_size = max(self.world_size, min(ring.header.world_size, _MOST_RANKS))
 
 
 def _read(paths: list[Path], clocks: list[Readings], newest: int | None) -> _Files:
@@ -219,11 +286,7 @@ def _read(paths: list[Path], clocks: list[Readings], newest: int | None) -> _Fil
         if rank in files.kept:
             files.problems.append(f"{path.name}: it says it is of rank {rank}, but there is another ring of that rank")
             continue
-        oldest = int(ring.records["number"][0]) if len(ring.records) else 1
-        files.kept[rank] = path, ring.header, oldest
-        files.table.add(ring, clocks[rank] if rank < len(clocks) else [])
-        files.folded += _folded(ring)
-        files.world_size = max(files.world_size, min(ring.header.world_size, _MOST_RANKS))
+        files.add(path, ring, clocks[rank] if rank < len(clocks) else [])
     files.table.close()
     return files
 

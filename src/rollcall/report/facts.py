@@ -47,6 +47,8 @@ def _few(names: list[str], most: int = 12) -> str:
 
 def _clocks(run: Run) -> str:
     """How far the clocks of the hosts may still be apart."""
+    if run.is_from_dumps:
+        return "those of the hosts, taken as equal: dumps do not tell the hosts"
     if not run.is_one_clock:
         return "those of the hosts were not compared"
     if not run.clock_error_ns:
