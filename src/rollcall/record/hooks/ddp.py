@@ -25,7 +25,8 @@ def install_all() -> None:
     if all(map(exists, FORWARD_USES)):
         # torch.compile traces forward, and would warn that it cannot trace the C++ recorder.
         install(DistributedDataParallel, "forward", Hook("forward", _before_forward, _end, _end), unless=is_compiling)
-    seek("forward", False)
+    else:
+        seek("forward", False)
     seek("backward", hasattr(torch.autograd, "backward"))
     seek("step", hasattr(optimizer, "register_optimizer_step_pre_hook"))
     seek(reducer.NAME, reducer.is_possible())
