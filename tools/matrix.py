@@ -52,6 +52,8 @@ TESTS = {
     "train": ("tests/train/test_trainer.py", "tests/train/checkpoint"),
 }
 PACKAGES = ("hypothesis", "pytest", "pytest-xdist", "tensorboard")
+BEGIN, END = "<!-- matrix -->\n", "<!-- end of matrix -->\n"
+NOTHING_LOST = "Every hook and every private name was found on each of them."
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 
 
@@ -157,21 +159,18 @@ def has_failed(result: dict[str, Any]) -> bool:
 
 
 def page(results: dict[str, Any]) -> str:
+    """The page, with these results between its two marks. The rest of it is written by hand."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}{table(results)}{END}{after}"
+
+
+def table(results: dict[str, Any]) -> str:
+    head = ["torch", "Python", *TESTS, "hooks", "private names"]
     rows = [row(name, results[name]) for name in sorted(results, key=numbers)]
-    table = ["| torch | Python |" + "".join(f" {name} |" for name in TESTS) + " hooks | private names |"]
     lost = sorted({line for result in results.values() for line in losses(result)}, key=numbers)
-    text = PAGE.read_text() if PAGE.exists() else ""
-    before, _, rest = text.partition("<!-- matrix -->\n")
-    after = rest.partition("<!-- end of matrix -->\n")[2]
-    body = [
-        *table,
-        "| --- " * (len(TESTS) + 4) + "|",
-        *rows,
-        "",
-        *(lost or ["Every hook and every private name was found on each of them."]),
-        "",
-    ]
-    return f"{before}<!-- matrix -->\n" + "\n".join(body) + f"<!-- end of matrix -->\n{after}"
+    lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *rows, "", *(lost or [NOTHING_LOST])]
+    return "\n".join(lines) + "\n"
 
 
 def row(name: str, result: dict[str, Any]) -> str:
