@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rollcall.compat.torch_groups import ranks_of
+from rollcall.compat.torch_groups import group_named, ranks_of
 from rollcall.record import hooks, ring_format, signatures, sites
 from rollcall.record.cuda_timing import DeviceClock
 from rollcall.record.hooks import reducer, sink
@@ -194,9 +194,9 @@ class PythonRecorder:
     def end_step(self, optimizer: Any) -> None:
         self.end_phase(self._steps.pop(id(optimizer), NO_RECORD))
 
-    def watch_reducer(self, count_gradients: Callable[[Any], int]) -> None:
+    def watch_reducer(self, group: str, count_gradients: Callable[[Any], int]) -> None:
         self._count_gradients = count_gradients
-        reducer.watch()
+        reducer.watch(group_named(group))
 
     def fail_buckets(self) -> None:
         reducer.fail()

@@ -5,10 +5,12 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from rollcall.errors import say
 from rollcall.record import hooks, stacks
 from rollcall.record.cpp import library
 from rollcall.record.python_recorder import PythonRecorder
 from rollcall.record.ring import Ring
+from rollcall.torch_version import torch_version
 
 Recorder = PythonRecorder  # the C++ recorder is a subclass
 _recorder: Recorder | None = None
@@ -41,7 +43,16 @@ def begin(folder: Path, rank: int, world_size: int, attempt: int) -> Recorder:
     _recorder = recorder_class(ring, world_size)
     stacks.answer(rings / f"rank-{rank}.stacks")
     _recorder.begin()
+    if rank == 0:
+        _say_what_is_missing()
     return _recorder
+
+
+def _say_what_is_missing() -> None:
+    """A torch that is newer than this code may have renamed what a hook is put around."""
+    found = hooks.places()
+    if found.missing:
+        say(f"not everything is recorded on torch {torch_version()}: hooks {found} (`rollcall doctor` tells more)")
 
 
 def current() -> Recorder | None:

@@ -2,6 +2,10 @@
 
 import json
 
+import torch
+import torch.distributed as dist
+
+from rollcall.record.hooks.arguments import METHODS
 from tests.record.recorded import HEAD, ops_of
 from tests.rollcall_command import Runner
 
@@ -83,3 +87,12 @@ def test_a_group_that_only_its_members_make_is_theirs_alone(runner: Runner) -> N
     made = {rank: [op.group.ranks for op in mine if op.op == "new_group"] for rank, mine in ops.items()}
     assert made == {0: [(0, 1)], 1: [(0, 1)], 2: [(2, 3)], 3: [(2, 3)]}
     assert json.loads(runner("explain", "--json").out)["findings"] == []
+
+
+def test_a_gather_into_one_tensor_is_a_gather() -> None:
+    """torch 2.15 has it, for nccl alone: its root, and what each rank gives."""
+    opts, given = dist.GatherOptions(), torch.ones(4)
+    opts.rootRank = 1
+    op, read = METHODS["gather_single"]
+    call = read((None, torch.empty(8), given, opts), {})
+    assert (op, call.peer, call.tensors) == ("gather", 1, (given,))

@@ -33,11 +33,13 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>
 
@@ -513,6 +515,28 @@ void follow_bucket(int64_t mark, const at::Tensor& tensor) {
   }
 }
 
+#ifdef C10D_BACKEND_HAS_HOOKS
+// Torch's own hooks, which it has from 2.15 on: they run around every op of a group, in the thread that starts the op.
+constexpr int64_t kHookId = 0x726f6c6c63616c6c;  // "rollcall": other users of the hooks have other numbers
+
+struct Started {
+  int64_t mark = kNoRecord;
+  at::Tensor tensor;
+};
+thread_local Started started;  // the all_reduce between its two hooks
+
+void watch(c10d::ProcessGroup& group) {
+  group.registerPreHook(kHookId, [&group](const c10d::PreHookArgs& args) {  // the group owns its hooks
+    started = Started();
+    if (args.name != c10d::HookOpName::ALLREDUCE || args.input_tensors.empty() || is_in_op || !state->is_on) return;
+    guarded([&] { started = {enter_bucket(args.input_tensors[0], group), args.input_tensors[0]}; });
+  });
+  group.registerPostHook(kHookId, [](const c10d::PostHookArgs&) {
+    Started ended = std::exchange(started, Started());
+    if (ended.mark != kNoRecord) guarded([&] { follow_bucket(ended.mark, ended.tensor); });
+  });
+}
+#else
 // The kernel at the autograd key, which every all_reduce passes before it reaches its backend.
 void all_reduce(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   auto below = keys & c10::after_autograd_keyset;
@@ -530,6 +554,18 @@ void all_reduce(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
   op.redispatchBoxed(below, stack);
   if (mark != kNoRecord) guarded([&] { follow_bucket(mark, tensor); });
 }
+
+// From now on, the all_reduces of all groups pass our kernel.
+void watch(c10d::ProcessGroup&) {
+  static std::vector<torch::Library>* libraries = nullptr;
+  if (libraries) return;
+  libraries = new std::vector<torch::Library>;
+  for (auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
+    libraries->emplace_back(torch::Library::IMPL, "c10d", key, __FILE__, __LINE__);
+    libraries->back().impl("allreduce_", torch::CppFunction::makeFromBoxedFunction<&all_reduce>());
+  }
+}
+#endif
 
 // Functions of the Python module.
 
@@ -586,20 +622,16 @@ PyObject* py_stop(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// From now on, every all_reduce passes our kernel. `count_gradients` returns how many gradients a module averages.
-PyObject* py_watch_reducer(PyObject*, PyObject* count_gradients) {
+// The name of a DDP module's group, and a function that returns how many gradients a module averages.
+PyObject* py_watch_reducer(PyObject*, PyObject* args) {
+  const char* group_name;
+  PyObject* count_gradients;
+  if (!PyArg_ParseTuple(args, "sO", &group_name, &count_gradients)) return nullptr;
   Py_INCREF(count_gradients);
   Py_XSETREF(state->count_gradients, count_gradients);
   state->gradients.clear();  // a new module may have the address of one that was deleted
-  static std::vector<torch::Library>* libraries = nullptr;
   try {
-    if (!libraries) {
-      libraries = new std::vector<torch::Library>;
-      for (auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
-        libraries->emplace_back(torch::Library::IMPL, "c10d", key, __FILE__, __LINE__);
-        libraries->back().impl("allreduce_", torch::CppFunction::makeFromBoxedFunction<&all_reduce>());
-      }
-    }
+    watch(*c10d::resolve_process_group(group_name));
   } catch (const std::exception& error) {
     return PyErr_Format(PyExc_RuntimeError, "%s", error.what());
   }
@@ -734,7 +766,8 @@ int is_true(PyObject* owner, PyObject* name) {
 int64_t expected_gradients(PyObject* ddp) {
   static PyObject* const syncs = PyUnicode_InternFromString("require_backward_grad_sync");
   static PyObject* const hooks = PyUnicode_InternFromString("_comm_hooks");
-  if (!at::GradMode::is_enabled()) return 0;
+  // Without a function that counts, buckets are not recorded: none are expected then.
+  if (!state->count_gradients || !at::GradMode::is_enabled()) return 0;
   int does_sync = is_true(ddp, syncs), has_comm_hook = does_sync > 0 ? is_true(ddp, hooks) : 0;
   if (does_sync < 0 || has_comm_hook < 0) return -1;
   if (!does_sync || has_comm_hook) return 0;
@@ -822,7 +855,7 @@ PyObject* py_wake(PyObject*, PyObject*) {
 PyMethodDef methods[] = {
     {"begin", py_begin, METH_VARARGS, "Write to this ring from now on."},
     {"stop", py_stop, METH_NOARGS, "Write no more."},
-    {"watch_reducer", py_watch_reducer, METH_O, "Record the buckets of DDP."},
+    {"watch_reducer", py_watch_reducer, METH_VARARGS, "Record the buckets of DDP."},
     {"set_in_op", py_set_in_op, METH_O, "Say whether this thread is in an op that is recorded already."},
     {"is_in_op", py_is_in_op, METH_NOARGS, "Whether it is."},
     {"write", FAST(py_write), METH_FASTCALL, "Write a record; returns its mark."},

@@ -111,6 +111,8 @@ METHODS: dict[str, tuple[str, Reader]] = {
     "all_gather_single_coalesced": ("all_gather", _gather_args),
     "allgather_into_tensor_coalesced": ("all_gather", _gather_args),
     "gather": ("gather", _rooted_args),
+    "gather_single": ("gather", _rooted_args),
+    "gather_into_tensor": ("gather", _rooted_args),
     "scatter": ("scatter", _rooted_args),
     "reduce_scatter": ("reduce_scatter", _gather_args),
     "_reduce_scatter_base": ("reduce_scatter", _gather_args),

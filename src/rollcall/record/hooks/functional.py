@@ -10,7 +10,7 @@ import torch
 from rollcall.compat import torch_groups
 from rollcall.record.hooks import sink
 from rollcall.record.hooks.arguments import REDUCE
-from rollcall.record.hooks.patching import Hook, wrap
+from rollcall.record.hooks.patching import Hook, seek, wrap
 from rollcall.record.hooks.sink import CallArgs
 from rollcall.record.ring_format import ASYNC, OP, WAITED
 from rollcall.record.tensors import shape_of
@@ -45,6 +45,7 @@ def install_all() -> None:
 
 def _install(space: str, name: str, hook: Hook) -> None:
     packet = getattr(getattr(torch.ops, space), name, None)  # not every torch has all
+    seek(hook.name, packet is not None)
     if packet is not None:
         for called in (packet, packet.default):
             called._op = wrap(called._op, hook, f"{space}.{name}")
@@ -70,7 +71,7 @@ def _op_hook(name: str, option: int, place: int) -> Hook:
                 sink.current.dropped(older)
             _pending[address] = mark
 
-    return Hook(name, before, after, _failed_op)
+    return Hook(f"functional {name}", before, after, _failed_op)
 
 
 def _failed_op(mark: int) -> None:

@@ -31,7 +31,7 @@ def install_all() -> None:
             install(module, name, _object_list_hook(name, place))
         install(module, "new_group", Hook("new_group", _before_new_group, _complete, _fail))
         install(module, "init_process_group", Hook("init_process_group", _before_init, _complete, _fail))
-        install(module, "_broadcast_coalesced", Hook("broadcast", _before_broadcast, _complete, _fail))
+        install(module, "_broadcast_coalesced", Hook("broadcast of buffers", _before_broadcast, _complete, _fail))
     install(distributed_c10d, "_warn_not_in_group", Hook("a call of a non-member", _before_warning))
 
 
