@@ -11,7 +11,7 @@ import numpy as np
 
 from rollcall.errors import UsageError
 from rollcall.explain import rings
-from rollcall.explain.table import Op, Ops, Readings, Site, Table
+from rollcall.explain.table import UNKNOWN_GROUP, Group, Op, Ops, Readings, Site, Table, parse_group
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 from rollcall.record.sites import is_users_file
@@ -29,7 +29,9 @@ class Rank:
     events: Ops  # what is recorded besides ops: samples, phases, signals
     host: str = ""
     pid: int = 0
-    dropped: int = 0  # older ops that the ring no longer has
+    dropped: int = 0  # older records that are not here: the ring has overwritten them, or they were not read
+    unread: int = 0  # those of them that the ring still has
+    has_all_counters: bool = True  # False: of some overwritten ops the ring has no count
     exit_code: int | None = None  # None: it did not end by itself
     cause: str = ""  # what is known of its end beyond the exit code
     error: str = ""  # the exception that its program ended with
@@ -85,7 +87,7 @@ class Folded:
     """Sums of a rank's ops that its ring has overwritten."""
 
     rank: int
-    group: str
+    group: Group
     op: str
     count: int
     size_bytes: int
@@ -199,7 +201,7 @@ class _Files:
     """The contents of the ring files of an attempt."""
 
     table: Table
-    kept: dict[int, tuple[Path, rings.Header, int]] = field(default_factory=dict)  # by rank; last: its oldest record
+    kept: dict[int, tuple[Path, rings.Header]] = field(default_factory=dict)  # by rank
     folded: list[Folded] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     world_size: int = 0
@@ -219,8 +221,7 @@ def _read(paths: list[Path], clocks: list[Readings], newest: int | None) -> _Fil
         if rank in files.kept:
             files.problems.append(f"{path.name}: it says it is of rank {rank}, but there is another ring of that rank")
             continue
-        oldest = int(ring.records["number"][0]) if len(ring.records) else 1
-        files.kept[rank] = path, ring.header, oldest
+        files.kept[rank] = path, ring.header
         files.table.add(ring, clocks[rank] if rank < len(clocks) else [])
         files.folded += _folded(ring)
         files.world_size = max(files.world_size, min(ring.header.world_size, _MOST_RANKS))
@@ -233,17 +234,19 @@ _LEAST_OF_EACH = 100
 
 
 def _folded(ring: rings.Ring) -> list[Folded]:
-    names = {number: rings.parse(value) for kind, number, value in ring.names if kind == "group" and ring.counters}
+    wanted = {group for group, *_ in ring.counters}
+    groups = {n: parse_group(rings.parse(value)) for kind, n, value in ring.names if kind == "group" and n in wanted}
     return [
-        Folded(ring.header.rank, str((names.get(group) or {}).get("name", "?")), ring_format.OPS[op], *rest)
+        Folded(ring.header.rank, groups.get(group, UNKNOWN_GROUP), ring_format.OPS[op], *rest)
         for group, op, *rest in ring.counters
     ]
 
 
 def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
     table = files.table
-    path, header, oldest = files.kept[rank]
+    path, header = files.kept[rank]
     start, end = table.spans[rank]
+    dropped = max(header.count - (end - start), 0)
     is_event = _IS_EVENT[table.op[start:end]]
     rows = np.arange(start, end)
     ops, events = Ops(table, rows[~is_event]), Ops(table, rows[is_event])
@@ -266,7 +269,9 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
         events,
         host=header.host,
         pid=header.pid,
-        dropped=oldest - 1,
+        dropped=dropped,
+        unread=max(dropped - header.overwritten, 0),
+        has_all_counters=not header.overwritten or 0 < header.counters < ring_format.MOST_COUNTERS,
         exit_code=exit_code if "exit_codes" not in attempt_facts else _exit_code(attempt_facts, key),
         cause=str(attempt_facts.get("causes", {}).get(key, "")),
         error=error,

@@ -138,6 +138,13 @@ class PythonRecorder:
                 self._waited_for.discard(other)
                 self._watched.pop(other, None)
 
+    def received_from(self, mark: int, group: Any, source: int) -> None:
+        """Of a receive from any rank: `source` is a rank of the group."""
+        if self._is_on:
+            with self._lock:
+                _, ranks, _ = self._groups.get(id(group)) or self._group(group)
+                self._ring.received_from(mark, ranks[source])
+
     def complete_on_device(self, marks: Iterable[int]) -> None:
         """The host has queued them; the GPU may not be done."""
         self._device.note(tuple(marks))

@@ -20,6 +20,11 @@ _RECORD_BYTES = ring_format.RECORD.size
 _pack, _pack_number, _SORTS = ring_format.RECORD.pack_into, ring_format.NUMBER.pack_into, ring_format.SORTS
 _COUNT_AT, _ISSUED_AT, _COMPLETED_AT = ring_format.COUNT_AT, ring_format.ISSUED_AT, ring_format.COMPLETED_AT
 _VERSION = struct.Struct("<I")
+_PAIR_SORT = ring_format.PAIR_SORT
+
+
+_SEQ, _PEER = struct.Struct("<I"), struct.Struct("<i")
+_Channel = tuple[int, int, int, int]  # group, op, peer, tag
 
 
 class Ring:
@@ -66,8 +71,8 @@ class Ring:
         self._names = 0
         self._names_end = 0
         self._counters: dict[tuple[int, int], list[int]] = {}  # by group and op: its place, count, bytes, nanoseconds
-        # By group, and by sort: how many ops there were.
-        self._seqs: defaultdict[int, list[int]] = defaultdict(lambda: [0] * ring_format.MOST_SORTS)
+        self._seqs: defaultdict[int, int] = defaultdict(int)  # by group: how many collectives there were
+        self._channels: defaultdict[_Channel, int] = defaultdict(int)  # how many sends, or receives, each has had
         self.phase = 0  # the current one, which ops are written with
         self._sleep_lock = _thread.allocate_lock()
         self._sleep_lock.acquire()
@@ -137,7 +142,8 @@ class Ring:
         size_bytes: int,
         phase: int = 0,
     ) -> int:
-        """Write a record; returns its offset. An op of a group gets its sequence number, and the current phase."""
+        """Write a record; returns its offset. An op of a group gets its sequence number, and the current phase. A send
+        or receive is numbered by its channel, so that it finds its partner when older ones are overwritten."""
         at = self._first + (self._count % self._capacity) * _RECORD_BYTES
         if at + _RECORD_BYTES > self._records_end:
             self._reserve(self._first, at + _RECORD_BYTES)
@@ -148,8 +154,10 @@ class Ring:
         seq = 0
         if group:
             phase = self.phase
-            seqs = self._seqs[group]
-            seqs[_SORTS[op]] = seq = seqs[_SORTS[op]] + 1
+            if _SORTS[op] == _PAIR_SORT:
+                seq = self._next_of_channel((group, op, peer, tag))
+            else:
+                self._seqs[group] = seq = self._seqs[group] + 1
         _pack(
             self._map, at, count, monotonic_ns(), 0, 0, 0, op, flags, group, seq, site, signature, peer, tag, thread,
             phase, reduce, 0, version, version, size_bytes,
@@ -157,6 +165,17 @@ class Ring:
         # The count is published last, so a concurrent reader never sees a partial record.
         _pack_number(self._map, _COUNT_AT, count)
         return at
+
+    def _next_of_channel(self, channel: _Channel) -> int:
+        self._channels[channel] = seq = self._channels[channel] + 1
+        return seq
+
+    def received_from(self, at: int, source: int) -> None:
+        """Which rank the receive from any rank at `at` has taken a message of."""
+        record = dict(zip(ring_format.FIELDS, ring_format.RECORD.unpack_from(self._map, at), strict=True))
+        channel = (record["group"], record["op"], source, record["tag"])
+        _SEQ.pack_into(self._map, at + ring_format.SEQ_AT, self._next_of_channel(channel))
+        _PEER.pack_into(self._map, at + ring_format.PEER_AT, source)
 
     @property
     def count(self) -> int:

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 MAGIC = b"ROLLCALL"
-VERSION = 2
+VERSION = 3
+# What readers read. Version 2 is the same, but counts the sends and receives of a group, not of each channel.
+READABLE = (2, 3)
 HEADER_BYTES = 4096
 COUNTERS_BYTES = 28 << 10
 NAMES_AT = HEADER_BYTES + COUNTERS_BYTES
@@ -39,7 +41,7 @@ FIELDS = {
     "op": "H",
     "flags": "H",
     "group": "I",
-    "seq": "I",
+    "seq": "I",  # counts the collectives of a group; the sends, and the receives, of a channel; 0: it is not known
     "site": "I",
     "signature": "I",
     "peer": "i",  # the other rank of a send or receive, the root of a collective; -1: none
@@ -60,6 +62,7 @@ def _offset(field: str) -> int:
     return struct.calcsize("<" + "".join(FIELDS[name] for name in names[: names.index(field)]))
 
 
+SEQ_AT, PEER_AT = _offset("seq"), _offset("peer")
 ISSUED_AT, COMPLETED_AT, WAITED_AT = _offset("issued_ns"), _offset("completed_ns"), _offset("waited_ns")
 FLAGS_AT, VERSION_WAITED_AT = _offset("flags"), _offset("version_waited")
 
@@ -90,9 +93,10 @@ OPS = (
 OP = {name: number for number, name in enumerate(OPS)}
 POINT_TO_POINT = (OP["send"], OP["recv"])
 EVENTS = tuple(OP[name] for name in ("exception", "exit", "ddp_forward", "phase", "sample", "signal"))
-# Ops of a group are counted by their sort: collectives, sends and receives, events.
+# Ops are numbered by their sort: collectives (0) by group; sends and receives (1) by channel, which is group, op, peer
+# and tag; events (2) are not.
 SORTS = bytes(1 if op in POINT_TO_POINT else 2 if op in EVENTS else 0 for op in range(len(OPS)))
-MOST_SORTS = 3
+PAIR_SORT = 1
 REDUCE_OPS = ("", "SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 NON_MEMBER_GROUP = "not a member"

@@ -24,7 +24,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -32,6 +31,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -47,7 +47,7 @@ constexpr uint16_t kAsync = 1, kFailed = 2, kWaited = 4, kBucket = 8;
 constexpr uint64_t kChunkBytes = 64 << 10, kPageBytes = 4 << 10;
 constexpr size_t kMostFrames = 8, kMostPhases = 64;
 constexpr int64_t kNoRecord = -1;
-constexpr uint8_t kEvent = 2;  // the sort of records that are no ops: ring_format.py
+constexpr uint8_t kPair = 1, kEvent = 2;  // sorts of records: sends and receives, what is no op: ring_format.py
 constexpr int kUserCode = 1, kEntryPoint = 2;  // kinds of code: sites.py
 
 struct Record {
@@ -69,6 +69,7 @@ struct Counter {
 };
 static_assert(sizeof(Counter) == 32, "the size that ring_format.py defines");
 
+using Channel = std::tuple<uint32_t, uint16_t, int32_t, int32_t>;  // group, op, peer, tag
 using Places = std::vector<uintptr_t>;
 
 struct PlacesHash {
@@ -114,7 +115,8 @@ struct State {
   uint64_t count = 0;
   uint32_t phase = 0, phase_site = 0;
   std::vector<uint8_t> sorts;
-  std::vector<std::array<uint32_t, 3>> seqs;  // by number of a group, and by sort: how many ops it has had
+  std::vector<uint32_t> seqs;  // by number of a group: how many collectives it has had
+  std::map<Channel, uint32_t> channels;  // how many sends, or receives, each has had
   std::map<std::pair<uint32_t, uint16_t>, uint64_t> counters;
   std::vector<std::pair<uint64_t, uint32_t>> phases;  // open phases: their marks, and the phase around each
   std::vector<Pending> pending;
@@ -186,13 +188,19 @@ void fold(const Record& old) {
       counter->blocked_ns + (old.completed_ns && since_ns ? old.completed_ns - since_ns : 0)};
 }
 
+// A send or receive is numbered by its channel, so that it finds its partner when older ones are overwritten.
+uint32_t next_seq(const Record& record) {
+  if (state->sorts[record.op] == kPair) return ++state->channels[{record.group, record.op, record.peer, record.tag}];
+  if (record.group >= state->seqs.size()) state->seqs.resize(record.group + 1);
+  return ++state->seqs[record.group];
+}
+
 // Called under the mutex. Returns the mark: the offset of the record.
 int64_t write(Record record) {
   uint64_t mark = state->first + (state->count % state->capacity) * sizeof(Record);
   if (!reserve(mark + sizeof(Record))) return kNoRecord;
   if (record.group) {
-    if (record.group >= state->seqs.size()) state->seqs.resize(record.group + 1);
-    record.seq = ++state->seqs[record.group][state->sorts[record.op]];
+    record.seq = next_seq(record);
     record.phase = state->phase;
   }
   if (++state->count > state->capacity) fold(*at(mark));
@@ -571,6 +579,7 @@ PyObject* py_begin(PyObject*, PyObject* args) {
   state->main_thread = pthread_self();
   state->count = state->phase = state->phase_site = state->failed_errno = 0;
   state->seqs.clear();
+  state->channels.clear();
   state->counters.clear();
   state->phases.clear();
   state->sites.clear();  // numbers belong to one ring
@@ -643,6 +652,19 @@ PyObject* py_write(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
   if (mark == kNoRecord) return raise_errno();
   return PyLong_FromLongLong(mark);
+}
+
+// mark, rank: which rank a receive from any rank has taken a message of.
+PyObject* py_received_from(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 2) return PyErr_Format(PyExc_TypeError, "received_from takes a mark and a rank");
+  uint64_t mark = PyLong_AsUnsignedLongLong(args[0]);
+  int64_t source = PyLong_AsLongLong(args[1]);
+  if ((mark == uint64_t(-1) || source == -1) && PyErr_Occurred()) return nullptr;
+  std::lock_guard<std::mutex> lock(state->mutex);
+  Record* record = at(mark);
+  record->peer = source;
+  record->seq = next_seq(*record);
+  Py_RETURN_NONE;
 }
 
 PyObject* py_site(PyObject*, PyObject*) {
@@ -826,6 +848,7 @@ PyMethodDef methods[] = {
     {"set_in_op", py_set_in_op, METH_O, "Say whether this thread is in an op that is recorded already."},
     {"is_in_op", py_is_in_op, METH_NOARGS, "Whether it is."},
     {"write", FAST(py_write), METH_FASTCALL, "Write a record; returns its mark."},
+    {"received_from", FAST(py_received_from), METH_FASTCALL, "Note whose message a receive from any rank has taken."},
     {"site", py_site, METH_NOARGS, "The number of the site of the caller."},
     {"completed", FAST(py_completed), METH_FASTCALL, "Note when an op completed: now, or at the given time."},
     {"begin_phase", FAST(py_begin_phase), METH_FASTCALL, "Begin a phase of the program; returns its mark."},

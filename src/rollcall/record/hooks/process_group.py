@@ -15,16 +15,19 @@ from rollcall.record.ring_format import ASYNC, OP
 
 _State = tuple[int, int]  # of an op: its mark, and whether it is async
 _works: dict[int, tuple[Any, _State]] = {}  # by id: works that have not been waited for
+_from_any: dict[int, tuple[Any, int, Any]] = {}  # by id: works of receives from any rank, their marks and groups
 _UNREADABLE = CallArgs()
 # Collectives of objects, and which argument is the list whose length must be the same on all ranks.
 _OBJECT_LISTS = {"all_gather_object": 0, "broadcast_object_list": 0, "scatter_object_list": 1, "gather_object": 1}
+_FROM_ANY = "recv_anysource"
 _LOCAL_AT = 4  # the argument of new_group which says that only members call it
 
 
 def install_all() -> None:
     for name, (op, read) in METHODS.items():
-        install(dist.ProcessGroup, name, _op_hook(op, read))
+        install(dist.ProcessGroup, name, _from_any_hook(read) if name == _FROM_ANY else _op_hook(op, read))
     install(dist.Work, "wait", Hook("wait", _before_wait, _after_wait, _failed_wait))
+    install(dist.Work, "_source_rank", Hook("_source_rank", _before_source_rank, _after_source_rank))
     install(dist.Work, "get_future", Hook("get_future", _before_get_future, _after_get_future))
     for module in (dist, distributed_c10d):
         for name, place in _OBJECT_LISTS.items():
@@ -83,6 +86,32 @@ def _op_hook(name: str, read: Reader) -> Hook:
         sink.current.failed(state[0])
 
     return Hook(name, before, after, failed)
+
+
+def _from_any_hook(read: Reader) -> Hook:
+    """A receive from any rank: which one it was is known when dist.recv, or the program, asks the work."""
+    hook = _op_hook("recv", read)
+
+    def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_State, Any] | None:
+        state = hook.before(args, kwargs)
+        return None if state is None else (state, args[0])
+
+    def after(state: tuple[_State, Any], work: Any) -> None:
+        hook.after(state[0], work)
+        if work is not None:
+            key = id(work)
+            _from_any[key] = weakref.ref(work, lambda _: _from_any.pop(key, None)), state[0][0], state[1]
+
+    return Hook("recv", before, after, lambda state: hook.failed(state[0]))
+
+
+def _before_source_rank(args: tuple[Any, ...], _: dict[str, Any]) -> tuple[int, Any] | None:
+    found = _from_any.pop(id(args[0]), None)
+    return None if found is None else found[1:]
+
+
+def _after_source_rank(state: tuple[int, Any], source: int) -> None:
+    sink.current.received_from(*state, source)
 
 
 def _keep(work: Any, state: _State) -> None:

@@ -37,6 +37,8 @@ class Sink(Protocol):
 
     def completed(self, mark: int, *others: int) -> None: ...
 
+    def received_from(self, mark: int, group: Any, source: int) -> None: ...
+
     def failed(self, mark: int) -> None: ...
 
     def dropped(self, mark: int) -> None: ...
@@ -84,7 +86,7 @@ class _Off:
     def ignore(self, *_: Any) -> None:
         pass
 
-    issued = waiting = completed = failed = dropped = end_phase = begin_step = end_step = ignore
+    issued = waiting = completed = received_from = failed = dropped = end_phase = begin_step = end_step = ignore
     watch_reducer = fail_buckets = set_in_op = signal_sent = exiting = turn_off = ignore
 
 
