@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rollcall.agent.monitoring.hang_detector import newest_ops
 from rollcall.errors import UsageError
 from rollcall.explain.load import Run, load
 from rollcall.explain.matching import Pairs
@@ -17,6 +18,7 @@ from rollcall.explain.rings import read
 from rollcall.explain.table import Table
 from rollcall.explain.verdict import explain, to_json
 from rollcall.record import ring_format
+from rollcall.record.recorder import _megabytes
 from rollcall.record.ring import Ring
 
 SMALL = ring_format.RECORDS_AT + 20 * ring_format.RECORD.size
@@ -65,6 +67,50 @@ def test_the_oldest_are_overwritten(tmp_path: Path, language: str) -> None:
     (rank,) = load(tmp_path).ranks.values()
     assert [op.seq for op in rank.ops] == list(range(31, 51))
     assert rank.dropped == 30
+
+
+def test_explain_says_what_a_ring_has_kept(tmp_path: Path) -> None:
+    """And what keeps more."""
+    make(tmp_path, 50)
+    assert load(tmp_path).problems == ("rank 0 kept its last 20 ops of 50: --ring-mb keeps more",)
+
+
+def test_a_ring_full_of_names_still_names_its_groups(tmp_path: Path) -> None:
+    """Without its group, nothing of an op could be compared. Other names are 0 then, and explain says so."""
+    path = tmp_path / "rings" / "attempt-0" / "rank-0.ring"
+    ring = Ring(path, rank=0, world_size=1, attempt=0, host="here", size_bytes=1 << 20, names_bytes=1 << 12)
+    sites = [ring.name("site", line, [["a.py", line, "f"]]) for line in range(200)]
+    group = ring.name("group", "g", {"name": "0", "ranks": [0]})
+    for site in sites:
+        ring.completed(ring.add(ring_format.OP["barrier"], group=group, site=site))
+    run = load(tmp_path)
+    (rank,) = run.ranks.values()
+    assert sites[0] > 0 == sites[-1]
+    assert {op.group.ranks for op in rank.ops} == {(0,)}
+    assert [str(op.site) for op in rank.ops][:2] == ["a.py:0", "a.py:1"]
+    assert rank.ops[-1].site is None
+    assert run.problems == (
+        "rank 0 had no room for all lines and shapes: ops without them are not compared; --ring-mb makes room",
+    )
+
+
+def test_the_hang_detector_reads_rings_of_any_size(tmp_path: Path, language: str) -> None:
+    """Where the records begin depends on the size of the names before them."""
+    path = tmp_path / "rank-0.ring"
+    size_bytes, names_bytes = ring_format.sizes(1)
+    ring = _ring_class(language)(
+        path, rank=0, world_size=1, attempt=0, host="here", size_bytes=size_bytes, names_bytes=names_bytes
+    )
+    ring.add(ring_format.OP["barrier"], group=ring.name("group", "g", {"name": "0", "ranks": [0]}))
+    (newest,) = newest_ops(path)
+    assert ring_format.RECORD.unpack(newest)[:1] == (1,)
+    assert path.stat().st_size <= 1 << 20
+
+
+def test_the_usual_ring_has_64_megabytes() -> None:
+    """Of which names have a sixteenth; a variable says otherwise, and one that is no size is ignored."""
+    assert ring_format.sizes(64) == (ring_format.DEFAULT_BYTES, ring_format.NAMES_BYTES)
+    assert [_megabytes({"ROLLCALL_RING_MB": text}) for text in ("", "2", "0", "many")] == [64, 2, 64, 64]
 
 
 def test_the_newest_can_be_read_alone(tmp_path: Path, language: str) -> None:
@@ -142,7 +188,7 @@ def test_rings_of_the_former_version_are_read(tmp_path: Path, sent: int, pairs: 
     for path in (tmp_path / "rings" / "attempt-0").iterdir():
         make_older(path)
     run = load(tmp_path)
-    assert run.problems == ()
+    assert sorted(run.ranks) == [0, 1]
     assert sizes_of_pairs(run) == [(number, number) for number in range(pairs)]
     assert len(Pairs(run).unmatched("recv")) == 0
 

@@ -1,7 +1,7 @@
 """Reads the files of a run: the table of its ops, and how each rank ended."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,7 @@ class Rank:
     dropped: int = 0  # older records that are not here: the ring has overwritten them, or they were not read
     unread: int = 0  # those of them that the ring still has
     has_all_counters: bool = True  # False: of some overwritten ops the ring has no count
+    unnamed: int = 0  # ops whose line, shape or group the ring had no room for
     exit_code: int | None = None  # None: it did not end by itself
     cause: str = ""  # what is known of its end beyond the exit code
     error: str = ""  # the exception that its program ended with
@@ -136,8 +137,32 @@ def _attempt(folder: Path, wanted: int | None) -> int:
 def _problems(ranks: dict[int, Rank], world_size: int, uncompared_hosts: list[str]) -> Iterator[str]:
     if missing := sorted(set(range(world_size)) - set(ranks)):
         yield f"no ring of {ranks_in_words(missing)}: this explanation is without them"
+    yield from _losses(ranks)
     if uncompared_hosts:
         yield f"the clocks of {', '.join(uncompared_hosts)} were not compared: who waited for whom is unknown"
+
+
+def _losses(ranks: dict[int, Rank]) -> Iterator[str]:
+    """One sentence for all ranks that kept as much."""
+    alike: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, rank in ranks.items():
+        if rank.dropped > rank.unread:
+            kept = len(rank.ops) + len(rank.events)
+            alike[kept, kept + rank.dropped].append(number)
+    for (kept, whole), numbers in list(alike.items())[:_FEW]:
+        its = "its" if len(numbers) == 1 else "their"
+        yield f"{ranks_in_words(numbers)} kept {its} last {kept:,} ops of {whole:,}: --ring-mb keeps more"
+    if len(alike) > _FEW:
+        more = sum(len(numbers) for numbers in list(alike.values())[_FEW:])
+        yield f"so did {more} more ranks, which kept other numbers of ops"
+    if unnamed := [number for number, rank in ranks.items() if rank.unnamed]:
+        yield (
+            f"{ranks_in_words(unnamed)} had no room for all lines and shapes: ops without them are not compared;"
+            f" --ring-mb makes room"
+        )
+
+
+_FEW = 4
 
 
 def _outcome(ranks: dict[int, Rank], world_size: int) -> str:
@@ -271,6 +296,7 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
         pid=header.pid,
         dropped=dropped,
         unread=max(dropped - header.overwritten, 0),
+        unnamed=header.unnamed,
         has_all_counters=not header.overwritten or 0 < header.counters < ring_format.MOST_COUNTERS,
         exit_code=exit_code if "exit_codes" not in attempt_facts else _exit_code(attempt_facts, key),
         cause=str(attempt_facts.get("causes", {}).get(key, "")),

@@ -32,6 +32,7 @@ class Header:
     wall_ns: int  # the same moment by both clocks
     monotonic_ns: int
     version: int = ring_format.VERSION
+    unnamed: int = 0  # how often there was no room for a name
 
     @property
     def kept(self) -> int:
@@ -58,6 +59,7 @@ def read_header(data: bytes) -> Header:
     (count,) = ring_format.NUMBER.unpack_from(data, ring_format.COUNT_AT)
     (names_end,) = ring_format.NUMBER.unpack_from(data, ring_format.NAMES_END_AT)
     (counters,) = ring_format.NUMBER.unpack_from(data, ring_format.COUNTERS_AT)
+    (unnamed,) = ring_format.NUMBER.unpack_from(data, ring_format.UNNAMED_AT)
     is_sound = 0 < capacity < 2**40 and names_bytes <= 2**32 and names_end <= names_bytes
     if not is_sound or not 0 <= rank < world_size <= _MOST_RANKS or counters > ring_format.MOST_COUNTERS:
         raise ValueError("its header does not fit together")
@@ -74,6 +76,7 @@ def read_header(data: bytes) -> Header:
         wall_ns,
         monotonic_ns,
         version,
+        unnamed,
     )
 
 

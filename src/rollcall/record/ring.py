@@ -9,6 +9,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from pathlib import Path
+from threading import RLock
 from time import monotonic_ns, time_ns
 
 from rollcall.record import ring_format
@@ -23,6 +24,7 @@ _VERSION = struct.Struct("<I")
 _PAIR_SORT = ring_format.PAIR_SORT
 
 
+_NOT_FOR_GROUPS = 7 / 8  # of the bytes of names
 _SEQ, _PEER = struct.Struct("<I"), struct.Struct("<i")
 _Channel = tuple[int, int, int, int]  # group, op, peer, tag
 
@@ -39,10 +41,13 @@ class Ring:
         attempt: int,
         host: str,
         size_bytes: int = ring_format.DEFAULT_BYTES,
+        names_bytes: int = ring_format.NAMES_BYTES,
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._capacity = max(16, (size_bytes - ring_format.RECORDS_AT) // ring_format.RECORD.size)
-        total = ring_format.RECORDS_AT + self._capacity * ring_format.RECORD.size
+        self._first, self._names_bytes = ring_format.NAMES_AT + names_bytes, names_bytes
+        self._capacity = max(16, (size_bytes - self._first) // ring_format.RECORD.size)
+        total = self._first + self._capacity * ring_format.RECORD.size
+        self._ends = {0: ring_format.NAMES_AT, ring_format.NAMES_AT: self._first, self._first: total}  # of each region
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         os.ftruncate(self._fd, total)
         self._map = mmap.mmap(self._fd, total)
@@ -58,22 +63,23 @@ class Ring:
             world_size,
             attempt,
             os.getpid(),
-            ring_format.NAMES_BYTES,
+            names_bytes,
             self._capacity,
             host.encode()[:64],
             time_ns(),
             monotonic_ns(),
         )
         self._count = 0
-        self._first = ring_format.RECORDS_AT
         self._records_end = 0
         self._numbers: defaultdict[str, dict[Hashable, int]] = defaultdict(dict)  # by kind and key
         self._names = 0
         self._names_end = 0
+        self._unnamed = 0  # how often there was no room for a name
         self._counters: dict[tuple[int, int], list[int]] = {}  # by group and op: its place, count, bytes, nanoseconds
         self._seqs: defaultdict[int, int] = defaultdict(int)  # by group: how many collectives there were
         self._channels: defaultdict[_Channel, int] = defaultdict(int)  # how many sends, or receives, each has had
         self.phase = 0  # the current one, which ops are written with
+        self._naming = RLock()  # a signal handler may communicate, too
         self._sleep_lock = _thread.allocate_lock()
         self._sleep_lock.acquire()
 
@@ -84,7 +90,7 @@ class Ring:
         """
         reserved = self._reserved.get(region, region)
         if end > reserved:
-            wanted = max(end - reserved, _CHUNK_BYTES)
+            wanted = min(max(end - reserved, _CHUNK_BYTES), self._ends[region] - reserved)
             if os.pwrite(self._fd, bytes(wanted), reserved) < wanted:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._reserved[region] = reserved + wanted
@@ -92,12 +98,20 @@ class Ring:
     def name(self, kind: str, key: Hashable, value: object) -> int:
         """The number under which records name this value, from 1 on; 0 where there is no room for more names."""
         number = self._numbers[kind].get(key)
-        if number is not None:
-            return number
+        return self._add_name(kind, key, value) if number is None else number
+
+    def _add_name(self, kind: str, key: Hashable, value: object) -> int:
+        with self._naming:  # by one thread at a time
+            return self._numbers[kind].get(key) or self._write_name(kind, key, value)
+
+    def _write_name(self, kind: str, key: Hashable, value: object) -> int:
         number = self._names + 1
         line = json.dumps([kind, number, value], separators=(",", ":")).encode() + b"\n"
         end = self._names_end + len(line)
-        if end > ring_format.NAMES_BYTES:
+        # Without the name of its group, nothing of an op can be compared: groups have the last part for themselves.
+        if end > (self._names_bytes if kind == "group" else self._names_bytes * _NOT_FOR_GROUPS):
+            self._unnamed += 1
+            _pack_number(self._map, ring_format.UNNAMED_AT, self._unnamed)
             return 0
         start = ring_format.NAMES_AT + self._names_end
         self._reserve(ring_format.NAMES_AT, start + len(line))

@@ -20,12 +20,15 @@ NAMES_AT = HEADER_BYTES + COUNTERS_BYTES
 NAMES_BYTES = 4 << 20
 RECORDS_AT = NAMES_AT + NAMES_BYTES
 DEFAULT_BYTES = 64 << 20
+MEGABYTES = range(1, 64 << 10)
+MB_VARIABLE = "ROLLCALL_RING_MB"  # how many megabytes a ring has; --ring-mb sets it
 
 # magic, version, record size, rank, world size, attempt, pid, bytes of names, capacity, host; then one moment by two
 # clocks: the wall clock, and the monotonic clock that all records use, since it is never set
 HEADER = struct.Struct("<8sIIiiiiQQ64sQQ")
-# Values that change, at offsets of their own: records written, bytes of names, counters in use.
-COUNT_AT, NAMES_END_AT, COUNTERS_AT = 256, 264, 272
+# Values that change, at offsets of their own: records written, bytes of names, counters in use, and how often there was
+# no room for a name.
+COUNT_AT, NAMES_END_AT, COUNTERS_AT, UNNAMED_AT = 256, 264, 272, 280
 NUMBER = struct.Struct("<Q")
 # group, op, padding, count, bytes, nanoseconds that the rank was blocked in them
 COUNTER = struct.Struct("<IHHQQQ")
@@ -101,6 +104,14 @@ REDUCE_OPS = ("", "SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", 
 
 NON_MEMBER_GROUP = "not a member"
 ASYNC, FAILED, WAITED, BUCKET, INPUT = 1, 2, 4, 8, 16  # flags; BUCKET: of DDP's reducer; INPUT: waits for data
+
+
+def sizes(megabytes: int) -> tuple[int, int]:
+    """Of a ring: the bytes of the whole file, and of its names."""
+    return megabytes << 20, (megabytes << 20) // _SHARE_OF_NAMES
+
+
+_SHARE_OF_NAMES = DEFAULT_BYTES // NAMES_BYTES
 
 
 def stretches(count: int, newest: int, capacity: int, names_bytes: int) -> Iterator[tuple[int, int]]:
