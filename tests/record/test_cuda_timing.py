@@ -148,6 +148,16 @@ def test_events_are_used_again(ring: Completions) -> None:
     assert len(cuda.events) == 3
 
 
+def test_few_events_are_asked_for_many_ops(ring: Completions) -> None:
+    """They complete in order: each question halves what is not known yet."""
+    cuda = Device()
+    clock = DeviceClock(ring, cuda)
+    marks = [_note(clock, cuda, ring, Stream(0, 7, is_stuck=number >= 600)) for number in range(1000)]
+    clock.settle_aside()
+    assert ring.over == marks[:600]
+    assert sum(event.queries for event in cuda.events) <= 10
+
+
 def test_the_thread_relaxes_its_capture_mode_once(ring: Completions) -> None:
     """Not before there is something to ask: a program without a GPU has no CUDA to ask."""
     cuda = Device()

@@ -85,9 +85,9 @@ def functional_out():
     return ops.wait_tensor(ops.all_gather_into_tensor_out(t, size, world.group_name, out=torch.empty(8 * size)))
 def functional_pair():
     got = torch.zeros(8)
-    steps = [lambda: ops.isend(t.clone(), after, 3, world.group_name), lambda: ops.irecv(got, before, 3, world.group_name)]
-    for step in steps if rank % 2 else steps[::-1]:
-        ops.wait_tensor(step())
+    for is_send in (True, False) if rank % 2 else (False, True):
+        step, tensor, peer = (ops.isend, t.clone(), after) if is_send else (ops.irecv, got, before)
+        ops.wait_tensor(step(tensor, peer, 3, world.group_name))
     return got
 def functional_batch():
     words = ["isend", "irecv"], [after, before], [0, 0], [t.clone(), torch.zeros(8)], world.group_name
@@ -113,7 +113,8 @@ def rendezvous():
 for form in (%s):
     try:
         found = form()
-        found = [each.tolist() for each in found] if isinstance(found, (list, tuple)) else getattr(found, "tolist", str)()
+        found = found if isinstance(found, (list, tuple)) else [found]
+        found = [each.tolist() for each in found if each is not None]
     except (RuntimeError, NotImplementedError) as error:
         found = [type(error).__name__, str(error).splitlines()[0]]
     print(form.__name__, found)

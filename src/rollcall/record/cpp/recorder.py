@@ -50,6 +50,7 @@ class CppRecorder(PythonRecorder):
 
     # What C++ leaves to Python, and what it learns from it.
 
+    _forget = library.forget_group
     enter_slowly = PythonRecorder.enter
     complete_slowly = PythonRecorder.completed
     read_options = PythonRecorder.all_reduce_options
@@ -61,8 +62,9 @@ class CppRecorder(PythonRecorder):
         return found
 
     def _forget_group(self, key: int) -> None:
-        super()._forget_group(key)
-        library.forget_group(key)
+        """Also while the interpreter ends, when the names of this module are gone already."""
+        self._groups.pop(key, None)
+        self._forget(key)
 
     def _signature(self, key: Any, call: CallArgs) -> int:
         number = super()._signature(key, call)

@@ -13,6 +13,7 @@ from rollcall.record.hooks.works import State, unwaited
 from rollcall.record.ring_format import ASYNC, OP
 
 _UNREADABLE = CallArgs()
+_Work = dist.Work  # looked up once
 _FROM_ANY = "recv_anysource"
 # Collectives of objects, and which argument is the list whose length must be the same on all ranks.
 _OBJECT_LISTS = {"all_gather_object": 0, "broadcast_object_list": 0, "scatter_object_list": 1, "gather_object": 1}
@@ -70,13 +71,15 @@ def _op_hook(name: str, read: Reader) -> Hook:
         current.set_in_op(False)
         if state[1]:
             current.issued(state[0])
-            if work is not None:
-                works.keep(work, state[:2])
-            elif len(state) == 2:
-                current.completed(state[0])
-        elif work is None:
+        if len(state) > 2:  # the work of the batch counts
+            return
+        if work is None:
             current.completed(state[0])
+        elif state[1]:
+            works.keep(work, state)
         else:
+            if type(work) is not _Work:
+                works.hook_class(type(work))
             unwaited[id(work)] = (work, state)  # torch waits for it at once
 
     def failed(state: State) -> None:

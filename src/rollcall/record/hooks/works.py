@@ -14,20 +14,44 @@ unwaited: dict[int, tuple[Any, State]] = {}  # by id: works that have not been w
 _from_any: dict[int, tuple[Any, int, Any]] = {}  # by id: works of receives from any rank, their marks and groups
 
 
+_hooked: set[type] = set()  # classes of works
+
+
 def install_all() -> None:
-    install(dist.Work, "wait", Hook("wait", _before_wait, _after_wait, _failed_wait))
-    for name in ("is_completed", "is_success"):
-        install(dist.Work, name, Hook(name, _before_poll, _after_poll))
-    for name in ("synchronize", "block_current_stream"):
-        install(dist.Work, name, Hook(name, _before_synchronize, _after_synchronize))
-    install(dist.Work, "result", Hook("result", _before_synchronize, _after_result))
-    install(dist.Work, "_source_rank", Hook("_source_rank", _before_source_rank, _after_source_rank))
-    install(dist.Work, "get_future", Hook("get_future", _before_get_future, _after_get_future))
+    hook_class(dist.Work)
+
+
+def hook_class(kind: type) -> None:
+    """A backend may have a class of its own, with methods in place of torch's."""
+    if kind in _hooked:
+        return
+    _hooked.add(kind)
+    for name, hook in _hooks().items():
+        if name in vars(kind):
+            install(kind, name, hook)
+    for base in kind.__bases__:
+        if issubclass(base, dist.Work):
+            hook_class(base)
+
+
+def _hooks() -> dict[str, Hook]:
+    """By name of a method."""
+    return {
+        "wait": Hook("wait", _before_wait, _after_wait, _failed_wait),
+        "is_completed": Hook("is_completed", _before_poll, _after_poll),
+        "is_success": Hook("is_success", _before_poll, _after_poll),
+        "synchronize": Hook("synchronize", _before_synchronize, _after_synchronize),
+        "block_current_stream": Hook("block_current_stream", _before_synchronize, _after_synchronize),
+        "result": Hook("result", _before_synchronize, _after_result),
+        "_source_rank": Hook("_source_rank", _before_source_rank, _after_source_rank),
+        "get_future": Hook("get_future", _before_get_future, _after_get_future),
+    }
 
 
 def keep(work: Any, state: State) -> None:
     """By weak reference, so that recording does not keep the handle alive."""
     key = id(work)
+    hook_class(type(work))
 
     def drop(_: Any) -> None:
         unwaited.pop(key, None)
