@@ -703,10 +703,8 @@ PyObject* enter_slowly(PyObject* const* args) {
   return PyObject_VectorcallMethod(name, words, 4 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
 }
 
-// op, group, CallArgs: tensors, peer, tag, reduce, splits, flags
-PyObject* py_enter(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (count != 3) return PyErr_Format(PyExc_TypeError, "enter takes an op, a group and its arguments");
-  if (!state->is_on) return PyLong_FromLongLong(kNoRecord);
+// An op of one plain tensor, whose names are known. What torch may throw comes before the record is written.
+PyObject* enter(PyObject* const* args) {
   PyObject* call = args[2];
   auto group = state->groups.find(args[1]);
   PyObject *tensors = PyTuple_GET_ITEM(call, 0), *splits = PyTuple_GET_ITEM(call, 4);
@@ -725,7 +723,7 @@ PyObject* py_enter(PyObject*, PyObject* const* args, Py_ssize_t count) {
   record.tag = PyLong_AsLong(PyTuple_GET_ITEM(call, 2));
   record.reduce = PyLong_AsLong(PyTuple_GET_ITEM(call, 3));
   record.size_bytes = tensor.nbytes();
-  bool is_watched = record.flags & kAsync || tensor.is_cuda();
+  bool is_cuda = tensor.is_cuda(), is_watched = record.flags & kAsync || is_cuda;
   if (is_watched) record.version_issued = version(tensor);
   int64_t thread = PyErr_Occurred() ? -1 : thread_number(), site = thread < 0 ? -1 : site_number();
   if (site < 0) return nullptr;
@@ -739,12 +737,23 @@ PyObject* py_enter(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (mark == kNoRecord) return raise_errno();
   PyObject* result = PyLong_FromLongLong(mark);
   if (!is_watched || !result) return result;
-  PyObject* facts = Py_BuildValue("(OOO)", PyTuple_GET_ITEM(call, 5), PyTuple_GET_ITEM(tensors, 0), tensor.is_cuda() ? Py_True : Py_False);
+  PyObject* facts = Py_BuildValue("(OOO)", PyTuple_GET_ITEM(call, 5), PyTuple_GET_ITEM(tensors, 0), is_cuda ? Py_True : Py_False);
   int failed = facts ? PyDict_SetItem(state->watched, result, facts) : -1;
   Py_XDECREF(facts);
   if (!failed) return result;
   Py_DECREF(result);
   return nullptr;
+}
+
+// op, group, CallArgs: tensors, peer, tag, reduce, splits, flags
+PyObject* py_enter(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 3) return PyErr_Format(PyExc_TypeError, "enter takes an op, a group and its arguments");
+  if (!state->is_on) return PyLong_FromLongLong(kNoRecord);
+  try {
+    return enter(args);
+  } catch (const std::exception&) {  // a tensor that does not tell its size
+    return enter_slowly(args);
+  }
 }
 
 // marks: Python follows the ends of async ops, and of those on a GPU.
@@ -786,7 +795,10 @@ PyObject* py_name_shape(PyObject*, PyObject* args) {
   PyObject* tensor;
   unsigned int number;
   if (!PyArg_ParseTuple(args, "OI", &tensor, &number)) return nullptr;
-  if (number && is_plain(tensor) && !shape_number(THPVariable_Unpack(tensor))) state->shapes[state->shape] = number;
+  try {
+    if (number && is_plain(tensor) && !shape_number(THPVariable_Unpack(tensor))) state->shapes[state->shape] = number;
+  } catch (const std::exception&) {  // it is described by Python each time
+  }
   Py_RETURN_NONE;
 }
 
