@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -166,9 +166,9 @@ class PythonRecorder:
                 _, ranks, _ = self._groups.get(id(group)) or self._group(group)
                 self._ring.received_from(mark, ranks[source])
 
-    def complete_on_device(self, marks: Iterable[int]) -> None:
+    def complete_on_device(self, marks: tuple[int, ...]) -> None:
         """The host has queued them; the GPU may not be done."""
-        self._device.note(tuple(marks))
+        self._device.note(marks)
 
     def failed(self, mark: int) -> None:
         if mark != NO_RECORD and self._is_on:

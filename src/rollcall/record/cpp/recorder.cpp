@@ -756,6 +756,20 @@ PyObject* py_enter(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
 }
 
+// The usual op of a GPU: not async, and nothing else is waited for. The host has queued it; Python follows its end.
+bool is_queued(PyObject* mark) {
+  PyObject* facts = PyDict_GetItemWithError(state->watched, mark);
+  return facts && PyTuple_GET_ITEM(facts, 2) == Py_True && !PySet_GET_SIZE(state->waited_for) && state->is_on;
+}
+
+PyObject* complete_queued(PyObject* mark) {
+  static PyObject* const name = PyUnicode_InternFromString("complete_on_device");
+  PyObject* marks = PyDict_DelItem(state->watched, mark) ? nullptr : PyTuple_Pack(1, mark);
+  PyObject* done = marks ? PyObject_CallMethodOneArg(state->recorder, name, marks) : nullptr;
+  Py_XDECREF(marks);
+  return done;
+}
+
 // marks: Python follows the ends of async ops, and of those on a GPU.
 PyObject* py_op_completed(PyObject*, PyObject* const* args, Py_ssize_t count) {
   static PyObject* const name = PyUnicode_InternFromString("complete_slowly");
@@ -765,6 +779,8 @@ PyObject* py_op_completed(PyObject*, PyObject* const* args, Py_ssize_t count) {
     if (mark != kNoRecord && state->is_on) at(mark)->completed_ns = now_ns();
     Py_RETURN_NONE;
   }
+  if (count == 1 && is_queued(args[0])) return complete_queued(args[0]);
+  if (PyErr_Occurred()) return nullptr;
   std::vector<PyObject*> words(1, state->recorder);
   words.insert(words.end(), args, args + count);
   return PyObject_VectorcallMethod(name, words.data(), words.size(), nullptr);
