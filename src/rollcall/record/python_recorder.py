@@ -119,7 +119,8 @@ class PythonRecorder:
 
     def issued(self, mark: int) -> None:
         if mark != NO_RECORD and self._is_on:
-            self._ring.issued(mark)
+            _, tensor, _ = self._watched.get(mark, _UNWATCHED)
+            self._ring.issued(mark, 0 if tensor is None else version(tensor))
 
     def waiting(self, mark: int) -> None:
         if mark != NO_RECORD and self._is_on:

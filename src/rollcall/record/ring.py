@@ -20,7 +20,7 @@ _RECORD_BYTES = ring_format.RECORD.size
 # Looked up once: they are used for every op.
 _pack, _pack_number, _SORTS = ring_format.RECORD.pack_into, ring_format.NUMBER.pack_into, ring_format.SORTS
 _COUNT_AT, _ISSUED_AT, _COMPLETED_AT = ring_format.COUNT_AT, ring_format.ISSUED_AT, ring_format.COMPLETED_AT
-_VERSION = struct.Struct("<I")
+_VERSION, _VERSIONS = struct.Struct("<I"), struct.Struct("<II")  # of a tensor: when it was issued, and waited for
 _PAIR_SORT = ring_format.PAIR_SORT
 
 
@@ -239,8 +239,10 @@ class Ring:
             self._map, ring_format.HEADER_BYTES + counter[0] * ring_format.COUNTER.size, group, op, 0, *counter[1:]
         )
 
-    def issued(self, at: int) -> None:
+    def issued(self, at: int, version: int) -> None:
+        """The op is under way. torch itself counts some ops as a write to their tensor: that is not the program's."""
         _pack_number(self._map, at + _ISSUED_AT, monotonic_ns())
+        _VERSIONS.pack_into(self._map, at + ring_format.VERSION_ISSUED_AT, version, version)
 
     def waiting(self, at: int, flags: int, version: int) -> None:
         _pack_number(self._map, at + ring_format.WAITED_AT, monotonic_ns())

@@ -67,7 +67,7 @@ def _offset(field: str) -> int:
 
 SEQ_AT, PEER_AT = _offset("seq"), _offset("peer")
 ISSUED_AT, COMPLETED_AT, WAITED_AT = _offset("issued_ns"), _offset("completed_ns"), _offset("waited_ns")
-FLAGS_AT, VERSION_WAITED_AT = _offset("flags"), _offset("version_waited")
+FLAGS_AT, VERSION_ISSUED_AT, VERSION_WAITED_AT = _offset("flags"), _offset("version_issued"), _offset("version_waited")
 
 # The kinds of records. Their order is part of the format: add at the end only.
 OPS = (

@@ -59,11 +59,15 @@ def coalesced():
         dist.all_reduce(two)
     return one, two
 def coalesced_async():
-    one = torch.empty(8 * size)
-    with _coalescing_manager(async_ops=True) as manager:
-        dist.all_gather_into_tensor(one, t)
-    manager.wait()
-    return one
+    one, two, got = t.clone(), t.clone(), torch.empty(8 * size)
+    with _coalescing_manager(async_ops=True) as reducing:
+        dist.all_reduce(one)
+        dist.all_reduce(two)
+    with _coalescing_manager(async_ops=True) as gathering:
+        dist.all_gather_into_tensor(got, t)
+    reducing.wait()
+    gathering.wait()
+    return one, two, got
 def coalesced_by_backend():
     with _coalescing_manager(device=torch.device("cpu")):
         pass
@@ -130,7 +134,7 @@ FORMS = {
     "then": REDUCED,
     "batch": PAIR,
     "coalesced": REDUCED,
-    "coalesced_async": ["all_gather"],
+    "coalesced_async": ["all_reduce", "all_gather"],
     "coalesced_by_backend": [],
     "list_to_all": EXCHANGE,
     "single_to_all": EXCHANGE,
