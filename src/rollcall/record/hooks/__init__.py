@@ -4,9 +4,12 @@ sink           the interface that hooks call, which recorders implement
 patching       puts a hook around a function, and keeps its errors away from the program
 arguments      how the arguments of ProcessGroup's methods are read
 process_group  every op that Python calls
+works          their handles: what is waited for, polled, or asked for its result
+groups         what makes groups
 ddp            DDP modules, and the phases of a training step
 reducer        the all_reduces of DDP's reducer, for the Python recorder
 functional     functional collectives: DTensor, compiled programs
+symmetric_memory  collectives on symmetric memory
 exits          signals that a rank sends, and os._exit
 """
 
@@ -19,8 +22,11 @@ from rollcall.record.hooks import patching
 # Imported when they are installed: a torch that lacks a name which one of them imports still has the others.
 _HOOKS = (
     (record_process_group.PATCH, "process_group"),
+    (record_process_group.PATCH, "works"),
+    (record_process_group.PATCH, "groups"),
     (record_ddp.PATCH, "ddp"),
     (record_functional.PATCH, "functional"),
+    (record_functional.PATCH, "symmetric_memory"),
     (record_exits.PATCH, "exits"),
 )
 _is_installed = False
