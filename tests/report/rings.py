@@ -88,7 +88,7 @@ def ring(
         record["signature"], record["phase"] = names.signature(op), names.phase(op.phase)
         record["reduce"], record["version_waited"] = ring_format.REDUCE_OPS.index(op.reduce), op.was_overwritten
     header = rings.Header(
-        rank, world_size, host, 1, len(made), 0, ring_format.NAMES_BYTES, max(len(made), 1), 0, START_NS, START_NS
+        rank, world_size, host, 1, len(made), 0, ring_format.NAMES_BYTES, max(len(made), 1), 0, START_NS, START_NS, ""
     )
     return rings.Ring(header, records, names.lines(), [])
 

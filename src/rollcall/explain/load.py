@@ -38,6 +38,8 @@ class Rank:
     ended_ns: int = 0
     died_ns: int = 0  # by the launcher's wall clock; 0: it did not die, or was asked to end
     stack: tuple[Site, ...] = ()  # of its main thread, innermost first, when it was last dumped
+    no_stack: str = ""  # why it could not be dumped
+    stopped: str = ""  # why its recording stopped before its program did
 
     @property
     def has_ended(self) -> bool:
@@ -134,6 +136,9 @@ def _attempt(folder: Path, wanted: int | None) -> int:
 def _problems(ranks: dict[int, Rank], world_size: int, uncompared_hosts: list[str]) -> Iterator[str]:
     if missing := sorted(set(range(world_size)) - set(ranks)):
         yield f"no ring of {ranks_in_words(missing)}: this explanation is without them"
+    for rank in ranks.values():
+        if rank.stopped:
+            yield f"the recording of rank {rank.number} stopped {rank.stopped}; what it did then is not known"
     if uncompared_hosts:
         yield f"the clocks of {', '.join(uncompared_hosts)} were not compared: who waited for whom is unknown"
 
@@ -260,6 +265,9 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
     if was_asked:
         # It was asked to end while it was blocked in these: that they failed is the launcher's doing.
         table.flags[ops.rows[-_RECENT:]] &= ~np.uint8(ring_format.FAILED)
+    if header.stopped:
+        _close(table, start, end)
+    stack, no_stack = _stack(path.with_suffix(".stacks"))
     return Rank(
         rank,
         ops,
@@ -274,11 +282,21 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
         exit_site=exit_site,
         ended_ns=ended_ns,
         died_ns=_died_ns(attempt_facts, key),
-        stack=_stack(path.with_suffix(".stacks")),
+        stack=stack,
+        no_stack=no_stack,
+        stopped=header.stopped,
     )
 
 
 _RECENT = 16
+
+
+def _close(table: Table, start: int, end: int) -> None:
+    """Of a rank whose recording stopped: how its open ops went on is not known, so they count as completed."""
+    rows = np.arange(start, end)
+    times = (table.entered_ns[rows], table.issued_ns[rows], table.waited_ns[rows], table.completed_ns[rows])
+    is_open = rows[table.completed_ns[rows] == 0]
+    table.completed_ns[is_open] = max(int(each.max(initial=0)) for each in times)
 
 
 def _exit_code(attempt_facts: dict[str, Any], rank: str) -> int | None:
@@ -296,17 +314,20 @@ _IS_EVENT, _IS_END = np.zeros((2, 256), dtype=np.bool_)
 _IS_EVENT[list(ring_format.EVENTS)] = True
 _IS_END[[ring_format.OP["exception"], ring_format.OP["exit"]]] = True
 
+_BEGINNINGS = re.compile(rf"Current thread|Stack \(most recent|^(?={ring_format.NO_STACK})", re.MULTILINE)
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
-def _stack(path: Path) -> tuple[Site, ...]:
-    """What faulthandler wrote last: the stack of the main thread, or of the thread that crashed."""
+def _stack(path: Path) -> tuple[tuple[Site, ...], str]:
+    """What was written last: the stack of the main thread, or of the thread that crashed; or why there is none."""
     try:
         text = path.read_text(errors="replace")
     except OSError:
-        return ()
-    block = re.split(r"Current thread|Stack \(most recent", text)[-1].split("\n\n")[0]
-    return tuple(Site(file, int(line), function) for file, line, function in _FRAME.findall(block))
+        return (), ""
+    block = _BEGINNINGS.split(text)[-1].split("\n\n")[0]
+    if block.startswith(ring_format.NO_STACK):
+        return (), block.removeprefix(ring_format.NO_STACK).strip()
+    return tuple(Site(file, int(line), function) for file, line, function in _FRAME.findall(block)), ""
 
 
 def _error(op: Op) -> str:

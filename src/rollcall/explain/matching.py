@@ -41,7 +41,7 @@ class Calls:
         self.table = table = run.table
         self._made: dict[int, Call] = {}
         kept = ~table.is_event & ~table.is_one_of("send", "recv") & ~table.is_non_member
-        kept &= table.seq >= _first_known(run)[table.group]
+        kept &= (table.seq >= _first_known(run)[table.group]) & (table.seq <= _last_known(run)[table.group])
         rows = np.flatnonzero(kept)
         keys = _key(table.group[rows], table.seq[rows])
         order = np.argsort(keys, kind="stable")  # the table goes by rank, so the ops of a call do, too
@@ -148,6 +148,20 @@ def _first_known(run: Run) -> NDArray[np.int64]:
     return first
 
 
+def _last_known(run: Run) -> NDArray[np.int64]:
+    """Per group: the newest call that the rings of all members have, where recording stopped before the program did."""
+    table = run.table
+    last = np.full(len(table.names.groups), np.iinfo(np.int64).max)
+    for rank in run.ranks.values():
+        if rank.stopped:
+            rows = rank.ops.rows[~table.is_one_of("send", "recv")[rank.ops.rows]]
+            reached = np.zeros(len(last), dtype=np.int64)
+            np.maximum.at(reached, table.group[rows], table.seq[rows].astype(np.int64))
+            is_member = np.array([rank.number in group.ranks for group in table.names.groups])
+            last = np.where(is_member, np.minimum(last, reached), last)
+    return last
+
+
 class Pairs:
     """Sends and receives, matched as the network does: by sender, receiver and tag, in order."""
 
@@ -161,6 +175,8 @@ class Pairs:
             self._match(named, is_send[named])
         self._match_from_any([int(row) for row in rows[table.peer[rows] < 0]], is_send)
         self.rows = rows
+        self._known = [rank.number for rank in run.ranks.values() if not rank.stopped]  # recorded to their ends
+        self._are_all_known = len(self._known) == run.world_size
 
     def _match(self, rows: NDArray[np.intp], is_send: NDArray[np.bool_]) -> None:
         table = self.table
@@ -189,9 +205,11 @@ class Pairs:
                 self.partner[send], self.partner[recv] = recv, send
 
     def unmatched(self, op: str) -> Ops:
-        """Those without a partner."""
+        """Those without a partner, where the partner would be known."""
         rows = self.rows[(self.partner[self.rows] < 0) & (self.table.op[self.rows] == ring_format.OP[op])]
-        return Ops(self.table, rows)
+        peers = self.table.peer[rows]
+        is_known = np.isin(peers, self._known) & np.isin(self.table.rank[rows], self._known)
+        return Ops(self.table, rows[is_known | ((peers < 0) & self._are_all_known)])
 
     def matched(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """The rows of sends and of their receives, in order of time."""

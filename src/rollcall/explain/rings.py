@@ -31,6 +31,7 @@ class Header:
     counters: int
     wall_ns: int  # the same moment by both clocks
     monotonic_ns: int
+    stopped: str  # why recording stopped before the program did; empty: it did not
 
     @property
     def kept(self) -> int:
@@ -67,7 +68,12 @@ def read_header(data: bytes) -> Header:
         counters,
         wall_ns,
         monotonic_ns,
+        read_stop(data[ring_format.STOPPED_AT :]),
     )
+
+
+def read_stop(data: bytes) -> str:
+    return data[: ring_format.STOPPED_BYTES].partition(b"\0")[0].decode(errors="replace")
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,7 @@ def _stacks(explanation: Explanation) -> list[str]:
     """The user's lines of each stack, innermost first; ranks with the same stack share a line."""
     by_stack: dict[str, list[int]] = {}
     for rank in explanation.run.ranks.values():
-        words = " ← ".join(f"{site} in {site.function}" for site in rank.own_stack) or "not known"
+        words = " ← ".join(f"{site} in {site.function}" for site in rank.own_stack)
+        words = words or f"not known{': ' * bool(rank.no_stack)}{rank.no_stack}"
         by_stack.setdefault(words, []).append(rank.number)
     return [f"  {ranks_in_words(numbers)}: {words}" for words, numbers in by_stack.items()]

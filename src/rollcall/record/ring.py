@@ -219,3 +219,12 @@ class Ring:
 
     def failed(self, at: int, flags: int) -> None:
         _FLAGS.pack_into(self._map, at + ring_format.FLAGS_AT, flags | ring_format.FAILED)
+
+    def asked(self) -> int:
+        """How often somebody has asked for the stacks of this rank."""
+        return int(ring_format.NUMBER.unpack_from(self._map, ring_format.ASKED_AT)[0])
+
+    def note_stop(self, why: str) -> None:
+        """Recording stops here, and the program goes on."""
+        text = why.encode(errors="replace")[: ring_format.STOPPED_BYTES]
+        self._map[ring_format.STOPPED_AT : ring_format.STOPPED_AT + len(text)] = text

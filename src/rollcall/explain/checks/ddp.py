@@ -17,6 +17,8 @@ from rollcall.record import ring_format
 
 def uneven_inputs(evidence: Evidence) -> Iterator[Finding]:
     """Ranks that called their DDP module more or less often than the others, in a run that did not end well."""
+    if any(rank.stopped for rank in evidence.run.ranks.values()):
+        return  # how many batches such a rank had is not known
     counts = _forwards(evidence)
     failed = [rank for rank in evidence.run.ranks.values() if rank.error or rank.exit_code is None or rank.exit_code]
     if not failed or len(set(counts.values())) < 2 or not all(counts.values()):

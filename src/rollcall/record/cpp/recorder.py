@@ -32,9 +32,9 @@ class CppRecorder(PythonRecorder):
         assert isinstance(ring, CppRing)
         ring.attach(self)
 
-    def turn_off(self) -> None:
-        super().turn_off()
+    def turn_off(self, why: str = "") -> None:
         library.stop()
+        super().turn_off(why)
 
     # What C++ asks, once for each code object and bucket (and name_site, name_phase and name_thread of the superclass).
 
