@@ -245,9 +245,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
 
     def ask_for_stacks(self) -> None:
         """Have ranks write their stacks before they are ended: what keeps a run waiting may be visible nowhere else."""
-        rings = self._folder.path / "rings" / f"attempt-{self._handler.attempt}"
-        recorded = {pid: rings / f"rank-{worker.global_rank}.ring" for pid, worker in list(self._rank_of.items())}
-        stack_requests.ask({pid: ring for pid, ring in recorded.items() if ring.exists()})
+        stack_requests.ask(stack_requests.find_rings(self._folder.path, self._handler.attempt))
 
     def report_stacks(self, others: dict[str, str]) -> None:
         """To the launcher, while the ranks run on; and which hosts can still be reached from here."""

@@ -100,9 +100,11 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None) ->
     number = _attempt(folder, attempt)
     attempt_facts = facts_of_attempt(facts, number)
     known = clocks(facts)
-    files = _read(sorted((folder / "rings" / f"attempt-{number}").glob("rank-*.ring"), key=_number), known, newest)
+    paths = sorted((folder / "rings" / f"attempt-{number}").glob("rank-*.ring"), key=_number)
+    files = _read(paths, known, newest, int(attempt_facts.get("world_size") or 0))
     ranks = {rank: _rank(files, rank, attempt_facts) for rank in sorted(files.table.spans)}
-    world_size = int(attempt_facts.get("world_size") or max(files.world_size, len(ranks)))
+    # Children of a rank may have formed a larger world than the launcher knows of.
+    world_size = max(int(attempt_facts.get("world_size") or 0), files.world_size, len(ranks))
     hosts = sorted({rank.host for rank in ranks.values()})
     is_one_clock = len(hosts) < 2 or all(rank < len(known) and known[rank] for rank in ranks)
     return Run(
@@ -210,8 +212,10 @@ class _Files:
     world_size: int = 0
 
 
-def _read(paths: list[Path], clocks: list[Readings], newest: int | None) -> _Files:
-    counts = list(map(rings.count, paths))
+def _read(paths: list[Path], clocks: list[Readings], newest: int | None, launched: int) -> _Files:
+    """`launched`: the world size that the launcher has noted; 0 if it has not."""
+    found = list(map(rings.count, paths))
+    counts, world_size = [count for count, _ in found], _world_size([size for _, size in found], launched)
     each = None if newest is None else max(newest // max(len(paths), 1), _LEAST_OF_EACH)
     files = _Files(Table(sum(counts if each is None else (min(count, each) for count in counts))))
     for path in paths:
@@ -221,6 +225,10 @@ def _read(paths: list[Path], clocks: list[Readings], newest: int | None) -> _Fil
             files.problems.append(f"{path.name}: {error}")
             continue
         rank = ring.header.rank
+        if ring.header.world_size != world_size:
+            of = f"it is of a run of {ring.header.world_size} ranks, and not of this one, which has {world_size}"
+            files.problems.append(f"{path.name}: {of}; record each run into a folder of its own")
+            continue
         if rank in files.kept:
             files.problems.append(f"{path.name}: it says it is of rank {rank}, but there is another ring of that rank")
             continue
@@ -228,13 +236,20 @@ def _read(paths: list[Path], clocks: list[Readings], newest: int | None) -> _Fil
         files.kept[rank] = path, ring.header, oldest
         files.table.add(ring, clocks[rank] if rank < len(clocks) else [])
         files.folded += _folded(ring)
-        files.world_size = max(files.world_size, min(ring.header.world_size, _MOST_RANKS))
+        files.world_size = min(world_size, _MOST_RANKS)
     files.table.close()
     return files
 
 
 _MOST_RANKS = 1 << 20  # a header with a larger world is damaged
 _LEAST_OF_EACH = 100
+
+
+def _world_size(sizes: list[int], launched: int) -> int:
+    """The launcher's, if a ring has it; else that of most rings. Two runs may have been recorded into one folder."""
+    if launched in sizes:
+        return launched
+    return Counter(size for size in sizes if size).most_common(1)[0][0] if any(sizes) else 0
 
 
 def _folded(ring: rings.Ring) -> list[Folded]:
@@ -275,7 +290,9 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
         host=header.host,
         pid=header.pid,
         dropped=oldest - 1,
-        exit_code=exit_code if "exit_codes" not in attempt_facts else _exit_code(attempt_facts, key),
+        exit_code=exit_code
+        if _has_own_end(attempt_facts, key, header.pid, ended_ns)
+        else _exit_code(attempt_facts, key),
         cause=str(attempt_facts.get("causes", {}).get(key, "")),
         error=error,
         error_site=error_site,
@@ -297,6 +314,13 @@ def _close(table: Table, start: int, end: int) -> None:
     times = (table.entered_ns[rows], table.issued_ns[rows], table.waited_ns[rows], table.completed_ns[rows])
     is_open = rows[table.completed_ns[rows] == 0]
     table.completed_ns[is_open] = max(int(each.max(initial=0)) for each in times)
+
+
+def _has_own_end(attempt_facts: dict[str, Any], rank: str, pid: int, ended_ns: int) -> bool:
+    """Whether only the ring knows how the rank ended: nobody watched it, or it is a child of the process that the
+    launcher watched."""
+    is_child = attempt_facts.get("pids", {}).get(rank, pid) != pid
+    return "exit_codes" not in attempt_facts or (is_child and ended_ns > 0)
 
 
 def _exit_code(attempt_facts: dict[str, Any], rank: str) -> int | None:

@@ -108,15 +108,16 @@ def _read_stretches(file: BinaryIO, header: Header, newest: int) -> Iterator[byt
         yield file.read(size_bytes)
 
 
-def count(path: Path) -> int:
-    """The most records that a ring can have; 0 if it cannot be read."""
+def count(path: Path) -> tuple[int, int]:
+    """The most records that a ring can have, and the size of its world; 0 and 0 if it cannot be read."""
     try:
         with open(path, "rb") as file:
             header = read_header(file.read(ring_format.HEADER_BYTES))
             size_bytes = os.fstat(file.fileno()).st_size
     except (OSError, ValueError):
-        return 0
-    return min(header.kept, max(0, size_bytes - ring_format.NAMES_AT - header.names_bytes) // ring_format.RECORD.size)
+        return 0, 0
+    room = max(0, size_bytes - ring_format.NAMES_AT - header.names_bytes) // ring_format.RECORD.size
+    return min(header.kept, room), header.world_size
 
 
 def _records(header: Header, raw: bytes) -> NDArray[Any]:

@@ -236,9 +236,10 @@ class LiveRun:
 
     @property
     def is_here(self) -> bool:
-        """Whether all ranks are on this machine."""
-        reach = (self.facts.get("plan") or {}).get("reach")
-        return not reach or reach.get("way") == "virtual"
+        """Whether all ranks are on this machine: as planned; where another launcher started them, by its name."""
+        if plan := self.facts.get("plan"):
+            return (plan.get("transport") or {}).get("kind", "local") in ("local", "virtual")
+        return all(ring.header.host == os.uname().nodename for ring in self.rings.values())
 
     def common_now_ns(self) -> int:
         """Now by the common clock of all ranks; 0 if none has begun."""

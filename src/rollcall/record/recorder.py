@@ -38,10 +38,11 @@ def begin(folder: Path, rank: int, world_size: int, attempt: int) -> Recorder:
     ring_class, recorder_class = _classes()
     facts: dict[str, Any] = {"rank": rank, "world_size": world_size, "attempt": attempt}
     ring = ring_class(rings / f"rank-{rank}.ring", host=socket.gethostname(), **facts)
-    _recorder = recorder_class(ring, world_size)
+    begun = recorder_class(ring, world_size)
     stacks.answer(rings / f"rank-{rank}.stacks")
-    _recorder.begin()
-    return _recorder
+    begun.begin()
+    _recorder = begun
+    return begun
 
 
 def current() -> Recorder | None:

@@ -39,10 +39,15 @@ class Ring:
         self._capacity = max(16, (size_bytes - ring_format.RECORDS_AT) // ring_format.RECORD.size)
         total = ring_format.RECORDS_AT + self._capacity * ring_format.RECORD.size
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        os.ftruncate(self._fd, total)
-        self._map = mmap.mmap(self._fd, total)
         self._reserved: dict[int, int] = {}  # by start of a region: up to where it may be written
-        self._reserve(0, ring_format.NAMES_AT)
+        try:
+            os.ftruncate(self._fd, total)
+            self._map = mmap.mmap(self._fd, total)
+            self._reserve(0, ring_format.NAMES_AT)
+        except OSError:  # the disk is full
+            os.close(self._fd)
+            path.unlink()
+            raise
         ring_format.HEADER.pack_into(
             self._map,
             0,

@@ -2,16 +2,37 @@
 
 import contextlib
 import os
+import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from rollcall.linux import py_spy
+from rollcall.linux import process_tree, py_spy
 from rollcall.record import ring_format, stacks
 
 _SIGNAL_S = 0.1  # for ranks to answer a signal
 _RING_S = 1.5  # for a sampler's thread to notice the request; it sleeps for half a second at a time
 _INTERVAL_S = 0.02
+
+
+def find_rings(folder: Path, attempt: int) -> dict[int, Path]:
+    """The rings of this host's ranks, by the process that writes each: a rank, or a child that a rank has started."""
+    below = {process.pid for process in process_tree.descendants()}
+    found = {}
+    for path in (folder / "rings" / f"attempt-{attempt}").glob("rank-*.ring"):
+        with contextlib.suppress(OSError, struct.error), open(path, "rb") as file:
+            pid = ring_format.HEADER.unpack(file.read(ring_format.HEADER.size))[6]
+            if pid in below and _maps(pid, path):
+                found[pid] = path
+    return found
+
+
+def _maps(pid: int, ring: Path) -> bool:
+    """Whether the process has this ring open: on a shared disk there are rings of other hosts, with the same pids."""
+    try:
+        return str(ring.resolve()) in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return False
 
 
 def ask(rings: Mapping[int, Path]) -> None:
