@@ -1,7 +1,14 @@
 """No hook can break a program: where one fails, recording ends with one line, and the program gets torch's results."""
 
+import signal
 from ast import literal_eval
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
 
+import pytest
+
+from rollcall.record.hooks import patching
 from tests.rollcall_command import Runner
 from tests.said import said
 
@@ -265,3 +272,35 @@ def test_a_hook_that_fails_does_not_reach_the_program(runner: Runner) -> None:
     found = {line.partition("[")[0]: literal_eval("[" + line.partition("[")[2]) for line in said(ran.out)}
     assert set(found) == {"tried ", "not tried "}, ran.out
     assert set(found["not tried "]) <= ELSEWHERE
+
+
+class _Handler:
+    def raise_timeout(self, *_: object) -> None:
+        raise TimeoutError("alarm")
+
+    __call__ = raise_timeout
+
+
+def _ring_the_alarm(*_: object) -> None:
+    signal.raise_signal(signal.SIGALRM)
+
+
+@pytest.mark.parametrize("handler", [_Handler(), _Handler().raise_timeout, partial(_Handler.raise_timeout, None)])
+@pytest.mark.parametrize("part", ["before", "after", "failed"])
+def test_what_a_signal_handler_raises_in_a_hook_is_the_programs(
+    handler: Callable[..., None], part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An alarm of the program may ring at any moment: it must not be taken for an error of the recorder."""
+    monkeypatch.setattr(patching, "say", lambda line: None)
+    monkeypatch.setattr(patching, "installed", {})
+    monkeypatch.setattr(patching, "failures", Counter())
+    parts: dict[str, Callable[..., object]] = {"before": lambda *_: 1, part: _ring_the_alarm}
+    original = (lambda: 1 / 0) if part == "failed" else (lambda: "result")
+    recorded = patching.wrap(original, patching.Hook("op", **parts), "here")  # type: ignore[arg-type]
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with pytest.raises(TimeoutError, match="alarm"):
+            recorded()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert patching.failures == {"op": 1}
