@@ -78,7 +78,10 @@ def test_the_newest_can_be_read_alone(tmp_path: Path, language: str) -> None:
     [
         (lambda data: data[:100], "it is cut off within its header"),
         (lambda data: b"\x7fELF" + data[4:], "it is not a ring of rollcall"),
-        (lambda data: data[:8] + struct.pack("<I", 99) + data[12:], "its format is version 99"),
+        (
+            lambda data: data[:8] + struct.pack("<I", 99) + data[12:],
+            "its format is version 99, and this rollcall reads version 2: use the rollcall that recorded it",
+        ),
         (lambda data: b"", "it is cut off within its header"),
         (
             lambda data: data[:16] + struct.pack("<i", 1 << 30) + data[20:],
@@ -93,6 +96,8 @@ def test_what_is_no_ring_is_named(tmp_path: Path, damage: object, sentence: str)
     run = load(tmp_path)
     assert run.ranks == {}
     assert any(sentence in problem for problem in run.problems)
+    with pytest.raises(UsageError, match=f"has no ring that can be read: rank-0.ring: {sentence}"):
+        explain(tmp_path)
 
 
 def test_a_ring_cut_off_in_its_records_gives_what_it_has(tmp_path: Path) -> None:

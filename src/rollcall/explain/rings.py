@@ -49,7 +49,8 @@ def read_header(data: bytes) -> Header:
     if magic != ring_format.MAGIC:
         raise ValueError("it is not a ring of rollcall")
     if version != ring_format.VERSION or size != ring_format.RECORD.size:
-        raise ValueError(f"its format is version {version}, and this rollcall reads version {ring_format.VERSION}")
+        expected = f"this rollcall reads version {ring_format.VERSION}"
+        raise ValueError(f"its format is version {version}, and {expected}: use the rollcall that recorded it")
     (count,) = ring_format.NUMBER.unpack_from(data, ring_format.COUNT_AT)
     (names_end,) = ring_format.NUMBER.unpack_from(data, ring_format.NAMES_END_AT)
     (counters,) = ring_format.NUMBER.unpack_from(data, ring_format.COUNTERS_AT)

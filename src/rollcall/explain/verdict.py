@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rollcall.errors import UsageError
 from rollcall.explain import checks, costs
 from rollcall.explain.costs import Cost, Costs
 from rollcall.explain.evidence import Evidence
@@ -71,7 +72,10 @@ class Explanation:
 
 
 def explain(folder: Path, attempt: int | None = None) -> Explanation:
-    return explain_run(Evidence(load(folder, attempt)))
+    run = load(folder, attempt)
+    if not run.ranks and run.problems:
+        raise UsageError(f"{folder.name} has no ring that can be read: {run.problems[0]}")
+    return explain_run(Evidence(run))
 
 
 def explain_run(evidence: Evidence) -> Explanation:

@@ -66,8 +66,9 @@ def _begin_recording(folder: str, rank: int, world_size: int, attempt: int) -> N
 
     try:
         recorder.begin(Path(folder), rank, world_size, attempt)
-    except OSError as error:  # a full disk must not keep the program from running
-        print(f"rollcall: this rank is not recorded ({error.strerror})", file=sys.stderr)
+    except Exception as error:  # a full disk, for example, must not keep the program from running
+        why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        print(f"rollcall: this rank is not recorded ({why})", file=sys.stderr)
 
 
 def _new_main() -> ModuleType:
