@@ -66,7 +66,7 @@ class Refusing(torch.Tensor):
             return super().__torch_function__(function, types, args, kwargs)
         raise ValueError("not for you")
 
-mesh = init_device_mesh("cpu", (2,))
+mesh, fakes = init_device_mesh("cpu", (2,)), FakeTensorMode()
 made = {
     "coo": lambda: torch.eye(3).to_sparse(),
     "csr": lambda: torch.eye(3).to_sparse_csr(),
@@ -82,7 +82,7 @@ made = {
     "inference": torch.inference_mode()(lambda: torch.ones(3)),
     "subclass": lambda: torch.ones(3).as_subclass(Plain),
     "dtensor": lambda: distribute_tensor(torch.ones(4), mesh, [Shard(0)]),
-    "fake": lambda: FakeTensorMode().from_tensor(torch.ones(3)),
+    "fake": lambda: fakes.from_tensor(torch.ones(3)),
     "wrapper": lambda: TwoTensor(torch.ones(3), torch.ones(3)),
     "refusing": lambda: torch.ones(3).as_subclass(Refusing),
     "parameter": lambda: nn.Parameter(torch.ones(3), requires_grad=False),

@@ -61,7 +61,7 @@ def test_threads_communicate_and_loaders_fork(runner: Runner) -> None:
     assert "recording" not in ran.err
     found = json.loads(runner("explain", "--json").out)
     assert found["findings"] == []
-    assert {cost["name"] for cost in found["communication"]["by_site"]} >= {"script.py:19", "script.py:31"}
+    assert {cost["name"] for cost in found["communication"]["by_site"]} >= {"script.py:20", "script.py:32"}
 
 
 # The children of both ranks form a group of their own, before or while their parents use one.

@@ -111,16 +111,17 @@ def tell(folder: Path, hangs_for_s: float | None = None, said: Collection[str] =
         explanation = explain(folder)
     except UsageError:  # nothing was recorded
         return ""
-    verdict = explanation.verdict
-    if verdict is None or (hangs_for_s is None and verdict.kind in said):
+    kind = explanation.verdict.kind if explanation.verdict else ""
+    if hangs_for_s is None and kind in ("", *said):
         return ""
-    lines = [f"rollcall: verdict: {in_words(verdict)}"]
+    lines = [f"rollcall: verdict: {in_words(explanation.verdict)}"] if explanation.verdict else []
     if hangs_for_s is not None:
-        what = "a rank is busy" if verdict.kind == "busy-rank" else "no rank has made progress"
-        lines.insert(0, f"rollcall: {what} for {hangs_for_s:g} s, and others wait")
+        what = "a rank is busy" if kind == "busy-rank" else "no rank has made progress"
+        why = [] if kind else [f"rollcall: why is not known: {each}" for each in explanation.run.problems]
+        lines = [f"rollcall: {what} for {hangs_for_s:g} s, and others wait", *lines, *why]
         lines += ["rollcall: where the ranks are:", *_stacks(explanation)]
     print("\n".join(lines), file=sys.stderr, flush=True)
-    return verdict.kind
+    return kind
 
 
 def _stacks(explanation: Explanation) -> list[str]:
