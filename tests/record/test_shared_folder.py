@@ -45,12 +45,13 @@ def hung(rollcall: Runner) -> Iterator[Runner]:
 
 
 def test_a_folder_that_hosts_share_is_read_while_they_hang(hung: Runner) -> None:
-    """Their clocks were not compared, which is said; what hangs is found all the same."""
+    """Their clocks were not compared, which is said; what hangs is found all the same, with the line where it is."""
     explained = hung("explain", "recording").out
     assert "2 of 2 ranks recorded" in explained
     assert "were not compared: who waited for whom is unknown" in explained
     assert "other-host" in explained
-    assert "verdict: missing-rank — look at rank 1" in explained or "verdict: busy-rank — look at rank 1" in explained
+    assert "verdict: busy-rank — look at rank 1" in explained
+    assert "script.py:5  time.sleep(60)" in explained
     watched = hung("watch", "recording", "--once").out
     assert "other-host" in watched
     assert "waiting" in watched

@@ -245,7 +245,8 @@ class WorkerGroupAgent(SimpleElasticAgent):
 
     def ask_for_stacks(self) -> None:
         """Have ranks write their stacks before they are ended: what keeps a run waiting may be visible nowhere else."""
-        stack_requests.ask(stack_requests.find_rings(self._folder.path, self._handler.attempt))
+        below = {process.pid for process in process_tree.descendants()}
+        stack_requests.ask(stack_requests.find_rings(self._folder.path, self._handler.attempt, below))
 
     def report_stacks(self, others: dict[str, str]) -> None:
         """To the launcher, while the ranks run on; and which hosts can still be reached from here."""

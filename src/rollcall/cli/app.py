@@ -46,10 +46,13 @@ def explain(
 
       rollcall explain 2026-11-15T10-02-11-train --json
     """
+    from rollcall.agent.monitoring import stack_requests
     from rollcall.explain.terminal import show
     from rollcall.runs import find_run
 
-    show(find_run(run), attempt, json)
+    folder = find_run(run)
+    stack_requests.ask_all(folder)
+    show(folder, attempt, json)
 
 
 @app.command()

@@ -4,31 +4,39 @@ import contextlib
 import os
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from rollcall.linux import process_tree, py_spy
+from rollcall.linux import py_spy
 from rollcall.record import ring_format, stacks
+from rollcall.runs import read_facts, recorded_attempts
 
 _SIGNAL_S = 0.1  # for ranks to answer a signal
 _RING_S = 1.5  # for a sampler's thread to notice the request; it sleeps for half a second at a time
 _INTERVAL_S = 0.02
 
 
-def find_rings(folder: Path, attempt: int) -> dict[int, Path]:
-    """The rings of this host's ranks, by the process that writes each: a rank, or a child that a rank has started."""
-    below = {process.pid for process in process_tree.descendants()}
+def find_rings(folder: Path, attempt: int, among: Collection[int] | None = None) -> dict[int, Path]:
+    """The rings that processes of this host write, by process: ranks, and children that ranks have started; of these
+    processes alone, if they are given."""
     found = {}
     for path in (folder / "rings" / f"attempt-{attempt}").glob("rank-*.ring"):
         with contextlib.suppress(OSError, struct.error), open(path, "rb") as file:
             pid = ring_format.HEADER.unpack(file.read(ring_format.HEADER.size))[6]
-            if pid in below and _maps(pid, path):
+            if (among is None or pid in among) and _maps(pid, path):
                 found[pid] = path
     return found
 
 
+def ask_all(folder: Path) -> None:
+    """Ask the ranks of a run on this host, if it goes on: whoever explains it wants to know where they are."""
+    attempts = recorded_attempts(folder)
+    if attempts and read_facts(folder).get("outcome", "running") == "running":
+        ask(find_rings(folder, attempts[-1]))
+
+
 def _maps(pid: int, ring: Path) -> bool:
-    """Whether the process has this ring open: on a shared disk there are rings of other hosts, with the same pids."""
+    """Whether the process has this ring open: it may have ended, or be on another host that shares the disk."""
     try:
         return str(ring.resolve()) in Path(f"/proc/{pid}/maps").read_text()
     except OSError:
