@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rollcall.explain.terminal import tell
 from rollcall.explain.verdict import Explanation, explain
 from rollcall.record import ring_format
 from rollcall.record.ring import Ring
@@ -87,3 +88,30 @@ def test_a_long_reason_is_cut(tmp_path: Path) -> None:
     ring.note_stop("x" * 5000)
     (rank,) = explain(tmp_path).run.ranks.values()
     assert (rank.stopped, len(rank.ops)) == ("x" * ring_format.STOPPED_BYTES, 1)
+
+
+def test_a_hang_that_is_not_understood_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As on one of several hosts that were started by hand: where the ranks are, and why there is no verdict."""
+    message(make(tmp_path, 0), "recv", 1)
+    stacks = tmp_path / "rings" / "attempt-0" / "rank-0.stacks"
+    stacks.write_text('Current thread 0x7 (most recent call first):\n  File "/home/me/train.py", line 3 in receive\n\n')
+    assert tell(tmp_path, hangs_for_s=60) == ""
+    assert capsys.readouterr().err.splitlines() == [
+        "rollcall: no rank has made progress for 60 s, and others wait",
+        "rollcall: why is not known: no ring of rank 1: this explanation is without them",
+        "rollcall: where the ranks are:",
+        "  rank 0: train.py:3 in receive",
+    ]
+    assert tell(tmp_path) == ""
+    assert capsys.readouterr().err == ""
+
+
+def test_why_a_rank_has_no_stack_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The newest answer counts."""
+    message(make(tmp_path, 0), "recv", 1)
+    stacks = tmp_path / "rings" / "attempt-0" / "rank-0.stacks"
+    stacks.write_text(
+        'Current thread 0x7 (most recent call first):\n  File "a.py", line 3 in f\n\nNo stack: it is busy\n'
+    )
+    tell(tmp_path, hangs_for_s=60)
+    assert capsys.readouterr().err.splitlines()[-1] == "  rank 0: not known: it is busy"
