@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
+from typing import IO, Any
 
 from rollcall.worker.fork_server import ForkServer
 from tests.rollcall_command import until
@@ -80,6 +80,7 @@ class WarmRanks:
 
     _SERVER = """\
 import socket, sys
+import torch._dynamo  # needed by every DDP module
 import rollcall.initialization.process_group
 from rollcall.worker import fork_server, main
 fork_server.serve(socket.socket(fileno=int(sys.argv[1])), main.run_request)
@@ -89,9 +90,17 @@ fork_server.serve(socket.socket(fileno=int(sys.argv[1])), main.run_request)
         self._server = ForkServer.launch([sys.executable, "-c", self._SERVER], clean_environ())
         self._exit_codes: dict[int, int] = {}
 
-    def start(self, script: Path, environ: Mapping[str, str]) -> Rank:
+    def start(
+        self, script: Path, environ: Mapping[str, str], cwd: Path | None = None, record: dict[str, Any] | None = None
+    ) -> Rank:
         program = {"kind": "script", "target": str(script), "args": []}
-        request = {"env": dict(environ), "cwd": os.getcwd(), "program": program, "start": "warm", "record": None}
+        request = {
+            "env": dict(environ),
+            "cwd": str(cwd or Path.cwd()),
+            "program": program,
+            "start": "warm",
+            "record": record,
+        }
         (out, to_out), (err, to_err) = os.pipe(), os.pipe()
         with open(os.devnull) as nothing, open(to_out, "w") as ours_1, open(to_err, "w") as ours_2:
             pid = self._server.start(request, (nothing.fileno(), ours_1.fileno(), ours_2.fileno()))

@@ -11,7 +11,7 @@ from rollcall.explain.load import load
 from rollcall.explain.rings import read
 from rollcall.record import ring_format
 from rollcall.record.cpp import library
-from tests.record.recorded import HEAD, ops_of
+from tests.record.recorded import HEAD, ops_of, run_recorded
 from tests.rollcall_command import Runner
 
 
@@ -19,8 +19,8 @@ def test_results_are_the_same_with_and_without(runner: Runner) -> None:
     """Bit for bit."""
     body = "torch.manual_seed(rank)\nx = torch.randn(100)\n"
     body += "for _ in range(5):\n    dist.all_reduce(x)\nprint(x.numpy().tobytes().hex())\n"
-    runner.script(HEAD + body)
-    assert runner("run", "-n", 2, "script.py").out == runner("run", "-n", 2, "--no-record", "script.py").out
+    recorded, plain = (run_recorded(runner, HEAD + body, is_recorded=each) for each in (True, False))
+    assert [rank.out for rank in recorded] == [rank.out for rank in plain]
 
 
 def test_no_record_leaves_no_ring(runner: Runner) -> None:
@@ -124,8 +124,7 @@ MOMENTS = ("entered_ns", "issued_ns", "completed_ns", "waited_ns")
 def _recorded(runner: Runner, is_native: bool) -> list[tuple[np.ndarray, list[object]]]:
     """Of each rank, the records without samples, which come when they come; and the names."""
     runner.env["ROLLCALL_NATIVE"] = str(int(is_native))
-    ran = runner("run", "-n", 2, "script.py")
-    assert ran.code == 0, ran.err
+    run_recorded(runner, PROGRAM)
     rings = [read(path) for path in sorted(runner.latest().glob("rings/attempt-0/*.ring"))]
     return [(ring.records[ring.records["op"] != ring_format.OP["sample"]], list(ring.names)) for ring in rings]
 
@@ -133,7 +132,6 @@ def _recorded(runner: Runner, is_native: bool) -> list[tuple[np.ndarray, list[ob
 @pytest.mark.skipif(library is None, reason="needs `python -m rollcall.native`, which compiles it")
 def test_both_languages_write_the_same(rollcall: Runner) -> None:
     """Every field of every record of a DDP training with all sorts of ops; of moments, whether they were noted."""
-    rollcall.script(PROGRAM)
     by_cpp, by_python = _recorded(rollcall, True), _recorded(rollcall, False)
     assert len(by_cpp) == len(by_python) == 2
     for (cpp, cpp_names), (python, python_names) in zip(by_cpp, by_python, strict=True):

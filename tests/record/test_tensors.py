@@ -5,6 +5,7 @@ import torch
 
 from rollcall.explain.load import load
 from rollcall.record.tensors import describe, shape_of, version
+from tests.record.recorded import run_recorded
 from tests.rollcall_command import Runner
 
 HEAD = """\
@@ -108,17 +109,16 @@ dist.all_reduce(torch.ones(3))
 """
 
 
-def _lines(runner: Runner, *options: str) -> list[str]:
-    ran = runner("run", "-n", 2, *options, "script.py")
-    assert (ran.code, ran.err.count("recording stopped")) == (0, 0), ran.err
-    return sorted(ran.out.splitlines())
+def _outputs(runner: Runner, script: str, is_recorded: bool) -> list[str]:
+    ran = run_recorded(runner, script, is_recorded=is_recorded)
+    assert not any("recording stopped" in rank.err for rank in ran), ran
+    return [rank.out for rank in ran]
 
 
 def test_sparse_gradients_are_averaged_and_recorded(runner: Runner) -> None:
     """DDP's reducer sends them in C++: indices and values, here of three rows."""
-    runner.script(HEAD + SPARSE_GRADIENTS)
-    plain = _lines(runner, "--no-record")
-    assert _lines(runner) == plain
+    plain = _outputs(runner, HEAD + SPARSE_GRADIENTS, is_recorded=False)
+    assert _outputs(runner, HEAD + SPARSE_GRADIENTS, is_recorded=True) == plain
     for rank in load(runner.latest().resolve()).ranks.values():
         buckets = [op for op in rank.ops if op.is_bucket]
         assert [(op.size_bytes, op.signature["shapes"]) for op in buckets] == [(3 * (4 * 4 + 8), [[10, 4]])] * 2
@@ -128,10 +128,9 @@ def test_sparse_gradients_are_averaged_and_recorded(runner: Runner) -> None:
 
 def test_unusual_parameters_are_trained_alike(runner: Runner) -> None:
     """Not contiguous, complex and empty parameters, and a buffer of booleans: DDP gets the same gradients."""
-    runner.script(HEAD + UNUSUAL_MODULE)
-    plain = _lines(runner, "--no-record")
-    assert len(plain) == 10
-    assert _lines(runner) == plain
+    plain = _outputs(runner, HEAD + UNUSUAL_MODULE, is_recorded=False)
+    assert [out.count("\n") for out in plain] == [5, 5]
+    assert _outputs(runner, HEAD + UNUSUAL_MODULE, is_recorded=True) == plain
     for rank in load(runner.latest().resolve()).ranks.values():
         assert str(rank.ops[-1].site) == f"script.py:{(HEAD + UNUSUAL_MODULE).count(chr(10))}"
         assert [op.completed_ns > 0 for op in rank.ops if op.is_bucket]
@@ -139,9 +138,8 @@ def test_unusual_parameters_are_trained_alike(runner: Runner) -> None:
 
 def test_the_program_sees_what_torch_says_of_unusual_tensors(runner: Runner) -> None:
     """Its result or its error, the same with and without recording, which continues afterwards."""
-    runner.script(HEAD + UNUSUAL)
-    plain = _lines(runner, "--no-record")
-    assert _lines(runner) == plain
+    plain = _outputs(runner, HEAD + UNUSUAL, is_recorded=False)
+    assert _outputs(runner, HEAD + UNUSUAL, is_recorded=True) == plain
     for rank in load(runner.latest().resolve()).ranks.values():
         assert str(rank.ops[-1].site) == f"script.py:{(HEAD + UNUSUAL).count(chr(10))}"
         assert sum(op.op == "broadcast" for op in rank.ops) > 10

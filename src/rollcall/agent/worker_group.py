@@ -43,10 +43,9 @@ from rollcall.errors import RankError
 from rollcall.linux import process_tree
 from rollcall.protocol.channel import Channel
 from rollcall.protocol.exit_codes import how_it_ended
-from rollcall.protocol.messages import AttemptOver, Ended, Note, RingsSent, StacksDumped, Started
+from rollcall.protocol.log_files import RankLogs
+from rollcall.protocol.messages import STDERR, STDOUT, AttemptOver, Ended, Note, RingsSent, StacksDumped, Started
 from rollcall.protocol.plan import Plan
-from rollcall.protocol.rank_logs import RankLogs
-from rollcall.protocol.streams import STDERR, STDOUT
 from rollcall.protocol.timing import SETTLE_S
 from rollcall.protocol.torchrun_env import rank_env
 from rollcall.worker.fork_server import ForkServers

@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -162,10 +162,24 @@ def version() -> None:
     print_versions()
 
 
+# click's, or typer's own copy of it: that depends on the version of typer.
+_BadCommandLine = typer.BadParameter.__bases__[0]
+
+
 def command() -> None:
     """Do what the command line says; what goes wrong is one sentence."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except RollcallError as error:
         say(error)
         sys.exit(error.exit_code)
+    except _BadCommandLine as error:
+        if text := _sentence(error):  # else it was the whole help
+            say(text)
+        sys.exit(UsageError.exit_code)
+
+
+def _sentence(error: Any) -> str:
+    text = error.format_message().rstrip(".")
+    command = " ".join(["rollcall", *sys.argv[1:2]]) if error.ctx is None or error.ctx.parent else "rollcall"
+    return text and f"{text[0].lower()}{text[1:]}; `{command} --help` lists what there is"

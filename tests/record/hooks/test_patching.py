@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from rollcall.record.hooks import patching
+from tests.record.recorded import run_recorded
 from tests.rollcall_command import Runner
-from tests.said import said
 
 # Each function is run without recording, with it, and then once for every part of every hook that it calls and that no
 # function before it has called: that part raises.
@@ -266,12 +266,10 @@ ELSEWHERE = {"os.abort", "os._exit"}
 def test_a_hook_that_fails_does_not_reach_the_program(runner: Runner) -> None:
     """Every part of every hook, in turn: same results, same errors, one line, which the ring has, too. Whoever adds a
     hook adds a call of it above."""
-    runner.script(PROGRAM)
-    ran = runner("run", "-n", 2, "--no-record", "script.py", timeout_s=180)
-    assert ran.code == 0, ran.err
-    found = {line.partition("[")[0]: literal_eval("[" + line.partition("[")[2]) for line in said(ran.out)}
-    assert set(found) == {"tried ", "not tried "}, ran.out
-    assert set(found["not tried "]) <= ELSEWHERE
+    for rank in run_recorded(runner, PROGRAM, is_recorded=False):
+        found = {line.partition("[")[0]: literal_eval("[" + line.partition("[")[2]) for line in rank.out.splitlines()}
+        assert set(found) == {"tried ", "not tried "}, rank.out
+        assert set(found["not tried "]) <= ELSEWHERE
 
 
 class _Handler:
