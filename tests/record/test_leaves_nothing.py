@@ -1,6 +1,7 @@
 """What recording leaves behind: no thread, no open file, no process; and on a full disk, no harm."""
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,8 @@ import pytest
 
 from rollcall.explain.load import load
 from rollcall.record.ring import Ring
+from tests.record.recorded import run_recorded
 from tests.rollcall_command import Runner
-from tests.said import said
 
 # A process group again and again. What torch itself keeps of the first one is not counted.
 CYCLES = """\
@@ -20,7 +21,7 @@ def count():
     return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd")), threading.active_count()
 
 def use_a_group(number):
-    where = f"file://{os.path.abspath(f'store-{number}')}"
+    where = f"file://{os.path.abspath(f'store-{os.environ["MASTER_PORT"]}-{number}')}"
     dist.init_process_group("gloo", init_method=where, rank=int(os.environ["RANK"]), world_size=2)
     dist.all_reduce(torch.ones(2))
     dist.destroy_process_group()
@@ -35,13 +36,11 @@ print("grown by", [after - began for began, after in zip(before, first)], "then 
 
 def test_no_thread_or_file_stays_open(runner: Runner) -> None:
     """One thread, the sampler's, comes with the first group and stays; nothing comes with later groups."""
-    runner.script(CYCLES)
-    bare = runner("run", "-n", 2, "--no-record", "script.py")
-    ran = runner("run", "-n", 2, "script.py")
-    assert (bare.code, ran.code) == (0, 0), ran.err
-    (torchs,), (with_ours,) = said(bare.out), said(ran.out)
-    threads, files, known = (int(n) for n in torchs[len("grown by [") : torchs.index("]")].split(", "))
-    assert with_ours == f"grown by [{threads + 1}, {files}, {known}] then by [0, 0, 0]"
+    bare = run_recorded(runner, CYCLES, is_recorded=False)
+    recorded = run_recorded(runner, CYCLES)
+    for torchs, with_ours in zip(bare, recorded, strict=True):
+        threads, files, known = map(int, torchs.out[len("grown by [") : torchs.out.index("]")].split(", "))
+        assert with_ours.out == f"grown by [{threads + 1}, {files}, {known}] then by [0, 0, 0]\n"
     assert sorted(path.name for path in (runner.latest() / "rings/attempt-0").iterdir()) == [
         f"rank-{rank}.{kind}" for rank in (0, 1) for kind in ("ring", "stacks")
     ]
@@ -80,14 +79,12 @@ print("total", total.tolist())
 
 def test_a_full_disk_ends_the_recording_not_the_run(runner: Runner, small_disk: Path) -> None:
     """Rings are mapped into memory, where a write without room would kill the rank. One line says it; explain, too."""
-    runner.env["ROLLCALL_DIR"] = str(small_disk)
-    runner.script(FILLS)
-    ran = runner("run", "-n", 2, "script.py")
-    assert (ran.code, said(ran.out)) == (0, {"total [1.0, 1.0]": [0, 1]}), ran.err
-    line = "recording stopped in {}: OSError: [Errno 28] No space left on device; the program continues"
-    assert any(line.format(where) in ran.err for where in ("phase", "the C++ recorder", "all_reduce")), ran.err
-    assert ran.err.count("the program continues") == 2
-    problems = load((small_disk / "runs/latest").resolve()).problems
+    runner.folder = small_disk
+    line = r"recording stopped in [\w +]+: OSError: \[Errno 28\] No space left on device; the program continues"
+    for rank in run_recorded(runner, FILLS):
+        assert rank.out == "total [1.0, 1.0]\n"
+        assert re.fullmatch(f"rollcall: {line}\n", rank.err)
+    problems = load(runner.latest().resolve()).problems
     assert sum("No space left on device; what it did then is not known" in problem for problem in problems) == 2
 
 

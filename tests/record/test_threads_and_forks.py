@@ -1,10 +1,8 @@
 """Collectives from other threads, and forks in the middle of a program."""
 
-import json
-
-from tests.record.recorded import HEAD, ops_of
+from rollcall.explain.verdict import explain
+from tests.record.recorded import HEAD, ops_of, run_recorded
 from tests.rollcall_command import Runner
-from tests.said import said
 
 THREADS = """\
 import threading, torch, torch.distributed as dist
@@ -53,15 +51,13 @@ print("total", total.tolist())
 def test_threads_communicate_and_loaders_fork(runner: Runner) -> None:
     """A backward in a thread, a checkpoint that is saved in one, and a loader that forks meanwhile: all goes well, the
     ops of each thread are recorded, and explain has nothing to say."""
-    runner.script(THREADS)
-    ran = runner("run", "-n", 2, "script.py")
-    assert ran.code == 0, ran.err
-    expected = {"gradient [2.0, 2.0, 2.0]": [0, 1], "loaded 56.0": [0, 1], "total [2.0]": [0, 1]}
-    assert {line: ranks for line, ranks in said(ran.out).items() if line in expected} == expected
-    assert "recording" not in ran.err
-    found = json.loads(runner("explain", "--json").out)
-    assert found["findings"] == []
-    assert {cost["name"] for cost in found["communication"]["by_site"]} >= {"script.py:20", "script.py:32"}
+    ran = run_recorded(runner, THREADS)
+    expected = ["gradient [2.0, 2.0, 2.0]", "loaded 56.0", "total [2.0]"]
+    assert [[line for line in rank.out.splitlines() if line in expected] for rank in ran] == [expected] * 2
+    assert not any("recording" in rank.err for rank in ran), ran
+    found = explain(runner.latest().resolve())
+    assert found.findings == []
+    assert {cost.name for cost in found.costs.by_site} >= {"script.py:20", "script.py:32"}
 
 
 # The children of both ranks form a group of their own, before or while their parents use one.
@@ -93,14 +89,11 @@ HEAD_LINES = HEAD.splitlines()
 def test_the_group_of_a_forked_child_is_not_its_parents(runner: Runner) -> None:
     """Nothing that it does is in the ring of its parent, which records on."""
     init = "\n".join(HEAD_LINES[1:])
-    runner.script(
-        f"{HEAD_LINES[0]}\n{CHILDREN}\nchild('before')\n{init}\ndist.all_reduce(t)\nos.fork() or os._exit(0)\n"
-    )
-    ran = runner("run", "-n", 2, "script.py")
-    assert ran.code == 0, ran.err
-    found = json.loads(runner("explain", "--json").out)
-    assert found["findings"] == []
-    assert {cost["name"]: cost["ops"] for cost in found["communication"]["by_op"]} == {"all_reduce": 2}
+    body = f"{HEAD_LINES[0]}\n{CHILDREN}\nchild('before')\n{init}\ndist.all_reduce(t)\nos.fork() or os._exit(0)\n"
+    run_recorded(runner, body)
+    found = explain(runner.latest().resolve())
+    assert found.findings == []
+    assert {cost.name: cost.ops for cost in found.costs.by_op} == {"all_reduce": 2}
 
 
 def test_a_workers_ops_are_not_its_ranks(runner: Runner) -> None:
