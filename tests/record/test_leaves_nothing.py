@@ -21,8 +21,8 @@ def count():
     return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd")), threading.active_count()
 
 def use_a_group(number):
-    where = f"file://{os.path.abspath(f'store-{os.environ["MASTER_PORT"]}-{number}')}"
-    dist.init_process_group("gloo", init_method=where, rank=int(os.environ["RANK"]), world_size=2)
+    store = os.path.abspath("store-" + os.environ["MASTER_PORT"])  # of this run
+    dist.init_process_group("gloo", init_method=f"file://{store}-{number}", rank=int(os.environ["RANK"]), world_size=2)
     dist.all_reduce(torch.ones(2))
     dist.destroy_process_group()
     return count()
