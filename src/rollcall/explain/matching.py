@@ -182,7 +182,7 @@ class Pairs:
         numbered = numbered[firsts[sides[numbered]] == ALL]
         begins = numbered[begins_of_runs(sides[numbered], seq[numbered])]
         firsts[sides[begins]] = seq[begins]  # the last of a side counts
-        first = firsts[sides ^ 1]
+        first: NDArray[np.int64] = firsts[sides ^ 1]
         for place in np.flatnonzero((first == ALL) & np.isin(self.table.peer[rows], self._losses.ranks)):
             first[place] = min(self._most_lost(int(rows[place])), ALL - 1) + 1  # nothing is left of the other side
         return first
