@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname \
 	libopenmpi-dev chromium tmux
 
-.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train soak corpus compat lab-pages wheel clean
+.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train soak corpus compat matrix lab-pages wheel clean
 
 setup: $(VENV)/.setup
 
@@ -99,6 +99,11 @@ $(COMPAT_VENV)/.setup: benchmarks/constraints-frameworks.txt benchmarks/constrai
 		accelerate lightning transformers pytorch-ignite expecttest --editable .
 	-$(COMPAT_PIP) --constraint benchmarks/constraints-frameworks.txt deepspeed
 	touch $@
+
+# Several versions of torch and Python, each in an environment of its own: docs/compatibility.md. Not a part of `make test`: it
+# downloads gigabytes. make matrix MATRIX='--only 2.9.1' tries one.
+matrix:
+	$(PYTHON) tools/matrix.py $(MATRIX)
 
 # The pages of docs/lab, with their pictures and numbers, from runs on this machine.
 lab-pages: $(VENV)/.dev

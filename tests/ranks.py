@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from rollcall.worker.fork_server import ForkServer
 from tests.rollcall_command import until
+from tests.torch_output import without_torchs
 
 # A launcher may have started pytest: its variables must not reach the ranks of a test.
 LAUNCHER_VARIABLES = re.compile(
@@ -50,14 +51,17 @@ class Rank:
         return self.exit_code() is None
 
     def read_line(self) -> str:
-        return self.out.readline().strip()
+        line = self.out.readline()
+        while line and not without_torchs(line):
+            line = self.out.readline()
+        return line.strip()
 
     def wait(self, timeout_s: float = 60.0) -> Ended:
         """Its streams are read when it is gone: what a test prints fits into a pipe."""
         assert until(lambda: not self.is_running, timeout_s), f"process {self.pid} still runs after {timeout_s} s"
         code = self.exit_code()
         assert code is not None
-        return Ended(code, self.out.read(), self.err.read())
+        return Ended(code, without_torchs(self.out.read()), self.err.read())
 
     def kill(self) -> None:
         if self.is_running:

@@ -33,6 +33,16 @@ def test_no_record_leaves_no_ring(runner: Runner) -> None:
     assert "has no rings, so there is nothing to explain" in printed.err
 
 
+def test_a_small_ring_keeps_the_newest_ops_and_explain_says_so(runner: Runner) -> None:
+    """Nothing is compared that it no longer has: a healthy run has no finding."""
+    runner.script(HEAD + "for _ in range(12_000):\n    dist.all_reduce(t)\n")
+    assert runner("run", "-n", 1, "--ring-mb", 1, "script.py").code == 0
+    explained = json.loads(runner("explain", "--json").out)
+    assert explained["findings"] == []
+    assert [problem for problem in explained["problems"] if "kept its last" in problem]
+    assert (runner.latest() / "rings" / "attempt-0" / "rank-0.ring").stat().st_size <= 1 << 20
+
+
 def test_a_workers_ops_are_not_its_ranks(runner: Runner) -> None:
     """What a forked child, such as a DataLoader's worker, does is not written to its parent's ring."""
     ops = ops_of(

@@ -48,6 +48,7 @@ from rollcall.protocol.messages import STDERR, STDOUT, AttemptOver, Ended, Note,
 from rollcall.protocol.plan import Plan
 from rollcall.protocol.timing import SETTLE_S
 from rollcall.protocol.torchrun_env import rank_env
+from rollcall.record import ring_format
 from rollcall.record.stacks import ASK, is_listening
 from rollcall.runs import DUMPS
 from rollcall.worker.fork_server import ForkServers
@@ -197,6 +198,8 @@ class WorkerGroupAgent(SimpleElasticAgent):
             env |= self._flight_recorder.env(self._handler.attempt)
         if self._plan.record and self._plan.start == "fresh":
             env["ROLLCALL_RECORD"] = self._folder.path  # rollcall_autostart records there
+        if self._plan.ring_mb is not None:
+            env[ring_format.MB_VARIABLE] = self._plan.ring_mb
         if self._plan.virtual_local_rank:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
             env["CUDA_VISIBLE_DEVICES"] = visible[worker.local_rank] if any(visible) else worker.local_rank

@@ -193,7 +193,7 @@ def version() -> None:
 
 
 # click's, or typer's own copy of it: that depends on the version of typer.
-_BadCommandLine = typer.BadParameter.__bases__[0]
+_BadCommandLine: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 def command() -> None:

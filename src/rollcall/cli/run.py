@@ -134,6 +134,7 @@ def plan_of(options: RunOptions) -> Plan:
         log_dir=options.log_dir,
         virtual_local_rank=options.virtual_local_rank,
         record=not options.no_record,
+        ring_mb=options.ring_mb,
         hang_after_s=options.hang_after,
         on_hang=cast('Literal["report", "stop"]', options.on_hang),
         show=Show(

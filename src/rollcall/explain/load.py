@@ -1,7 +1,7 @@
 """Reads the files of a run: the table of its ops, and how each rank ended."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from rollcall.errors import UsageError
 from rollcall.explain import rings
 from rollcall.explain.dumps import files as dump_files
 from rollcall.explain.dumps import read as dump_reader
-from rollcall.explain.table import Op, Ops, Readings, Site, Table
+from rollcall.explain.table import UNKNOWN_GROUP, Group, Op, Ops, Readings, Site, Table, parse_group
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 from rollcall.record.sites import is_users_file
@@ -31,7 +31,10 @@ class Rank:
     events: Ops  # what is recorded besides ops: samples, phases, signals
     host: str = ""
     pid: int = 0
-    dropped: int = 0  # older ops that the ring no longer has
+    dropped: int = 0  # older records that are not here: the ring has overwritten them, or they were not read
+    unread: int = 0  # those of them that the ring still has
+    has_all_counters: bool = True  # False: of some overwritten ops the ring has no count
+    unnamed: int = 0  # ops whose line, shape or group the ring had no room for
     exit_code: int | None = None  # None: it did not end by itself
     cause: str = ""  # what is known of its end beyond the exit code
     error: str = ""  # the exception that its program ended with
@@ -90,7 +93,7 @@ class Folded:
     """Sums of a rank's ops that its ring has overwritten."""
 
     rank: int
-    group: str
+    group: Group
     op: str
     count: int
     size_bytes: int
@@ -193,8 +196,32 @@ def _problems(
 ) -> Iterator[str]:
     if missing := sorted(set(range(world_size)) - set(ranks)):
         yield f"no {file} of {ranks_in_words(missing)}: this explanation is without them"
+    yield from _losses(ranks)
     if uncompared_hosts:
         yield f"the clocks of {', '.join(uncompared_hosts)} were not compared: who waited for whom is unknown"
+
+
+def _losses(ranks: dict[int, Rank]) -> Iterator[str]:
+    """One sentence for all ranks that kept as much."""
+    alike: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, rank in ranks.items():
+        if rank.dropped > rank.unread:
+            kept = len(rank.ops) + len(rank.events)
+            alike[kept, kept + rank.dropped].append(number)
+    for (kept, whole), numbers in list(alike.items())[:_FEW]:
+        its = "its" if len(numbers) == 1 else "their"
+        yield f"{ranks_in_words(numbers)} kept {its} last {kept:,} ops of {whole:,}: --ring-mb keeps more"
+    if len(alike) > _FEW:
+        more = sum(len(numbers) for numbers in list(alike.values())[_FEW:])
+        yield f"so did {more} more ranks, which kept other numbers of ops"
+    if unnamed := [number for number, rank in ranks.items() if rank.unnamed]:
+        yield (
+            f"{ranks_in_words(unnamed)} had no room for all lines and shapes: ops without them are not compared;"
+            f" --ring-mb makes room"
+        )
+
+
+_FEW = 4
 
 
 def _outcome(ranks: dict[int, Rank], world_size: int) -> str:
@@ -258,15 +285,14 @@ class _Files:
     """The contents of the ring files of an attempt."""
 
     table: Table
-    kept: dict[int, tuple[Path, rings.Header, int]] = field(default_factory=dict)  # by rank; last: its oldest record
+    kept: dict[int, tuple[Path, rings.Header]] = field(default_factory=dict)  # by rank
     folded: list[Folded] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     world_size: int = 0
 
     def add(self, path: Path, ring: rings.Ring, clock: Readings) -> None:
         rank = ring.header.rank
-        oldest = int(ring.records["number"][0]) if len(ring.records) else 1
-        self.kept[rank] = path, ring.header, oldest
+        self.kept[rank] = path, ring.header
         self.table.add(ring, clock)
         self.folded += _folded(ring)
         self.world_size = max(self.world_size, min(ring.header.world_size, _MOST_RANKS))
@@ -296,17 +322,19 @@ _LEAST_OF_EACH = 100
 
 
 def _folded(ring: rings.Ring) -> list[Folded]:
-    names = {number: rings.parse(value) for kind, number, value in ring.names if kind == "group" and ring.counters}
+    wanted = {group for group, *_ in ring.counters}
+    groups = {n: parse_group(rings.parse(value)) for kind, n, value in ring.names if kind == "group" and n in wanted}
     return [
-        Folded(ring.header.rank, str((names.get(group) or {}).get("name", "?")), ring_format.OPS[op], *rest)
+        Folded(ring.header.rank, groups.get(group, UNKNOWN_GROUP), ring_format.OPS[op], *rest)
         for group, op, *rest in ring.counters
     ]
 
 
 def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
     table = files.table
-    path, header, oldest = files.kept[rank]
+    path, header = files.kept[rank]
     start, end = table.spans[rank]
+    dropped = max(header.count - (end - start), 0)
     is_event = _IS_EVENT[table.op[start:end]]
     rows = np.arange(start, end)
     ops, events = Ops(table, rows[~is_event]), Ops(table, rows[is_event])
@@ -329,7 +357,10 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
         events,
         host=header.host,
         pid=header.pid,
-        dropped=oldest - 1,
+        dropped=dropped,
+        unread=max(dropped - header.overwritten, 0),
+        unnamed=header.unnamed,
+        has_all_counters=not header.overwritten or 0 < header.counters < ring_format.MOST_COUNTERS,
         exit_code=exit_code if "exit_codes" not in attempt_facts else _exit_code(attempt_facts, key),
         cause=str(attempt_facts.get("causes", {}).get(key, "")),
         error=error,

@@ -31,11 +31,17 @@ class Header:
     counters: int
     wall_ns: int  # the same moment by both clocks
     monotonic_ns: int
+    version: int = ring_format.VERSION
+    unnamed: int = 0  # how often there was no room for a name
 
     @property
     def kept(self) -> int:
         """The most records that can be there."""
         return min(self.count, self.capacity)
+
+    @property
+    def overwritten(self) -> int:
+        return self.count - self.kept
 
 
 def read_header(data: bytes) -> Header:
@@ -47,11 +53,13 @@ def read_header(data: bytes) -> Header:
     )
     if magic != ring_format.MAGIC:
         raise ValueError("it is not a ring of rollcall")
-    if version != ring_format.VERSION or size != ring_format.RECORD.size:
-        raise ValueError(f"its format is version {version}, and this rollcall reads version {ring_format.VERSION}")
+    if version not in ring_format.READABLE or size != ring_format.RECORD.size:
+        readable = " and ".join(map(str, ring_format.READABLE))
+        raise ValueError(f"its format is version {version}, and this rollcall reads versions {readable}")
     (count,) = ring_format.NUMBER.unpack_from(data, ring_format.COUNT_AT)
     (names_end,) = ring_format.NUMBER.unpack_from(data, ring_format.NAMES_END_AT)
     (counters,) = ring_format.NUMBER.unpack_from(data, ring_format.COUNTERS_AT)
+    (unnamed,) = ring_format.NUMBER.unpack_from(data, ring_format.UNNAMED_AT)
     is_sound = 0 < capacity < 2**40 and names_bytes <= 2**32 and names_end <= names_bytes
     if not is_sound or not 0 <= rank < world_size <= _MOST_RANKS or counters > ring_format.MOST_COUNTERS:
         raise ValueError("its header does not fit together")
@@ -67,6 +75,8 @@ def read_header(data: bytes) -> Header:
         counters,
         wall_ns,
         monotonic_ns,
+        version,
+        unnamed,
     )
 
 

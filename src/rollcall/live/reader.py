@@ -46,7 +46,7 @@ class LiveRing:
     names: list[tuple[str, int, bytes]] = field(default_factory=list)
     groups: dict[int, Group] = field(default_factory=dict)
     sites: dict[int, str] = field(default_factory=dict)
-    reached: dict[tuple[str, bool], int] = field(default_factory=dict)  # by group and is_pair: the newest seq
+    reached: dict[str, int] = field(default_factory=dict)  # by group: its newest collective
     has_ended: bool = False
     done_ns: int = 0  # when its last completed op ended
 
@@ -100,12 +100,11 @@ class LiveRing:
             return
         op = fresh["op"]
         self.has_ended = self.has_ended or bool(_IS_END[op].any())
-        group, seq = fresh["group"], fresh["seq"]
-        for is_pair, mine in ((False, ~IS_EVENT[op] & ~_IS_PAIR[op]), (True, _IS_PAIR[op])):
-            for number in set(group[mine].tolist()):
-                name = self.groups.get(number, UNKNOWN_GROUP).name
-                newest = int(seq[mine & (group == number)].max())
-                self.reached[name, is_pair] = max(self.reached.get((name, is_pair), 0), newest)
+        collectives = fresh[~IS_EVENT[op] & ~_IS_PAIR[op]]
+        for number in set(collectives["group"].tolist()):
+            name = self.groups.get(number, UNKNOWN_GROUP).name
+            newest = int(collectives["seq"][collectives["group"] == number].max())
+            self.reached[name] = max(self.reached.get(name, 0), newest)
 
     def _read_names(self, end: int) -> None:
         """The names after the last one that was read: names are only ever appended."""

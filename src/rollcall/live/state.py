@@ -103,7 +103,7 @@ class Observer:
 
     def _has_come(self, rank: int, group: str, seq: int) -> bool:
         ring = self._run.rings.get(rank)
-        return ring is not None and ring.reached.get((group, False), 0) >= seq
+        return ring is not None and ring.reached.get(group, 0) >= seq
 
     def _host_of(self, rank: int) -> str:
         hosts = self._run.attempt_facts.get("hosts") or {}

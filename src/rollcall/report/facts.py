@@ -15,7 +15,7 @@ def lines(facts: dict[str, Any], explanation: Explanation) -> list[tuple[str, st
     names = list(hosts) or sorted({rank.host for rank in run.ranks.values() if rank.host})
     versions = facts.get("versions") or {}
     attempts = facts.get("attempts") or []
-    dropped = sum(rank.dropped for rank in run.ranks.values())
+    dropped = sum(rank.dropped - rank.unread for rank in run.ranks.values())
     found = [
         ("command", shlex.join(map(str, facts.get("command") or []))),
         ("started", str(facts.get("started", ""))),

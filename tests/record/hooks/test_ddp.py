@@ -30,6 +30,14 @@ def test_what_ddp_starts_in_cpp_is_recorded(runner: Runner) -> None:
         assert {str(op.site) for op in buckets} == {"script.py:10"}
 
 
+def test_torchs_own_hooks_see_ddp_where_torch_has_them(runner: Runner) -> None:
+    """From torch 2.15 on; before, a kernel in its dispatcher."""
+    has_kernel = 'torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "AutogradCPU")'
+    has_hooks = 'hasattr(dist.ProcessGroup, "register_pre_hook")'
+    ops = ops_of(runner, f"{DDP}\nassert {has_kernel} is not {has_hooks}\n")
+    assert sum(op.is_bucket for op in ops[0]) == 2
+
+
 def test_training_has_its_phases(runner: Runner) -> None:
     """Forward, backward and step by themselves, where there is a DDP module; others by `rollcall.phase`."""
     body = DDP + 'import rollcall\nwith rollcall.phase("evaluate"):\n    dist.all_reduce(t)\n'

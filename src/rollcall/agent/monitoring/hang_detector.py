@@ -44,9 +44,10 @@ def newest_ops(path: Path) -> tuple[bytes, ...]:
         with open(path, "rb") as file:
             header = file.read(ring_format.HEADER_BYTES)
             (count,) = ring_format.NUMBER.unpack_from(header, ring_format.COUNT_AT)
-            capacity = ring_format.HEADER.unpack_from(header)[8]
+            names_bytes, capacity = ring_format.HEADER.unpack_from(header)[7:9]
             for number in range(count, max(0, count - _BACK), -1):
-                file.seek(ring_format.RECORDS_AT + ((number - 1) % capacity) * ring_format.RECORD.size)
+                place = (number - 1) % capacity
+                file.seek(ring_format.NAMES_AT + names_bytes + place * ring_format.RECORD.size)
                 record = file.read(ring_format.RECORD.size)
                 if ring_format.RECORD.unpack(record)[5] not in ring_format.EVENTS:
                     found.append(record)

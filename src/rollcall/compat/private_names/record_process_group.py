@@ -1,4 +1,4 @@
-"""Used by record/hooks/process_group.py."""
+"""Used by record/hooks/process_group.py, works.py and groups.py."""
 
 from rollcall.compat.patch import Patch
 
@@ -12,7 +12,11 @@ PATCH = Patch(
         "torch.distributed:ProcessGroup._reduce_scatter_base",
         "torch.distributed:Work.wait",
         "torch.distributed:Work.get_future",
+        "torch.distributed:Work._source_rank",
         "torch.distributed:_broadcast_coalesced",
+        "torch.distributed:ProcessGroup._start_coalescing",
+        "torch.distributed:ProcessGroup._end_coalescing",
+        "torch.distributed.distributed_c10d:_new_group_with_tag",
         "torch.distributed.distributed_c10d:_warn_not_in_group",
     ),
     can_be_left_out=True,

@@ -44,8 +44,9 @@ def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
         message = f"call {call.seq} of group {call.group.name} is not the same on all ranks ({by_rank})"
         return of_call(_kind_of_difference(call, odd), call, odd, message, _some(call, odd), seen=names)
     op = next(iter(call.ops.values()))
+    known = {rank: op for rank, op in call.ops.items() if op.signature}  # else its ring had no room for it
     for kind, noun, read in _ALIKE:
-        values = {rank: read(op) for rank, op in call.ops.items()}
+        values = {rank: read(op) for rank, op in known.items()}
         if len(set(values.values())) > 1 and _must_agree(kind, call):
             odd = _ranks_of_bad_transfers(call) if op.op == "all_to_all" else _odd_ones(evidence, call, values, read)
             if any(_is_swapped(mine, theirs) for mine, theirs in _pairs_of_ops(call, odd)):
@@ -173,7 +174,7 @@ def non_member_calls(evidence: Evidence) -> Iterator[Finding]:
 def concurrent_calls(evidence: Evidence) -> Iterator[Finding]:
     """One group used by several threads, in a different order on different ranks."""
     table, calls = evidence.table, evidence.calls
-    candidates = calls.differ_in(table.site) & calls.any(table.thread > 0)
+    candidates = calls.differ_in(table.site) & calls.any(table.thread > 0) & ~calls.any(table.site == 0)
     for number in calls.unlike(candidates, table.site, table.thread):
         call = calls.get(number)
         if _is_shared(evidence, call):

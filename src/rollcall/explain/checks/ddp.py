@@ -17,6 +17,8 @@ from rollcall.record import ring_format
 
 def uneven_inputs(evidence: Evidence) -> Iterator[Finding]:
     """Ranks that called their DDP module more or less often than the others, in a run that did not end well."""
+    if any(rank.dropped for rank in evidence.run.ranks.values()):
+        return  # some are overwritten, and not counted
     counts = _forwards(evidence)
     failed = [rank for rank in evidence.run.ranks.values() if rank.error or rank.exit_code is None or rank.exit_code]
     if not failed or len(set(counts.values())) < 2 or not all(counts.values()):
@@ -60,6 +62,8 @@ def _short_backward(evidence: Evidence, rank: int) -> Op | None:
         backward = next((op for op in inside if op.op == "phase" and op.phase == "backward"), None)
         if not expected or backward is None or not backward.completed_ns:
             continue
+        if any(op.is_bucket and not op.signature for op in inside):
+            continue  # the ring had no room for their shapes
         averaged = sum(_elements(op) for op in inside if op.is_bucket)
         went_on = any(op.entered_ns >= backward.completed_ns and op.op not in ("exception", "sample") for op in inside)
         if averaged < expected and went_on:

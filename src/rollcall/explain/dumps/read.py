@@ -196,7 +196,7 @@ def _ring(dump: Dump, job: jobs.Job, folded: list[tuple[int, int]]) -> rings.Rin
     sites = [("site", number, value) for number, value in enumerate(dump.sites, 1)]
     signatures = [("signature", number, value) for number, value in enumerate(dump.signatures, 1)]
     last = int(dump.records["number"].max(initial=0))
-    header = rings.Header(dump.rank, job.world_size, "", 0, last, 0, 0, max(last, 1), 0, 0, 0)
+    header = rings.Header(dump.rank, job.world_size, "", 0, last, 0, 0, max(len(dump.records), 1), 0, 0, 0)
     counters = [(number, ring_format.OP["all_reduce"], count, 0, 0) for number, count in folded]
     return rings.Ring(header, dump.records, [*groups, *sites, *signatures], counters)
 

@@ -31,6 +31,7 @@ class Hook:
 
 
 installed: dict[str, Hook] = {}  # by what is hooked: "ProcessGroup.allreduce"
+sought: dict[str, bool] = {}  # by name of the hook: whether this torch has a place for it
 failures: Counter[str] = Counter()  # by name of the hook
 
 
@@ -38,10 +39,16 @@ def install(owner: Any, attribute: str, hook: Hook, unless: Callable[[], bool] |
     """Put the hook around `owner.attribute`; not every version of torch has all of them. A call is not recorded while
     `unless()` is true."""
     original = getattr(owner, attribute, None)
+    seek(hook.name, original is not None)
     if original is None:
         return
     recorded = wrap(original, hook, f"{owner.__name__}.{attribute}")
     setattr(owner, attribute, functools.wraps(original)(_unless(unless, original, recorded) if unless else recorded))
+
+
+def seek(name: str, is_there: bool) -> None:
+    """Note whether a hook has a place. One of several is enough: versions of torch name a method differently."""
+    sought[name] = sought.get(name, False) or is_there
 
 
 def _unless(is_excluded: Callable[[], bool], original: Any, recorded: Any) -> Any:

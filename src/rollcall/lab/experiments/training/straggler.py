@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.straggler
+"""rollcall lab straggler
 
 What does one slow rank cost? In every step all ranks compute and then add up; one of them computes a little longer.
 At every all_reduce the others wait for it, so all are as slow as the slowest.
@@ -16,13 +16,11 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Case, Results, Verdict, always, in_time, table, usually
+from rollcall.lab.experiment import Case, Experiment, Results, Verdict, always, found_kind, table, usually
 from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure, colour_of, label_ranks
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
+from rollcall.units import in_seconds
 
-QUESTION = "what does one slow rank cost?"
-TRIALS = 40
 COMPUTE_S = 0.004
 DELAYS_MS = (0, 2, 5, 10, 20)
 CASES = tuple(Case(f"{delay} ms", f"one rank computes {delay} ms longer") for delay in DELAYS_MS)
@@ -68,31 +66,34 @@ def judge(results: Results) -> Verdict:
     slow, steps = ranks - 1, results["0 ms"]["values"][0]["steps"]
     by_delay = {delay: explain_delay(results[f"{delay} ms"]) for delay in DELAYS_MS}
     base, most = by_delay[0], by_delay[DELAYS_MS[-1]]
-    large = [delay for delay in DELAYS_MS if delay >= 5]
-    named = [delay for delay in large if by_delay[delay]["slowest"] == slow]
-    off = max(abs(by_delay[delay]["what_if_step_s"] / base["step_s"] - 1) for delay in large)
-    verdict = results[f"{DELAYS_MS[-1]} ms"]["verdict"]
-    wait = fmean(waited for rank, waited in most["suffered_s"].items() if rank != slow) / steps
+    large = {delay: each for delay, each in by_delay.items() if delay >= 5}
+    off = max(abs(each["what_if_step_s"] / base["step_s"] - 1) for each in large.values())
+    wait_s = fmean(waited for rank, waited in most["suffered_s"].items() if rank != slow) / steps
+    rows = []
+    for delay, each in by_delay.items():
+        slowest, step_s, without_s = each["slowest"], each["step_s"], each["what_if_step_s"]
+        waited = in_seconds(each["caused_s"][slowest])
+        rows.append((f"{delay} ms", in_seconds(step_s), in_seconds(without_s), f"rank {slowest}", waited))
     return Verdict(
         f"one rank that is {DELAYS_MS[-1]} ms slower costs all {ranks} ranks"
-        f" {in_time(most['step_s'] - base['step_s'])} per step: it takes {in_time(most['step_s'])} instead of"
-        f" {in_time(base['step_s'])}. The recording names rank {most['slowest']}: each of the others waited"
-        f" {in_time(wait)} per step for it. Computed from the recording, a step without the delay takes"
-        f" {in_time(most['what_if_step_s'])}; the run without a delay took {in_time(base['step_s'])} (for all delays"
-        f" from 5 ms on, the error is at most {off:.0%})",
+        f" {in_seconds(most['step_s'] - base['step_s'])} per step: it takes {in_seconds(most['step_s'])} instead of"
+        f" {in_seconds(base['step_s'])}. The recording names rank {most['slowest']}: each of the others waited"
+        f" {in_seconds(wait_s)} per step for it. Computed from the recording, a step without the delay takes"
+        f" {in_seconds(most['what_if_step_s'])}; the run without a delay took {in_seconds(base['step_s'])} (for all"
+        f" delays from 5 ms on, the error is at most {off:.0%})",
         {
             "slow_rank": slow,
             "steps": steps,
             "by_delay_ms": {str(delay): each for delay, each in by_delay.items()},
             "what_if_off_by": off,
-            "explain": verdict["kind"] if verdict else None,
+            "explain": found_kind(results[f"{DELAYS_MS[-1]} ms"]),
         },
         (
             always("the recording names the slow rank", most["slowest"] == slow),
-            usually("it does so at every delay from 5 ms on", named == large),
+            usually("it does so at every delay from 5 ms on", all(each["slowest"] == slow for each in large.values())),
             usually(
                 "the longer the delay, the longer the step",
-                all(by_delay[a]["step_s"] < by_delay[b]["step_s"] for a, b in pairwise(large)),
+                all(shorter["step_s"] < longer["step_s"] for shorter, longer in pairwise(large.values())),
             ),
             usually("the computed step without the delay is within a quarter of the measured one", off < 0.25),
         ),
@@ -100,16 +101,7 @@ def judge(results: Results) -> Verdict:
             table(
                 "By delay of the slow rank",
                 ("delay", "a step took", "computed without the delay", "who made others wait", "they waited, in all"),
-                (
-                    (
-                        f"{delay} ms",
-                        in_time(each["step_s"]),
-                        in_time(each["what_if_step_s"]),
-                        f"rank {each['slowest']}",
-                        in_time(each["caused_s"][each["slowest"]]),
-                    )
-                    for delay, each in by_delay.items()
-                ),
+                rows,
             ),
         ),
     )
@@ -123,29 +115,19 @@ def draw(results: Results, figure: Figure) -> None:
     least = [COMPUTE_S * 1e3 + delay for delay in DELAYS_MS]
     left.plot(DELAYS_MS, least, ":", color=GREY, label="computation + delay: the minimum")
     left.plot(DELAYS_MS, without, "^--", color=ORANGE, label="without the delay, from the recording")
-    left.set_ylim(0)
+    left.set(title="One slow rank slows all", xlabel="delay of one rank (ms)", ylabel="milliseconds per step")
     left.set_xticks(DELAYS_MS)
-    left.set_xlabel("delay of one rank (ms)")
-    left.set_ylabel("milliseconds per step")
-    left.set_title("One slow rank slows all")
+    left.set_ylim(0)
     left.legend(fontsize=8)
     left.grid(axis="y")
     waited = by_delay[DELAYS_MS[-1]]["suffered_s"]
     for rank, seconds in waited.items():
         right.barh(rank, seconds, color=colour_of(rank), height=0.6)
-        right.text(seconds, rank, f"  waited {in_time(seconds)}", va="center", size=9)
+        right.text(seconds, rank, f"  waited {in_seconds(seconds)}", va="center", size=9)
     label_ranks(right, len(waited))
     right.margins(x=0.35)
-    right.set_xlabel("seconds spent waiting for others")
-    right.set_title(f"Who waits, with {DELAYS_MS[-1]} ms: all but the slow rank")
+    title = f"Who waits, with {DELAYS_MS[-1]} ms: all but the slow rank"
+    right.set(title=title, xlabel="seconds spent waiting for others")
 
 
-CODE_ON_PAGE = (step, measure, explain_delay)
-NEXT = (
-    "`rollcall explain` says the same about any run of yours: who was last, and how long the others waited",
-    "let another rank be slow in every step, in turn: the cost is the same, and no rank stands out",
-    "`rollcall lab straggler -n 8`: the cost does not shrink with more ranks",
-)
-
-if __name__ == "__main__":
-    main(__file__)
+EXPERIMENT = Experiment(measure, judge, draw, trials=40, cases=CASES, code_on_page=(step, measure, explain_delay))

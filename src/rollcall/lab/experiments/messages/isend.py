@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.isend
+"""rollcall lab isend
 
 What may I touch before wait()? isend and irecv return at once, and the transfer goes on in the background.
 
@@ -15,13 +15,11 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Results, Verdict, always, compared, in_time, table, usually
-from rollcall.lab.plots import BLUE, GREEN, GREY, PALE, RED, Figure
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, compared, table, usually
+from rollcall.lab.plots import BLUE, GREEN, GREY, PALE, RED, Figure, label_rows
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
+from rollcall.units import in_seconds
 
-QUESTION = "what may I touch before wait()?"
-TRIALS = 20
 ELEMENTS = 1 << 20  # 4 MB
 WORK_S = 0.006
 WAYS = ("recv, then work", "irecv, work, wait")
@@ -99,23 +97,29 @@ def measure(world: World, trials: int) -> dict[str, Any]:
     return seen
 
 
+def count_wrong(seen: dict[str, list[Any]]) -> dict[str, int]:
+    """In how many trials the receiver had wrong content, by check."""
+    return {check: sum(count > 0 for count in seen[check]) for check in CHECKS}
+
+
 def judge(results: Results) -> Verdict:
     seen = results[1]
     trials = len(seen["read early"])
-    blocking, overlapped = (median(seen[way]) for way in WAYS)
-    wrong = {check: sum(count > 0 for count in seen[check]) for check in CHECKS}
+    blocking_s, overlapped_s = (median(seen[way]) for way in WAYS)
+    wrong = count_wrong(seen)
     share = {check: median([count / ELEMENTS for count in seen[check] if count] or [0.0]) for check in CHECKS}
+    rows = [(each, f"{wrong[each]} of {trials}", f"{share[each]:.0%}" if wrong[each] else "—") for each in CHECKS]
     return Verdict(
-        f"irecv, work, wait() took {in_time(overlapped)}; recv and then work took {in_time(blocking)}"
-        f" ({compared(blocking, overlapped)}). A tensor that was overwritten before wait() arrived wrong in"
+        f"irecv, work, wait() took {in_seconds(overlapped_s)}; recv and then work took {in_seconds(blocking_s)}"
+        f" ({compared(blocking_s, overlapped_s)}). A tensor that was overwritten before wait() arrived wrong in"
         f" {wrong['overwritten early']} of {trials} trials ({share['overwritten early']:.0%} of its elements); one that"
         f" was read before wait() had not arrived in {wrong['read early']}. After wait() it was wrong in"
         f" {wrong['overwritten after wait']} and {wrong['read after wait']}",
         {
             "trials": trials,
-            "blocking_s": blocking,
-            "overlapped_s": overlapped,
-            "saved_share": 1 - overlapped / blocking,
+            "blocking_s": blocking_s,
+            "overlapped_s": overlapped_s,
+            "saved_share": 1 - overlapped_s / blocking_s,
             "wrong_trials": wrong,
             "wrong_share": share,
         },
@@ -124,15 +128,9 @@ def judge(results: Results) -> Verdict:
             always("after wait() the receiver may read", wrong["read after wait"] == 0),
             usually("if the sender overwrites before wait(), wrong content arrives", wrong["overwritten early"] > 0),
             usually("if the receiver reads before wait(), it sees old content", wrong["read early"] > 0),
-            usually("working during the transfer saves time", overlapped < blocking),
+            usually("working during the transfer saves time", overlapped_s < blocking_s),
         ),
-        (
-            table(
-                "Trials with wrong content on the receiver",
-                ("what", "trials", "share of elements, if wrong"),
-                ((each, f"{wrong[each]} of {trials}", f"{share[each]:.0%}" if wrong[each] else "—") for each in CHECKS),
-            ),
-        ),
+        (table("Trials with wrong content on the receiver", ("what", "trials", "share of elements, if wrong"), rows),),
     )
 
 
@@ -144,31 +142,17 @@ def draw(results: Results, figure: Figure) -> None:
         left.barh(row, median(times_ms), color=colour, height=0.55, alpha=0.9)
         left.scatter(times_ms, [row] * len(times_ms), s=9, color="#222222", alpha=0.5, zorder=3)
         left.text(0.25, row, f"{median(times_ms):.1f} ms", color="white", weight="bold", va="center")
-    left.set_yticks(range(2), WAYS)
-    left.set_ylim(1.6, -0.6)
-    left.set_xlim(0, 2.2 * max(median(seen[way]) for way in WAYS) * 1e3 * 0.75)
-    left.set_xlabel("ms until received and worked (median)")
-    left.set_title("What overlap gains")
+    label_rows(left, WAYS)
+    left.set(title="What overlap gains", xlabel="ms until received and worked (median)")
+    left.set_xlim(0, 1.65e3 * max(median(seen[way]) for way in WAYS))
     trials = len(seen["read early"])
-    for row, check in enumerate(CHECKS):
-        wrong = sum(count > 0 for count in seen[check])
+    for row, wrong in enumerate(count_wrong(seen).values()):
         colour = RED if wrong else GREEN
         right.barh(row, trials, color=PALE, height=0.55)
         right.barh(row, wrong, color=colour, height=0.55)
         right.text(trials * 1.02, row, f"{wrong} of {trials}", va="center", color=colour, weight="bold")
-    right.set_yticks(range(4), CHECKS)
-    right.invert_yaxis()
-    right.set_xlim(0, trials * 1.22)
-    right.set_xlabel("trials with wrong content")
-    right.set_title("What goes wrong before wait()")
+    label_rows(right, CHECKS)
+    right.set(title="What goes wrong before wait()", xlabel="trials with wrong content", xlim=(0, trials * 1.22))
 
 
-CODE_ON_PAGE = (receive, overwrite, read_early)
-NEXT = (
-    "make `WORK_S` longer than the transfer takes: then the transfer costs no time at all",
-    "`rollcall explain` after a run of yours names tensors that were overwritten early, and requests without a wait()",
-    "`rollcall lab overlap`: DDP does this for you, bucket by bucket",
-)
-
-if __name__ == "__main__":
-    main(__file__)
+EXPERIMENT = Experiment(measure, judge, draw, trials=20, code_on_page=(receive, overwrite, read_early))

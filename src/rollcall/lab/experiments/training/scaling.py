@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.scaling
+"""rollcall lab scaling
 
 How far does it scale? The same training step on 1, 2, 4 … ranks. Strong scaling: the ranks share one batch; ideally
 they are n times as fast. Weak scaling: every rank gets its own batch; ideally they do n times as much in the same time.
@@ -8,21 +8,18 @@ fit s to the measurements.
 """
 
 import os
-import time
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Results, Verdict, always, in_time, median_of_slowest, plural, table, usually
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, median_of_slowest, plural, table, usually
+from rollcall.lab.measuring import time_once
 from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
+from rollcall.units import in_seconds
 
-QUESTION = "how far does it scale?"
-TRIALS = 8
-LEAST_RANKS = 2
 ROWS = 2048
 WIDTH = 256
 LAYERS = 6
@@ -36,13 +33,10 @@ def compute(rows: int, weight: torch.Tensor) -> torch.Tensor:
     return value.T @ value
 
 
-def step(rows: int, weight: torch.Tensor, group: Any) -> float:
+def time_step(rows: int, weight: torch.Tensor, group: Any) -> float:
     """Each rank computes on its rows; then all gradients are added up. Seconds, with all ranks starting together."""
     dist.barrier(group=group)
-    start_s = time.monotonic()
-    gradient = compute(rows, weight)
-    dist.all_reduce(gradient, group=group)
-    return time.monotonic() - start_s
+    return time_once(lambda: dist.all_reduce(compute(rows, weight), group=group), weight.device)
 
 
 def list_counts(size: int) -> list[int]:
@@ -62,7 +56,7 @@ def measure(world: World, trials: int) -> dict[str, Any]:
         if world.rank < count:
             rows = {"strong": ROWS // count, "weak": ROWS}
             for kind, mine in track(rows.items()):
-                times = [step(mine, weight, group) for _ in track(range(trials + 1))]
+                times = [time_step(mine, weight, group) for _ in track(range(trials + 1))]
                 seconds.append({"ranks": count, "kind": kind, "rows": mine * count, "s": times[1:]})
             total = torch.ones(1, device=world.device)
             dist.all_reduce(total, group=group)
@@ -85,6 +79,10 @@ def throughputs(results: Results) -> dict[str, dict[int, float]]:
     return found
 
 
+def relative_to_one(rates: dict[int, float]) -> dict[int, float]:
+    return {n: rate / rates[1] for n, rate in rates.items()}
+
+
 def fit_amdahl(speedups: dict[int, float]) -> float:
     """The serial share s, by least squares on 1/speedup − 1/n = s · (1 − 1/n); between 0 and 1."""
     points = [(1 - 1 / n, 1 / speedup - 1 / n) for n, speedup in speedups.items() if n > 1]
@@ -94,10 +92,14 @@ def fit_amdahl(speedups: dict[int, float]) -> float:
 
 def judge(results: Results) -> Verdict:
     rates = throughputs(results)
-    speedups = {kind: {n: rate / by_n[1] for n, rate in by_n.items()} for kind, by_n in rates.items()}
+    speedups = {kind: relative_to_one(by_n) for kind, by_n in rates.items()}
     serial = {kind: fit_amdahl(by_n) for kind, by_n in speedups.items()}
     most, cores = len(results), results[0]["cores"]
     limit = f"at most {1 / serial['strong']:.1f} times as fast" if serial["strong"] else "without a limit in sight"
+    rows = []
+    for n in rates["strong"]:
+        strong, weak = ((f"{rates[kind][n]:,.0f}", f"{speedups[kind][n]:.2f}") for kind in rates)
+        rows.append((n, *strong, *weak, in_seconds(ROWS / rates["strong"][n])))
     return Verdict(
         f"on {plural(cores, 'core')}, {most} ranks did {speedups['strong'][most]:.2f} times the work of one with a"
         f" shared batch (strong scaling) and {speedups['weak'][most]:.2f} times with a batch for each (weak scaling),"
@@ -119,60 +121,31 @@ def judge(results: Results) -> Verdict:
             ),
             usually("on two cores or more, two ranks do more than one", cores < 2 or speedups["weak"][2] > 1),
         ),
-        (
-            table(
-                "Rows per second, and speedup",
-                ("ranks", "strong", "×", "weak", "×", "time of a strong step"),
-                (
-                    (
-                        n,
-                        *(
-                            cell
-                            for kind in ("strong", "weak")
-                            for cell in (f"{rates[kind][n]:,.0f}", f"{speedups[kind][n]:.2f}")
-                        ),
-                        in_time(ROWS / rates["strong"][n]),
-                    )
-                    for n in rates["strong"]
-                ),
-            ),
-        ),
+        (table("Rows per second, and speedup", ("ranks", "strong", "×", "weak", "×", "time of a strong step"), rows),),
     )
 
 
 def draw(results: Results, figure: Figure) -> None:
-    rates = throughputs(results)
-    cores = results[0]["cores"]
-    for axes, kind, colour in zip(figure.subplots(1, 2, sharey=True), rates, (BLUE, ORANGE), strict=True):
-        speedups = {n: rate / rates[kind][1] for n, rate in rates[kind].items()}
-        most = max(speedups)
-        line = [1 + (most - 1) * place / 100 for place in range(101)]
+    cores, most = results[0]["cores"], len(results)
+    titles = {"strong": "Strong scaling: one batch, shared", "weak": "Weak scaling: a batch for each"}
+    line = [1 + (most - 1) * place / 100 for place in range(101)]
+    panels = zip(figure.subplots(1, 2, sharey=True), throughputs(results).items(), (BLUE, ORANGE), strict=True)
+    for axes, (kind, rates), colour in panels:
+        speedups = relative_to_one(rates)
         share = fit_amdahl(speedups)
         axes.plot(line, line, color=GREY, lw=1.2, ls="--", label="ideal")
         fitted = [1 / (share + (1 - share) / n) for n in line]
         axes.plot(line, fitted, color=colour, alpha=0.45, label=f"Amdahl, s = {share:.0%}")
         axes.plot(list(speedups), list(speedups.values()), "o", color=colour, ms=8, label="measured")
+        for n, speedup in speedups.items():
+            axes.annotate(f"{speedup:.2f} ×", (n, speedup), (6, -12), textcoords="offset points", size=9)
         if cores < most:
             axes.axvline(cores, color=GREY, lw=0.8, ls=":")
             axes.text(cores, 0.25, f" {cores} cores", size=8, color=GREY)
-        for n, speedup in speedups.items():
-            axes.annotate(f"{speedup:.2f} ×", (n, speedup), (6, -12), textcoords="offset points", size=9)
-        axes.set_xticks(list(speedups))
-        axes.set_ylim(0, most * 1.1)
-        axes.set_xlabel("ranks")
-        what = "one batch, shared" if kind == "strong" else "a batch for each"
-        axes.set_title(f"{kind.capitalize()} scaling: {what}")
+        axes.set(title=titles[kind], xlabel="ranks", xticks=list(speedups), ylim=(0, most * 1.1))
         axes.legend(loc="upper left")
         axes.grid(axis="y")
     figure.axes[0].set_ylabel("rows per second, relative to one rank")
 
 
-CODE_ON_PAGE = (step, measure, fit_amdahl)
-NEXT = (
-    "`rollcall lab scaling -n 8` on a machine with eight cores",
-    "make `ROWS` smaller: less to compute, as much to send, and a larger serial share",
-    "`rollcall lab scaling --virtual-hosts 2 -n 2`: the network adds to the serial share",
-)
-
-if __name__ == "__main__":
-    main(__file__)
+EXPERIMENT = Experiment(measure, judge, draw, trials=8, code_on_page=(compute, time_step, measure, fit_amdahl))

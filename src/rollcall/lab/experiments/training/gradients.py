@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.gradients
+"""rollcall lab gradients
 
 Which gradient updates the weights, my own or the average? We look at one step in its four phases: forward, backward,
 averaging, update. Then we train for twenty steps in five ways: in one process on the whole batch, averaging by hand,
@@ -6,7 +6,7 @@ with DDP, without averaging, and with an averaging that silently does nothing.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -17,18 +17,17 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rollcall import World
-from rollcall.lab.experiment import Results, Verdict, always, in_time, table
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, table
 from rollcall.lab.plots import BLACK, BLUE, GREY, ORANGE, RED, Axes, Figure, colour_of
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
+from rollcall.units import in_seconds
 
-QUESTION = "which gradient updates the weights, my own or the average?"
-TRIALS = 3
 STEPS = 20
 ROWS_PER_RANK = 16
 RATE = 0.05
 TOLERANCE = 1e-6
 PHASES = ("start", "forward", "backward", "averaging", "update")
+Averaging = Callable[[Iterable[nn.Parameter], int], int]
 
 
 def make_model(seed: int, device: torch.device) -> nn.Module:
@@ -44,10 +43,10 @@ def make_batch(seed: int, world: World) -> tuple[torch.Tensor, torch.Tensor]:
     return inputs.to(world.device), targets.to(world.device)
 
 
-def average(model: nn.Module, size: int) -> int:
+def average(parameters: Iterable[nn.Parameter], size: int) -> int:
     """Add up every gradient over all ranks and divide; returns how many parameters were averaged."""
     count = 0
-    for parameter in model.parameters():
+    for parameter in parameters:
         if parameter.grad is not None:
             dist.all_reduce(parameter.grad)
             parameter.grad /= size
@@ -55,18 +54,12 @@ def average(model: nn.Module, size: int) -> int:
     return count
 
 
-def average_with_wrong_type_check(model: nn.Module, size: int) -> int:
-    """The same with a check of the type that old tutorials have: a parameter is no plain Tensor, so all are skipped."""
-    count = 0
-    for parameter in model.parameters():
-        if type(parameter) is torch.Tensor and parameter.grad is not None:
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= size
-            count += 1
-    return count
+def average_with_wrong_type_check(parameters: Iterable[nn.Parameter], size: int) -> int:
+    """With a check of the type that old tutorials have: a parameter is no plain Tensor, so all are skipped."""
+    return average([parameter for parameter in parameters if type(parameter) is torch.Tensor], size)
 
 
-def average_nothing(model: nn.Module, size: int) -> int:
+def average_nothing(parameters: Iterable[nn.Parameter], size: int) -> int:
     return 0
 
 
@@ -83,7 +76,7 @@ def spread_of(weights: torch.Tensor) -> float:
 
 
 def train(
-    model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, size: int, averaging: Callable[[nn.Module, int], int]
+    model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, size: int, averaging: Averaging
 ) -> tuple[list[torch.Tensor], int]:
     """Twenty steps: the weights after each one, and how many parameters were averaged per step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
@@ -92,7 +85,7 @@ def train(
         loss = nn.functional.mse_loss(model(inputs), targets)
         optimizer.zero_grad()
         loss.backward()
-        count = averaging(model, size)
+        count = averaging(model.parameters(), size)
         optimizer.step()
         after.append(weights_of(model).clone())
     return after, count
@@ -118,7 +111,7 @@ def look_at_one_step(world: World, seed: int) -> dict[str, Any]:
     loss.backward()
     note()
     own, before = first.grad.clone(), first.detach().clone()
-    average(model, world.size)
+    average(model.parameters(), world.size)
     averaged = first.grad.clone()
     note()
     optimizer.step()
@@ -166,10 +159,19 @@ def judge(results: Results) -> Verdict:
     by_average = max(step["off_by_average"] for step in steps)
     by_own = max(step["off_by_own"] for step in steps)
     unmoved = all(len(set(step["weight"][:4])) == 1 for step in steps)
-    alike = len({step["gradient"][3] for step in steps}) == 1
-    own = {step["gradient"][2] for step in steps}
+    own, averaged = ({step["gradient"][place] for step in steps} for place in (2, 3))
     took = [median(step["took_s"][place] for step in steps) for place in range(4)]
     skipped = results[0]["averaged"]["wrong type check"]
+    phases = []
+    for place, phase in enumerate(PHASES):
+        gradients = [step["gradient"][place] for step in steps[:2]]
+        shown = ["none" if gradient is None else f"{gradient:+.6f}" for gradient in gradients]
+        shown += [f"{step['weight'][place]:+.6f}" for step in steps[:2]]
+        phases.append((phase, in_seconds(took[place - 1]) if place else "—", *shown))
+    differences = [
+        (way, f"{apart[way]:.2g}", f"{spread[way]:.2g}", "4, in backward" if way == "DDP" else count)
+        for way, count in results[0]["averaged"].items()
+    ]
     return Verdict(
         f"{'the average' if by_average < by_own else 'my own'}: the update moved the weights by the learning rate times"
         f" the averaged gradient, with an error of {by_average:.1g} (for the own gradient it is {by_own:.1g}); backward"
@@ -192,7 +194,8 @@ def judge(results: Results) -> Verdict:
             always("with averaging all ranks have the same weights", spread["by hand"] == spread["DDP"] == 0),
             always("the weights change in the update alone", unmoved),
             always(
-                "before averaging every rank has its own gradient, after it all have the same", alike and len(own) > 1
+                "before averaging every rank has its own gradient, after it all have the same",
+                len(own) > 1 and len(averaged) == 1,
             ),
             always("the update uses the average", by_average <= TOLERANCE < by_own),
             always("without averaging the ranks drift apart", spread["no averaging"] > 1000 * TOLERANCE),
@@ -205,40 +208,35 @@ def judge(results: Results) -> Verdict:
             table(
                 "One weight and its gradient on rank 0 and rank 1, phase by phase",
                 ("after", "took", "gradient, rank 0", "gradient, rank 1", "weight, rank 0", "weight, rank 1"),
-                (
-                    (
-                        phase,
-                        in_time(took[place - 1]) if place else "—",
-                        *(
-                            "none" if s["gradient"][place] is None else f"{s['gradient'][place]:+.6f}"
-                            for s in steps[:2]
-                        ),
-                        *(f"{s['weight'][place]:+.6f}" for s in steps[:2]),
-                    )
-                    for place, phase in enumerate(PHASES)
-                ),
+                phases,
             ),
             table(
                 f"Difference of weights after {STEPS} steps",
                 ("way", "from one process on the whole batch", "between ranks", "parameters averaged per step"),
-                (
-                    (way, f"{apart[way]:.2g}", f"{spread[way]:.2g}", "4, in backward" if way == "DDP" else averaged)
-                    for way, averaged in results[0]["averaged"].items()
-                ),
+                differences,
             ),
         ),
     )
 
 
 def draw(results: Results, figure: Figure) -> None:
-    grid = figure.add_gridspec(2, 2, height_ratios=(1.5, 1))
-    _draw_drift(results, figure.add_subplot(grid[:, 0]))
-    above = figure.add_subplot(grid[0, 1])
-    _draw_phases(results, above, figure.add_subplot(grid[1, 1], sharex=above))
+    left, above, below = figure.subplot_mosaic(
+        [["drift", "gradient"], ["drift", "weight"]], height_ratios=(1.5, 1)
+    ).values()
+    _draw_drift(results, left)
+    for rank, result in enumerate(results):
+        gradient = [float("nan") if value is None else value for value in result["step"]["gradient"]]
+        above.plot(PHASES, gradient, "o-", color=colour_of(rank), label=f"rank {rank}", lw=1.6)
+    above.set(title="One weight in one step", ylabel="its gradient", xticklabels=[])
+    above.legend(fontsize=8, loc="center left")
+    below.plot(PHASES, results[0]["step"]["weight"], "o-", color=BLACK, lw=1.6)
+    below.set_ylabel("the weight,\nall ranks")
+    below.margins(y=0.25)
+    for axes in (left, above, below):
+        axes.grid(axis="y")
 
 
 def _draw_drift(results: Results, axes: Axes) -> None:
-    floor = 1e-9
     styles = {
         "no averaging": (RED, "-"),
         "wrong type check": (GREY, ":"),
@@ -246,42 +244,14 @@ def _draw_drift(results: Results, axes: Axes) -> None:
         "DDP": (ORANGE, "--"),
     }
     for way, (colour, line) in styles.items():
-        by_step = [max(r["apart"][way][0][step] for r in results) for step in range(STEPS)]
-        axes.plot(range(1, STEPS + 1), [max(value, floor) for value in by_step], line, color=colour, label=way)
+        by_step = [max(1e-9, *(r["apart"][way][0][step] for r in results)) for step in range(STEPS)]
+        axes.plot(range(1, STEPS + 1), by_step, line, color=colour, label=way)
     axes.axhline(TOLERANCE, color=GREY, lw=0.8)
     axes.text(STEPS, TOLERANCE * 1.4, "1e-6", ha="right", size=8, color=GREY)
-    axes.set_yscale("log")
-    axes.set_xticks(range(0, STEPS + 1, 5))
-    axes.set_xlabel("step")
-    axes.set_title("Distance from one process")
+    axes.set(title="Distance from one process", xlabel="step", xticks=range(0, STEPS + 1, 5), yscale="log")
     axes.legend(loc="center right", fontsize=9)
-    axes.grid(axis="y")
 
 
-def _draw_phases(results: Results, above: Axes, below: Axes) -> None:
-    for rank, result in enumerate(results):
-        gradient = result["step"]["gradient"]
-        places = [place for place, value in enumerate(gradient) if value is not None]
-        values = [gradient[place] for place in places]
-        above.plot(places, values, "o-", color=colour_of(rank), label=f"rank {rank}", lw=1.6)
-    above.set_ylabel("its gradient")
-    above.set_title("One weight in one step")
-    above.legend(fontsize=8, loc="center left")
-    above.tick_params(labelbottom=False)
-    below.plot(range(len(PHASES)), results[0]["step"]["weight"], "o-", color=BLACK, lw=1.6)
-    below.set_ylabel("the weight,\nall ranks")
-    below.margins(y=0.25)
-    below.set_xticks(range(len(PHASES)), PHASES)
-    for axes in (above, below):
-        axes.grid(axis="y")
-
-
-CODE_ON_PAGE = (average, train, look_at_one_step, average_with_wrong_type_check)
-NEXT = (
-    "`rollcall lab overlap`: DDP gives the same weights as averaging by hand; why is it faster?",
-    "give the ranks batches of different sizes: is the average of averages still the gradient of the whole batch?",
-    "`rollcall lab gradients -n 8 --trials 10`",
+EXPERIMENT = Experiment(
+    measure, judge, draw, trials=3, code_on_page=(average, train, look_at_one_step, average_with_wrong_type_check)
 )
-
-if __name__ == "__main__":
-    main(__file__)

@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.send
+"""rollcall lab send
 
 What does a blocking send/recv do? Every rank starts with a tensor of zero. Rank 0 adds one and sends it to all
 others.
@@ -15,13 +15,11 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Results, Verdict, always, in_bytes, in_time, table, usually
-from rollcall.lab.plots import GREY, Figure, add_arrow, colour_of, label_ranks
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, table, usually
+from rollcall.lab.plots import GREY, Figure, add_arrow, colour_of, label_ranks, label_rows
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
+from rollcall.units import in_binary_bytes, in_seconds
 
-QUESTION = "what does a blocking send/recv do?"
-TRIALS = 20
 LATE_S = 0.005
 SIZES_BYTES = (4, 4 << 20)
 
@@ -91,32 +89,39 @@ def once(world: World) -> None:
     world.logger.info(f"before: {seen['before']:g}, after: {seen['after']:g}")
 
 
+def describe_sends(results: Results, size: int) -> dict[str, float]:
+    """How long rank 0's sends took, and how many returned before rank 1's recv began, and before it ended."""
+    sends, recvs = (results[rank]["late"][str(size)] for rank in (0, 1))
+    return {
+        "send_s": median((end - start) / 1e9 for start, end in sends),
+        "before_recv_began": sum(send[1] < recv[0] for send, recv in zip(sends, recvs, strict=True)),
+        "before_recv_ended": sum(send[1] < recv[1] for send, recv in zip(sends, recvs, strict=True)),
+    }
+
+
 def judge(results: Results) -> Verdict:
     trials = len(results[0]["seen"])
     everyone = [seen for result in results for seen in result["seen"]]
-    receivers = [seen for result in results[1:] for seen in result["seen"]]
-    numbers: dict[str, Any] = {"trials": trials, "late_s": LATE_S, "sends": {}}
-    for size in SIZES_BYTES:
-        sends, recvs = (results[rank]["late"][str(size)] for rank in (0, 1))
-        numbers["sends"][str(size)] = {
-            "send_s": median((end - start) / 1e9 for start, end in sends),
-            "before_recv_began": sum(s[1] < r[0] for s, r in zip(sends, recvs, strict=True)),
-            "before_recv_ended": sum(s[1] < r[1] for s, r in zip(sends, recvs, strict=True)),
-        }
+    receivers = everyone[trials:]
+    small, large = (describe_sends(results, size) for size in SIZES_BYTES)
     all_have_one = all(seen["before"] == 0 and seen["after"] == 1 for seen in everyone)
     in_place = all(seen["same_address"] for seen in receivers)
     is_unchanged = all(seen["own_later"] == 1 for seen in results[0]["seen"])
-    small, large = (numbers["sends"][str(size)] for size in SIZES_BYTES)
+    rows = []
+    for rank, result in enumerate(results):
+        seen = result["seen"][-1]
+        same = "yes" if seen["same_address"] else "NO"
+        rows.append((rank, f"{seen['before']:g}", f"{seen['after']:g}", same, f"{seen['own_later']:g}"))
     return Verdict(
         f"all {len(results)} ranks began with 0 and {'ended with 1' if all_have_one else 'did NOT all end with 1'} in"
         f" {trials} trials. recv wrote into the receiver's own tensor"
         f" ({'its address stayed the same' if in_place else 'its address CHANGED'}), and when receivers changed it"
         f" later, the sender's tensor {'stayed' if is_unchanged else 'did NOT stay'} as it was. A send to a rank that"
-        f" is {in_time(LATE_S)} late took {in_time(small['send_s'])} for 4 B and {in_time(large['send_s'])} for"
-        f" {in_bytes(SIZES_BYTES[1])}. It returned before the receiver had everything in {small['before_recv_ended']}"
-        f" and {large['before_recv_ended']} of {trials} trials: when send returns, you may reuse the tensor, but it may"
-        f" not have arrived",
-        numbers,
+        f" is {in_seconds(LATE_S)} late took {in_seconds(small['send_s'])} for 4 B and {in_seconds(large['send_s'])}"
+        f" for {in_binary_bytes(SIZES_BYTES[1])}. It returned before the receiver had everything in"
+        f" {small['before_recv_ended']} and {large['before_recv_ended']} of {trials} trials: when send returns, you may"
+        f" reuse the tensor, but it may not have arrived",
+        {"trials": trials, "late_s": LATE_S, "sends": dict(zip(map(str, SIZES_BYTES), (small, large), strict=True))},
         (
             always("all ranks end with 1", all_have_one),
             always("recv writes in place: same data_ptr", in_place),
@@ -132,14 +137,10 @@ def judge(results: Results) -> Verdict:
             table(
                 "Values on each rank (last trial)",
                 ("rank", "before", "after", "same data_ptr", "after receivers changed theirs"),
-                (
-                    (rank, f"{s['before']:g}", f"{s['after']:g}", "yes" if s["same_address"] else "NO",
-                     f"{s['own_later']:g}")
-                    for rank, s in enumerate(result["seen"][-1] for result in results)
-                ),
+                rows,
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def draw(results: Results, figure: Figure) -> None:
@@ -149,36 +150,24 @@ def draw(results: Results, figure: Figure) -> None:
         for x, value in enumerate((seen["before"], seen["after"], seen["own_later"])):
             box = {"boxstyle": "round,pad=0.45", "fc": colour_of(rank) if value else "#BBBBBB", "ec": "none"}
             left.text(x, rank, f"{value:g}", ha="center", va="center", size=14, color="white", weight="bold", bbox=box)
-    for rank in range(1, len(results)):
-        add_arrow(left, (0.28, 0), (0.72, rank), GREY, lw=1.4, shrinkA=4)
+        if rank:
+            add_arrow(left, (0.28, 0), (0.72, rank), GREY, lw=1.4, shrinkA=4)
     left.set_xticks(range(3), ["before", "after\nsend/recv", "receivers add\n10 × rank"])
-    left.set_xlim(-0.5, 2.5)
     label_ranks(left, len(results))
     left.spines[["left", "bottom"]].set_visible(False)
-    left.set_title("One send: values on each rank")
-    rows = []
-    for row, size in enumerate(SIZES_BYTES):
+    left.set(title="One send: values on each rank", xlim=(-0.5, 2.5))
+    calls = [(size, rank, op) for size in SIZES_BYTES for rank, op in ((0, "send"), (1, "recv"))]
+    for row, (size, rank, _) in enumerate(calls):
         trial = len(results[0]["late"][str(size)]) // 2
         zero = results[0]["late"][str(size)][trial][0]
-        for rank, op in ((0, "send"), (1, "recv")):
-            start, end = ((ns - zero) / 1e6 for ns in results[rank]["late"][str(size)][trial])
-            y = row * 2.6 + rank
-            right.barh(y, end - start, left=start, color=colour_of(rank), height=0.55)
-            right.text(end, y, f"  {end - start:.2f} ms", va="center", size=9)
-            rows.append((y, f"{in_bytes(size)}\n{op}, rank {rank}"))
-    right.set_yticks([y for y, _ in rows], [text for _, text in rows])
-    right.invert_yaxis()
+        start, end = ((ns - zero) / 1e6 for ns in results[rank]["late"][str(size)][trial])
+        right.barh(row, end - start, left=start, color=colour_of(rank), height=0.55)
+        right.text(end, row, f"  {end - start:.2f} ms", va="center", size=9)
+    label_rows(right, [f"{in_binary_bytes(size)}, {op}, rank {rank}" for size, rank, op in calls])
     right.margins(x=0.2)
-    right.set_xlabel("milliseconds")
-    right.set_title(f"The receiver is {in_time(LATE_S)} late (one trial)")
+    right.set(title=f"The receiver is {in_seconds(LATE_S)} late (one trial)", xlabel="milliseconds")
 
 
-CODE_ON_PAGE = (send_one, receive_without_tensor, send_to_late_rank)
-NEXT = (
-    "`rollcall lab isend`: the same without blocking, and which tensors you may use meanwhile",
-    "`rollcall lab deadlock`: two ranks that both send first",
-    "`rollcall lab send -n 2 --trials 200`: a better estimate of how many sends return early",
+EXPERIMENT = Experiment(
+    measure, judge, draw, trials=20, once=once, code_on_page=(send_one, receive_without_tensor, send_to_late_rank)
 )
-
-if __name__ == "__main__":
-    main(__file__)

@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.groups
+"""rollcall lab groups
 
 What is a process group? A scope for collectives: a broadcast in a group reaches its members and nobody else.
 
@@ -13,12 +13,9 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Case, Results, Verdict, always, table, usually
+from rollcall.lab.experiment import Case, Experiment, Results, Verdict, always, found_kind, table, usually
 from rollcall.lab.plots import BLUE, GREEN, ORANGE, RED, Axes, Figure, add_arrow, add_box
-from rollcall.lab.runner.command import main
 
-QUESTION = "what is a process group?"
-TRIALS = 1
 LEAST_RANKS = 4
 CASES = (
     Case("two groups", "even and odd ranks broadcast at the same time"),
@@ -26,7 +23,7 @@ CASES = (
     Case("another order", "the last rank creates its two groups in the other order", limit_s=3, may_fail=True),
     Case("members only", "only ranks 0 and 1 create their group; then all create another", limit_s=3, may_fail=True),
 )
-REPORTED_CASE = "two groups"
+IN_WORDS = {"well": "goes on", "failed": "fails", "hung": "hangs"}
 
 
 def two_groups(world: World) -> dict[str, Any]:
@@ -88,63 +85,49 @@ def measure(world: World, case: str, trials: int) -> dict[str, Any]:
 def judge(results: Results) -> Verdict:
     members = results["two groups"]["values"]
     right = [seen["after"] == 100 + seen["group"][0] for seen in members]
-    non_member = results["non-member call"]
-    others = (non_member["values"] or [])[2:]
-    unchanged = non_member["ended"] == "well" and all(seen["before"] == seen["after"] for seen in others)
-    another_order, members_only = results["another order"], results["members only"]
-    kinds = {case: (ending["verdict"] or {}).get("kind", "nothing") for case, ending in results.items()}
+    unchanged = all(seen["before"] == seen["after"] for seen in results["non-member call"]["values"][2:])
+    ended = {case: ending["ended"] for case, ending in results.items()}
+    kinds = {case: found_kind(ending) for case, ending in results.items()}
+    problems = []
+    for case in CASES[1:]:
+        verdict = results[case.name]["verdict"]
+        problems.append((case.about, IN_WORDS[ended[case.name]], verdict["message"] if verdict else "—"))
     return Verdict(
         f"a broadcast in a group reached {sum(right)} of {len(right)} ranks with the value of their own group. A rank"
         f" that calls a broadcast of a group it is not in"
         f" {'goes on, and its tensor stays as it was' if unchanged else 'does NOT go on with its tensor unchanged'}"
         f" (explain: {kinds['non-member call']}). If one rank calls new_group in another order, the run"
-        f" {_in_words(another_order)} (explain: {kinds['another order']}); if only the members call it, the run"
-        f" {_in_words(members_only)} (explain: {kinds['members only']})",
-        {"ended": {case: ending["ended"] for case, ending in results.items()}, "explain": kinds},
+        f" {IN_WORDS[ended['another order']]} (explain: {kinds['another order']}); if only the members call it, the run"
+        f" {IN_WORDS[ended['members only']]} (explain: {kinds['members only']})",
+        {"ended": ended, "explain": kinds},
         (
             always("a broadcast stays within its group", all(right) and len(right) >= LEAST_RANKS),
             always("the tensor of a non-member stays as it was", unchanged),
-            usually("the same groups in another order fail or hang", another_order["ended"] != "well"),
-            usually("so does a group that only its members create", members_only["ended"] != "well"),
+            usually("the same groups in another order fail or hang", ended["another order"] != "well"),
+            usually("so does a group that only its members create", ended["members only"] != "well"),
             usually("explain names both", "nothing" not in (kinds["another order"], kinds["members only"])),
         ),
         (
             table(
                 "Two groups side by side: broadcast from the first of each",
                 ("rank", "group", "rank in the group", "before", "after"),
-                (
-                    (rank, seen["group"], seen["rank_in_group"], seen["before"], seen["after"])
-                    for rank, seen in enumerate(members)
-                ),
+                ((rank, s["group"], s["rank_in_group"], s["before"], s["after"]) for rank, s in enumerate(members)),
             ),
-            table(
-                "What goes wrong",
-                ("what", "the run", "what explain says"),
-                (
-                    (case.about, _in_words(ending), (ending["verdict"] or {}).get("message", "—"))
-                    for case, ending in ((case, results[case.name]) for case in CASES[1:])
-                ),
-            ),
+            table("What goes wrong", ("what", "the run", "what explain says"), problems),
         ),
     )
-
-
-def _in_words(ending: dict[str, Any]) -> str:
-    return {"well": "goes on", "failed": "fails", "hung": "hangs"}[ending["ended"]]
 
 
 def draw(results: Results, figure: Figure) -> None:
     left, right = figure.subplots(1, 2, width_ratios=(1.2, 1))
     _draw_groups(results["two groups"]["values"], left)
-    for row, case in enumerate(CASES):
-        ending = results[case.name]
-        kind = (ending["verdict"] or {}).get("kind", "nothing to explain")
+    for row, (case, ending) in enumerate(results.items()):
         colour = GREEN if ending["ended"] == "well" else RED
-        right.text(0, -row, case.name, weight="bold", va="bottom")
-        right.text(0, -row - 0.08, f"{_in_words(ending)}  ·  {kind}", va="top", size=9, color=colour)
-    right.set_ylim(-len(CASES) + 0.3, 0.6)
+        words = f"{IN_WORDS[ending['ended']]}  ·  {found_kind(ending)}"
+        right.text(0, -row, case, weight="bold", va="bottom")
+        right.text(0, -row - 0.08, words, va="top", size=9, color=colour)
+    right.set(title="How it ended  ·  what explain says", ylim=(-len(CASES) + 0.3, 0.6))
     right.axis("off")
-    right.set_title("How it ended  ·  what explain says")
 
 
 def _draw_groups(members: list[dict[str, Any]], axes: Axes) -> None:
@@ -159,18 +142,17 @@ def _draw_groups(members: list[dict[str, Any]], axes: Axes) -> None:
         axes.text(x + 0.55, y + 0.15, f"{seen['before']} → {seen['after']}", ha="center", size=9)
         if rank >= 2:
             add_arrow(axes, (x - 0.35, y + 0.4), (x - 0.05, y + 0.4), colour)
-    axes.set_xlim(-0.6, columns * 1.5 + 0.2)
-    axes.set_ylim(-2.1, 1.4)
+    axes.set(title="A broadcast in each of two groups", xlim=(-0.6, columns * 1.5 + 0.2), ylim=(-2.1, 1.4))
     axes.axis("off")
-    axes.set_title("A broadcast in each of two groups")
 
 
-CODE_ON_PAGE = (two_groups, non_member_call, another_order, members_only)
-NEXT = (
-    "`rollcall run -n 4 --hang-after 3 --on-hang stop -m rollcall.lab.experiments.groups --case 'members only'`:"
-    " watch it hang",
-    "`rollcall lab collectives`: what can be done in a group",
+EXPERIMENT = Experiment(
+    measure,
+    judge,
+    draw,
+    trials=1,
+    least_ranks=LEAST_RANKS,
+    cases=CASES,
+    reported_case="two groups",
+    code_on_page=(two_groups, non_member_call, another_order, members_only),
 )
-
-if __name__ == "__main__":
-    main(__file__)

@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.collectives
+"""rollcall lab collectives
 
 What does each collective do? Every rank starts with one piece, or with one piece for each rank; we note what all ranks
 have before and after. Then the same with one megabyte, while the kernel counts the bytes that each rank sends.
@@ -7,7 +7,6 @@ have before and after. Then the same with one megabyte, while the kernel counts 
 import functools
 import math
 import operator
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,14 +14,12 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.bytes_sent import sent_bytes
-from rollcall.lab.experiment import Results, Verdict, always, in_bytes, table, usually
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, table, usually
+from rollcall.lab.measuring import count_sent_bytes
 from rollcall.lab.plots import BLACK, GREY, Axes, Figure, add_arrow, colour_of, label_ranks
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
+from rollcall.units import in_binary_bytes
 
-QUESTION = "what does each collective do?"
-TRIALS = 3
 MEGABYTE = 1 << 20
 Pieces = list[torch.Tensor]
 
@@ -103,14 +100,7 @@ def count_bytes(name: str, world: World) -> int:
     """The bytes that this rank sends if each rank has a megabyte, in one piece or in one for each rank."""
     pieces = 1 if name in ONE else world.size
     mine = [torch.ones(MEGABYTE // 4 // pieces, device=world.device) for _ in range(pieces)]
-    world.barrier()
-    time.sleep(0.005)  # until the barrier has sent its last bytes
-    before = sent_bytes()
-    COLLECTIVES[name](mine, world)
-    time.sleep(0.005)
-    sent = sent_bytes() - before
-    world.barrier()  # no rank starts the next one while others still count
-    return sent
+    return count_sent_bytes(lambda: COLLECTIVES[name](mine, world), world)
 
 
 def try_reduce_op(name: str, world: World) -> Any:
@@ -137,7 +127,7 @@ def expected(name: str, size: int) -> list[list[int]]:
     """What every rank must have afterwards, computed without torch."""
     before = [start_values(name, rank, size) for rank in range(size)]
     firsts = [pieces[0] for pieces in before]
-    others = [[] for _ in range(size - 1)]  # type: list[list[int]]
+    others: list[list[int]] = [[]] * (size - 1)
     columns = list(map(list, zip(*before, strict=True)))
     return {
         "broadcast": [[firsts[0]]] * size,
@@ -168,25 +158,20 @@ def expected_of_op(name: str, size: int) -> float:
 
 
 def judge(results: Results) -> Verdict:
-    size = len(results)
-    wrong = [
-        name for name in COLLECTIVES if [result["seen"][name]["after"] for result in results] != expected(name, size)
-    ]
-    ops = results[0]["reduce_ops"]
+    size, ops = len(results), results[0]["reduce_ops"]
+    wrong = [name for name in COLLECTIVES if [r["seen"][name]["after"] for r in results] != expected(name, size)]
     refused = [name for name, value in ops.items() if isinstance(value, str)]
+    supported = [name for name in ops if name not in refused]
     wrong_ops = [
-        name
-        for name in REDUCE_OPS
-        if name not in refused and any(result["reduce_ops"][name] != expected_of_op(name, size) for result in results)
+        name for name in supported if any(r["reduce_ops"][name] != expected_of_op(name, size) for r in results)
     ]
     sent = {name: [min(result["bytes"][name]) for result in results] for name in COLLECTIVES}
-    most = max(sent["all_reduce"]) / MEGABYTE
-    ring = 2 * (size - 1) / size
+    most, ring = max(sent["all_reduce"]) / MEGABYTE, 2 * (size - 1) / size
     return Verdict(
         f"{len(COLLECTIVES) - len(wrong)} of {len(COLLECTIVES)} collectives did what their names say, and so did"
-        f" {len(ops) - len(refused) - len(wrong_ops)} of {len(ops)} reduce ops ({', '.join(refused) or 'none'} not"
-        f" supported by this backend). For an all_reduce of 1 MB each of the {size} ranks sent {most:.2f} MB, where"
-        f" 2(n−1)/n is {ring:.2f}; for a broadcast, rank 0 sent {in_bytes(sent['broadcast'][0])}",
+        f" {len(supported) - len(wrong_ops)} of {len(ops)} reduce ops ({', '.join(refused) or 'none'} not supported by"
+        f" this backend). For an all_reduce of 1 MiB each of the {size} ranks sent {most:.2f} MiB, where 2(n−1)/n is"
+        f" {ring:.2f}; for a broadcast, rank 0 sent {in_binary_bytes(sent['broadcast'][0])}",
         {"sent_bytes": sent, "refused": refused, "wrong": wrong, "wrong_ops": wrong_ops, "ring_share": ring},
         (
             always("after every collective, every rank has the right values", not wrong),
@@ -199,9 +184,9 @@ def judge(results: Results) -> Verdict:
         ),
         (
             table(
-                "Bytes that each rank sent, if each has 1 MB",
+                "Bytes that each rank sent, if each has 1 MiB",
                 ("collective", *(f"rank {rank}" for rank in range(size)), "all"),
-                ((name, *map(in_bytes, each), in_bytes(sum(each))) for name, each in sent.items()),
+                ((name, *map(in_binary_bytes, (*by_rank, sum(by_rank)))) for name, by_rank in sent.items()),
             ),
             table(
                 f"all_reduce of {', '.join(str(rank + 1) for rank in range(size))} with each reduce op",
@@ -213,44 +198,37 @@ def judge(results: Results) -> Verdict:
 
 
 def draw(results: Results, figure: Figure) -> None:
-    figure.set_size_inches(10, 1.0 + 1.0 * 3 + 0.36 * len(results) * 3)
+    figure.set_size_inches(10, 4.0 + 1.08 * len(results))
     for axes, name in zip(figure.subplots(3, 3).flat, (*MANY, *ONE), strict=True):
         _draw_one(axes, name, [result["seen"][name] for result in results], [min(r["bytes"][name]) for r in results])
     figure.suptitle(
-        "Before → after, by rank. A colour is the rank it came from, dark is a sum; right: bytes sent, of 1 MB each",
+        "Before → after, by rank. A colour is the rank it came from, dark is a sum; right: bytes sent, of 1 MiB each",
         size=10,
     )
 
 
 def _draw_one(axes: Axes, name: str, seen: list[dict[str, list[int]]], sent: list[int]) -> None:
-    from matplotlib.patches import Rectangle
-
     size = len(seen)
     for rank, row in enumerate(seen):
-        for when, left in (("before", 0.0), ("after", size + 1.0)):
-            for place, value in enumerate(row[when]):
+        for when, left in (("before", 0), ("after", size + 1)):
+            for x, value in enumerate(row[when], left):
                 owner = value - 1 if name in ONE else value // 10 - 1
                 colour = BLACK if when == "after" and "reduce" in name else colour_of(owner)
-                x = left + place
                 font: Any = {"size": 8 if value < 100 else 6.5, "color": "white", "weight": "bold"}
-                axes.add_patch(Rectangle((x, rank - 0.4), 0.92, 0.8, fc=colour, ec="none"))
+                axes.barh(rank, 0.92, left=x, color=colour)
                 axes.text(x + 0.46, rank, f"{value}", ha="center", va="center", **font)
-        axes.text(2 * size + 1.25, rank, in_bytes(sent[rank]), va="center", size=8, color=GREY)
+        axes.text(2 * size + 1.25, rank, in_binary_bytes(sent[rank]), va="center", size=8, color=GREY)
     middle = (size - 1) / 2
     add_arrow(axes, (size + 0.05, middle), (size + 0.85, middle), GREY)
     label_ranks(axes, size)
-    axes.set_xlim(-0.1, 2 * size + 4)
-    axes.set_xticks([])
+    axes.set(title=name, xlim=(-0.1, 2 * size + 4), xticks=[])
     axes.spines[:].set_visible(False)
-    axes.set_title(name)
 
 
-CODE_ON_PAGE = (before_and_after, count_bytes, all_gather, reduce_scatter, all_to_all)
-NEXT = (
-    "`rollcall lab collectives -n 8`: which collectives make each rank send more bytes if there are more ranks?",
-    "`rollcall lab ring`: an all_reduce whose code you can read",
-    "`rollcall lab mismatch`: what happens if the ranks make different calls",
+EXPERIMENT = Experiment(
+    measure,
+    judge,
+    draw,
+    trials=3,
+    code_on_page=(before_and_after, count_bytes, count_sent_bytes, all_gather, reduce_scatter, all_to_all),
 )
-
-if __name__ == "__main__":
-    main(__file__)

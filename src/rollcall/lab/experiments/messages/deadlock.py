@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.deadlock
+"""rollcall lab deadlock
 
 How does it look when everyone waits? Nothing crashes, nothing is printed, the processors are idle: each rank is blocked
 in a call that ends only when another rank makes a call, and that rank is blocked too.
@@ -15,12 +15,9 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Case, Results, Verdict, always, table, usually
+from rollcall.lab.experiment import Case, Experiment, Results, Verdict, always, found_kind, table, usually
 from rollcall.lab.plots import GREEN, GREY, RED, Axes, Figure, add_arrow, colour_of
-from rollcall.lab.runner.command import main
 
-QUESTION = "how does it look when everyone waits?"
-TRIALS = 1
 HANG_S = 2.0
 ELEMENTS = 1 << 20  # 4 MB: more than the buffers of the network hold
 
@@ -83,7 +80,6 @@ CASES = tuple(
     Case(name, (way.__doc__ or "").strip(), limit_s=60 if "fixed" in name else HANG_S, may_fail="fixed" not in name)
     for name, way in WAYS.items()
 )
-REPORTED_CASE = "ring of receives"
 BUGS = tuple(name for name in WAYS if "fixed" not in name)
 
 
@@ -97,15 +93,20 @@ def measure(world: World, case: str, trials: int) -> float:
 
 def judge(results: Results) -> Verdict:
     ranks = len(results["ring of receives"]["values"])
-    nothing = {"kind": "nothing", "ranks": [], "sites": [], "message": ""}
-    explained = {bug: results[bug]["verdict"] or nothing for bug in BUGS}
-    hung = [bug for bug in BUGS if results[bug]["ended"] == "hung"]
-    in_circle = {"recv recv": [0, 1], "ring of receives": list(range(ranks)), "send send": [0, 1]}
-    named = [bug for bug, e in explained.items() if (e["kind"], e["ranks"]) == ("p2p-deadlock", in_circle[bug])]
+    pair, all_of_them = [0, 1], list(range(ranks))
+    in_circle = {"recv recv": pair, "ring of receives": all_of_them, "send send": pair}
     swapped = [1.0, 0.0, *[-1.0] * (ranks - 2)]
-    from_left = [float((rank - 1) % ranks) for rank in range(ranks)]
+    from_left = [float((rank - 1) % ranks) for rank in all_of_them]
     expected = {"recv recv": swapped, "ring of receives": from_left, "send send": swapped}
+    nothing: dict[str, Any] = {"ranks": [], "sites": []}
+    explained = {bug: {"kind": found_kind(results[bug]), **(results[bug]["verdict"] or nothing)} for bug in BUGS}
+    hung = [bug for bug in BUGS if results[bug]["ended"] == "hung"]
+    named = [bug for bug, e in explained.items() if (e["kind"], e["ranks"]) == ("p2p-deadlock", in_circle[bug])]
     fixed = [bug for bug in BUGS if results[f"{bug}, fixed"]["values"] == expected[bug]]
+    rows = []
+    for bug, each in explained.items():
+        lines = (site.rpartition("/")[2] for site in each["sites"])
+        rows.append((bug, results[bug]["ended"], each["kind"], ", ".join(map(str, each["ranks"])), ", ".join(lines)))
     return Verdict(
         f"nothing is to be seen: {len(hung)} of {len(BUGS)} programs hung without printing anything, until they were"
         f" ended after {HANG_S:g} s. From the recording, explain called {len(named)} of them p2p-deadlock and named the"
@@ -121,22 +122,7 @@ def judge(results: Results) -> Verdict:
             usually("explain names every circle: kind and ranks", named == list(BUGS)),
             always("the fixed versions end, with the right values", len(fixed) == len(BUGS)),
         ),
-        (
-            table(
-                "What explain says",
-                ("program", "how it ended", "verdict", "ranks", "lines"),
-                (
-                    (
-                        bug,
-                        results[bug]["ended"],
-                        e["kind"],
-                        ", ".join(map(str, e["ranks"])),
-                        ", ".join(site.rpartition("/")[2] for site in e["sites"]),
-                    )
-                    for bug, e in explained.items()
-                ),
-            ),
-        ),
+        (table("What explain says", ("program", "how it ended", "verdict", "ranks", "lines"), rows),),
     )
 
 
@@ -150,8 +136,7 @@ def draw(results: Results, figure: Figure) -> None:
 def _draw_circle(axes: Axes, title: str, ending: dict[str, Any]) -> None:
     """Arrows from each rank to the one that it waits for, as explain found them."""
     ranks = len(ending["values"])
-    verdict = ending["verdict"] or {}
-    cycle = verdict.get("evidence", {}).get("cycle", [])
+    cycle = (ending["verdict"] or {}).get("evidence", {}).get("cycle", [])
     at = {rank: (math.sin(2 * math.pi * rank / ranks), math.cos(2 * math.pi * rank / ranks)) for rank in range(ranks)}
     for rank, waited_for in zip(cycle, cycle[1:] + cycle[:1], strict=True):
         style = {"lw": 2, "shrinkA": 17, "shrinkB": 17, "connectionstyle": "arc3,rad=0.25", "mutation_scale": 16}
@@ -160,22 +145,19 @@ def _draw_circle(axes: Axes, title: str, ending: dict[str, Any]) -> None:
         fill, text, line = (colour_of(rank), "white", 0.0) if rank in cycle else ("white", GREY, 1.2)
         axes.scatter(x, y, s=700, color=fill, edgecolor=GREY, lw=line, zorder=3)
         axes.text(x, y, f"{rank}", ha="center", va="center", color=text, weight="bold", size=12, zorder=4)
-    words = f"{ending['ended']}  ·  {verdict.get('kind', 'nothing to explain')}"
+    words = f"{ending['ended']}  ·  {found_kind(ending)}"
     axes.text(0, -1.65, words, ha="center", color=RED if ending["ended"] == "hung" else GREEN)
-    axes.set_xlim(-1.6, 1.6)
-    axes.set_ylim(-1.8, 1.4)
-    axes.set_aspect("equal")
+    axes.set(xlim=(-1.6, 1.6), ylim=(-1.8, 1.4), aspect="equal")
     axes.axis("off")
     axes.set_title(title, loc="center")
 
 
-CODE_ON_PAGE = (recv_recv, ring_of_receives, send_send, ring_of_receives_fixed)
-NEXT = (
-    "`rollcall run -n 4 --hang-after 2 --on-hang stop -m rollcall.lab.experiments.deadlock --case 'ring of receives'`:"
-    " watch it hang",
-    "make `ELEMENTS` 1: does send/send still hang? On this backend a send waits for its receive, however small",
-    "`rollcall lab mismatch`: other programs that hang",
+EXPERIMENT = Experiment(
+    measure,
+    judge,
+    draw,
+    trials=1,
+    cases=CASES,
+    reported_case="ring of receives",
+    code_on_page=(recv_recv, ring_of_receives, send_send, ring_of_receives_fixed),
 )
-
-if __name__ == "__main__":
-    main(__file__)

@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.mismatch
+"""rollcall lab mismatch
 
 What if the ranks disagree? One rank calls all_reduce with another shape, another dtype, another reduce op; or makes the
 same calls in another order; or names another root. Which of these crash, which hang, and which silently compute wrong
@@ -12,13 +12,16 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Case, Results, Verdict, always, table, usually
-from rollcall.lab.plots import BLACK, GREEN, GREY, ORANGE, PALE, PURPLE, RED, Figure, add_box
-from rollcall.lab.runner.command import main
+from rollcall.lab.experiment import Case, Experiment, Results, Verdict, always, found_kind, table, usually
+from rollcall.lab.plots import BLACK, GREEN, GREY, ORANGE, PALE, PURPLE, RED, Figure, label_rows
 
-QUESTION = "what if the ranks disagree?"
-TRIALS = 1
 HANG_S = 3.0
+IN_WORDS = {
+    "crash": "ended in a crash",
+    "hang": "in a hang",
+    "wrong values": "in wrong values without an error",
+    "right": "in the right values by chance",
+}
 Values = list[float]
 
 # It is always the last rank that differs. All start with ones: if all agree, each element of the sum is the world size.
@@ -83,20 +86,12 @@ def absence(world: World, differs: bool) -> Values:
     return tensor.tolist()
 
 
-WAYS: dict[str, Callable[[World, bool], Values]] = {
-    "nothing": nothing,
-    "shape": shape,
-    "dtype": dtype,
-    "reduce op": reduce_op,
-    "order": order,
-    "root": root,
-    "absence": absence,
-}
+FUNCTIONS: tuple[Callable[[World, bool], Values], ...] = (nothing, shape, dtype, reduce_op, order, root, absence)
+WAYS = {function.__name__.replace("_", " "): function for function in FUNCTIONS}
 CASES = tuple(
     Case(name, (way.__doc__ or "").strip(), limit_s=60 if way is nothing else HANG_S, may_fail=way is not nothing)
     for name, way in WAYS.items()
 )
-REPORTED_CASE = "order"
 
 
 def measure(world: World, case: str, trials: int) -> Values:
@@ -114,19 +109,16 @@ def effect(ending: dict[str, Any]) -> str:
 
 def judge(results: Results) -> Verdict:
     effects = {case: effect(ending) for case, ending in results.items()}
-    kinds = {case: (ending["verdict"] or {}).get("kind", "nothing") for case, ending in results.items()}
+    kinds = {case: found_kind(ending) for case, ending in results.items()}
     bugs = [case for case in WAYS if case != "nothing"]
     found = [bug for bug in bugs if kinds[bug] != "nothing"]
     last = len(results["nothing"]["values"]) - 1
     named = [bug for bug in found if last in results[bug]["verdict"]["ranks"]]
-    words = {
-        "crash": "ended in a crash",
-        "hang": "in a hang",
-        "wrong values": "in wrong values without an error",
-        "right": "in the right values by chance",
-    }
-    by_effect = {kind: [bug for bug in bugs if effects[bug] == kind] for kind in words}
-    listed = [f"{len(some)} {words[kind]} ({', '.join(some)})" for kind, some in by_effect.items() if some]
+    listed = []
+    for kind, words in IN_WORDS.items():
+        if some := [bug for bug in bugs if effects[bug] == kind]:
+            listed.append(f"{len(some)} {words} ({', '.join(some)})")
+    rows = [(case, effects[case], *(_shown(results[case], rank) for rank in (0, last)), kinds[case]) for case in WAYS]
     return Verdict(
         f"of {len(bugs)} disagreements, {', '.join(listed)}. explain found a problem in {len(found)} of them, and named"
         f" the rank that differs in {len(named)}; if all agree, it found {kinds['nothing']}",
@@ -141,10 +133,7 @@ def judge(results: Results) -> Verdict:
             table(
                 "What each disagreement does",
                 ("disagreement", "what it does", "rank 0 has", f"rank {last} has", "explain says"),
-                (
-                    (case, effects[case], *(_shown(results[case], rank) for rank in (0, last)), kinds[case])
-                    for case in WAYS
-                ),
+                rows,
             ),
         ),
     )
@@ -162,27 +151,25 @@ def draw(results: Results, figure: Figure) -> None:
     axes = figure.add_subplot()
     for row, case in enumerate(WAYS):
         for column, (kind, colour) in enumerate(colours.items()):
-            fill = colour if kind == effect(results[case]) else PALE
-            add_box(axes, column - 0.34, row - 0.28, 0.68, 0.56, facecolor=fill, boxstyle="round,pad=0.04")
+            axes.barh(row, 0.8, left=column - 0.4, color=colour if kind == effect(results[case]) else PALE)
         verdict = results[case]["verdict"]
         words = f"{verdict['kind']}: look at rank {', '.join(map(str, verdict['ranks']))}" if verdict else "—"
         axes.text(len(colours) - 0.3, row, words, va="center", size=9, color=BLACK if verdict else GREY)
     titles = ["right", "wrong values,\nno error", "hang", "crash", "what explain says"]
     axes.set_xticks([*range(len(colours)), len(colours) + 0.9], titles)
     axes.xaxis.tick_top()
-    axes.set_yticks(range(len(WAYS)), [case if case != "nothing" else "(all agree)" for case in WAYS])
+    label_rows(axes, [case if case != "nothing" else "(all agree)" for case in WAYS])
     axes.set_xlim(-0.6, len(colours) + 2.6)
-    axes.set_ylim(len(WAYS) - 0.4, -0.6)
     axes.spines[:].set_visible(False)
     axes.set_title("The last rank differs in …", pad=14)
 
 
-CODE_ON_PAGE = (shape, dtype, reduce_op, order, effect)
-NEXT = (
-    "`rollcall run -n 4 -m rollcall.lab.experiments.mismatch --case 'reduce op'`, then `rollcall explain`:"
-    " it names the call and the rank",
-    "`rollcall lab mismatch -n 2`: of two ranks that differ, nothing says which one is wrong",
+EXPERIMENT = Experiment(
+    measure,
+    judge,
+    draw,
+    trials=1,
+    cases=CASES,
+    reported_case="order",
+    code_on_page=(shape, dtype, reduce_op, order, effect),
 )
-
-if __name__ == "__main__":
-    main(__file__)

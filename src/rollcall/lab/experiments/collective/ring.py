@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.ring
+"""rollcall lab ring
 
 How does all-reduce work? A ring all-reduce by hand, from isend and recv alone.
 
@@ -7,22 +7,19 @@ chunks go round and are added up (reduce-scatter), until each rank has one compl
 round (all-gather). Every rank sends 2(n−1)/n of the tensor, however many ranks there are.
 """
 
-import time
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.bytes_sent import sent_bytes
-from rollcall.lab.experiment import Results, Verdict, always, in_bytes, in_time, median_of_slowest, table, usually
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, median_of_slowest, table, usually
+from rollcall.lab.measuring import Work, count_sent_bytes, time_once
 from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure, plain_log
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
+from rollcall.units import in_binary_bytes, in_seconds
 
-QUESTION = "how does all-reduce work?"
-TRIALS = 7
 WAYS = ("naive", "ring", "library")
 MEGABYTE = 1 << 20
 SIZES_BYTES = (4 << 10, 64 << 10, 1 << 20, 8 << 20)
@@ -97,7 +94,7 @@ def compare(world: World, elements: int) -> dict[str, Any]:
             "largest": float(apart.max()),
             "within_bound": bool((apart <= bound).all()),
         }
-    faulty, theirs = whole.clone().to(world.device), whole.clone().to(world.device)
+    faulty, theirs = whole.to(world.device), whole.to(world.device, copy=True)
     ring_with_wrong_buffer(faulty, world.rank, world.size)
     dist.all_reduce(theirs)
     found["wrong buffer"] = {"bit_equal": bool(torch.equal(faulty, theirs))}
@@ -109,41 +106,29 @@ def time_all(world: World, trials: int) -> list[dict[str, Any]]:
     timed = []
     for ranks in track(range(2, world.size + 1)):
         group = dist.new_group(list(range(ranks)))
-
-        def library(tensor: torch.Tensor, rank: int, size: int, group: Any = group) -> None:
-            dist.all_reduce(tensor, group=group)
-
-        ways: dict[str, Callable[[torch.Tensor, int, int], None]] = {
-            "naive": naive_all_reduce,
-            "ring": ring_all_reduce,
-            "library": library,
-        }
-        if world.rank < ranks:
-            for size in track(SIZES_BYTES):
-                tensor = torch.ones(size // 4, device=world.device)
-                for _ in track(range(trials + 1)):  # the first one warms up
-                    for name, way in ways.items():
-                        dist.barrier(group=group)
-                        began = time.monotonic()
-                        way(tensor, world.rank, ranks)
-                        timed.append({"ranks": ranks, "bytes": size, "way": name, "s": time.monotonic() - began})
+        for size in track(SIZES_BYTES if world.rank < ranks else ()):
+            tensor = torch.ones(size // 4, device=world.device)
+            ways: dict[str, Work] = {
+                "naive": partial(naive_all_reduce, tensor, world.rank, ranks),
+                "ring": partial(ring_all_reduce, tensor, world.rank, ranks),
+                "library": partial(dist.all_reduce, tensor, group=group),
+            }
+            for _ in track(range(trials + 1)):  # the first one warms up
+                for name, way in ways.items():
+                    dist.barrier(group=group)
+                    took_s = time_once(way, world.device)
+                    timed.append({"ranks": ranks, "bytes": size, "way": name, "s": took_s})
         world.barrier()
     return timed
 
 
 def count_bytes(world: World) -> dict[str, int]:
     """The bytes that this rank sends for one all-reduce of a megabyte, as the kernel counts them."""
-    sent = {}
-    for name, way in (("naive", naive_all_reduce), ("ring", ring_all_reduce)):
-        tensor = torch.ones(MEGABYTE // 4, device=world.device)
-        world.barrier()
-        time.sleep(0.005)  # until the barrier has sent its last bytes
-        before = sent_bytes()
-        way(tensor, world.rank, world.size)
-        time.sleep(0.005)
-        sent[name] = sent_bytes() - before
-        world.barrier()  # no rank starts the next one while others still count
-    return sent
+    tensor = torch.ones(MEGABYTE // 4, device=world.device)
+    return {
+        "naive": count_sent_bytes(lambda: naive_all_reduce(tensor, world.rank, world.size), world),
+        "ring": count_sent_bytes(lambda: ring_all_reduce(tensor, world.rank, world.size), world),
+    }
 
 
 def measure(world: World, trials: int) -> dict[str, Any]:
@@ -152,39 +137,40 @@ def measure(world: World, trials: int) -> dict[str, Any]:
 
 def medians(results: Results) -> dict[tuple[int, int, str], float]:
     """By ranks, size and way: the median over trials of the slowest rank's time."""
-    by_key: dict[tuple[int, int, str], list[list[float]]] = {}
-    for result in results:
-        mine: dict[tuple[int, int, str], list[float]] = {}
+    times: dict[tuple[int, int, str], dict[int, list[float]]] = {}
+    for rank, result in enumerate(results):
         for row in result["timed"]:
-            mine.setdefault((row["ranks"], row["bytes"], row["way"]), []).append(row["s"])
-        for key, times in mine.items():
-            by_key.setdefault(key, []).append(times[1:])
-    return {key: median_of_slowest(times) for key, times in by_key.items()}
+            by_rank = times.setdefault((row["ranks"], row["bytes"], row["way"]), {})
+            by_rank.setdefault(rank, []).append(row["s"])
+    return {key: median_of_slowest(seconds[1:] for seconds in by_rank.values()) for key, by_rank in times.items()}
 
 
 def judge(results: Results) -> Verdict:
-    times = medians(results)
-    most, largest = len(results), SIZES_BYTES[-1]
-    naive, ring, library = (times[most, largest, way] for way in WAYS)
+    times, most, largest = medians(results), len(results), SIZES_BYTES[-1]
+    naive_s, ring_s, library_s = (times[most, largest, way] for way in WAYS)
     equal = {kind: [result["equal"][kind] for result in results] for kind in results[0]["equal"]}
-    is_equal = {kind: all(each["bit_equal"] for each in of_ranks) for kind, of_ranks in equal.items()}
+    is_equal = {kind: all(each["bit_equal"] for each in by_rank) for kind, by_rank in equal.items()}
     words = {kind: "bit-identical" if same else "NOT EQUAL" for kind, same in is_equal.items()}
-    apart = max(each["largest"] for each in equal["random"])
-    differ = max(each["differ"] for each in equal["random"])
+    apart, differ = (max(each[name] for each in equal["random"]) for name in ("largest", "differ"))
     busiest = {way: max(result["sent"][way] for result in results) for way in ("naive", "ring")}
+    rows = [
+        (ranks, in_binary_bytes(size), *(in_seconds(times[ranks, size, way]) for way in WAYS))
+        for ranks in range(2, most + 1)
+        for size in SIZES_BYTES
+    ]
     return Verdict(
         f"compared with dist.all_reduce, the ring is {words['whole']} on integers and {words['exact']} on fractions"
         f" that need no rounding; of 10007 random floats {differ} differ in their last bits, by at most {apart:.1g},"
-        f" since they are added in another order. For 1 MB, the busiest rank sent {in_bytes(busiest['naive'])} with"
-        f" naive, and {in_bytes(busiest['ring'])} with the ring. {in_bytes(largest)} on {most} ranks took naive"
-        f" {in_time(naive)}, ring {in_time(ring)}, library {in_time(library)}",
+        f" since they are added in another order. For 1 MiB, the busiest rank sent {in_binary_bytes(busiest['naive'])}"
+        f" with naive, and {in_binary_bytes(busiest['ring'])} with the ring. {in_binary_bytes(largest)} on {most} ranks"
+        f" took naive {in_seconds(naive_s)}, ring {in_seconds(ring_s)}, library {in_seconds(library_s)}",
         {
             "times_s": [{"ranks": r, "bytes": b, "way": w, "s": s} for (r, b, w), s in sorted(times.items())],
             "busiest_sent_bytes": busiest,
             "random_differ": differ,
             "random_largest": apart,
-            "naive_over_ring": naive / ring,
-            "ring_over_library": ring / library,
+            "naive_over_ring": naive_s / ring_s,
+            "ring_over_library": ring_s / library_s,
         },
         (
             always("bit-identical on integers", is_equal["whole"]),
@@ -200,52 +186,30 @@ def judge(results: Results) -> Verdict:
                 "in a ring of three or more, no rank sends as much as the busiest one with naive",
                 most < 3 or busiest["ring"] < busiest["naive"],
             ),
-            usually("for the largest tensor on all ranks the ring is faster than naive", ring < naive),
+            usually("for the largest tensor on all ranks the ring is faster than naive", ring_s < naive_s),
         ),
-        (
-            table(
-                "Median time of the slowest rank",
-                ("ranks", "size", *WAYS),
-                (
-                    (ranks, in_bytes(size), *(in_time(times[ranks, size, way]) for way in WAYS))
-                    for ranks in range(2, most + 1)
-                    for size in SIZES_BYTES
-                ),
-            ),
-        ),
+        (table("Median time of the slowest rank", ("ranks", "size", *WAYS), rows),),
     )
 
 
 def draw(results: Results, figure: Figure) -> None:
-    times, most = medians(results), len(results)
+    times, most, largest = medians(results), len(results), SIZES_BYTES[-1]
     left, right = figure.subplots(1, 2)
-    for way, colour, marker in (("naive", GREY, "s"), ("ring", BLUE, "o"), ("library", ORANGE, "^")):
-        left.plot(
-            SIZES_BYTES, [times[most, size, way] * 1e3 for size in SIZES_BYTES], color=colour, marker=marker, label=way
-        )
-        ranks = range(2, most + 1)
-        right.plot(ranks, [times[n, SIZES_BYTES[-1], way] * 1e3 for n in ranks], color=colour, marker=marker, label=way)
+    ranks = range(2, most + 1)
+    for way, colour, marker in zip(WAYS, (GREY, BLUE, ORANGE), "so^", strict=True):
+        style: Any = {"color": colour, "marker": marker, "label": way}
+        left.plot(SIZES_BYTES, [times[most, size, way] * 1e3 for size in SIZES_BYTES], **style)
+        right.plot(ranks, [times[n, largest, way] * 1e3 for n in ranks], **style)
     left.set_xscale("log", base=2)
     plain_log(left)
-    left.set_xticks(SIZES_BYTES, [in_bytes(size) for size in SIZES_BYTES])
+    left.set_xticks(SIZES_BYTES, map(in_binary_bytes, SIZES_BYTES))
     left.minorticks_off()
-    left.set_title(f"Time by size, {most} ranks")
-    left.set_ylabel("milliseconds")
-    right.set_xticks(list(range(2, most + 1)))
+    left.set(title=f"Time by size, {most} ranks", ylabel="milliseconds")
+    right.set(title=f"Time by ranks, {in_binary_bytes(largest)}", xlabel="ranks", xticks=ranks)
     right.set_ylim(0)
-    right.set_xlabel("ranks")
-    right.set_title(f"Time by ranks, {in_bytes(SIZES_BYTES[-1])}")
     for axes in (left, right):
         axes.grid(axis="y")
         axes.legend()
 
 
-CODE_ON_PAGE = (ring_all_reduce, naive_all_reduce, compare)
-NEXT = (
-    "on one host there is no link to fill up: with `--virtual-hosts 2 -n 2` the busy rank of naive costs time",
-    "`rollcall lab collectives` counts the bytes: 2(n−1)/n per rank, as here",
-    "make the chunks smaller than 1/n and send several at a time: that is what the libraries do",
-)
-
-if __name__ == "__main__":
-    main(__file__)
+EXPERIMENT = Experiment(measure, judge, draw, trials=7, code_on_page=(ring_all_reduce, naive_all_reduce, compare))

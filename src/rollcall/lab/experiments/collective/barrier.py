@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.barrier
+"""rollcall lab barrier
 
 Does order hold without a barrier? Every rank writes a message, and then has a result. Without a barrier no rank waits
 for another, so one rank's result may come before another rank's message. With a barrier between the two it never does.
@@ -14,13 +14,11 @@ from typing import Any
 
 from rollcall import World
 from rollcall.errors import UsageError
-from rollcall.lab.experiment import Results, Verdict, always, in_time, table, usually
-from rollcall.lab.plots import BLACK, BLUE, GREY, PALE, RED, Axes, Figure, colour_of
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, table, usually
+from rollcall.lab.plots import BLUE, GREY, RED, Axes, Figure, colour_of, label_ranks, label_rows
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
+from rollcall.units import in_seconds
 
-QUESTION = "does order hold without a barrier?"
-TRIALS = 200
 SLOW_S = 0.003
 NO_BARRIER = "I HAVE NO BARRIER DUDE!"
 BARRIER = "I HAVE BARRIER DUDE! WAITING FOR ALL PROCESSES TO SYNCHRONIZE..."
@@ -96,6 +94,17 @@ def once(world: World, run_with_no_barrier: bool = False) -> None:
     world.logger.info(f"Results: {results}")
 
 
+def describe(results: Results, variant: str) -> dict[str, Any]:
+    """How many trials of a variant were out of order, by how much, and how long each rank waited."""
+    inverted = [lead for lead in leads(results, variant) if lead > 0]
+    return {
+        "inversions": len(inverted),
+        "median_lead_s": median(inverted) if inverted else 0.0,
+        "largest_lead_s": max(inverted, default=0.0),
+        "waited_s": waits(results, variant),
+    }
+
+
 def judge(results: Results) -> Verdict:
     machines = {result["machine"] for result in results}
     if len(machines) > 1:
@@ -104,33 +113,23 @@ def judge(results: Results) -> Verdict:
             f" --virtual-hosts"
         )
     trials, last = len(results[0]["times"]["barrier"]), len(results) - 1
-    numbers: dict[str, Any] = {"trials": trials, "slow_rank": last, "slow_s": SLOW_S}
-    rows = []
-    for variant, (with_barrier, _) in VARIANTS.items():
-        inverted = [lead for lead in leads(results, variant) if lead > 0]
-        waited = waits(results, variant)
-        numbers[variant] = {
-            "inversions": len(inverted),
-            "median_lead_s": median(inverted) if inverted else 0.0,
-            "largest_lead_s": max(inverted, default=0.0),
-            "waited_s": waited,
-        }
-        by = f"{in_time(median(inverted))}, at most {in_time(max(inverted))}" if inverted else "—"
-        at_barrier = ", ".join(map(in_time, waited)) if with_barrier else "—"
-        rows.append((variant, f"{len(inverted)} of {trials}", by, at_barrier))
-    none, slow, held, late = (numbers[variant] for variant in VARIANTS)
+    found = {variant: describe(results, variant) for variant in VARIANTS}
+    none, slow, held, late = found.values()
     waited = late["waited_s"]
-    logs = (
-        as_log(median_trial(results, "no barrier, slow rank"), NO_BARRIER),
-        as_log(median_trial(results, "barrier, slow rank"), BARRIER),
-    )
+    rows = []
+    for variant, each in found.items():
+        by = f"{in_seconds(each['median_lead_s'])}, at most {in_seconds(each['largest_lead_s'])}"
+        at_barrier = ", ".join(map(in_seconds, each["waited_s"])) if VARIANTS[variant][0] else "—"
+        rows.append((variant, f"{each['inversions']} of {trials}", by if each["inversions"] else "—", at_barrier))
+    without = as_log(median_trial(results, "no barrier, slow rank"), NO_BARRIER)
+    with_it = as_log(median_trial(results, "barrier, slow rank"), BARRIER)
     return Verdict(
         f"without a barrier some rank's result came before another rank's message in {none['inversions']} of {trials}"
-        f" trials, by {in_time(none['median_lead_s'])} (median), and with a slow rank in {slow['inversions']}, by"
-        f" {in_time(slow['median_lead_s'])}; with a barrier in {held['inversions']} and {late['inversions']} of"
-        f" {trials}. There the others waited {in_time(max(waited[:-1]))} for the slow rank {last}, which itself waited"
-        f" {in_time(waited[-1])}",
-        numbers,
+        f" trials, by {in_seconds(none['median_lead_s'])} (median), and with a slow rank in {slow['inversions']}, by"
+        f" {in_seconds(slow['median_lead_s'])}; with a barrier in {held['inversions']} and {late['inversions']} of"
+        f" {trials}. There the others waited {in_seconds(max(waited[:-1]))} for the slow rank {last}, which itself"
+        f" waited {in_seconds(waited[-1])}",
+        {"trials": trials, "slow_rank": last, "slow_s": SLOW_S, **found},
         (
             always("with a barrier no result comes before a message", held["inversions"] + late["inversions"] == 0),
             usually("without a barrier, some do", none["inversions"] > 0),
@@ -146,66 +145,48 @@ def judge(results: Results) -> Verdict:
             table(
                 "The median trials with a slow rank, in the order in which the lines were written",
                 ("at", "without a barrier", "at", "with a barrier"),
-                ((*one, *other) for one, other in zip(*logs, strict=True)),
+                ((*one, *other) for one, other in zip(without, with_it, strict=True)),
             ),
         ),
     )
 
 
 def draw(results: Results, figure: Figure) -> None:
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
+    left, *right = figure.subplot_mosaic([["leads", "without"], ["leads", "with"]], width_ratios=(1, 1.25)).values()
     _draw_leads(results, left)
-    _draw_trial(results, right)
+    right[0].sharex(right[1])
+    for axes, variant in zip(right, ("no barrier, slow rank", "barrier, slow rank"), strict=True):
+        _draw_trial(median_trial(results, variant), variant, axes)
+    right[1].set_xlabel("milliseconds")
+    right[1].legend(loc="upper center", ncols=3, fontsize=8, bbox_to_anchor=(0.5, -0.35))
 
 
 def _draw_leads(results: Results, axes: Axes) -> None:
     for row, variant in enumerate(VARIANTS):
         lead_us = [lead * 1e6 for lead in leads(results, variant)]
-        step = 0.6 / max(1, len(lead_us) - 1)
-        heights = [row - 0.3 + step * place for place in range(len(lead_us))]
+        heights = [row - 0.3 + 0.6 * place / len(lead_us) for place in range(len(lead_us))]
         axes.scatter(lead_us, heights, s=6, c=[RED if lead > 0 else BLUE for lead in lead_us], alpha=0.7, lw=0)
     axes.axvline(0, color=GREY, lw=1)
     axes.set_xscale("symlog", linthresh=40)
     axes.set_xticks([-1e4, -1e3, -100, 0, 100, 1e3, 1e4], ["−10", "−1", "−0.1", "0", "0.1", "1", "10"])
     axes.minorticks_off()
-    axes.set_yticks(range(len(VARIANTS)), [variant.replace(", ", ",\n") for variant in VARIANTS])
-    axes.set_ylim(len(VARIANTS) - 0.5, -0.5)
-    axes.set_xlabel("ms from the first result to the last message")
-    axes.set_title("Each dot is a trial: red, out of order")
+    label_rows(axes, VARIANTS)
+    axes.set(xlabel="ms from the first result to the last message", title="Each dot is a trial: red, out of order")
 
 
-def _draw_trial(results: Results, axes: Axes) -> None:
-    """One trial with a slow rank, without a barrier (above) and with it (below)."""
-    ranks = len(results)
-    for block, variant in enumerate(("no barrier, slow rank", "barrier, slow rank")):
-        times = median_trial(results, variant)
-        start = min(message for message, _, _ in times)
-        top = block * (ranks + 1)
-        axes.text(0, top - 0.62, variant, size=9, color=BLACK, weight="bold")
-        for rank, rank_times in enumerate(times):
-            y, colour = top + rank, colour_of(rank)
-            message, left, result = ((ns - start) / 1e6 for ns in rank_times)
-            axes.axhline(y, color=PALE, lw=2, zorder=0)
-            axes.plot([message, left], [y, y], color=colour, lw=6, alpha=0.35, solid_capstyle="butt")
-            axes.scatter(message, y, marker="o", s=42, color=colour, zorder=3)
-            axes.scatter(result, y, marker="D", s=42, facecolor="white", edgecolor=colour, lw=1.8, zorder=4)
-    axes.scatter([], [], marker="o", color=GREY, label="message")
-    axes.scatter([], [], marker="D", facecolor="white", edgecolor=GREY, lw=1.8, label="result")
-    axes.plot([], [], color=GREY, lw=6, alpha=0.35, label="waits at the barrier")
-    rows = [*range(ranks), *range(ranks + 1, 2 * ranks + 1)]
-    axes.set_yticks(rows, [f"rank {rank}" for rank in (*range(ranks), *range(ranks))])
-    axes.set_ylim(2 * ranks + 0.6, -1)
-    axes.set_xlabel("milliseconds")
-    axes.set_title("The median trial")
-    axes.legend(loc="upper center", ncols=3, fontsize=8, bbox_to_anchor=(0.5, -0.16))
+def _draw_trial(times: list[list[int]], variant: str, axes: Axes) -> None:
+    start = min(message for message, _, _ in times)
+    for rank, rank_times in enumerate(times):
+        colour = colour_of(rank)
+        message, left, result = ((ns - start) / 1e6 for ns in rank_times)
+        names = ("waits at the barrier", "message", "result") if rank == 0 else (None, None, None)
+        axes.barh(rank, left - message, left=message, height=0.3, color=colour, alpha=0.35, label=names[0])
+        axes.scatter(message, rank, marker="o", s=42, color=colour, zorder=3, label=names[1])
+        style: Any = {"facecolor": "white", "edgecolor": colour, "lw": 1.8}
+        axes.scatter(result, rank, marker="D", s=42, zorder=4, label=names[2], **style)
+    label_ranks(axes, len(times))
+    axes.use_sticky_edges = False  # room for the dots at 0
+    axes.set_title(f"The median trial: {variant}")
 
 
-CODE_ON_PAGE = (trial, measure, leads)
-NEXT = (
-    "`python -m rollcall.lab.experiments.barrier --run_with_no_barrier`: one run without the barrier, as a log",
-    "`rollcall lab barrier -n 16`: with more ranks than cores, the gaps grow",
-    "`rollcall lab barrier --virtual-hosts 2`: the barrier has to cross a network",
-)
-
-if __name__ == "__main__":
-    main(__file__)
+EXPERIMENT = Experiment(measure, judge, draw, trials=200, once=once, code_on_page=(trial, measure, leads))

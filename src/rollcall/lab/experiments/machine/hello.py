@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.hello
+"""rollcall lab hello
 
 Who is here? Every rank returns the thirteen facts that it knows about itself, what `rollcall.display` prints, and which
 backends its torch has. Then the ranks leave their group and form it twice more, with the init methods tcp:// and file://.
@@ -14,13 +14,9 @@ import torch.distributed as dist
 
 import rollcall
 from rollcall import World
-from rollcall.lab.experiment import Results, Verdict, always, plural, table
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, plural, table
 from rollcall.lab.plots import Figure, add_box, colour_of
-from rollcall.lab.runner.command import main
 
-QUESTION = "who is here?"
-TRIALS = 1
-LEAST_RANKS = 1
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 
 
@@ -69,9 +65,12 @@ def judge(results: Results) -> Verdict:
     size = len(results)
     hosts = sorted({fact["hostname"] for fact in facts})
     methods = sorted(results[0]["init_methods"])
+    joined = [list(result["init_methods"].values()) for result in results]
     backends = results[0]["backends"]
     ranks = [f"rank {rank}" for rank in range(size)]
-    displayed = zip(*(result["display"].splitlines() for result in results), strict=True)
+    displayed = []
+    for lines in zip(*(result["display"].splitlines() for result in results), strict=True):
+        displayed.append((lines[0].partition(": ")[0], *(line.partition(": ")[2] for line in lines)))
     return Verdict(
         f"{plural(size, 'rank')} on {plural(len(hosts), 'host')} ({', '.join(hosts)}), with backend"
         f" {facts[0]['backend']}; {', '.join(methods)} all led to the same world; this torch has {', '.join(backends)}",
@@ -85,56 +84,39 @@ def judge(results: Results) -> Verdict:
             ),
             always(
                 "env://, tcp:// and file:// lead to the same world",
-                all(set(map(tuple, r["init_methods"].values())) == {(rank, size)} for rank, r in enumerate(results)),
+                joined == [[[rank, size]] * len(methods) for rank in range(size)],
             ),
         ),
         (
-            table(
-                "Thirteen facts of every rank",
-                ("fact", *ranks),
-                ((name, *(fact[name] for fact in facts)) for name in facts[0]),
-            ),
+            table("Thirteen facts of every rank", ("fact", *ranks), ((n, *(f[n] for f in facts)) for n in facts[0])),
             table("The same as JSON", ("rank", "what it logs"), enumerate(map(json.dumps, facts))),
-            table(
-                "What rollcall.display prints",
-                ("line", *ranks),
-                ((lines[0].partition(": ")[0], *(line.partition(": ")[2] for line in lines)) for lines in displayed),
-            ),
+            table("What rollcall.display prints", ("line", *ranks), displayed),
         ),
     )
 
 
 def draw(results: Results, figure: Figure) -> None:
     facts = [result["facts"] for result in results]
-    nodes = sorted({(fact["node_rank"], fact["hostname"]) for fact in facts})
+    first, nodes = facts[0], len({fact["node_rank"] for fact in facts})
     most = max(fact["local_world_size"] for fact in facts)
-    figure.set_size_inches(max(6, 2.1 * most + 0.6), 0.6 + 2.0 * len(nodes))
+    figure.set_size_inches(max(6, 2.1 * most + 0.6), 0.6 + 2.0 * nodes)
     axes = figure.add_subplot()
-    for row, (node, host) in enumerate(nodes):
-        y = -row * 2.1
-        add_box(axes, -0.1, y - 0.25, 2 * most + 0.1, 1.65)
-        axes.text(0, y + 1.18, f"host {host}  ·  node_rank {node}", weight="bold")
-        for fact in (fact for fact in facts if fact["node_rank"] == node):
-            x, colour = 2 * fact["local_rank"], colour_of(fact["global_rank"])
-            title = f"rank {fact['global_rank']}"
-            add_box(axes, x + 0.1, y, 1.7, 0.9, edge=colour)
-            axes.text(x + 0.95, y + 0.62, title, ha="center", size=13, weight="bold", color=colour)
-            axes.text(x + 0.95, y + 0.32, f"local_rank {fact['local_rank']}", ha="center", size=9)
-            axes.text(x + 0.95, y + 0.08, f"process {fact['process_id']}", ha="center", size=9)
-    axes.set_xlim(-0.3, 2 * most + 0.2)
-    axes.set_ylim(-2.1 * (len(nodes) - 1) - 0.45, 1.6)
-    axes.axis("off")
-    first = facts[0]
+    for fact in facts:
+        x, y, colour = 2 * fact["local_rank"], -2.1 * fact["node_rank"], colour_of(fact["global_rank"])
+        if fact["local_rank"] == 0:
+            add_box(axes, -0.1, y - 0.25, 2 * most + 0.1, 1.65)
+            axes.text(0, y + 1.18, f"host {fact['hostname']}  ·  node_rank {fact['node_rank']}", weight="bold")
+        add_box(axes, x + 0.1, y, 1.7, 0.9, edge=colour)
+        rank = f"rank {fact['global_rank']}"
+        axes.text(x + 0.95, y + 0.62, rank, ha="center", size=13, weight="bold", color=colour)
+        axes.text(x + 0.95, y + 0.32, f"local_rank {fact['local_rank']}", ha="center", size=9)
+        axes.text(x + 0.95, y + 0.08, f"process {fact['process_id']}", ha="center", size=9)
     store = f"{first['master_addr']}:{first['master_port']}"
-    axes.set_title(f"{len(facts)} ranks with their store at {store}, backend {first['backend']}")
+    title = f"{len(facts)} ranks with their store at {store}, backend {first['backend']}"
+    axes.set(title=title, xlim=(-0.3, 2 * most + 0.2), ylim=(-2.1 * (nodes - 1) - 0.45, 1.6))
+    axes.axis("off")
 
 
-CODE_ON_PAGE = (measure, list_backends, try_init_methods)
-NEXT = (
-    "`rollcall lab hello --virtual-hosts 2 -n 2`: on two hosts, node_rank and local_rank differ from the rank",
-    "`torchrun --nproc-per-node 3 -m rollcall.lab.experiments.hello`: the same program under another launcher",
-    "read what each fact is for in [Know who you are](../init.md)",
+EXPERIMENT = Experiment(
+    measure, judge, draw, trials=1, least_ranks=1, once=once, code_on_page=(measure, list_backends, try_init_methods)
 )
-
-if __name__ == "__main__":
-    main(__file__)

@@ -1,4 +1,4 @@
-"""python -m rollcall.lab.experiments.overlap
+"""rollcall lab overlap
 
 Why is DDP faster than averaging by hand? It does not wait for the end of backward: as soon as a few gradients (a
 bucket) are computed, it sends them, while backward goes on with the layers before.
@@ -18,13 +18,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rollcall import World
-from rollcall.lab.experiment import Results, Verdict, always, compared, in_time, median_of_slowest, table, usually
-from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, compared, median_of_slowest, table, usually
+from rollcall.lab.measuring import Work
+from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure, label_rows
 from rollcall.lab.progress import track
-from rollcall.lab.runner.command import main
+from rollcall.units import in_seconds
 
-QUESTION = "why is DDP faster than averaging by hand?"
-TRIALS = 5
 LAYERS = 8
 LAYER_S = 0.004
 PARAMETERS = 1 << 18  # of each layer: 1 MB
@@ -96,7 +95,7 @@ def make_hook(size: int, events: Events) -> Callable[[Any, Any], Any]:
     return hook
 
 
-def make_ways(world: World, events: Events) -> dict[str, Callable[[], None]]:
+def make_ways(world: World, events: Events) -> dict[str, Work]:
     """A function for one step in each way, each with its own model."""
     value = torch.zeros(1, requires_grad=True, device=world.device)
     plain = Model().to(world.device)
@@ -106,7 +105,7 @@ def make_ways(world: World, events: Events) -> dict[str, Callable[[], None]]:
         plain(value).sum().backward()
         average_by_hand(plain, world.size, events)
 
-    ways: dict[str, Callable[[], None]] = {"by hand, after backward": by_hand}
+    ways: dict[str, Work] = {"by hand, after backward": by_hand}
     for name, bucket_mb in (("DDP, 1 MB buckets", 1), ("DDP, 2 MB buckets", 2), ("DDP, one bucket", 1000)):
         inner = Model().to(world.device)
         note_gradients(inner, events)
@@ -145,23 +144,31 @@ def measure(world: World, trials: int) -> dict[str, Any]:
     return {"seconds": {name: times[WARM_UP:] for name, times in seconds.items()}, "timeline": timeline}
 
 
+def hidden_share(timeline: Events) -> float:
+    """The share of the communication time that is before the end of backward."""
+    end = max((stop for what, _, stop in timeline if what != "all_reduce"), default=0.0)
+    spans = [(start, stop) for what, start, stop in timeline if what == "all_reduce"]
+    whole = sum(stop - start for start, stop in spans)
+    return sum(max(0.0, min(stop, end) - start) for start, stop in spans) / whole if whole else 0.0
+
+
 def judge(results: Results) -> Verdict:
     ways = list(results[0]["seconds"])
     step = {way: median_of_slowest(result["seconds"][way] for result in results) for way in ways}
     calls = {way: sum(what == "all_reduce" for what, _, _ in results[0]["timeline"][way]) for way in ways}
     hidden = {way: hidden_share(results[0]["timeline"][way]) for way in ways}
     by_hand, small, medium, large, accumulated = ways
-    compute = LAYERS * LAYER_S
+    compute_s = LAYERS * LAYER_S
     best = min((small, medium), key=lambda way: step[way])
     return Verdict(
-        f"DDP sends buckets of gradients during backward: a step took {in_time(step[by_hand])} by hand and"
-        f" {in_time(step[best])} with {best.removeprefix('DDP, ')} ({compared(step[by_hand], step[best])}), where the"
-        f" computation alone takes {in_time(compute)}; {hidden[best]:.0%} of its communication took place during"
-        f" backward, by hand {hidden[by_hand]:.0%}. With one bucket for everything, DDP waits for the last gradient"
-        f" ({in_time(step[large])}, {hidden[large]:.0%} during backward). With no_sync, {MICRO_BATCHES} micro-batches"
-        f" need {calls[accumulated]} all_reduce instead of {MICRO_BATCHES * calls[large]}",
+        f"DDP sends buckets of gradients during backward: a step took {in_seconds(step[by_hand])} by hand and"
+        f" {in_seconds(step[best])} with {best.removeprefix('DDP, ')} ({compared(step[by_hand], step[best])}), where"
+        f" the computation alone takes {in_seconds(compute_s)}; {hidden[best]:.0%} of its communication took place"
+        f" during backward, by hand {hidden[by_hand]:.0%}. With one bucket for everything, DDP waits for the last"
+        f" gradient ({in_seconds(step[large])}, {hidden[large]:.0%} during backward). With no_sync, {MICRO_BATCHES}"
+        f" micro-batches need {calls[accumulated]} all_reduce instead of {MICRO_BATCHES * calls[large]}",
         {
-            "compute_s": compute,
+            "compute_s": compute_s,
             "step_s": step,
             "all_reduces": calls,
             "hidden_share": hidden,
@@ -176,20 +183,12 @@ def judge(results: Results) -> Verdict:
         ),
         (
             table(
-                f"{LAYERS} layers of 1 MB, {in_time(LAYER_S)} each",
+                f"{LAYERS} layers of 1 MiB, {in_seconds(LAYER_S)} each",
                 ("way", "step", "all_reduces", "communication during backward"),
-                ((way, in_time(step[way]), calls[way], f"{hidden[way]:.0%}") for way in ways),
+                ((way, in_seconds(step[way]), calls[way], f"{hidden[way]:.0%}") for way in ways),
             ),
         ),
     )
-
-
-def hidden_share(timeline: Events) -> float:
-    """The share of the communication time that is before the end of backward."""
-    end = max((stop for what, _, stop in timeline if what != "all_reduce"), default=0.0)
-    spans = [(start, stop) for what, start, stop in timeline if what == "all_reduce"]
-    whole = sum(stop - start for start, stop in spans)
-    return sum(max(0.0, min(stop, end) - start) for start, stop in spans) / whole if whole else 0.0
 
 
 def draw(results: Results, figure: Figure) -> None:
@@ -198,33 +197,19 @@ def draw(results: Results, figure: Figure) -> None:
     axes = figure.add_subplot()
     for row, way in enumerate(ways):
         timeline = results[0]["timeline"][way]
-        for what, start, stop in timeline:
-            is_sent = what == "all_reduce"
-            y = row + (0.2 if is_sent else -0.2)
-            axes.barh(
-                y, (stop - start) * 1e3, left=start * 1e3, height=0.34, color=BLUE if is_sent else ORANGE,
-                edgecolor="white", lw=0.8, alpha=0.75 if is_sent else 1,
-            )  # fmt: skip
-        end = max(stop for _, _, stop in timeline) * 1e3
-        axes.plot([end, end], [row - 0.4, row + 0.4], color=GREY, lw=1.5)
-        axes.text(end, row, f"  {end:.0f} ms", va="center", weight="bold")
-    axes.barh([0], [0], color=ORANGE, label="backward, layer by layer")
-    axes.barh([0], [0], color=BLUE, label="all_reduce, bucket by bucket")
-    axes.set_yticks(range(len(ways)), [way.replace(", ", ",\n") for way in ways])
-    axes.set_ylim(len(ways) - 0.5, -0.6)
+        for what, shift, colour in (("layer", -0.2, ORANGE), ("all_reduce", 0.2, BLUE)):
+            spans = [(start * 1e3, (stop - start) * 1e3) for name, start, stop in timeline if name.startswith(what)]
+            axes.broken_barh(spans, (row + shift - 0.17, 0.34), color=colour, edgecolor="white", lw=0.8)
+        end_ms = max(stop for _, _, stop in timeline) * 1e3
+        axes.plot([end_ms] * 2, [row - 0.4, row + 0.4], color=GREY, lw=1.5)
+        axes.text(end_ms, row, f"  {end_ms:.0f} ms", va="center", weight="bold")
+    label_rows(axes, ways)
     axes.margins(x=0.12)
     axes.set_xlim(0)
     axes.set_xlabel("milliseconds (rank 0, one step)")
     axes.set_title("Backward and communication, one after the other or side by side")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, -0.28), ncols=2)
+    names = ("backward, layer by layer", "all_reduce, bucket by bucket")
+    axes.legend(axes.collections[:2], names, loc="lower center", bbox_to_anchor=(0.5, -0.28), ncols=2)
 
 
-CODE_ON_PAGE = (IdleLayer, make_hook, make_ways)
-NEXT = (
-    "`rollcall lab overlap -n 2`: there is less to send, and a larger share of it is hidden",
-    "let `IdleLayer.backward` compute a matrix product instead of sleeping, with as many ranks as cores",
-    "`rollcall lab overlap --virtual-hosts 2 -n 2`: the slower the network, the more there is to gain",
-)
-
-if __name__ == "__main__":
-    main(__file__)
+EXPERIMENT = Experiment(measure, judge, draw, trials=5, code_on_page=(IdleLayer, make_hook, make_ways))
