@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rollcall.record import attach
 from tests.rollcall_command import Runner
 
 ELSEWHERE = """
@@ -27,3 +28,27 @@ def test_recording_works_under_any_launcher(rollcall: Runner, words: list[str]) 
     found = json.loads(rollcall("explain", "--json").out)
     assert (found["outcome"], found["verdict"]["kind"]) == ("ok", "mismatched-reduce-op")
     assert "script.py" in rollcall("runs").out
+
+
+class _Store(dict[str, bytes]):
+    """Of two ranks in one process: a key that is not there would be waited for."""
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value.encode()
+
+    def get(self, key: str) -> bytes:  # type: ignore[override]
+        return self[key]
+
+
+def test_a_folder_that_cannot_be_made_keeps_no_rank_waiting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 0 tells the others; each says so in one line, and the program goes on."""
+    monkeypatch.setenv("ROLLCALL_DIR", "/proc/nowhere")
+    store = _Store()
+    for rank in (0, 1):
+        attach.begin(store, rank, 2, 0)
+    assert capsys.readouterr().err.splitlines() == [
+        "rollcall: rank 0 is not recorded: cannot write to /proc/nowhere (No such file or directory)",
+        "rollcall: rank 1 is not recorded: rank 0 could not make a folder for the recording",
+    ]

@@ -43,22 +43,6 @@ def test_a_small_ring_keeps_the_newest_ops_and_explain_says_so(runner: Runner) -
     assert (runner.latest() / "rings" / "attempt-0" / "rank-0.ring").stat().st_size <= 1 << 20
 
 
-def test_a_workers_ops_are_not_its_ranks(runner: Runner) -> None:
-    """What a forked child, such as a DataLoader's worker, does is not written to its parent's ring."""
-    ops = ops_of(
-        runner,
-        "import os\n"
-        "from rollcall.record import recorder, ring_format\n"
-        "from rollcall.record.hooks.sink import CallArgs\n"
-        "child = os.fork()\n"
-        "if child == 0:\n"
-        "    mark = recorder.current().enter(ring_format.OP['barrier'], None, CallArgs())\n"
-        "    os._exit(0 if mark < 0 else 1)\n"
-        "assert os.waitpid(child, 0)[1] == 0\n",
-    )
-    assert [op.op for op in ops[0]] == ["init"]
-
-
 def test_what_was_written_survives_a_kill(runner: Runner) -> None:
     """The op that a rank was killed in is in its ring, entered and not completed."""
     body = """

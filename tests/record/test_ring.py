@@ -198,7 +198,10 @@ def test_rings_of_the_former_version_are_read(tmp_path: Path, sent: int, pairs: 
     [
         (lambda data: data[:100], "it is cut off within its header"),
         (lambda data: b"\x7fELF" + data[4:], "it is not a ring of rollcall"),
-        (lambda data: data[:8] + struct.pack("<I", 99) + data[12:], "its format is version 99"),
+        (
+            lambda data: data[:8] + struct.pack("<I", 99) + data[12:],
+            "its format is version 99, and this rollcall reads versions 2 and 3: use the rollcall that recorded it",
+        ),
         (lambda data: b"", "it is cut off within its header"),
         (
             lambda data: data[:16] + struct.pack("<i", 1 << 30) + data[20:],

@@ -32,6 +32,7 @@ from rollcall.agent import connectivity
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.host_folder import HostFolder
 from rollcall.agent.host_questions import HostQuestions
+from rollcall.agent.monitoring import stack_requests
 from rollcall.agent.monitoring.flight_recorder import FlightRecorder
 from rollcall.agent.monitoring.hang_detector import HangDetector
 from rollcall.agent.monitoring.output import OutputPump
@@ -49,11 +50,9 @@ from rollcall.protocol.plan import Plan
 from rollcall.protocol.timing import SETTLE_S
 from rollcall.protocol.torchrun_env import rank_env
 from rollcall.record import ring_format
-from rollcall.record.stacks import ASK, is_listening
 from rollcall.runs import DUMPS
 from rollcall.worker.fork_server import ForkServers
 
-_STACKS_S = 0.1  # for ranks to write their stacks
 _TERM_GRACE_S = 3.0  # between SIGTERM and SIGKILL, for ranks that ignore SIGINT
 _HELPERS_S = 0.5  # for what ends by itself once its rank is gone
 _KILL_GRACE_S = 10.0  # the kernel may need a moment to free a large rank
@@ -84,7 +83,9 @@ class WorkerGroupAgent(SimpleElasticAgent):
         self._failed: dict[int, ProcessFailure] = {}
         self._stop_with: signal.Signals | None = None
         self._stopped_ranks = StoppedRanks()
-        self._hang_detector = HangDetector(folder.path, plan.hang_after_s)
+        # A warm rank is recorded from its start on, a fresh one from init_process_group on, which it may never call.
+        least_rings = plan.slots if plan.start == "warm" else 0
+        self._hang_detector = HangDetector(folder.path, plan.hang_after_s, least_rings=least_rings)
         self._flight_recorder = FlightRecorder(folder.path)
         self._ring_upload = RingUpload(folder.path)
         self._uploading = threading.Lock()  # newer parts of a ring must not be followed by older ones
@@ -252,14 +253,8 @@ class WorkerGroupAgent(SimpleElasticAgent):
 
     def ask_for_stacks(self) -> None:
         """Have ranks write their stacks before they are ended: what keeps a run waiting may be visible nowhere else."""
-        rings = self._folder.path / "rings" / f"attempt-{self._handler.attempt}"
-        ranks = list(self._rank_of.items())
-        recorded = [pid for pid, worker in ranks if (rings / f"rank-{worker.global_rank}.ring").exists()]
-        asked = [pid for pid in recorded if is_listening(pid)]
-        for pid in asked:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, ASK)
-        time.sleep(_STACKS_S if asked else 0)
+        below = {process.pid for process in process_tree.descendants()}
+        stack_requests.ask(stack_requests.find_rings(self._folder.path, self._handler.attempt, below))
 
     def report_stacks(self, others: dict[str, str]) -> None:
         """To the launcher, while the ranks run on; and which hosts can still be reached from here."""

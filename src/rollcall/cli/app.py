@@ -51,10 +51,13 @@ def explain(
 
       rollcall explain /tmp/nccl-dumps
     """
+    from rollcall.agent.monitoring import stack_requests
     from rollcall.explain.terminal import show
     from rollcall.runs import find_recording
 
-    show(find_recording(run), attempt, json)
+    folder = find_recording(run)
+    stack_requests.ask_all(folder)
+    show(folder, attempt, json)
 
 
 @app.command()

@@ -43,6 +43,8 @@ class Rank:
     ended_ns: int = 0
     died_ns: int = 0  # by the launcher's wall clock; 0: it did not die, or was asked to end
     stack: tuple[Site, ...] = ()  # of its main thread, innermost first, when it was last dumped
+    no_stack: str = ""  # why it could not be dumped
+    stopped: str = ""  # why its recording stopped before its program did
 
     @property
     def has_ended(self) -> bool:
@@ -109,13 +111,15 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None) ->
     number = _attempt(folder, attempt)
     attempt_facts = facts_of_attempt(facts, number)
     known = clocks(facts)
-    files = _read(sorted(ring_folders(folder)[number].glob("*.ring"), key=_number), known, newest)
+    paths = sorted(ring_folders(folder)[number].glob("*.ring"), key=_number)
+    files = _read(paths, known, newest, int(attempt_facts.get("world_size") or 0))
     if not files.kept and files.problems:
         writer = (facts.get("versions") or {}).get("rollcall")
         hint = f"; rollcall {writer} wrote it" if writer else ""
         raise UsageError(f"no ring of {folder.name} can be read: {files.problems[0]}{hint}")
     ranks = {rank: _rank(files, rank, attempt_facts) for rank in sorted(files.table.spans)}
-    world_size = int(attempt_facts.get("world_size") or max(files.world_size, len(ranks)))
+    # Children of a rank may have formed a larger world than the launcher knows of.
+    world_size = max(int(attempt_facts.get("world_size") or 0), files.world_size, len(ranks))
     hosts = sorted({rank.host for rank in ranks.values()})
     is_one_clock = len(hosts) < 2 or all(rank < len(known) and known[rank] for rank in ranks)
     device, problem = _device(folder, number)
@@ -197,6 +201,9 @@ def _problems(
     if missing := sorted(set(range(world_size)) - set(ranks)):
         yield f"no {file} of {ranks_in_words(missing)}: this explanation is without them"
     yield from _losses(ranks)
+    for rank in ranks.values():
+        if rank.stopped:
+            yield f"the recording of rank {rank.number} stopped {rank.stopped}; what it did then is not known"
     if uncompared_hosts:
         yield f"the clocks of {', '.join(uncompared_hosts)} were not compared: who waited for whom is unknown"
 
@@ -298,8 +305,10 @@ class _Files:
         self.world_size = max(self.world_size, min(ring.header.world_size, _MOST_RANKS))
 
 
-def _read(paths: list[Path], clocks: list[Readings], newest: int | None) -> _Files:
-    counts = list(map(rings.count, paths))
+def _read(paths: list[Path], clocks: list[Readings], newest: int | None, launched: int) -> _Files:
+    """`launched`: the world size that the launcher has noted; 0 if it has not."""
+    found = list(map(rings.count, paths))
+    counts, world_size = [count for count, _ in found], _world_size([size for _, size in found], launched)
     each = None if newest is None else max(newest // max(len(paths), 1), _LEAST_OF_EACH)
     files = _Files(Table(sum(counts if each is None else (min(count, each) for count in counts))))
     for path in paths:
@@ -309,16 +318,28 @@ def _read(paths: list[Path], clocks: list[Readings], newest: int | None) -> _Fil
             files.problems.append(f"{path.name}: {error}")
             continue
         rank = ring.header.rank
+        if ring.header.world_size != world_size:
+            of = f"it is of a run of {ring.header.world_size} ranks, and not of this one, which has {world_size}"
+            files.problems.append(f"{path.name}: {of}; record each run into a folder of its own")
+            continue
         if rank in files.kept:
             files.problems.append(f"{path.name}: it says it is of rank {rank}, but there is another ring of that rank")
             continue
         files.add(path, ring, clocks[rank] if rank < len(clocks) else [])
+        files.world_size = min(world_size, _MOST_RANKS)
     files.table.close()
     return files
 
 
 _MOST_RANKS = 1 << 20  # a header with a larger world is damaged
 _LEAST_OF_EACH = 100
+
+
+def _world_size(sizes: list[int], launched: int) -> int:
+    """The launcher's, if a ring has it; else that of most rings. Two runs may have been recorded into one folder."""
+    if launched in sizes:
+        return launched
+    return Counter(size for size in sizes if size).most_common(1)[0][0] if any(sizes) else 0
 
 
 def _folded(ring: rings.Ring) -> list[Folded]:
@@ -351,6 +372,9 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
     if was_asked:
         # It was asked to end while it was blocked in these: that they failed is the launcher's doing.
         table.flags[ops.rows[-_RECENT:]] &= ~np.uint8(ring_format.FAILED)
+    if header.stopped:
+        _close(table, start, end)
+    stack, no_stack = _stack(path.with_suffix(".stacks"))
     return Rank(
         rank,
         ops,
@@ -361,18 +385,37 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
         unread=max(dropped - header.overwritten, 0),
         unnamed=header.unnamed,
         has_all_counters=not header.overwritten or 0 < header.counters < ring_format.MOST_COUNTERS,
-        exit_code=exit_code if "exit_codes" not in attempt_facts else _exit_code(attempt_facts, key),
+        exit_code=exit_code
+        if _has_own_end(attempt_facts, key, header.pid, ended_ns)
+        else _exit_code(attempt_facts, key),
         cause=str(attempt_facts.get("causes", {}).get(key, "")),
         error=error,
         error_site=error_site,
         exit_site=exit_site,
         ended_ns=ended_ns,
         died_ns=_died_ns(attempt_facts, key),
-        stack=_stack(path.with_suffix(".stacks")),
+        stack=stack,
+        no_stack=no_stack,
+        stopped=header.stopped,
     )
 
 
 _RECENT = 16
+
+
+def _close(table: Table, start: int, end: int) -> None:
+    """Of a rank whose recording stopped: how its open ops went on is not known, so they count as completed."""
+    rows = np.arange(start, end)
+    times = (table.entered_ns[rows], table.issued_ns[rows], table.waited_ns[rows], table.completed_ns[rows])
+    is_open = rows[table.completed_ns[rows] == 0]
+    table.completed_ns[is_open] = max(int(each.max(initial=0)) for each in times)
+
+
+def _has_own_end(attempt_facts: dict[str, Any], rank: str, pid: int, ended_ns: int) -> bool:
+    """Whether only the ring knows how the rank ended: nobody watched it, or it is a child of the process that the
+    launcher watched."""
+    is_child = attempt_facts.get("pids", {}).get(rank, pid) != pid
+    return "exit_codes" not in attempt_facts or (is_child and ended_ns > 0)
 
 
 def _exit_code(attempt_facts: dict[str, Any], rank: str) -> int | None:
@@ -390,17 +433,20 @@ _IS_EVENT, _IS_END = np.zeros((2, 256), dtype=np.bool_)
 _IS_EVENT[list(ring_format.EVENTS)] = True
 _IS_END[[ring_format.OP["exception"], ring_format.OP["exit"]]] = True
 
+_BEGINNINGS = re.compile(rf"Current thread|Stack \(most recent|^(?={ring_format.NO_STACK})", re.MULTILINE)
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
-def _stack(path: Path) -> tuple[Site, ...]:
-    """What faulthandler wrote last: the stack of the main thread, or of the thread that crashed."""
+def _stack(path: Path) -> tuple[tuple[Site, ...], str]:
+    """What was written last: the stack of the main thread, or of the thread that crashed; or why there is none."""
     try:
         text = path.read_text(errors="replace")
     except OSError:
-        return ()
-    block = re.split(r"Current thread|Stack \(most recent", text)[-1].split("\n\n")[0]
-    return tuple(Site(file, int(line), function) for file, line, function in _FRAME.findall(block))
+        return (), ""
+    block = _BEGINNINGS.split(text)[-1].split("\n\n")[0]
+    if block.startswith(ring_format.NO_STACK):
+        return (), block.removeprefix(ring_format.NO_STACK).strip()
+    return tuple(Site(file, int(line), function) for file, line, function in _FRAME.findall(block)), ""
 
 
 def _error(op: Op) -> str:

@@ -1,6 +1,7 @@
-"""What the rings of a run no longer have. It is not compared: a rank would seem not to have done what it only lost.
+"""What the rings of a run do not have. It is not compared: a rank would seem not to have done what was only lost.
 
-A ring overwrites its oldest records, and counts them by group and op; a cut view does not read them at all.
+A ring overwrites its oldest records, and counts them by group and op; a cut view does not read them at all. Where
+recording stopped before the program did, the newest are missing.
 """
 
 from collections import Counter, defaultdict
@@ -44,6 +45,19 @@ class Losses:
                 oldest = kept[number] if number in kept else min(self.most(rank, groups[number]), ALL - 1) + 1
                 first[number] = max(first[number], oldest)
         return first
+
+    def last_known_calls(self) -> NDArray[np.int64]:
+        """Per group: the newest call that the rings of all members have, where recording stopped before the program."""
+        table, groups = self._table, self._table.names.groups
+        last = np.full(len(groups), ALL)
+        for rank in self._run.ranks.values():
+            if rank.stopped:
+                rows = rank.ops.rows[_IS_COLLECTIVE[table.op[rank.ops.rows]]]
+                reached = np.zeros(len(groups), dtype=np.int64)
+                np.maximum.at(reached, table.group[rows], table.seq[rows].astype(np.int64))
+                is_member = np.array([rank.number in group.ranks for group in groups])
+                last = np.where(is_member, np.minimum(last, reached), last)
+        return last
 
     def _first_kept(self, rank: Rank) -> dict[int, int]:
         """By number of a group: the oldest call from which on the rank has all."""

@@ -42,7 +42,9 @@ class Calls:
         self.table = table = run.table
         self._made: dict[int, Call] = {}
         kept = ~table.is_event & ~table.is_one_of("send", "recv") & ~table.is_non_member & (table.group > 0)
-        kept &= table.seq >= Losses(run).first_known_calls()[table.group]
+        losses = Losses(run)
+        kept &= table.seq >= losses.first_known_calls()[table.group]
+        kept &= table.seq <= losses.last_known_calls()[table.group]
         rows = np.flatnonzero(kept)
         keys = _key(table.group[rows], table.seq[rows])
         order = np.argsort(keys, kind="stable")  # the table goes by rank, so the ops of a call do, too
@@ -149,6 +151,8 @@ class Pairs:
             self._match(named, is_send[named])
         self._match_from_any([int(row) for row in rows[table.peer[rows] < 0]], is_send)
         self.rows = rows
+        self._known = [rank.number for rank in run.ranks.values() if not rank.stopped]  # recorded to their ends
+        self._are_all_known = len(self._known) == run.world_size
 
     def _match(self, rows: NDArray[np.intp], is_send: NDArray[np.bool_]) -> None:
         table = self.table
@@ -198,10 +202,12 @@ class Pairs:
                 self.partner[send], self.partner[recv] = recv, send
 
     def unmatched(self, op: str) -> Ops:
-        """Those that never had a partner."""
+        """Those that never had a partner, as far as both sides are known."""
         is_alone = (self.partner[self.rows] < 0) & ~self._is_lost[self.rows]
         rows = self.rows[is_alone & (self.table.op[self.rows] == ring_format.OP[op])]
-        return Ops(self.table, rows)
+        peers = self.table.peer[rows]
+        is_known = np.isin(peers, self._known) & np.isin(self.table.rank[rows], self._known)
+        return Ops(self.table, rows[is_known | ((peers < 0) & self._are_all_known)])
 
     def matched(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """The rows of sends and of their receives, in order of time."""

@@ -111,22 +111,24 @@ def tell(folder: Path, hangs_for_s: float | None = None, said: Collection[str] =
         explanation = explain(folder)
     except UsageError:  # nothing was recorded
         return ""
-    verdict = explanation.verdict
-    if verdict is None or (hangs_for_s is None and verdict.kind in said):
+    kind = explanation.verdict.kind if explanation.verdict else ""
+    if hangs_for_s is None and kind in ("", *said):
         return ""
-    lines = [f"rollcall: verdict: {in_words(verdict)}"]
+    lines = [f"rollcall: verdict: {in_words(explanation.verdict)}"] if explanation.verdict else []
     if hangs_for_s is not None:
-        what = "a rank is busy" if verdict.kind == "busy-rank" else "no rank has made progress"
-        lines.insert(0, f"rollcall: {what} for {hangs_for_s:g} s, and others wait")
+        what = "a rank is busy" if kind == "busy-rank" else "no rank has made progress"
+        why = [] if kind else [f"rollcall: why is not known: {each}" for each in explanation.run.problems]
+        lines = [f"rollcall: {what} for {hangs_for_s:g} s, and others wait", *lines, *why]
         lines += ["rollcall: where the ranks are:", *_stacks(explanation)]
     print("\n".join(lines), file=sys.stderr, flush=True)
-    return verdict.kind
+    return kind
 
 
 def _stacks(explanation: Explanation) -> list[str]:
     """The user's lines of each stack, innermost first; ranks with the same stack share a line."""
     by_stack: dict[str, list[int]] = {}
     for rank in explanation.run.ranks.values():
-        words = " ← ".join(f"{site} in {site.function}" for site in rank.own_stack) or "not known"
+        words = " ← ".join(f"{site} in {site.function}" for site in rank.own_stack)
+        words = words or f"not known{': ' * bool(rank.no_stack)}{rank.no_stack}"
         by_stack.setdefault(words, []).append(rank.number)
     return [f"  {ranks_in_words(numbers)}: {words}" for words, numbers in by_stack.items()]

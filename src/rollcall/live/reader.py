@@ -49,6 +49,7 @@ class LiveRing:
     reached: dict[str, int] = field(default_factory=dict)  # by group: its newest collective
     has_ended: bool = False
     done_ns: int = 0  # when its last completed op ended
+    has_stopped: bool = False  # recording has, and the rank goes on
 
     @classmethod
     def open(cls, path: Path) -> "LiveRing | None":
@@ -71,6 +72,7 @@ class LiveRing:
         changing = os.pread(self.fd, 16, ring_format.COUNT_AT)
         if len(changing) < 16:
             return self.seen
+        self.has_stopped = os.pread(self.fd, 1, ring_format.STOPPED_AT) > b"\0"
         count, names_end = (ring_format.NUMBER.unpack_from(changing, at)[0] for at in (0, 8))
         if names_end != self.names_end and names_end <= self.header.names_bytes:
             self._read_names(names_end)
@@ -233,9 +235,10 @@ class LiveRun:
 
     @property
     def is_here(self) -> bool:
-        """Whether all ranks are on this machine."""
-        reach = (self.facts.get("plan") or {}).get("reach")
-        return not reach or reach.get("way") == "virtual"
+        """Whether all ranks are on this machine: as planned; where another launcher started them, by its name."""
+        if plan := self.facts.get("plan"):
+            return (plan.get("transport") or {}).get("kind", "local") in ("local", "virtual")
+        return all(ring.header.host == os.uname().nodename for ring in self.rings.values())
 
     def common_now_ns(self) -> int:
         """Now by the common clock of all ranks; 0 if none has begun."""

@@ -64,10 +64,19 @@ class PythonRecorder:
     def begin(self) -> None:
         hooks.install()
         sink.use(self)
-        os.register_at_fork(after_in_child=self.turn_off)  # a forked worker of a DataLoader is not its rank
+        os.register_at_fork(after_in_child=self._leave)  # a forked worker of a DataLoader is not its rank
 
-    def turn_off(self) -> None:
+    def _leave(self) -> None:
+        """In a forked child. Its hooks must not call this recorder: a thread of the parent may have held its lock."""
+        self.turn_off()
+        if sink.current is self:
+            sink.use(sink.OFF)
+
+    def turn_off(self, why: str = "") -> None:
+        """`why`: an error, if there is one; it goes into the ring."""
         self._is_on = False
+        if why:
+            self._ring.note_stop(why)
         if self._sampler is not None:
             self._sampler.end()
 

@@ -49,12 +49,13 @@ def begin(folder: Path, rank: int, world_size: int, attempt: int) -> Recorder:
         names_bytes=names_bytes,
         **facts,
     )
-    _recorder = recorder_class(ring, world_size)
+    begun = recorder_class(ring, world_size)
     stacks.answer(rings / f"rank-{rank}.stacks")
-    _recorder.begin()
+    begun.begin()
+    _recorder = begun
     if rank == 0:
         _say_what_is_missing()
-    return _recorder
+    return begun
 
 
 def _say_what_is_missing() -> None:

@@ -49,10 +49,15 @@ class Ring:
         total = self._first + self._capacity * ring_format.RECORD.size
         self._ends = {0: ring_format.NAMES_AT, ring_format.NAMES_AT: self._first, self._first: total}  # of each region
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        os.ftruncate(self._fd, total)
-        self._map = mmap.mmap(self._fd, total)
         self._reserved: dict[int, int] = {}  # by start of a region: up to where it may be written
-        self._reserve(0, ring_format.NAMES_AT)
+        try:
+            os.ftruncate(self._fd, total)
+            self._map = mmap.mmap(self._fd, total)
+            self._reserve(0, ring_format.NAMES_AT)
+        except OSError:  # the disk is full
+            os.close(self._fd)
+            path.unlink()
+            raise
         ring_format.HEADER.pack_into(
             self._map,
             0,
@@ -254,3 +259,12 @@ class Ring:
 
     def failed(self, at: int, flags: int) -> None:
         _FLAGS.pack_into(self._map, at + ring_format.FLAGS_AT, flags | ring_format.FAILED)
+
+    def asked(self) -> int:
+        """How often somebody has asked for the stacks of this rank."""
+        return int(ring_format.NUMBER.unpack_from(self._map, ring_format.ASKED_AT)[0])
+
+    def note_stop(self, why: str) -> None:
+        """Recording stops here, and the program goes on."""
+        text = why.encode(errors="replace")[: ring_format.STOPPED_BYTES]
+        self._map[ring_format.STOPPED_AT : ring_format.STOPPED_AT + len(text)] = text

@@ -17,8 +17,8 @@ from rollcall.record import ring_format
 
 def uneven_inputs(evidence: Evidence) -> Iterator[Finding]:
     """Ranks that called their DDP module more or less often than the others, in a run that did not end well."""
-    if any(rank.dropped for rank in evidence.run.ranks.values()):
-        return  # some are overwritten, and not counted
+    if any(rank.dropped or rank.stopped for rank in evidence.run.ranks.values()):
+        return  # some are overwritten or were not recorded: how many batches there were is not known
     counts = _forwards(evidence)
     failed = [rank for rank in evidence.run.ranks.values() if rank.error or rank.exit_code is None or rank.exit_code]
     if not failed or len(set(counts.values())) < 2 or not all(counts.values()):

@@ -44,9 +44,9 @@ class CppRecorder(PythonRecorder):
         ring.attach(self)
         library.attach(self._watched, self._waited_for, _OPTIONS, _REDUCE_OPS)
 
-    def turn_off(self) -> None:
-        super().turn_off()
+    def turn_off(self, why: str = "") -> None:
         library.stop()
+        super().turn_off(why)
 
     # What C++ leaves to Python, and what it learns from it.
 
