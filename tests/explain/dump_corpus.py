@@ -22,7 +22,7 @@ KINDS = (
     *("missing-rank", "order-swap", "order-inversion", "mismatched-op", "mismatched-shape", "mismatched-dtype"),
     *("cross-group-deadlock", "straggler"),
 )
-_AT_ONCE = 2
+_AT_ONCE = 3  # most of the time they only wait
 
 
 def judge(program: Program) -> tuple[Program, str, bool, bool]:
@@ -44,11 +44,12 @@ def judge(program: Program) -> tuple[Program, str, bool, bool]:
 def main(words: list[str]) -> None:
     wanted = [p for p in programs() if (not words or any(word in str(p.path) for word in words)) and not p.hosts]
     chosen = [p for p in wanted if p.kind in KINDS or (p.is_twin and p.path.parent.name in KINDS)]
+    judged = []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        judged = list(pool.map(judge, chosen))
-    for program, said, right, _ in judged:
-        if not right:
-            print(f"{'noise ' if program.is_twin else 'missed'}  {program.name}: wanted {program.kind}, got {said}")
+        for program, said, right, by_torch in pool.map(judge, chosen):
+            judged.append((program, said, right, by_torch))
+            word = "right " if right else "noise " if program.is_twin else "missed"
+            print(f"{word}  {program.name}: wanted {program.kind}, got {said}", flush=True)
     bugs = [each for each in judged if not each[0].is_twin]
     twins = [each for each in judged if each[0].is_twin]
     print(f"{sum(right for _, _, right, _ in bugs)} of {len(bugs)} bugs with the right kind, ranks and line")

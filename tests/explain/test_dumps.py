@@ -15,6 +15,7 @@ import pytest
 
 from rollcall.errors import UsageError
 from rollcall.explain.dumps import plain
+from rollcall.explain.evidence import Evidence
 from rollcall.explain.verdict import Explanation, explain
 from tests.report.rings import FakeOp
 from tests.report.rings import write as write_rings
@@ -150,6 +151,21 @@ def test_a_batch_of_sends_and_receives_is_over_when_its_last_entry_says_so(tmp_p
     }
     write(tmp_path, ring)
     assert blamed(tmp_path) == []
+
+
+def test_sends_and_receives_are_counted_by_channel_and_not_as_torch_does(tmp_path: Path) -> None:
+    """torch counts all of a group together, and those of a batch as one: here the sides have other numbers."""
+    ranks = {
+        0: [*batch(1, 100, 150, "send 0->1", "send 0->1", "send 0->2"), *batch(2, 200, 250, "send 0->1")],
+        1: [Entry("recv 1<-0", 5, 100, 150), Entry("recv 1<-0", 6, 110, 150), Entry("recv 1<-0", 7, 200, 250)],
+        2: [Entry("recv 2<-0", 9, 100, 150), Entry("recv 2<-0", 10, 300, line=12)],
+    }
+    write(tmp_path, ranks)
+    told = explain(tmp_path)
+    assert told.verdict is not None
+    assert (told.verdict.kind, told.verdict.ranks) == ("unmatched-recv", (2,))
+    sends, recvs = Evidence(told.run).pairs.matched()
+    assert len(sends) == len(recvs) == 4
 
 
 def test_several_collectives_of_a_batch_are_one_call(tmp_path: Path) -> None:

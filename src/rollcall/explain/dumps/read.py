@@ -52,6 +52,7 @@ def read(place: Path) -> Dumps:
     _number_groups(dumps, job)
     _check_times(dumps)
     times.paired_from_the_end(dumps)
+    times.number_channels(dumps)
     if not all(dump.has_times_of_ends for dump in dumps):
         times.reopen(dumps, job.groups)
     gaps = [*_left_out(found, dumps), *_gaps(dumps)]

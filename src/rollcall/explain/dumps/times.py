@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcall.explain.dumps import files
 from rollcall.explain.dumps.entries import Dump
 from rollcall.record import ring_format
 
@@ -186,6 +187,17 @@ def paired_from_the_end(dumps: list[Dump]) -> None:
     dropped[done] = from_end >= most[route]
     for dump, mine in list(parts(dumps, dropped)):
         dump.keep(~mine)
+
+
+def number_channels(dumps: list[Dump]) -> None:
+    """Number the sends, and the receives, of each group and peer from 1 on, as rings do. torch counts all of a group
+    together, and those of a batch as one, so that the numbers of both sides differ."""
+    for dump in dumps:
+        rows = np.flatnonzero(dump.is_p2p)
+        records = dump.records[rows]
+        channel = (records["group"].astype(np.int64) * len(ring_format.OPS) + records["op"]) * files.MOST_RANKS
+        numbers = _place_from_end((channel + records["peer"])[::-1])[::-1] + 1
+        dump.records["seq"][rows] = numbers
 
 
 def _place_from_end(side: NDArray[Any]) -> NDArray[np.intp]:
