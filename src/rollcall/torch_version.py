@@ -23,10 +23,15 @@ def torch_version() -> str:
     return "unknown"
 
 
+def is_older(version: str, than: tuple[int, int]) -> bool:
+    """False for a version that does not begin with two numbers."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return numbers is not None and tuple(map(int, numbers.groups())) < than
+
+
 def refuse_older(version: str) -> None:
     """Raise where torch is older than what is tested: its private names and its agent differ, and fail later."""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    if numbers and tuple(map(int, numbers.groups())) < OLDEST:
+    if is_older(version, OLDEST):
         oldest = ".".join(map(str, OLDEST))
         raise UsageError(
             f"torch is {version}, but rollcall needs {oldest} or newer, the oldest that it is tested with:"

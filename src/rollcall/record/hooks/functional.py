@@ -14,6 +14,7 @@ from rollcall.record.hooks.patching import Hook, seek, wrap
 from rollcall.record.hooks.sink import CallArgs
 from rollcall.record.ring_format import ASYNC, OP, WAITED
 from rollcall.record.tensors import shape_of
+from rollcall.torch_version import OLDEST, is_older
 
 # Per op: its name in the ring, and where its arguments are: reduce op or root, and the group. -1: it has none.
 _OPS: dict[str, tuple[str, int, int]] = {
@@ -33,6 +34,8 @@ _OPS: dict[str, tuple[str, int, int]] = {
     "isend": ("send", 1, 3),
     "irecv": ("recv", 1, 3),
 }
+# What came with a later version of torch than the oldest. An older one has nothing there that could be recorded.
+_SINCE = {"isend": (2, 13), "irecv": (2, 13), "batch_p2p_ops": (2, 13)}
 _WAITED_ON_USE = ASYNC | WAITED  # the program waits for the result when it uses it
 _SPACES = ("_c10d_functional", "_c10d_functional_autograd")
 _pending: dict[int, int] = {}  # by the address of a result: the mark of the op that fills it
@@ -48,7 +51,8 @@ def install_all() -> None:
 
 def install_op(space: str, name: str, hook: Hook) -> None:
     packet = getattr(getattr(torch.ops, space), name, None)  # not every torch has all
-    seek(hook.name, packet is not None)
+    if packet is not None or not is_older(torch.__version__, _SINCE.get(name, OLDEST)):
+        seek(hook.name, packet is not None)
     if packet is not None:
         for called in (packet, packet.default):
             called._op = wrap(called._op, hook, f"{space}.{name}")
