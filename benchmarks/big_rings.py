@@ -157,9 +157,9 @@ class _Names:
             records["peer"][here] = line.root
             records["reduce"][here] = ring_format.REDUCE_OPS.index(line.reduce)
             records["size_bytes"][here] = line.size_bytes
-        is_p2p = np.isin(records["op"], ring_format.POINT_TO_POINT)
+        by_op = [records["op"] == op for op in ring_format.POINT_TO_POINT]  # each rank has one peer and tag
         for group in np.unique(records["group"]):
-            for here in (is_p2p, ~is_p2p):
+            for here in (*by_op, ~np.any(by_op, axis=0)):
                 mine = here & (records["group"] == group)
                 records["seq"][mine] = np.arange(1, mine.sum() + 1)
         return records

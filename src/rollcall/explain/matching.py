@@ -169,19 +169,27 @@ class Pairs:
         self._mark_lost(rows, routes * 2 + is_send, seq)
 
     def _mark_lost(self, rows: NDArray[np.intp], sides: NDArray[np.int64], seq: NDArray[np.int64]) -> None:
-        """An op without partner may have had one, if it is older than those from which on the other side is whole."""
+        """An op without partner may have had one that is no longer known."""
         peer = self.table.peer[rows]
+        self._is_lost[rows] = (seq == 0) | ~np.isin(peer, list(self._run.ranks))
+        if self._losses.ranks:
+            first = self._first_known(rows, sides, seq)
+            self._is_lost[rows] |= (self.partner[rows] < 0) & np.isin(peer, self._losses.ranks) & (seq < first)
+
+    def _first_known(
+        self, rows: NDArray[np.intp], sides: NDArray[np.int64], seq: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Per row: the number from which on the other side of its channel is whole."""
         firsts = np.full(int(sides.max() | 1) + 1, ALL)
         firsts[sides[seq == 0]] = ALL - 1  # its ops have no numbers: none of them is known
         numbered = np.lexsort((seq, sides))
         numbered = numbered[firsts[sides[numbered]] == ALL]
         begins = numbered[begins_of_runs(sides[numbered], seq[numbered])]
         firsts[sides[begins]] = seq[begins]  # the last of a side counts
-        first = firsts[sides ^ 1]
-        is_open = (self.partner[rows] < 0) & np.isin(peer, self._losses.ranks)
-        for place in np.flatnonzero(is_open & (first == ALL)):  # nothing is left of the other side
-            first[place] = min(self._most_lost(int(rows[place])), ALL - 1) + 1
-        self._is_lost[rows] = (is_open & (seq < first)) | (seq == 0) | ~np.isin(peer, list(self._run.ranks))
+        first: NDArray[np.int64] = firsts[sides ^ 1]
+        for place in np.flatnonzero((first == ALL) & np.isin(self.table.peer[rows], self._losses.ranks)):
+            first[place] = min(self._most_lost(int(rows[place])), ALL - 1) + 1  # nothing is left of the other side
+        return first
 
     def _most_lost(self, row: int) -> int:
         """Of the ops on the other side."""

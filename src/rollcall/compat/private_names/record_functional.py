@@ -11,6 +11,8 @@ PATCH = Patch(
         "torch:ops._c10d_functional.all_reduce.default._op",
         "torch:ops._c10d_functional.wait_tensor.default._op",
         "torch:ops._c10d_functional_autograd",
+        "torch:ops._c10d_functional.all_reduce.default._schema",
+        "torch._C:_distributed_c10d",
     ),
     can_be_left_out=True,
 )
