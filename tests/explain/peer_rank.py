@@ -5,6 +5,7 @@ recorder, where it is switched on, is written out again and again, so that even 
 the names of gloo's groups, which torch leaves out of it, are filled in: torchfrtrace ends in a KeyError without them.
 """
 
+import contextlib
 import os
 import pickle
 import runpy
@@ -41,7 +42,8 @@ def dump(folder: Path) -> None:
 def keep_dumping(folder: Path) -> None:
     while True:
         time.sleep(EVERY_S)
-        dump(folder)
+        with contextlib.suppress(KeyError, RuntimeError):  # a group is being made, or goes
+            dump(folder)
 
 
 def main(script: str) -> None:
