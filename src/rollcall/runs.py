@@ -31,6 +31,15 @@ def facts_of_attempt(facts: dict[str, Any], attempt: int) -> dict[str, Any]:
     return attempts[attempt] if 0 <= attempt < len(attempts) else {}
 
 
+def is_over(facts: dict[str, Any]) -> bool:
+    """Whether a run has an outcome, or its launcher is gone: then nothing in its folder changes any more."""
+    if facts.get("outcome", "running") != "running":
+        return True
+    pid = facts.get("launcher_pid")
+    is_here = facts.get("host") == os.uname().nodename
+    return bool(pid) and is_here and not os.path.exists(f"/proc/{pid}")
+
+
 def recorded_attempts(folder: Path) -> list[int]:
     """Those that have rings."""
     names = [path.name.removeprefix("attempt-") for path in (folder / "rings").glob("attempt-*")]

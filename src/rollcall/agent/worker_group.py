@@ -32,6 +32,7 @@ from rollcall.agent import connectivity
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.host_folder import HostFolder
 from rollcall.agent.host_questions import HostQuestions
+from rollcall.agent.monitoring import idle_ranks
 from rollcall.agent.monitoring.hang_detector import HangDetector
 from rollcall.agent.monitoring.output import OutputPump
 from rollcall.agent.monitoring.ring_upload import RingUpload
@@ -254,10 +255,12 @@ class WorkerGroupAgent(SimpleElasticAgent):
         time.sleep(_STACKS_S if asked else 0)
 
     def report_stacks(self, others: dict[str, str]) -> None:
-        """To the launcher, while the ranks run on; and which hosts can still be reached from here."""
+        """To the launcher, while the ranks run on; with the ranks that are idle, and which hosts can still be reached
+        from here."""
+        idle = idle_ranks.look({worker.global_rank: pid for pid, worker in list(self._rank_of.items())})
         self.ask_for_stacks()
         self._unless_sent_back(lambda: self._folder.send_copies(self._channel, "rings"))
-        self._channel.send(StacksDumped(connectivity.unreachable(others)))
+        self._channel.send(StacksDumped(connectivity.unreachable(others), idle))
 
     def send_new_records(self, attempt: int) -> None:
         """To somebody who watches from where the rings are not seen. In a thread of its own: on a slow connection it

@@ -1,9 +1,10 @@
 """Reads the files of a run: the table of its ops, and how each rank ended."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import numpy as np
 
 from rollcall.errors import UsageError
 from rollcall.explain import rings
+from rollcall.explain.cut import Moment, as_of
 from rollcall.explain.table import Op, Ops, Readings, Site, Table
+from rollcall.protocol.plan import Plan
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 from rollcall.record.sites import is_users_file
-from rollcall.runs import facts_of_attempt, read_facts, recorded_attempts
+from rollcall.runs import facts_of_attempt, is_over, read_facts, recorded_attempts
 
 _DRIFT = 100e-6  # seconds per second; clocks of hosts stay below it
 
@@ -37,7 +40,9 @@ class Rank:
     exit_site: Site | None = None  # where it called sys.exit
     ended_ns: int = 0
     died_ns: int = 0  # by the launcher's wall clock; 0: it did not die, or was asked to end
+    gone_ns: int = 0  # the same by the clock of its ops
     stack: tuple[Site, ...] = ()  # of its main thread, innermost first, when it was last dumped
+    is_idle: bool | None = None  # whether it used no processor while the run stood still; None: that is not known
 
     @property
     def has_ended(self) -> bool:
@@ -67,6 +72,9 @@ class Run:
     lost: tuple["Lost", ...] = ()
     is_one_clock: bool = True  # False: the clocks of its hosts were not compared, so waits are not computed
     clock_error_ns: int = 0  # how far the clocks of two hosts may still be apart
+    cut_ns: int = 0  # of a run that goes on: the moment at which it was looked at; 0: it is over, or known to hang
+    stopped_ns: int = 0  # of a run that was stopped from outside, and not since it hung: when
+    hang_after_s: float = Plan.hang_after_s
     problems: tuple[str, ...] = field(default=())  # what could not be read
 
 
@@ -92,21 +100,26 @@ class Folded:
     blocked_ns: int
 
 
-def load(folder: Path, attempt: int | None = None, newest: int | None = None) -> Run:
-    """One attempt of a run, the newest by default; all records, or about `newest` of them."""
+def load(folder: Path, attempt: int | None = None, newest: int | None = None, is_hung: bool = False) -> Run:
+    """One attempt of a run, the newest by default; all records, or about `newest` of them. `is_hung`: the run goes on,
+    and all ranks are known to have stood still for long."""
     facts = read_facts(folder)
+    moment = Moment.now(facts.get("host") == os.uname().nodename)
     number = _attempt(folder, attempt)
     attempt_facts = facts_of_attempt(facts, number)
     known = clocks(facts)
-    files = _read(sorted((folder / "rings" / f"attempt-{number}").glob("rank-*.ring"), key=_number), known, newest)
+    goes_on = not is_hung and not is_over(facts) and number == recorded_attempts(folder)[-1]
+    paths = sorted((folder / "rings" / f"attempt-{number}").glob("rank-*.ring"), key=_number)
+    files = _read(paths, known, newest, moment if goes_on else None)
     ranks = {rank: _rank(files, rank, attempt_facts) for rank in sorted(files.table.spans)}
     world_size = int(attempt_facts.get("world_size") or max(files.world_size, len(ranks)))
     hosts = sorted({rank.host for rank in ranks.values()})
     is_one_clock = len(hosts) < 2 or all(rank < len(known) and known[rank] for rank in ranks)
+    outcome = attempt_facts.get("outcome") or facts.get("outcome") or _outcome(ranks, world_size)
     return Run(
         name=folder.name,
         attempt=number,
-        outcome=attempt_facts.get("outcome") or facts.get("outcome") or _outcome(ranks, world_size),
+        outcome=outcome,
         ranks=ranks,
         world_size=world_size,
         table=files.table,
@@ -114,8 +127,20 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None) ->
         lost=_lost(facts, attempt_facts),
         is_one_clock=is_one_clock,
         clock_error_ns=max((min(error for _, _, error in readings) for readings in known if readings), default=0),
+        cut_ns=files.cut_ns if outcome == "running" else 0,
+        stopped_ns=0 if attempt_facts.get("hung") else _stopped_ns(outcome, attempt_facts, files),
+        hang_after_s=float((facts.get("plan") or {}).get("hang_after_s") or Plan.hang_after_s),
         problems=(*files.problems, *_problems(ranks, world_size, [] if is_one_clock else hosts)),
     )
+
+
+def _stopped_ns(outcome: str, attempt_facts: dict[str, Any], files: "_Files") -> int:
+    """When the first rank was gone that the launcher had asked to end, by the clock of the table; 0: none was."""
+    ended_ns = attempt_facts.get("ended_ns", {})
+    asked = [int(rank) for rank in attempt_facts.get("asked", {}) if rank in ended_ns and int(rank) in files.kept]
+    if outcome != "stopped" or not asked:
+        return 0
+    return min(int(ended_ns[str(rank)]) - files.ahead_ns[rank] for rank in asked)
 
 
 def _attempt(folder: Path, wanted: int | None) -> int:
@@ -201,11 +226,13 @@ class _Files:
     table: Table
     kept: dict[int, tuple[Path, rings.Header, int]] = field(default_factory=dict)  # by rank; last: its oldest record
     folded: list[Folded] = field(default_factory=list)
+    ahead_ns: dict[int, int] = field(default_factory=dict)  # by rank: its host's wall clock less the table's clock
     problems: list[str] = field(default_factory=list)
     world_size: int = 0
+    cut_ns: int = 0  # by the clock of the table
 
 
-def _read(paths: list[Path], clocks: list[Readings], newest: int | None) -> _Files:
+def _read(paths: list[Path], clocks: list[Readings], newest: int | None, moment: Moment | None) -> _Files:
     counts = list(map(rings.count, paths))
     each = None if newest is None else max(newest // max(len(paths), 1), _LEAST_OF_EACH)
     files = _Files(Table(sum(counts if each is None else (min(count, each) for count in counts))))
@@ -221,7 +248,14 @@ def _read(paths: list[Path], clocks: list[Readings], newest: int | None) -> _Fil
             continue
         oldest = int(ring.records["number"][0]) if len(ring.records) else 1
         files.kept[rank] = path, ring.header, oldest
-        files.table.add(ring, clocks[rank] if rank < len(clocks) else [])
+        clock = clocks[rank] if rank < len(clocks) else []
+        offset_ns = clock[-1][1] if clock else 0
+        files.ahead_ns[rank] = ring.header.wall_ns - ring.header.monotonic_ns + offset_ns
+        if moment is not None:
+            at_ns = moment.by_clock_of(ring.header, clock)
+            ring = replace(ring, records=as_of(ring.records, at_ns))
+            files.cut_ns = min(files.cut_ns or at_ns - offset_ns, at_ns - offset_ns)
+        files.table.add(ring, clock)
         files.folded += _folded(ring)
         files.world_size = max(files.world_size, min(ring.header.world_size, _MOST_RANKS))
     files.table.close()
@@ -273,8 +307,10 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
         error_site=error_site,
         exit_site=exit_site,
         ended_ns=ended_ns,
-        died_ns=_died_ns(attempt_facts, key),
-        stack=_stack(path.with_suffix(".stacks")),
+        died_ns=(died_ns := _died_ns(attempt_facts, key)),
+        gone_ns=died_ns - files.ahead_ns[rank] if died_ns else 0,
+        stack=_stack(path.with_suffix(".stacks"), _last_ns(ops) + files.ahead_ns[rank]),
+        is_idle=attempt_facts.get("idle", {}).get(key),
     )
 
 
@@ -296,12 +332,21 @@ _IS_EVENT, _IS_END = np.zeros((2, 256), dtype=np.bool_)
 _IS_EVENT[list(ring_format.EVENTS)] = True
 _IS_END[[ring_format.OP["exception"], ring_format.OP["exit"]]] = True
 
+_MTIME_STEP_NS = 2_000_000_000  # file systems may count modification times in steps of this
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
-def _stack(path: Path) -> tuple[Site, ...]:
-    """What faulthandler wrote last: the stack of the main thread, or of the thread that crashed."""
+def _last_ns(ops: Ops) -> int:
+    """When a rank last began or ended an op; 0: it made none."""
+    return max(ops[-1].entered_ns, ops[-1].completed_ns) if ops else 0
+
+
+def _stack(path: Path, since_ns: int) -> tuple[Site, ...]:
+    """What faulthandler wrote last: the stack of the main thread, or of the thread that crashed. None if that was
+    before its last op, by the wall clock: the rank has gone on since."""
     try:
+        if path.stat().st_mtime_ns + _MTIME_STEP_NS < since_ns:
+            return ()
         text = path.read_text(errors="replace")
     except OSError:
         return ()

@@ -1,6 +1,7 @@
 """Async ops: buffers that change too early, and results that nobody waited for."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,7 +22,7 @@ def overwritten_buffers(evidence: Evidence) -> Iterator[Finding]:
         first = changed.first()
         same = _ranks_at(changed, first.row)
         message = f"{ranks_in_words(same)} changed the buffer of {where(first)} before it was waited for"
-        yield of_ops("buffer-overwritten", same, message, [first])
+        yield replace(of_ops("buffer-overwritten", same, message, [first]), effect="wrong")
 
 
 def unwaited_work(evidence: Evidence) -> Iterator[Finding]:
@@ -34,7 +35,7 @@ def unwaited_work(evidence: Evidence) -> Iterator[Finding]:
         first = unwaited.first()
         same = _ranks_at(unwaited, first.row)
         message = f"{ranks_in_words(same)} never waited for {where(first)}: its result may have been used too early"
-        yield of_ops("unwaited-work", same, message, [first])
+        yield replace(of_ops("unwaited-work", same, message, [first]), effect="advice")
 
 
 def _ranks_at(ops: Ops, row: int) -> list[int]:

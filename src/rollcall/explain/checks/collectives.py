@@ -2,14 +2,16 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rollcall.explain import source
 from rollcall.explain.checks.call_order import permutation
+from rollcall.explain.effects import effect_of_call
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.findings import Finding, each, of_call, of_ops, where
+from rollcall.explain.findings import Effect, Finding, each, of_call, of_ops, where
 from rollcall.explain.matching import Call, deviants
 from rollcall.explain.table import Op
 from rollcall.protocol.rank_ranges import ranks_in_words
@@ -30,10 +32,24 @@ def mismatches(evidence: Evidence) -> Iterator[Finding]:
     table, calls = evidence.table, evidence.calls
     columns = (table.op, table.reduce, table.peer, table.signature)
     for number in calls.unlike(calls.differ_in(*columns), *columns, table.site):
-        finding = permutation(evidence, number) or _mismatch(evidence, calls.get(number))
+        call = calls.get(number)
+        finding = permutation(evidence, number) or _mismatch(evidence, call)
         if finding is not None:
-            yield finding
+            yield replace(
+                finding, since_ns=_differs_since_ns(call), effect=effect_of_call(evidence, call, finding.kind)
+            )
             return
+
+
+def _differs_since_ns(call: Call) -> int:
+    """When the first rank came that does not fit those before it."""
+    first = min(call.ops.values(), key=lambda op: op.entered_ns)
+    others = [op for op in call.ops.values() if _identity(op) != _identity(first)]
+    return min((op.entered_ns for op in others), default=first.entered_ns)
+
+
+def _identity(op: Op) -> tuple[Any, ...]:
+    return op.op, op.reduce, op.peer, str(op.signature), op.site
 
 
 def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
@@ -167,7 +183,15 @@ def non_member_calls(evidence: Evidence) -> Iterator[Finding]:
         first = found.first()
         same = sorted({op.rank for op in found if op.site == first.site})
         message = f"{ranks_in_words(same)} called {where(first)} without being in its group"
-        yield of_ops("non-member-call", same, message, [first])
+        effect: Effect = "stopped" if any(_failed_on_no_result(evidence, rank) for rank in same) else "advice"
+        yield replace(of_ops("non-member-call", same, message, [first]), effect=effect)
+
+
+def _failed_on_no_result(evidence: Evidence, number: int) -> bool:
+    """Whether a rank used what such a call returns: None, and no handle."""
+    rank = evidence.run.ranks[number]
+    is_none_error = rank.error.partition(":")[0] in ("AttributeError", "TypeError")
+    return is_none_error and rank.last is not None and rank.last.is_non_member
 
 
 def concurrent_calls(evidence: Evidence) -> Iterator[Finding]:
@@ -180,7 +204,8 @@ def concurrent_calls(evidence: Evidence) -> Iterator[Finding]:
             places = {rank: op.site for rank, op in call.ops.items()}
             message = f"group {call.group.name} is used by several threads at once, and the order differs between ranks"
             threads = {"threads": {rank: op.thread for rank, op in call.ops.items()}}
-            yield of_call("concurrent-calls", call, deviants(places), message, call.ops.values(), **threads)
+            finding = of_call("concurrent-calls", call, deviants(places), message, call.ops.values(), **threads)
+            yield replace(finding, effect=effect_of_call(evidence, call, finding.kind))
             return
 
 

@@ -1,6 +1,7 @@
 """Ranks that keep the others waiting."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +32,15 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
     fetching, fetching_s = _samples(evidence, rank, ring_format.INPUT)
     if fetching_s > share * waits.run_s / 2:
         message += f"; meanwhile it waited for its data at {fetching[0].site}"
-        yield of_ops("input-stall", [rank], message, [fetching[0], *_late(evidence, rank)], waits=caused_s)
+        finding = of_ops("input-stall", [rank], message, [fetching[0], *_late(evidence, rank)], waits=caused_s)
+        yield replace(finding, effect="slow")
     elif _is_a_habit(evidence, rank):
         samples, _ = _samples(evidence, rank)
         seen = samples[:2]
         if seen:
             message += f"; meanwhile it was seen at {seen[0].site}"
-        yield of_ops("straggler", [rank], message, [*seen, *_late(evidence, rank)], waits=caused_s)
+        finding = of_ops("straggler", [rank], message, [*seen, *_late(evidence, rank)], waits=caused_s)
+        yield replace(finding, effect="slow")
 
 
 def _own_delays_s(evidence: Evidence) -> NDArray[np.float64]:

@@ -1,0 +1,26 @@
+"""What a disagreement between ranks has done to the run."""
+
+from rollcall.explain.ends import died_by_itself
+from rollcall.explain.evidence import Evidence
+from rollcall.explain.findings import Effect
+from rollcall.explain.load import Rank
+from rollcall.explain.matching import Call
+
+
+def effect_of_call(evidence: Evidence, call: Call, kind: str) -> Effect:
+    """A call on which ranks disagree has stopped the run if it failed or hangs. Else ranks may be out of step from
+    there on, or the bytes that one of them did not expect are taken for the next call's: then it has stopped what
+    failed or hangs in its group later, unless a rank has failed by itself. A reduce op changes neither."""
+    if any(op.is_blocked or op.is_failed for op in call.ops.values()):
+        return "stopped"
+    if kind == "mismatched-reduce-op" or any(_died_outside_ops(evidence, rank) for rank in evidence.run.ranks.values()):
+        return "wrong"
+    table = evidence.table
+    row = next(iter(call.ops.values())).row
+    of_group = (table.group == table.group[row]) & (table.seq > call.seq) & ~table.is_event
+    has_stopped = evidence.is_stuck | table.has_failed | (table.is_blocked & evidence.is_of_killed)
+    return "stopped" if (of_group & has_stopped).any() else "wrong"
+
+
+def _died_outside_ops(evidence: Evidence, rank: Rank) -> bool:
+    return died_by_itself(evidence, rank) and rank.number not in evidence.blocked
