@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.explain import rings
-from rollcall.explain.cut import Moment
+from rollcall.explain.cut import Moment, as_of
 from rollcall.explain.load import Rank, Run, clocks
 from rollcall.explain.table import UNKNOWN_GROUP, Group, Ops, Readings, Table, parse_group
 from rollcall.record import ring_format
@@ -87,12 +87,13 @@ class LiveRing:
         good = (records["number"] > max(count - self.header.capacity, 0)) & (records["op"] < len(ring_format.OPS))
         return records[good]
 
-    def read_new(self) -> NDArray[np.void]:
-        """The records since the last call, and a few earlier ones that may have completed meanwhile."""
+    def read_new(self, at_ns: int) -> NDArray[np.void]:
+        """The records since the last call, and a few earlier ones that may have completed meanwhile, as they were at
+        this moment: rings are read one after the other."""
         count = self.count()
-        records = self.tail(count, count - self.seen + _LOOK_BACK)
+        records = as_of(self.tail(count, count - self.seen + _LOOK_BACK), at_ns)
         self._note(records)
-        self.seen = count
+        self.seen = max(self.seen, int(records["number"].max(initial=0)))
         return records
 
     def _note(self, records: NDArray[np.void]) -> None:
