@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from rollcall.errors import UsageError
 
+SOURCES = "sources"  # beside the rings: the files of the program, as they were
 WATCHED = "watched"  # in a run's folder: whoever watches the run touches it whenever it looks
 
 
@@ -44,6 +46,19 @@ def recorded_attempts(folder: Path) -> list[int]:
     """Those that have rings."""
     names = [path.name.removeprefix("attempt-") for path in (folder / "rings").glob("attempt-*")]
     return sorted(int(name) for name in names if name.isdecimal())
+
+
+def stored_source_name(file: str) -> str:
+    """Under which name a file of the program is kept beside the rings; empty if the name would be too long."""
+    name = quote(file, safe="") + ".py"
+    return name if len(name) <= _MOST_NAME else ""
+
+
+def stored_source_file(name: str) -> str:
+    return unquote(name.removesuffix(".py"))
+
+
+_MOST_NAME = 240  # file systems allow 255, and a copy has a longer name while it is made
 
 
 def all_runs() -> Iterator[dict[str, Any]]:

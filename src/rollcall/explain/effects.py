@@ -5,13 +5,14 @@ from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect
 from rollcall.explain.load import Rank
 from rollcall.explain.matching import Call
+from rollcall.explain.table import Op
 
 
 def effect_of_call(evidence: Evidence, call: Call, kind: str) -> Effect:
     """A call on which ranks disagree has stopped the run if it failed or hangs. Else ranks may be out of step from
     there on, or the bytes that one of them did not expect are taken for the next call's: then it has stopped what
     failed or hangs in its group later, unless a rank has failed by itself. A reduce op changes neither."""
-    if any(op.is_blocked or op.is_failed for op in call.ops.values()):
+    if any(op.is_blocked or op.is_failed or _failed_there(evidence, op) for op in call.ops.values()):
         return "stopped"
     if kind == "mismatched-reduce-op" or any(_died_outside_ops(evidence, rank) for rank in evidence.run.ranks.values()):
         return "wrong"
@@ -20,6 +21,13 @@ def effect_of_call(evidence: Evidence, call: Call, kind: str) -> Effect:
     of_group = (table.group == table.group[row]) & (table.seq > call.seq) & ~table.is_event
     has_stopped = evidence.is_stuck | table.has_failed | (table.is_blocked & evidence.is_of_killed)
     return "stopped" if (of_group & has_stopped).any() else "wrong"
+
+
+def _failed_there(evidence: Evidence, op: Op) -> bool:
+    """Whether its rank raised its error on the line of this op: what the op returned was not what torch expected."""
+    rank = evidence.run.ranks[op.rank]
+    is_last = rank.last is not None and rank.last.site == op.site
+    return is_last and rank.error_site is not None and op.site is not None and rank.error_site.chain == op.site.chain
 
 
 def _died_outside_ops(evidence: Evidence, rank: Rank) -> bool:

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from rollcall.errors import UsageError
-from rollcall.explain import rings
+from rollcall.explain import rings, stored_lines
 from rollcall.explain.cut import Moment, as_of
 from rollcall.explain.table import Op, Ops, Readings, Site, Table
 from rollcall.protocol.plan import Plan
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 from rollcall.record.sites import is_users_file
-from rollcall.runs import facts_of_attempt, is_over, read_facts, recorded_attempts
+from rollcall.runs import SOURCES, facts_of_attempt, is_over, read_facts, recorded_attempts
 
 _DRIFT = 100e-6  # seconds per second; clocks of hosts stay below it
 
@@ -109,6 +109,7 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None, is
     attempt_facts = facts_of_attempt(facts, number)
     known = clocks(facts)
     goes_on = not is_hung and not is_over(facts) and number == recorded_attempts(folder)[-1]
+    stored_lines.use(folder / "rings" / f"attempt-{number}" / SOURCES)
     paths = sorted((folder / "rings" / f"attempt-{number}").glob("rank-*.ring"), key=_number)
     files = _read(paths, known, newest, moment if goes_on else None)
     ranks = {rank: _rank(files, rank, attempt_facts) for rank in sorted(files.table.spans)}

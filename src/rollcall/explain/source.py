@@ -6,6 +6,7 @@ rank has skipped the other's line, or took another branch.
 
 import ast
 import functools
+import linecache
 from dataclasses import dataclass
 from typing import Literal
 
@@ -189,12 +190,15 @@ def ways_out(mine: Site | None, theirs: Site | None) -> tuple[Site, ...]:
 _FEW = 2
 
 
-@functools.cache
 def _parse(file: str) -> ast.Module | None:
+    return _parse_text("".join(linecache.getlines(file)))
+
+
+@functools.cache
+def _parse_text(text: str) -> ast.Module | None:
     try:
-        with open(file, encoding="utf-8") as text:
-            return ast.parse(text.read())
-    except (OSError, SyntaxError, ValueError):
+        return ast.parse(text) if text else None
+    except (SyntaxError, ValueError):
         return None
 
 

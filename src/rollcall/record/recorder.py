@@ -9,6 +9,8 @@ from rollcall.record import hooks, stacks
 from rollcall.record.cpp import library
 from rollcall.record.python_recorder import PythonRecorder
 from rollcall.record.ring import Ring
+from rollcall.record.sources import SourceKeeper
+from rollcall.runs import SOURCES
 
 Recorder = PythonRecorder  # the C++ recorder is a subclass
 _recorder: Recorder | None = None
@@ -38,7 +40,7 @@ def begin(folder: Path, rank: int, world_size: int, attempt: int) -> Recorder:
     ring_class, recorder_class = _classes()
     facts: dict[str, Any] = {"rank": rank, "world_size": world_size, "attempt": attempt}
     ring = ring_class(rings / f"rank-{rank}.ring", host=socket.gethostname(), **facts)
-    _recorder = recorder_class(ring, world_size)
+    _recorder = recorder_class(ring, world_size, SourceKeeper(rings / SOURCES))
     stacks.answer(rings / f"rank-{rank}.stacks")
     _recorder.begin()
     return _recorder

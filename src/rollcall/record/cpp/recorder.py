@@ -13,6 +13,7 @@ from rollcall.record.cpp.ring import CppRing
 from rollcall.record.hooks.sink import CallArgs
 from rollcall.record.python_recorder import PythonRecorder
 from rollcall.record.ring import Ring
+from rollcall.record.sources import SourceKeeper
 
 
 class CppRecorder(PythonRecorder):
@@ -27,8 +28,8 @@ class CppRecorder(PythonRecorder):
     fail_buckets = library.fail_buckets
     _site = library.site
 
-    def __init__(self, ring: Ring, world_size: int) -> None:
-        super().__init__(ring, world_size)
+    def __init__(self, ring: Ring, world_size: int, sources: SourceKeeper | None = None) -> None:
+        super().__init__(ring, world_size, sources)
         assert isinstance(ring, CppRing)
         ring.attach(self)
 

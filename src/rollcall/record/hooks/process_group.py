@@ -16,8 +16,9 @@ from rollcall.record.ring_format import ASYNC, OP
 _State = tuple[int, int]  # of an op: its mark, and whether it is async
 _works: dict[int, tuple[Any, _State]] = {}  # by id: works that have not been waited for
 _UNREADABLE = CallArgs()
-# Collectives of objects, and which argument is the list whose length must be the same on all ranks.
-_OBJECT_LISTS = {"all_gather_object": 0, "broadcast_object_list": 0, "scatter_object_list": 1, "gather_object": 1}
+# Collectives of objects, and which argument is the list whose length must be the same on all ranks. Of gather_object
+# and scatter_object_list only the root's list counts, and torch checks that itself.
+_OBJECT_LISTS = {"all_gather_object": 0, "broadcast_object_list": 0}
 _LOCAL_AT = 4  # the argument of new_group which says that only members call it
 
 
@@ -25,6 +26,8 @@ def install_all() -> None:
     for name, (op, read) in METHODS.items():
         install(dist.ProcessGroup, name, _op_hook(op, read))
     install(dist.Work, "wait", Hook("wait", _before_wait, _after_wait, _failed_wait))
+    install(dist.Work, "is_completed", Hook("is_completed", _before_is_completed, _after_is_completed))
+    install(dist.Reducer, "_set_forward_pass_work_handle", Hook("join", _before_handing_over))
     install(dist.Work, "get_future", Hook("get_future", _before_get_future, _after_get_future))
     for module in (dist, distributed_c10d):
         for name, place in _OBJECT_LISTS.items():
@@ -115,6 +118,24 @@ def _failed_wait(state: _State) -> None:
     if not is_async:
         sink.current.issued(mark)
     sink.current.failed(mark)
+
+
+def _before_is_completed(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+    return args[0] if id(args[0]) in _works else None
+
+
+def _after_is_completed(work: Any, is_completed: bool) -> None:
+    """A program that asks until the answer is yes has waited."""
+    if is_completed and (state := _before_wait((work,), {})) is not None:
+        sink.current.completed(state[0])
+
+
+def _before_handing_over(args: tuple[Any, ...], _: dict[str, Any]) -> None:
+    """DDP's join() leaves the handle to its reducer, which waits for it in C++ at the end of the backward."""
+    found = _works.pop(id(args[1]), None) if len(args) > 1 else None
+    if found is not None:
+        sink.current.waiting(found[1][0])
+        sink.current.completed(found[1][0])
 
 
 def _before_get_future(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
