@@ -41,6 +41,9 @@ class FakeOp:
     thread: int = 0
     issued_ms: float = 0
     was_overwritten: bool = False
+    splits: tuple[Any, ...] = ()
+    device: str = "cpu"
+    objects: int = 0
 
 
 class _Names:
@@ -58,7 +61,8 @@ class _Names:
         return self._number("site", [[FILE, line, "step<script>"]])
 
     def signature(self, op: FakeOp) -> int:
-        return self._number("signature", {"shapes": [op.shape], "dtypes": [op.dtype], "device": "cpu", "splits": []})
+        told = {"shapes": [op.shape], "dtypes": [op.dtype], "device": op.device, "splits": op.splits}
+        return self._number("signature", {**told, **({"objects": op.objects} if op.objects else {})})
 
     def phase(self, name: str) -> int:
         return self._number("phase", name) if name else 0

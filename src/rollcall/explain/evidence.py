@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcall.explain import source
 from rollcall.explain.ends import died_by_itself, was_killed
 from rollcall.explain.load import Run
 from rollcall.explain.matching import Calls, Pairs
@@ -21,6 +22,12 @@ class Seen:
 
     site: Site
     is_input: bool
+
+
+def is_input(site: Site) -> bool:
+    """Whether a rank that waits there for a queue waits for its data: what it takes in every step. From a thread of its
+    own that writes checkpoints, it takes something now and then, or only waits."""
+    return not source.takes_from_queue(site) or source.is_fetched_each_time(site)
 
 
 class Evidence:
@@ -144,12 +151,12 @@ class Evidence:
         if found.own_stack and not found.has_ended:
             inner, *outer = found.own_stack
             site = Site(inner.file, inner.line, inner.function, tuple(outer))
-            return Seen(site, waits_for_data(each.file for each in found.stack))
+            return Seen(site, waits_for_data(each.file for each in found.stack) and is_input(site))
         newest = found.events[-1] if found.events else None
         last_ns = found.last.entered_ns if found.last else 0
         if newest is None or newest.op != "sample" or newest.site is None or newest.entered_ns < last_ns:
             return None
-        return Seen(newest.site, newest.waits_for_data)
+        return Seen(newest.site, newest.waits_for_data and is_input(newest.site))
 
     def seen_last(self, rank: int) -> Site | None:
         """The line on which a rank was seen last: in an op, sending a signal, or by the sampler."""

@@ -159,6 +159,31 @@ def is_outside_loop(mine: Site, inner: Site) -> bool:
     return False
 
 
+def is_fetched_each_time(site: Site) -> bool:
+    """Whether a line takes something in every turn of a loop, and keeps it: not under a condition, not for the sake of
+    waiting. True if that is not known."""
+    for number, frame in enumerate(site.chain):
+        tree = _parse(frame.file)
+        if tree is None:
+            return True
+        path = _path_to(tree, frame.line)
+        statement = next((each for each in _block_of(path) if each.lineno <= frame.line <= _end(each)), None)
+        if number == 0 and isinstance(statement, ast.Expr):
+            return False
+        for node, branch in reversed(path):
+            if isinstance(node, ast.For | ast.AsyncFor | ast.While) and branch == "body":
+                return True
+            if isinstance(node, ast.If) or branch.startswith(("handler", "case")):
+                return False
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                break
+    return False
+
+
+def takes_from_queue(site: Site) -> bool:
+    return ".get(" in linecache.getline(site.file, site.line)
+
+
 def _loops_around(tree: ast.AST, line: int) -> list[ast.stmt]:
     """The loops of the same function around a line, the outermost first."""
     found: list[ast.stmt] = []

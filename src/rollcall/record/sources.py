@@ -1,5 +1,5 @@
-"""Keeps the files of the program beside its rings, as they are while it runs: explain reads their lines later, when they
-may have changed, or on another machine."""
+"""Keeps the files of the program beside its rings, as they are while it runs: explain reads their lines later, when
+they may have changed, or on another machine."""
 
 import contextlib
 import os

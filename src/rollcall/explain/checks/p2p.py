@@ -28,10 +28,17 @@ def deadlocks(evidence: Evidence) -> Iterator[Finding]:
                 break
             rank = waited_for[0]
         else:
-            if rank in path and (finding := _circle(evidence, path[path.index(rank) :])):
+            circle = path[path.index(rank) :] if rank in path else []
+            if circle and not _is_misaddressed(evidence, circle) and (finding := _circle(evidence, circle)):
                 yield finding
                 return
         done.update(path)
+
+
+def _is_misaddressed(evidence: Evidence, circle: list[int]) -> bool:
+    """Whether one of them only waits since a message went under another tag, or to or from another rank."""
+    told = misaddressed(evidence)
+    return told is not None and any(evidence.table.rank[row] in circle for row in told.evidence["rows"])
 
 
 def _circle(evidence: Evidence, cycle: list[int]) -> Finding | None:
@@ -73,7 +80,7 @@ _MANY = 500  # more ops without partner say nothing new
 def misaddressed(evidence: Evidence) -> Finding | None:
     """A receive that waits for what was sent under another tag, to another rank, or by another rank."""
     recvs, sends = list(evidence.pairs.unmatched("recv")[:_MANY]), list(evidence.pairs.unmatched("send")[:_MANY])
-    stuck = _stuck_receives(evidence)
+    stuck = [recv for recv in _stuck_receives(evidence) if not _is_elsewhere(evidence, recv.peer)]
     for explain in (_by_tag, _by_sender, _by_receiver):
         for recv in stuck:
             if (finding := explain(evidence, recv, sends, recvs)) is not None:
@@ -88,17 +95,23 @@ def _stuck_receives(evidence: Evidence) -> list[Op]:
 
 
 def _only_waits(evidence: Evidence, recv: Op) -> bool:
-    """Whether what its peer does explains that it sends nothing: it died, is in no op, or waits itself for others."""
-    peer = evidence.run.ranks.get(recv.peer)
-    if peer is None or peer.exit_code == 0:
+    """Whether what its peer does explains that it sends nothing: it waits itself for others, or does something else."""
+    if recv.peer in evidence.blocked and not evidence.has_ended(recv.peer):
+        return not evidence.blocked[recv.peer].is_point_to_point or next(deadlocks(evidence), None) is not None
+    return _is_elsewhere(evidence, recv.peer)
+
+
+def _is_elsewhere(evidence: Evidence, number: int) -> bool:
+    """Whether a rank died or was stopped, or whether it, or whom it waits for, is in no op and known to sit somewhere:
+    another finding says so."""
+    rank = evidence.run.ranks.get(number)
+    if rank is None or rank.exit_code == 0:
         return False
-    if died_by_itself(evidence, peer) or was_stopped(evidence, peer):
-        return True
-    return any(_is_idle(evidence, rank) for rank in evidence.ways_on([recv.peer]))
+    is_gone = died_by_itself(evidence, rank) or was_stopped(evidence, rank)
+    return is_gone or any(_is_idle(evidence, each) for each in evidence.ways_on([number]))
 
 
 def _is_idle(evidence: Evidence, rank: int) -> bool:
-    """It is in no op, and known to sit somewhere: another finding says where."""
     return rank not in evidence.blocked and not evidence.has_ended(rank) and evidence.seen_now(rank) is not None
 
 
@@ -126,7 +139,7 @@ def _by_tag(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -> F
 
 def _by_receiver(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:
     """It waits for a rank that sends nothing to it, while another rank does: it waits for the wrong one."""
-    if any((send.rank, send.peer) == (recv.peer, recv.rank) for send in sends) or _only_waits(evidence, recv):
+    if any((send.rank, send.peer) == (recv.peer, recv.rank) for send in sends):
         return None
     for send in sends:
         if send.peer == recv.rank and not _waits_in_circle(evidence, send):
