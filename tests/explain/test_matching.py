@@ -66,6 +66,18 @@ def test_calls_of_which_a_ring_lost_its_op_are_left_out() -> None:
     assert seqs(Calls(lost)) == [("0", 3, [0, 1])]
 
 
+def test_of_a_ring_that_was_read_in_part_older_calls_are_left_out() -> None:
+    """Of a long run, the live page reads the newest ops of each rank: some reach further back than others."""
+    groups = {"side": [0, 1]}
+    first = [FakeOp("barrier", n, n, n + 1) for n in (1, 2, 3, 4)]
+    side = FakeOp("barrier", 1, 0, 1, group="side")
+    made = run([[side, *first], first[2:]], groups=groups, dropped={1: 2})
+    assert seqs(Calls(made)) == [("0", 3, [0, 1]), ("0", 4, [0, 1])]
+    # A call that began after the records of the other do, is one that the other has not come to.
+    late = FakeOp("barrier", 1, 90, group="side")
+    assert ("side", 1, [0]) in seqs(Calls(run([[*first, late], first[2:]], groups=groups, dropped={1: 2})))
+
+
 def test_calls_of_ranks_outside_the_group_are_no_calls() -> None:
     """torch passes over them."""
     assert seqs(Calls(run([[FakeOp("barrier", 1, 0, 1, group="")], []]))) == []

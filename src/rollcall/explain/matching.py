@@ -145,6 +145,28 @@ def _first_known(run: Run) -> NDArray[np.int64]:
         for number, group in enumerate(table.names.groups):
             if group.name == name:
                 first[number] = max(first[number], count + 1)
+    in_part = [rank.number for rank in run.ranks.values() if rank.dropped]
+    return _leave_out_older(run, in_part, first) if in_part else first
+
+
+def _leave_out_older(run: Run, in_part: list[int], first: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of ranks whose older records are not here: their calls before their first one of a group are not known. Nor are
+    those of a group of which they have none, if others made them before their records begin."""
+    table = run.table
+    calls = np.flatnonzero(~table.is_event & ~table.is_one_of("send", "recv") & ~table.is_non_member)
+    calls = calls[np.argsort(table.group[calls], kind="stable")]
+    starts = np.searchsorted(table.group[calls], np.arange(len(table.names.groups) + 1))
+    for number, group in enumerate(table.names.groups):
+        rows = calls[starts[number] : starts[number + 1]]  # rank by rank, as the table is
+        for rank in in_part if len(rows) else ():
+            if rank not in group.ranks:
+                continue
+            low, high = table.spans[rank]
+            own = rows[np.searchsorted(rows, low) : np.searchsorted(rows, high)]
+            begins_ns = table.entered_ns[low] if low < high else np.iinfo(np.int64).max
+            older = table.seq[rows[table.entered_ns[rows] < begins_ns]] if not len(own) else table.seq[:0]
+            known = int(table.seq[own].min()) if len(own) else int(older.max(initial=0)) + 1
+            first[number] = max(first[number], known)
     return first
 
 
