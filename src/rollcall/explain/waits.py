@@ -61,7 +61,7 @@ def intervals(run: Run, calls: Calls, pairs: Pairs, now_ns: int = 0) -> Interval
     ended_ns[never_blocked] = blocked_ns[never_blocked]
     last, arrived_ns = np.arange(len(table)), blocked_ns
     if run.is_one_clock:
-        last = _last_rows(table, calls, pairs)
+        last = last_rows(table, calls, pairs)
         arrived_ns = _arrived_ns(table, last, blocked_ns, ended_ns)
         in_time = np.flatnonzero((last >= 0) & (arrived_ns == blocked_ns))
         last[in_time] = in_time
@@ -100,7 +100,7 @@ def _first_op_shift_ns(table: Table) -> _Times:
     return shift_ns
 
 
-def _last_rows(table: Table, calls: Calls, pairs: Pairs) -> _Rows:
+def last_rows(table: Table, calls: Calls, pairs: Pairs) -> _Rows:
     """Per row: the last to arrive at its call, or the later half of a send and its receive; -1: a rank is missing."""
     last = np.full(len(table), -1, dtype=np.intp)
     if len(calls):

@@ -70,7 +70,7 @@ def was_stopped(evidence: Evidence, rank: Rank) -> bool:
     return rank.last is None or max(rank.last.entered_ns, rank.last.completed_ns) <= sent.entered_ns + _SOON_NS
 
 
-_SOON_NS = 50_000_000  # a rank that stops another comes to its next line after the other has; both have begun an op
+_SOON_NS = 50_000_000  # a signal takes effect when the rank is scheduled next: until then it may end an op
 
 
 def _sender(evidence: Evidence, rank: Rank, number: int) -> Op | None:
