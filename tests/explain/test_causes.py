@@ -178,6 +178,31 @@ def test_a_wrong_result_does_not_explain_an_error_elsewhere() -> None:
     assert verdict(steps(3), mixed, steps(3), outcome="ok") == ("mismatched-reduce-op", (1,))
 
 
+def test_what_changes_the_bytes_explains_what_fails_later_in_its_group() -> None:
+    """The rest of a message is taken for the next one. With as many bytes, the next call is not disturbed."""
+    waiting = [*steps(3), FakeOp("barrier", 4, 50)]
+    shorter = [steps(3)[0], FakeOp("all_reduce", 2, 20, 25, shape=(500,), size_bytes=2000), *waiting[2:]]
+    other_type = [steps(3)[0], FakeOp("all_reduce", 2, 20, 25, dtype="int32"), *waiting[2:]]
+    assert verdict(waiting, shorter, steps(3)) == ("mismatched-shape", (1,))
+    assert verdict(waiting, other_type, steps(3)) == ("missing-rank", (2,))
+
+
+def test_an_error_on_the_line_of_a_call_that_does_not_match_comes_from_it() -> None:
+    """torch cannot take what the others sent apart. On the same line in a later turn, it is another error."""
+    objects = [FakeOp("all_gather", 1, 0, 5, objects=3, line=9), FakeOp("all_gather", 2, 6, 9, line=9)]
+    short = [replace(objects[0], objects=2), objects[1]]
+    facts = {
+        "error": {0: "IndexError: 2"},
+        "error_site": {0: at(9)},
+        "exit_code": {0: 1},
+        "ended_ns": {0: START_NS + 10**8},
+    }
+    assert verdict(short, objects, objects, outcome="failed", **facts) == ("mismatched-splits", (0,))
+    later = [FakeOp("all_reduce", n, n * 10, n * 10 + 5, line=9) for n in range(3, 9)]
+    found = verdict([*short, *later], [*objects, *later], [*objects, *later], outcome="failed", **facts)
+    assert found == ("rank-failed", (0,))
+
+
 def test_ranks_that_gloo_aborts_in_a_call_that_does_not_match_died_of_it() -> None:
     """One rank's buffer is larger than the others expect. They are killed before it comes to its next line."""
     even = ("single", (), (), (16,))

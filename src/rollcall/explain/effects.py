@@ -1,6 +1,6 @@
 """What a disagreement between ranks has done to the run."""
 
-from rollcall.explain.ends import died_by_itself
+from rollcall.explain.ends import died_by_itself, failed_by_itself
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect
 from rollcall.explain.load import Rank
@@ -8,13 +8,15 @@ from rollcall.explain.matching import Call
 from rollcall.explain.table import Op
 
 
-def effect_of_call(evidence: Evidence, call: Call, kind: str) -> Effect:
+def effect_of_call(evidence: Evidence, call: Call) -> Effect:
     """A call on which ranks disagree has stopped the run if it failed or hangs. Else ranks may be out of step from
     there on, or the bytes that one of them did not expect are taken for the next call's: then it has stopped what
-    failed or hangs in its group later, unless a rank has failed by itself. A reduce op changes neither."""
+    failed or hangs in its group later, unless a rank has failed by itself. Where all send as many bytes along the same
+    ways, as with another reduce op, neither can be."""
     if any(op.is_blocked or op.is_failed or _failed_there(evidence, op) for op in call.ops.values()):
         return "stopped"
-    if kind == "mismatched-reduce-op" or any(_died_outside_ops(evidence, rank) for rank in evidence.run.ranks.values()):
+    ways = {(op.op, op.peer, op.size_bytes, str(op.signature.get("splits"))) for op in call.ops.values()}
+    if len(ways) == 1 or any(_died_outside_ops(evidence, rank) for rank in evidence.run.ranks.values()):
         return "wrong"
     table = evidence.table
     row = next(iter(call.ops.values())).row
@@ -26,8 +28,12 @@ def effect_of_call(evidence: Evidence, call: Call, kind: str) -> Effect:
 def _failed_there(evidence: Evidence, op: Op) -> bool:
     """Whether its rank raised its error on the line of this op: what the op returned was not what torch expected."""
     rank = evidence.run.ranks[op.rank]
-    is_last = rank.last is not None and rank.last.site == op.site
-    return is_last and rank.error_site is not None and op.site is not None and rank.error_site.chain == op.site.chain
+    if op.site is None or rank.error_site is None or rank.error_site.chain != op.site.chain:
+        return False
+    return failed_by_itself(evidence, rank) and op.row in [each.row for each in rank.ops[-_OPS_OF_OBJECTS:]]
+
+
+_OPS_OF_OBJECTS = 3  # a collective of objects makes so many: for their sizes, and for the objects themselves
 
 
 def _died_outside_ops(evidence: Evidence, rank: Rank) -> bool:

@@ -65,6 +65,6 @@ def inversions(evidence: Evidence) -> Iterator[Finding]:
         finding = permutation(evidence, number)
         if finding is not None:
             call = calls.get(number)
-            effect: Effect = "advice" if finding.op == "barrier" else effect_of_call(evidence, call, finding.kind)
+            effect: Effect = "advice" if finding.op == "barrier" else effect_of_call(evidence, call)
             yield replace(finding, effect=effect)  # barriers carry nothing that could be mixed up
             return

@@ -35,9 +35,7 @@ def mismatches(evidence: Evidence) -> Iterator[Finding]:
         call = calls.get(number)
         finding = permutation(evidence, number) or _mismatch(evidence, call)
         if finding is not None:
-            yield replace(
-                finding, since_ns=_differs_since_ns(call), effect=effect_of_call(evidence, call, finding.kind)
-            )
+            yield replace(finding, since_ns=_differs_since_ns(call), effect=effect_of_call(evidence, call))
             return
 
 
@@ -240,7 +238,7 @@ def concurrent_calls(evidence: Evidence) -> Iterator[Finding]:
             message = f"group {call.group.name} is used by several threads at once, and the order differs between ranks"
             threads = {"threads": {rank: op.thread for rank, op in call.ops.items()}}
             finding = of_call("concurrent-calls", call, deviants(places), message, call.ops.values(), **threads)
-            yield replace(finding, effect=effect_of_call(evidence, call, finding.kind))
+            yield replace(finding, effect=effect_of_call(evidence, call))
             return
 
 
