@@ -1,9 +1,8 @@
 """What a disagreement between ranks has done to the run."""
 
-from rollcall.explain.ends import died_by_itself, failed_by_itself
+from rollcall.explain.ends import failed_by_itself
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect
-from rollcall.explain.load import Rank
 from rollcall.explain.matching import Call
 from rollcall.explain.table import Op
 
@@ -16,7 +15,7 @@ def effect_of_call(evidence: Evidence, call: Call) -> Effect:
     if any(op.is_blocked or op.is_failed or _failed_there(evidence, op) for op in call.ops.values()):
         return "stopped"
     ways = {(op.op, op.peer, op.size_bytes, str(op.signature.get("splits"))) for op in call.ops.values()}
-    if len(ways) == 1 or any(_died_outside_ops(evidence, rank) for rank in evidence.run.ranks.values()):
+    if len(ways) == 1 or evidence.died_by_themselves - set(evidence.blocked):
         return "wrong"
     table = evidence.table
     row = next(iter(call.ops.values())).row
@@ -34,7 +33,3 @@ def _failed_there(evidence: Evidence, op: Op) -> bool:
 
 
 _OPS_OF_OBJECTS = 3  # a collective of objects makes so many: for their sizes, and for the objects themselves
-
-
-def _died_outside_ops(evidence: Evidence, rank: Rank) -> bool:
-    return died_by_itself(evidence, rank) and rank.number not in evidence.blocked

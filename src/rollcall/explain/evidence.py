@@ -61,9 +61,9 @@ class Evidence:
         stuck = self.table.is_blocked.copy()
         if limit_ns:
             stuck &= blocked_since_ns(self.table.flags, self.table.entered_ns, self.table.waited_ns) <= at_ns - limit_ns
+            moved = {rank for rank, moved_ns in self._moved_ns.items() if moved_ns > at_ns - limit_ns}
             for row in np.flatnonzero(stuck):
-                awaited = self.waits_for(self.table.get(row))
-                stuck[row] = all(self._moved_ns.get(rank, 0) <= at_ns - limit_ns for rank in awaited)
+                stuck[row] = moved.isdisjoint(self.waits_for(self.table.get(row)))
         return stuck
 
     @property
@@ -82,11 +82,15 @@ class Evidence:
             return self.run.stopped_ns, min(self._longest_ns + 1, hang_after_ns)
         return 0, 0
 
+    @cached_property
+    def died_by_themselves(self) -> frozenset[int]:
+        """Ranks whose death needs no other rank's to explain it."""
+        return frozenset(rank.number for rank in self.run.ranks.values() if died_by_itself(self, rank))
+
     @property
     def _first_death_ns(self) -> int:
         """When the first rank was gone that failed, or was killed, by itself; 0: none did."""
-        died = [rank.number for rank in self.run.ranks.values() if died_by_itself(self, rank)]
-        return min(map(self.ended_ns, died), default=0)
+        return min(map(self.ended_ns, self.died_by_themselves), default=0)
 
     @property
     def _longest_ns(self) -> int:

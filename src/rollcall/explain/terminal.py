@@ -117,18 +117,22 @@ def tell(folder: Path, hangs_for_s: float | None = None, said: Collection[str] =
     except UsageError:  # nothing was recorded
         return False
     verdict = explanation.verdict
-    if verdict is None or (hangs_for_s is None and verdict.kind in said):
+    if hangs_for_s is None and (verdict is None or verdict.kind in said):
         return False
-    lines = [f"rollcall: verdict: {in_words(verdict)}"]
-    computing = verdict.evidence.get("computing", [])
+    computing = verdict.evidence.get("computing", []) if verdict else []
+    lines = [f"rollcall: verdict: {in_words(verdict)}"] if verdict else []
     if hangs_for_s is not None:
-        what = "a rank is busy" if computing else "no rank has made progress"
-        lines.insert(0, f"rollcall: {what} for {hangs_for_s:g} s, and others wait")
-        lines += ["rollcall: where the ranks are:", *_stacks(explanation)]
-        if computing:
-            lines.append(f"rollcall: {ranks_in_words(computing)} uses its processor, so the run is left alone")
+        lines = [*_standstill(hangs_for_s, computing), *lines, "rollcall: where the ranks are:", *_stacks(explanation)]
+    if computing:
+        use = "uses its processor" if len(computing) == 1 else "use their processors"
+        lines.append(f"rollcall: {ranks_in_words(computing)} {use}, so the run is left alone")
     print("\n".join(lines), file=sys.stderr, flush=True)
     return bool(computing)
+
+
+def _standstill(hangs_for_s: float, computing: list[int]) -> list[str]:
+    what = "a rank is busy" if computing else "no rank has made progress"
+    return [f"rollcall: {what} for {hangs_for_s:g} s, and others wait"]
 
 
 def _stacks(explanation: Explanation) -> list[str]:

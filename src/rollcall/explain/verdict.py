@@ -7,7 +7,6 @@ from typing import Any
 
 from rollcall.explain import checks, costs
 from rollcall.explain.costs import Cost, Costs
-from rollcall.explain.ends import died_by_itself
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect, Finding
 from rollcall.explain.load import Rank, Run, load
@@ -106,7 +105,7 @@ class Death:
 
 def _deaths(evidence: Evidence) -> tuple[Death, ...]:
     died = [rank for rank in evidence.run.ranks.values() if rank.died_ns]
-    died.sort(key=lambda rank: (not died_by_itself(evidence, rank), rank.died_ns))
+    died.sort(key=lambda rank: (rank.number not in evidence.died_by_themselves, rank.died_ns))
     return tuple(Death(rank.number, _how(rank), max(rank.died_ns - died[0].died_ns, 0) / 1e9) for rank in died)
 
 

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from rollcall.explain import source
 from rollcall.explain.checks import p2p
 from rollcall.explain.checks.deaths import was_stopped
-from rollcall.explain.ends import died_by_itself
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, of_call, sites, wait_in, where
 from rollcall.explain.matching import Call
@@ -54,7 +53,7 @@ def _is_waiting(evidence: Evidence) -> NDArray[np.bool_]:
     """Ops that are stuck, or that failed since a rank did not come: those of a barrier with a timeout. If a rank has
     died by itself, ops fail for that."""
     table = evidence.table
-    if any(died_by_itself(evidence, rank) for rank in evidence.run.ranks.values()):
+    if evidence.died_by_themselves:
         return evidence.is_stuck
     gave_up = table.has_failed & ((table.issued_ns > 0) | (table.op == ring_format.OP["barrier"]))
     return np.asarray(evidence.is_stuck | gave_up)
@@ -64,7 +63,7 @@ def _has_fallen(evidence: Evidence, number: int) -> bool:
     """A rank that died, was stopped or was cut off."""
     rank = evidence.run.ranks[number]
     is_lost = any(number in lost.ranks for lost in evidence.run.lost)
-    return is_lost or died_by_itself(evidence, rank) or was_stopped(evidence, rank)
+    return is_lost or number in evidence.died_by_themselves or was_stopped(evidence, rank)
 
 
 def _explain(evidence: Evidence, call: Call, absent: list[int]) -> Finding | None:

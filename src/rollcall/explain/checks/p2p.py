@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from rollcall.explain.checks.deaths import was_stopped
-from rollcall.explain.ends import died_by_itself
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect, Finding, of_ops, where
 from rollcall.explain.table import Op
@@ -107,7 +106,7 @@ def _is_elsewhere(evidence: Evidence, number: int) -> bool:
     rank = evidence.run.ranks.get(number)
     if rank is None or rank.exit_code == 0:
         return False
-    is_gone = died_by_itself(evidence, rank) or was_stopped(evidence, rank)
+    is_gone = number in evidence.died_by_themselves or was_stopped(evidence, rank)
     return is_gone or any(_is_idle(evidence, each) for each in evidence.ways_on([number]))
 
 
@@ -118,7 +117,7 @@ def _is_idle(evidence: Evidence, rank: int) -> bool:
 def _is_lost(evidence: Evidence, send: Op) -> bool:
     """Whether a send without a partner never gets one: it is stuck or failed, or its receiver came to a good end."""
     receiver = evidence.run.ranks.get(send.peer)
-    if receiver is not None and (died_by_itself(evidence, receiver) or was_stopped(evidence, receiver)):
+    if receiver is not None and (send.peer in evidence.died_by_themselves or was_stopped(evidence, receiver)):
         return False
     is_over = evidence.run.outcome == "ok" or (receiver is not None and receiver.exit_code == 0)
     return bool(evidence.is_stuck[send.row]) or send.is_failed or is_over
