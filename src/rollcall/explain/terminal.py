@@ -122,17 +122,16 @@ def tell(folder: Path, hangs_for_s: float | None = None, said: Collection[str] =
     computing = verdict.evidence.get("computing", []) if verdict else []
     lines = [f"rollcall: verdict: {in_words(verdict)}"] if verdict else []
     if hangs_for_s is not None:
-        lines = [*_standstill(hangs_for_s, computing), *lines, "rollcall: where the ranks are:", *_stacks(explanation)]
-    if computing:
-        use = "uses its processor" if len(computing) == 1 else "use their processors"
-        lines.append(f"rollcall: {ranks_in_words(computing)} {use}, so the run is left alone")
+        what = "a rank is busy" if computing else "no rank has made progress"
+        said_first = f"rollcall: {what} for {hangs_for_s:g} s, and others wait"
+        lines = [said_first, *lines, "rollcall: where the ranks are:", *_stacks(explanation), *_left_alone(computing)]
     print("\n".join(lines), file=sys.stderr, flush=True)
     return bool(computing)
 
 
-def _standstill(hangs_for_s: float, computing: list[int]) -> list[str]:
-    what = "a rank is busy" if computing else "no rank has made progress"
-    return [f"rollcall: {what} for {hangs_for_s:g} s, and others wait"]
+def _left_alone(computing: list[int]) -> list[str]:
+    use = "uses its processor" if len(computing) == 1 else "use their processors"
+    return [f"rollcall: {ranks_in_words(computing)} {use}, so the run is left alone"] if computing else []
 
 
 def _stacks(explanation: Explanation) -> list[str]:
