@@ -69,25 +69,29 @@ def _has_fallen(evidence: Evidence, number: int) -> bool:
 def _explain(evidence: Evidence, call: Call, absent: list[int]) -> Finding | None:
     """What the missing ranks do instead; None if another finding tells why they do not come."""
     waiting = [op for op in call.ops.values() if op.is_blocked or op.is_failed]
-    message = wait_in(waiting)
-    ways = evidence.ways_on(absent)
-    in_ops = [evidence.blocked[rank] for rank in ways if rank in evidence.blocked]
-    if in_ops and _have_reasons(evidence, call, in_ops):
+    chain = evidence.ways_on(absent)
+    in_ops = [evidence.blocked[rank] for rank in chain if rank in evidence.blocked]
+    if _have_reasons(evidence, call, in_ops):
         return None
     in_other_ops = [op for op in in_ops if op.rank in absent]
-    idle = [rank for rank in ways if rank not in evidence.blocked and not evidence.has_ended(rank)]
-    if in_other_ops and not (idle and not _circle(evidence, in_other_ops[0].rank)):
-        return _explain_other_ops(evidence, call, absent, waiting, in_other_ops, message)
-    looked_at = idle or absent
-    if stalled := _stalled(evidence, looked_at, waiting):
+    idle = [rank for rank in chain if rank not in evidence.blocked and not evidence.has_ended(rank)]
+    if in_other_ops and (not idle or _circle(evidence, in_other_ops[0].rank)):
+        return _explain_other_ops(evidence, call, absent, waiting, in_other_ops)
+    between = [op for op in in_ops if op.rank not in call.ops] if not set(idle) <= set(absent) else []
+    return _explain_idle(evidence, call, idle or absent, waiting, between)
+
+
+def _explain_idle(evidence: Evidence, call: Call, idle: list[int], waiting: list[Op], between: list[Op]) -> Finding:
+    """In the end all wait for ranks that are in no op: directly, or for those `between`, which wait for them."""
+    message = "".join([wait_in(waiting), *(f", rank {op.rank} in {where(op)}" for op in between)])
+    if stalled := _stalled(evidence, idle, waiting):
         kind, place, words = stalled
-        last = in_other_ops[-1:] if not set(idle) <= set(absent) else []
-        message += "".join(f", {ranks_in_words([op.rank])} in {where(op)}" for op in last)
-        message += f"; {ranks_in_words(looked_at)} {_are(looked_at)} {words} {place}"
-        finding = of_call(kind, call, looked_at, message, waiting, **_use_of_processor(evidence, looked_at))
-        return replace(finding, sites=(place, *sites([*waiting, *last])))
+        message += f"; {ranks_in_words(idle)} {_are(idle)} {words} {place}"
+        finding = of_call(kind, call, idle, message, waiting, **_use_of_processor(evidence, idle))
+        return replace(finding, sites=(place, *sites([*waiting, *between])))
     kind = {"new_group": "group-incomplete", "init": "world-incomplete"}.get(waiting[0].op, "missing-rank")
-    return of_call(kind, call, looked_at, f"{message}; {ranks_in_words(looked_at)} never made this call", waiting)
+    what = f"{_are(idle)} in no op" if between else "never made this call"
+    return of_call(kind, call, idle, f"{message}; {ranks_in_words(idle)} {what}", [*waiting, *between])
 
 
 def _have_reasons(evidence: Evidence, call: Call, in_ops: list[Op]) -> bool:
@@ -101,7 +105,7 @@ def _have_reasons(evidence: Evidence, call: Call, in_ops: list[Op]) -> bool:
 
 
 def _explain_other_ops(
-    evidence: Evidence, call: Call, absent: list[int], waiting: list[Op], in_other_ops: list[Op], message: str
+    evidence: Evidence, call: Call, absent: list[int], waiting: list[Op], in_other_ops: list[Op]
 ) -> Finding:
     """The missing ranks are blocked in another op."""
     first = in_other_ops[0]
@@ -117,7 +121,7 @@ def _explain_other_ops(
         kind = "cross-group-deadlock"
         looked_at = _fewer(absent, call) if set(first.group.ranks) == set(call.group.ranks) else circle
         in_other_ops = [evidence.blocked[rank] for rank in circle]
-    message += f", while {ranks_in_words(absent)} {_are(absent)} in {where(first)}"
+    message = f"{wait_in(waiting)}, while {ranks_in_words(absent)} {_are(absent)} in {where(first)}"
     return of_call(kind, call, looked_at, message, [*waiting, *in_other_ops])
 
 
