@@ -15,6 +15,7 @@ PATCH = Patch(
         "torch.distributed:Work.is_completed",
         "torch.distributed:Reducer._set_forward_pass_work_handle",
         "torch.distributed:_broadcast_coalesced",
+        "torch.distributed.device_mesh:new_group",
         "torch.distributed.distributed_c10d:_warn_not_in_group",
     ),
     can_be_left_out=True,

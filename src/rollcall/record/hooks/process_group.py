@@ -5,7 +5,7 @@ import weakref
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+from torch.distributed import device_mesh, distributed_c10d
 
 from rollcall.record.hooks import sink
 from rollcall.record.hooks.arguments import METHODS, Reader
@@ -29,6 +29,8 @@ def install_all() -> None:
     install(dist.Work, "is_completed", Hook("is_completed", _before_is_completed, _after_is_completed))
     install(dist.Reducer, "_set_forward_pass_work_handle", Hook("join", _before_handing_over))
     install(dist.Work, "get_future", Hook("get_future", _before_get_future, _after_get_future))
+    # device_mesh has a name of its own for new_group. It comes first, while that is the original.
+    install(device_mesh, "new_group", Hook("new_group", _before_new_group, _complete, _fail))
     for module in (dist, distributed_c10d):
         for name, place in _OBJECT_LISTS.items():
             install(module, name, _object_list_hook(name, place))
