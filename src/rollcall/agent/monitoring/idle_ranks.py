@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import psutil
 
-_LOOK_S = 0.5  # fifty ticks of the clock by which the kernel counts processor time
+_LOOK_S = 0.3  # thirty ticks of the clock by which the kernel counts processor time
 # Threads of rollcall and gloo in a rank take below one per cent. A rank that computes takes a core, or its share of one
 # where ranks are many.
 _BUSY_SHARE = 0.05
