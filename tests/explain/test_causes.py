@@ -106,15 +106,14 @@ def test_a_rank_that_is_past_its_loop_had_fewer_batches() -> None:
     behind = [*ddp(5), FakeOp("barrier", 6, 70, line=BARRIER)]
     assert verdict(ddp(6, True), behind, ddp(6, True)) == ("ddp-uneven-inputs", (1,))
     assert verdict(ddp(6, True), ddp(5), ddp(5), exit_code={1: 0, 2: 0}) == ("ddp-uneven-inputs", (0,))
+    exits = {"exit_code": {1: 0}, "exit_site": {1: at(3)}}  # in the middle of the loop
+    assert verdict(ddp(6, True), ddp(5), ddp(6, True), **exits) == ("rank-exited-early", (1,))
 
 
 def test_a_call_that_one_rank_makes_within_the_loop_is_no_missing_batch() -> None:
     """The others make their next forward instead of it."""
     metric = [*ddp(5), FakeOp("all_reduce", 6, 70, line=METRIC, shape=(1,))]
-    found = verdict(metric, ddp(6, True), ddp(6, True))
-    assert found is not None
-    assert found[0] != "ddp-uneven-inputs"
-    assert found[1] == (0,)
+    assert verdict(metric, ddp(6, True), ddp(6, True)) == ("missing-rank", (0,))
 
 
 def test_the_rank_at_the_end_of_a_chain_is_named() -> None:

@@ -128,11 +128,11 @@ def calls_later(file: str, line: int, other: int) -> bool:
 
 
 def is_past(mine: Site, theirs: Site) -> bool:
-    """Whether a rank at my line has passed theirs: it comes later in the innermost function that both are in, and no
-    loop leads back to it."""
+    """Whether a rank at my line has passed theirs: it comes later in the innermost function that both are in, or in
+    another branch, and no loop leads back to it."""
     divergence = divergence_of(mine, theirs)
     tree = _parse(divergence.file) if divergence else None
-    if divergence is None or tree is None or relation(divergence) != "after":
+    if divergence is None or tree is None or relation(divergence) not in ("after", "exclusive"):
         return False
     both = {id(node) for node in _loops_around(tree, divergence.mine)}
     is_looping = any(id(node) in both for node in _loops_around(tree, divergence.theirs))

@@ -62,9 +62,9 @@ def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
         values = {rank: read(op) for rank, op in call.ops.items()}
         if _differ(noun, values) and _must_agree(kind, call):
             odd = _ranks_of_bad_transfers(call) if op.op == "all_to_all" else _odd_ones(evidence, call, values, read)
-            if any(_has_left_loop(evidence, mine, theirs) for mine, theirs in _pairs_of_ops(call, odd)):
+            if any(_are_other_calls(evidence, mine, theirs) for mine, theirs in _pairs_of_ops(call, odd)):
                 by_rank = each({rank: f"in {where(op)}" for rank, op in call.ops.items()})
-                message = f"some ranks have left a loop that others are in, so their calls do not match ({by_rank})"
+                message = f"call {call.seq} of group {call.group.name} is not the same on all ranks ({by_rank})"
                 return of_call("missing-rank", call, odd, message, _some(call, odd), values=values)
             if any(_is_swapped(mine, theirs) for mine, theirs in _pairs_of_ops(call, odd)):
                 kind = "order-swap"
@@ -79,6 +79,14 @@ def _differ(noun: str, values: dict[int, Any]) -> bool:
     """In gather_object and scatter_object_list only the root has a list, whose length older rings have recorded."""
     different = set(values.values())
     return len(different - {0} if noun == "number of objects" else different) > 1
+
+
+def _are_other_calls(evidence: Evidence, mine: Op, theirs: Op) -> bool:
+    """Whether two ranks that differ in an argument are in different calls of the program: on lines of which one comes
+    after the other, or one of them past a loop that the other is in. Then one of them has left a call out."""
+    divergence = source.divergence_of(mine.site, theirs.site) if mine.site and theirs.site else None
+    is_in_order = divergence is not None and source.relation(divergence) in ("after", "before")
+    return is_in_order or _has_left_loop(evidence, mine, theirs)
 
 
 def _has_left_loop(evidence: Evidence, mine: Op, theirs: Op) -> bool:

@@ -51,9 +51,11 @@ def _is_of_module(op: Op) -> bool:
 
 
 def _is_past_loop(evidence: Evidence, rank: int) -> bool:
-    if evidence.run.ranks[rank].exit_code == 0:
-        return True
     op, forward = _stopped_in(evidence, rank), _last_forward(evidence, rank)
+    found = evidence.run.ranks[rank]
+    if found.exit_code == 0:  # unless it called sys.exit in the middle of the loop
+        exit_site = found.exit_site
+        return exit_site is None or forward.site is None or source.is_outside_loop(exit_site, forward.site)
     if op is None or _is_of_module(op) or op.entered_ns < forward.entered_ns or not op.site or not forward.site:
         return False
     return source.is_outside_loop(op.site, forward.site)

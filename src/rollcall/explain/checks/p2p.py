@@ -55,7 +55,8 @@ def unmatched(evidence: Evidence) -> Iterator[Finding]:
         return
     sends = list(evidence.pairs.unmatched("send")[:_MANY])
     stuck = [recv for recv in _stuck_receives(evidence) if not _only_waits(evidence, recv)]
-    lost = [send for send in sends if _is_lost(evidence, send)]
+    is_deadlock = next(deadlocks(evidence), None) is not None
+    lost = [send for send in sends if not is_deadlock and _is_lost(evidence, send)]
     if stuck:
         recv = stuck[0]
         peer = f"rank {recv.peer}" if recv.peer >= 0 else "any rank"

@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from rollcall.record.hooks import sink
 from rollcall.record.hooks.patching import Hook, callback, install
 from rollcall.record.hooks.process_group import enter
-from rollcall.record.hooks.sink import CallArgs
+from rollcall.record.hooks.sink import CallArgs, this_thread
 from rollcall.record.tensors import shape_of
 
 _has_step_hooks = False
@@ -19,6 +19,8 @@ _has_step_hooks = False
 
 def install_all() -> None:
     install(DistributedDataParallel, "__init__", Hook("DistributedDataParallel", _before_init, _complete, _fail))
+    own_check = "_check_global_requires_backward_grad_sync"
+    install(DistributedDataParallel, own_check, Hook("join", _before_own_check, _after_own_check, _after_own_check))
     # torch.compile traces forward, and would warn that it cannot trace the C++ recorder.
     install(DistributedDataParallel, "forward", Hook("forward", _before_forward, _end, _end), unless=is_compiling)
 
@@ -30,6 +32,16 @@ def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     _install_step_hooks()
     parameters = tuple((n, shape_of(p), str(p.dtype)) for n, p in module.named_parameters() if p.requires_grad)
     return enter("ddp", CallArgs(splits=parameters, flags=0))
+
+
+def _before_own_check(_: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
+    """With join(), DDP itself forgets the handle of this all_reduce, except on ranks that have no inputs left."""
+    this_thread.forgets_handles = not kwargs.get("is_joined_rank")
+    return this_thread.forgets_handles or None
+
+
+def _after_own_check(*_: Any) -> None:
+    this_thread.forgets_handles = False
 
 
 def _complete(mark: int, _: Any) -> None:

@@ -79,7 +79,10 @@ def _op_hook(name: str, read: Reader) -> Hook:
             current.completed(state[0])
         elif state[1]:
             current.issued(state[0])
-            _keep(work, state)
+            if this_thread.forgets_handles:
+                _complete_for_torch(state[0])
+            else:
+                _keep(work, state)
         else:  # torch waits for it at once
             _works[id(work)] = (work, state)
 
@@ -136,8 +139,13 @@ def _before_handing_over(args: tuple[Any, ...], _: dict[str, Any]) -> None:
     """DDP's join() leaves the handle to its reducer, which waits for it in C++ at the end of the backward."""
     found = _works.pop(id(args[1]), None) if len(args) > 1 else None
     if found is not None:
-        sink.current.waiting(found[1][0])
-        sink.current.completed(found[1][0])
+        _complete_for_torch(found[1][0])
+
+
+def _complete_for_torch(mark: int) -> None:
+    """Of a handle that torch keeps to itself: the program has nothing to wait for, and sees no end."""
+    sink.current.waiting(mark)
+    sink.current.completed(mark)
 
 
 def _before_get_future(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
