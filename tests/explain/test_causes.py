@@ -294,7 +294,8 @@ def test_nccl_ignores_tags() -> None:
 
 def test_sends_that_wait_for_each_other_are_a_deadlock() -> None:
     """Not a message to the wrong rank: each receiver would come to its receive later."""
-    ranks = [[FakeOp("send", 1, rank, peer=(rank + 1) % 3)] for rank in range(3)]
+    ranks = [[FakeOp("send", 1, 9 - rank, peer=(rank + 1) % 3)] for rank in range(3)]
+    assert [each.kind for each in explain(*ranks).findings] == ["p2p-deadlock"]
     assert verdict(*ranks) == ("p2p-deadlock", (0, 1, 2))
     # A rank that waits for one of them does not make it a message to the wrong rank.
     pair = [[FakeOp("send", 1, rank, peer=1 - rank)] for rank in range(2)]

@@ -46,8 +46,12 @@ class Moment:
 _MOST_SET_NS = 60_000_000_000
 
 
+_MOST_NS = (1 << 63) - 1
+
+
 def as_of(records: NDArray[Any], at_ns: int) -> NDArray[Any]:
     """The records of a ring as they were at a moment by its clock."""
+    at_ns = min(max(at_ns, 0), _MOST_NS)  # the clocks of a damaged header may say anything
     kept = records[records["entered_ns"] <= at_ns].copy()
     is_sample = kept["op"] == ring_format.OP["sample"]
     kept["completed_ns"][is_sample] = np.minimum(kept["completed_ns"][is_sample], at_ns)  # it was seen there until then

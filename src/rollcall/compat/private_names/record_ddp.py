@@ -12,6 +12,7 @@ PATCH = Patch(
         "torch:ops.c10d.allreduce_.default",
         "torch:_C._after_autograd_keyset",
         "torch.autograd:Variable._execution_engine.queue_callback",
+        f"{_DDP}._check_global_requires_backward_grad_sync",
         f"{_DDP}.__init__<_comm_hooks>",
         f"{_DDP}.__init__<_module_parameters>",
         f"{_DDP}.__init__<require_backward_grad_sync>",

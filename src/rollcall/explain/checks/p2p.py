@@ -45,7 +45,8 @@ def _circle(evidence: Evidence, cycle: list[int]) -> Finding | None:
     if len({op.op for op in ops}) > 1 and len(cycle) == 2:
         return None  # a send and a receive that do not match: another finding says why
     details = ", ".join(f"rank {op.rank} in {where(op)} for rank {op.peer}" for op in ops)
-    return of_ops("p2p-deadlock", cycle, f"these ranks wait for each other in a circle: {details}", ops, cycle=cycle)
+    finding = of_ops("p2p-deadlock", cycle, f"these ranks wait for each other in a circle: {details}", ops, cycle=cycle)
+    return replace(finding, since_ns=min(op.entered_ns for op in ops))
 
 
 def unmatched(evidence: Evidence) -> Iterator[Finding]:

@@ -34,9 +34,9 @@ def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     return enter("ddp", CallArgs(splits=parameters, flags=0))
 
 
-def _before_own_check(_: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
+def _before_own_check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
     """With join(), DDP itself forgets the handle of this all_reduce, except on ranks that have no inputs left."""
-    this_thread.forgets_handles = not kwargs.get("is_joined_rank")
+    this_thread.forgets_handles = not (kwargs.get("is_joined_rank") or any(args[1:]))
     return this_thread.forgets_handles or None
 
 
