@@ -147,6 +147,8 @@ def test_async_work_that_nobody_waited_for() -> None:
     work = [FakeOp("all_reduce", 1, 0, flags=ASYNC, line=5)]
     found = explain(work, work, outcome="ok", exit_code={0: 0, 1: 0})
     assert named(found) == ("unwaited-work", (0, 1), [5])
+    bucket = [FakeOp("all_reduce", 1, 0, flags=ASYNC | ring_format.BUCKET, line=5)]  # its reducer waits
+    assert explain(bucket, bucket, outcome="ok", exit_code={0: 0, 1: 0}).findings == []
 
 
 def test_a_buffer_that_changed_before_its_wait() -> None:
