@@ -26,8 +26,8 @@ def overwritten_buffers(evidence: Evidence) -> Iterator[Finding]:
 
 
 def unwaited_work(evidence: Evidence) -> Iterator[Finding]:
-    """Only of ranks that exited with 0: another rank might still have called wait(). DDP's reducer waits for its buckets
-    itself, in C++."""
+    """Only of ranks that exited with 0: another rank might still have called wait(). DDP's reducer waits for its
+    buckets itself, in C++."""
     table = evidence.table
     ended = [rank.number for rank in evidence.run.ranks.values() if rank.exit_code == 0]
     is_unwaited = table.is_async & ~table.has(ring_format.WAITED) & ~table.has_failed & (table.completed_ns == 0)
