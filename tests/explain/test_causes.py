@@ -255,6 +255,15 @@ def test_a_rank_that_left_the_loop_is_not_told_to_use_another_dtype() -> None:
     assert verdict(inside, other, inside) == ("mismatched-dtype", (1,))
 
 
+def test_a_group_that_only_its_members_make_is_incomplete() -> None:
+    """The others are in the next new_group, on another line."""
+    members = [FakeOp("new_group", 1, 0, group="0", line=3, splits=((0, 1),)), FakeOp("new_group", 2, 9, line=5)]
+    others = [FakeOp("new_group", 1, 0, group="0", line=5, splits=((0, 1, 2, 3),))]
+    found = verdict(members, members, others, others)
+    assert found is not None
+    assert found[0] == "group-incomplete"
+
+
 def test_a_rank_that_exits_from_a_thread_while_it_is_in_an_op() -> None:
     """It has come to the call, and is gone nevertheless. With a code, it has failed."""
     waiting = [*steps(2), FakeOp("all_reduce", 3, 40)]

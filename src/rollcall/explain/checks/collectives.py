@@ -84,6 +84,8 @@ def _differ(noun: str, values: dict[int, Any]) -> bool:
 def _are_other_calls(evidence: Evidence, mine: Op, theirs: Op) -> bool:
     """Whether two ranks that differ in an argument are in different calls of the program: on lines of which one comes
     after the other, or one of them past a loop that the other is in. Then one of them has left a call out."""
+    if mine.op in ("new_group", "ddp"):  # whatever the line, ranks make other groups or modules: that says more
+        return False
     divergence = source.divergence_of(mine.site, theirs.site) if mine.site and theirs.site else None
     is_in_order = divergence is not None and source.relation(divergence) in ("after", "before")
     return is_in_order or _has_left_loop(evidence, mine, theirs)
