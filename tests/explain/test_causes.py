@@ -262,6 +262,17 @@ def test_a_group_that_only_its_members_make_is_incomplete() -> None:
     found = verdict(members, members, others, others)
     assert found is not None
     assert found[0] == "group-incomplete"
+    # What fails in groups that were made in another order, fails for that.
+    made = [FakeOp("new_group", n, n, n + 1, line=3, splits=(pair,)) for n, pair in ((1, (0, 1)), (2, (2, 3)))]
+    other = [
+        replace(made[1], seq=1, entered_ms=1, completed_ms=2),
+        replace(made[0], seq=2, entered_ms=2, completed_ms=3),
+    ]
+    fails = FakeOp("all_reduce", 1, 9, flags=FAILED, group="pair")
+    facts = {"error": {3: "RuntimeError: reset"}, "exit_code": {3: 1}, "ended_ns": {3: START_NS + 10**8}}
+    found = verdict(made, made, made, [*other, fails], outcome="failed", groups={"pair": [2, 3]}, **facts)
+    assert found is not None
+    assert found[0] in ("group-incomplete", "order-swap")
 
 
 def test_a_rank_that_exits_from_a_thread_while_it_is_in_an_op() -> None:

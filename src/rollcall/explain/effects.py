@@ -15,13 +15,20 @@ def effect_of_call(evidence: Evidence, call: Call) -> Effect:
     if any(op.is_blocked or op.is_failed or _failed_there(evidence, op) for op in call.ops.values()):
         return "stopped"
     ways = {(op.op, op.peer, op.size_bytes, str(op.signature.get("splits"))) for op in call.ops.values()}
-    if len(ways) == 1 or evidence.died_by_themselves - set(evidence.blocked):
+    if len(ways) == 1 or any(_died_outside_ops(evidence, rank) for rank in evidence.died_by_themselves):
         return "wrong"
     table = evidence.table
-    row = next(iter(call.ops.values())).row
-    of_group = (table.group == table.group[row]) & (table.seq > call.seq) & ~table.is_event
+    first = next(iter(call.ops.values()))
+    of_group = (table.group == table.group[first.row]) & (table.seq > call.seq) & ~table.is_event
+    if first.op == "new_group":  # the groups that it made are not the same on all ranks
+        of_group = (table.entered_ns > first.entered_ns) & ~table.is_event
     has_stopped = evidence.is_stuck | table.has_failed | (table.is_blocked & evidence.is_of_killed)
     return "stopped" if (of_group & has_stopped).any() else "wrong"
+
+
+def _died_outside_ops(evidence: Evidence, number: int) -> bool:
+    last = evidence.run.ranks[number].last
+    return number not in evidence.blocked and not (last is not None and last.is_failed)
 
 
 def _failed_there(evidence: Evidence, op: Op) -> bool:
