@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname \
 	libopenmpi-dev chromium tmux
 
-.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train soak corpus looks lab-pages wheel clean
+.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train soak corpus looks compat matrix lab-pages wheel clean
 
 setup: $(VENV)/.setup
 
@@ -89,6 +89,27 @@ LOOKS ?= 10000
 looks: $(VENV)/.dev
 	$(BIN)/python benchmarks/looks.py --looks $(LOOKS) --ranks 8
 
+# Programs of others under torchrun and under rollcall run, and torch's own tests with and without recording; an hour.
+# make compat COMPAT='--only lightning' runs a part of it.
+COMPAT_VENV := .venv-compat
+COMPAT_PIP := $(COMPAT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+compat: $(COMPAT_VENV)/.setup
+	$(COMPAT_VENV)/bin/python benchmarks/frameworks.py $(COMPAT)
+
+$(COMPAT_VENV)/.setup: benchmarks/constraints-frameworks.txt benchmarks/constraints-peers.txt constraints.txt
+	$(PYTHON) -m venv $(COMPAT_VENV)
+	$(COMPAT_PIP) torch numpy
+	$(COMPAT_PIP) --constraint benchmarks/constraints-peers.txt --constraint benchmarks/constraints-frameworks.txt \
+		accelerate lightning transformers pytorch-ignite expecttest --editable .
+	-$(COMPAT_PIP) --constraint benchmarks/constraints-frameworks.txt deepspeed
+	touch $@
+
+# Several versions of torch and Python, each in an environment of its own: docs/compatibility.md. Not a part of `make test`: it
+# downloads gigabytes. make matrix MATRIX='--only 2.9.1' tries one.
+matrix:
+	$(PYTHON) tools/matrix.py $(MATRIX)
+
 # The pages of docs/lab, with their pictures and numbers, from runs on this machine.
 lab-pages: $(VENV)/.dev
 	$(BIN)/python -m rollcall.lab.runner.pages
@@ -98,4 +119,4 @@ wheel: $(VENV)/.dev
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) .venv-peers .rollcall dist
+	rm -rf $(VENV) .venv-peers .venv-compat .rollcall dist

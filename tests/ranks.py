@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
+from typing import IO, Any
 
 from rollcall.worker.fork_server import ForkServer
 from tests.rollcall_command import until
+from tests.torch_output import without_torchs
 
 # A launcher may have started pytest: its variables must not reach the ranks of a test.
 LAUNCHER_VARIABLES = re.compile(
@@ -50,14 +51,17 @@ class Rank:
         return self.exit_code() is None
 
     def read_line(self) -> str:
-        return self.out.readline().strip()
+        line = self.out.readline()
+        while line and not without_torchs(line):
+            line = self.out.readline()
+        return line.strip()
 
     def wait(self, timeout_s: float = 60.0) -> Ended:
         """Its streams are read when it is gone: what a test prints fits into a pipe."""
         assert until(lambda: not self.is_running, timeout_s), f"process {self.pid} still runs after {timeout_s} s"
         code = self.exit_code()
         assert code is not None
-        return Ended(code, self.out.read(), self.err.read())
+        return Ended(code, without_torchs(self.out.read()), self.err.read())
 
     def kill(self) -> None:
         if self.is_running:
@@ -80,6 +84,7 @@ class WarmRanks:
 
     _SERVER = """\
 import socket, sys
+import torch._dynamo  # needed by every DDP module
 import rollcall.initialization.process_group
 from rollcall.worker import fork_server, main
 fork_server.serve(socket.socket(fileno=int(sys.argv[1])), main.run_request)
@@ -89,9 +94,17 @@ fork_server.serve(socket.socket(fileno=int(sys.argv[1])), main.run_request)
         self._server = ForkServer.launch([sys.executable, "-c", self._SERVER], clean_environ())
         self._exit_codes: dict[int, int] = {}
 
-    def start(self, script: Path, environ: Mapping[str, str]) -> Rank:
+    def start(
+        self, script: Path, environ: Mapping[str, str], cwd: Path | None = None, record: dict[str, Any] | None = None
+    ) -> Rank:
         program = {"kind": "script", "target": str(script), "args": []}
-        request = {"env": dict(environ), "cwd": os.getcwd(), "program": program, "start": "warm", "record": None}
+        request = {
+            "env": dict(environ),
+            "cwd": str(cwd or Path.cwd()),
+            "program": program,
+            "start": "warm",
+            "record": record,
+        }
         (out, to_out), (err, to_err) = os.pipe(), os.pipe()
         with open(os.devnull) as nothing, open(to_out, "w") as ours_1, open(to_err, "w") as ours_2:
             pid = self._server.start(request, (nothing.fileno(), ours_1.fileno(), ours_2.fileno()))

@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.torch_output import without_torchs
+
 PROGRAMS = Path(__file__).parent / "programs"
 ROLLCALL = [str(Path(sys.executable).with_name("rollcall"))]
 
@@ -49,7 +51,7 @@ class Runner:
             process.kill()
             out, err = process.communicate()
             pytest.fail(f"rollcall did not end within {timeout_s} s; it said:\n{out}\n{err}")
-        return Result(process.returncode, out, err)
+        return Result(process.returncode, without_torchs(out), err)
 
     def script(self, text: str, name: str = "script.py") -> Path:
         path = self.folder / name

@@ -4,12 +4,13 @@ import subprocess
 from collections import defaultdict
 
 from rollcall.protocol.rank_ranges import ranks_of
+from tests.torch_output import without_torchs
 
 
 def said(out: str) -> dict[str, list[int]]:
     """Each line that ranks printed, with these ranks."""
     ranks: defaultdict[str, set[int]] = defaultdict(set)
-    for line in out.splitlines():
+    for line in without_torchs(out).splitlines():
         label, found, text = line.partition(" │ ")
         if found:
             ranks[text.rstrip()].update(ranks_of(label.strip()) or ())

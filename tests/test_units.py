@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollcall.units import in_binary_bytes, in_bytes, in_seconds
+from rollcall.units import in_binary_bytes, in_bytes, in_seconds, read_bytes
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,12 @@ def test_bytes_count_in_thousands(size: float, words: str) -> None:
 def test_powers_of_two_have_units_of_their_own() -> None:
     """1 KiB is 1024 bytes."""
     assert [in_binary_bytes(size) for size in (8, 65536, 1 << 30)] == ["8 B", "64 KiB", "1 GiB"]
+
+
+def test_sizes_are_read_as_people_write_them() -> None:
+    """K, M and G are powers of 1024; what is not a size is 0."""
+    sizes = {"8": 8, "512K": 512 << 10, "64MB": 64 << 20, " 1 GiB ": 1 << 30, "much": 0, "-1": 0}
+    assert {text: read_bytes(text) for text in sizes} == sizes
 
 
 @pytest.mark.parametrize(

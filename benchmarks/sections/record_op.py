@@ -12,7 +12,7 @@ from programs import turns
 from results import Goal, Result, how_it_failed, median_or_none, progress, table
 from rollcall.record import ring_format
 
-MOST_US = 10.0
+MOST_US = 5.0
 BLOCK = 200  # ops
 PATIENCE_S = 30.0  # for a program to start, or to run a block
 WAYS = ("not recorded", "recorded")

@@ -26,14 +26,23 @@ _MOVED = {
     "train.state": "train.checkpoint.state",
 }
 
-_EXPERIMENTS = (
-    "backends", "bandwidth", "barrier", "collectives", "deadlock", "gradients", "groups", "hello", "hosts", "isend",
-    "mismatch", "overlap", "ring", "scaling", "send", "straggler",
-)  # fmt: skip
+_EXPERIMENTS = {
+    "messages": ("send", "isend", "deadlock"),
+    "collective": ("barrier", "collectives", "groups", "ring", "mismatch"),
+    "training": ("gradients", "overlap", "straggler", "scaling"),
+    "machine": ("hello", "backends", "bandwidth", "hosts"),
+}
 _NEW_NAMES = {
     **{f"rollcall.{old}": f"rollcall.{new}" for old, new in _MOVED.items()},
-    **{f"rollcall.lab.{name}": f"rollcall.lab.experiments.{name}" for name in _EXPERIMENTS},
+    **{
+        f"rollcall.lab.{name}": f"rollcall.lab.experiments.{folder}.{name}"
+        for folder, names in _EXPERIMENTS.items()
+        for name in names
+    },
 }
+
+# An experiment is no program any more.
+_RUN_EXPERIMENT = "import sys, rollcall.__main__ as cli; sys.argv[1:1] = ['lab', '{}']; cli.main()"
 
 
 class _Renamed(ModuleType):
@@ -54,6 +63,8 @@ class _NewCode:
 
     @staticmethod
     def get_code(name: str) -> CodeType | None:
+        if name.startswith("rollcall.lab."):
+            return compile(_RUN_EXPERIMENT.format(name.rpartition(".")[2]), name, "exec")
         spec = import_module("importlib.util").find_spec(_NEW_NAMES[name])
         code: CodeType | None = spec.loader.get_code(spec.name)
         return code

@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 from rollcall.errors import UsageError
 
 SOURCES = "sources"  # beside the rings: the files of the program, as they were
+DUMPS = "flight-recorder"  # in a run's folder: where torch's Flight Recorder writes its dumps
 WATCHED = "watched"  # in a run's folder: whoever watches the run touches it whenever it looks
 
 
@@ -44,8 +45,24 @@ def is_over(facts: dict[str, Any]) -> bool:
 
 def recorded_attempts(folder: Path) -> list[int]:
     """Those that have rings."""
-    names = [path.name.removeprefix("attempt-") for path in (folder / "rings").glob("attempt-*")]
-    return sorted(int(name) for name in names if name.isdecimal())
+    return sorted(ring_folders(folder))
+
+
+def ring_folders(folder: Path) -> dict[int, Path]:
+    """By attempt: where its rings are. That is in the run's folder; somebody may also have copied less than that: the
+    folder with the attempts, or the rings alone."""
+    for place in (folder / "rings", folder):
+        found = {_attempt_in(path.name): path for path in place.glob("attempt-*") if path.is_dir()}
+        if found := {number: path for number, path in found.items() if number is not None}:
+            return found
+    if any(folder.glob("*.ring")):
+        return {_attempt_in(folder.name) or 0: folder}
+    return {}
+
+
+def _attempt_in(name: str) -> int | None:
+    number = name.removeprefix("attempt-")
+    return int(number) if number.isdecimal() and name.startswith("attempt-") else None
 
 
 def stored_source_name(file: str) -> str:
@@ -88,3 +105,13 @@ def find_run(name: str | None, home: Path | None = None) -> Path:
     known = sorted(path.name for path in home.glob("*") if path.is_dir() and not path.is_symlink())[-3:]
     hint = f"; the newest here are {', '.join(known)}" if known else ""
     raise UsageError(f"there is no run {name}: `rollcall runs` lists those of this folder{hint}")
+
+
+def find_recording(name: str | None, home: Path | None = None) -> Path:
+    """A run, or any path: rings that were copied from elsewhere, dumps of torch's Flight Recorder."""
+    try:
+        return find_run(name, home)
+    except UsageError:
+        if name and Path(name).exists():
+            return Path(name).resolve()
+        raise

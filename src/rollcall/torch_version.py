@@ -2,7 +2,12 @@
 
 import contextlib
 import importlib.util
+import re
 from pathlib import Path
+
+from rollcall.errors import UsageError
+
+OLDEST = (2, 9)  # the oldest that `make matrix` tries; docs/compatibility.md lists them
 
 
 def torch_version() -> str:
@@ -16,3 +21,14 @@ def torch_version() -> str:
             if equals and name.partition(":")[0].strip() == "__version__":
                 return value.strip().strip("'\"")
     return "unknown"
+
+
+def refuse_older(version: str) -> None:
+    """Raise where torch is older than what is tested: its private names and its agent differ, and fail later."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers and tuple(map(int, numbers.groups())) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise UsageError(
+            f"torch is {version}, but rollcall needs {oldest} or newer, the oldest that it is tested with:"
+            f" pip install 'torch>={oldest}'"
+        )

@@ -1,9 +1,11 @@
-"""Bytes and seconds as people read them, to three digits."""
+"""Bytes and seconds as people read and write them."""
 
 import math
+import re
 
 _DECIMAL = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 _BINARY = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+_SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:I?B)?", re.IGNORECASE)
 _SECONDS = (("s", 1.0), ("ms", 1e-3))
 
 
@@ -21,6 +23,12 @@ def in_binary_bytes(size_bytes: float) -> str:
         if size_bytes >= size:
             return f"{size_bytes / size:.4g} {unit}"
     return f"{size_bytes:.0f} B"
+
+
+def read_bytes(text: str) -> int:
+    """`8`, `8B`, `64M`, `64MB`, `1GiB`: K, M and G are powers of 1024, as in nccl-tests. 0 if it is not a size."""
+    found = _SIZE.fullmatch(text.strip())
+    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()] if found else 0
 
 
 def in_seconds(seconds: float) -> str:

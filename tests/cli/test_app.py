@@ -1,46 +1,35 @@
-"""The command line itself."""
+"""What the commands have in common."""
 
-import subprocess
 import sys
 
+import pytest
 
-def python(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-
-
-def test_help_imports_no_torch() -> None:
-    """`rollcall --help` and `import rollcall` stay light: torch, numpy and pydantic are not loaded."""
-    heavy = "print(sorted({'torch', 'numpy', 'pydantic'} & set(sys.modules)))"
-    assert python(f"import sys, rollcall; {heavy}").strip() == "[]"
-    show = "import sys\nsys.argv = ['rollcall', '--help']\nfrom rollcall.__main__ import main\n"
-    shown = python(f"{show}try: main()\nexcept SystemExit: {heavy}")
-    assert shown.strip().endswith("[]")
-    assert "runs" in shown
+from rollcall.cli.app import command
 
 
-def test_help_of_run_has_examples_and_torchruns_names() -> None:
-    """Every option that torchrun users know is listed, with examples."""
-    shown = subprocess.run(
-        [sys.executable, "-m", "rollcall", "run", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"COLUMNS": "200", "PATH": "", "NO_COLOR": "1"},
-    ).stdout
-    for name in (
-        "--nproc-per-node", "--standalone", "--nnodes", "--node-rank", "--master-addr", "--master-port",
-        "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--rdzv-backend", "--max-restarts", "--module",
-        "--no-python", "--log-dir", "--tee",
-        "--redirects", "--local-ranks-filter", "--role", "--show", "--start", "--preload", "--timeout", "--dry-run",
-    ):  # fmt: skip
-        assert name in shown, name
-    assert "rollcall run -n 4 train.py" in shown
-
-
-def test_every_public_name_is_there() -> None:
-    """What `__all__` promises can be imported."""
-    import rollcall
-
-    for name in rollcall.__all__:
-        assert getattr(rollcall, name) is not None
-    assert set(rollcall.__all__) == set(dir(rollcall))
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (
+            "run --nope x.py",
+            "no such option: --nope (Possible options: --nnodes, --nodes, --role); `rollcall run --help`",
+        ),
+        ("run", "missing argument 'script'; `rollcall run --help`"),
+        ("explain --attempt x", "invalid value for '--attempt'"),
+        ("report a b", "got unexpected extra argument(s) (b); `rollcall report --help`"),
+        ("expl", "no such command 'expl'. Did you mean 'explain', 'export'?; `rollcall --help`"),
+        ("run --signals-to-handle SIGFOO --dry-run -m timeit", "SIGFOO"),
+    ],
+)
+def test_a_wrong_command_line_is_answered_in_one_sentence(
+    typed: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["rollcall", *typed.split()])
+    with pytest.raises(SystemExit) as ended:
+        command()
+    out, err = capsys.readouterr()
+    assert ended.value.code == 2
+    assert out == ""
+    assert err.startswith("rollcall: ")
+    assert said in err
+    assert err.count("\n") == 1

@@ -1,11 +1,16 @@
 """Each wrong word gets one sentence on stderr with what to do, exit code 2, and starts nothing."""
 
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.explain.dump_files import Entry
+from tests.explain.dump_files import write as write_dumps
+from tests.report.rings import FakeOp
+from tests.report.rings import write as write_rings
 from tests.rollcall_command import Result, Runner
 
 WRONG = {
@@ -105,3 +110,42 @@ def test_a_host_that_never_comes(folder: Runner, free_port: int) -> None:
     )  # fmt: skip
     assert result.code == 1
     assert "after 1 s 2 of 3 hosts (node 1, 2) had not come" in result.err
+
+
+def mixed_worlds(folder: Path) -> None:
+    write_dumps(folder, {0: [Entry("all_reduce", 1, 100, 150)]}, world_size=2)
+    write_dumps(folder, {1: [Entry("all_reduce", 1, 100, 150)]}, world_size=4)
+
+
+def code_in_a_pickle(folder: Path) -> None:
+    (folder / "nccl_trace_rank_0").write_bytes(b"\x80\x02cos\nsystem\nX\x05\x00\x00\x00false\x85R.")
+
+
+def other_version(folder: Path) -> None:
+    write_rings(folder / "run", [[FakeOp("all_reduce", 1, 100, 150)]])
+    for path in sorted((folder / "run" / "rings" / "attempt-0").iterdir()):
+        data = bytearray(path.read_bytes())
+        data[8:12] = (99).to_bytes(4, "little")
+        (folder / path.name).write_bytes(data)
+    shutil.rmtree(folder / "run")
+
+
+RECORDINGS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "an empty folder": (lambda folder: None, "neither the folder of a run, nor one of rings or of Flight Recorder"),
+    "dumps of two jobs": (mixed_worlds, "these dumps are of more than one job"),
+    "a pickle with code": (code_in_a_pickle, "it is not plain data: it names os.system"),
+    "rings of another version": (other_version, "its format is version 99"),
+}
+
+
+@pytest.mark.parametrize("case", RECORDINGS)
+@pytest.mark.parametrize("command", ["explain", "report", "export", "compare"])
+def test_a_recording_that_cannot_be_explained_is_one_sentence(
+    refused: Callable[..., Result], tmp_path: Path, case: str, command: str
+) -> None:
+    make, expected = RECORDINGS[case]
+    folder = tmp_path / "recording"
+    folder.mkdir()
+    make(folder)
+    more = {"export": ["--perfetto", str(tmp_path / "trace.json")], "compare": [str(folder)]}
+    _check_sentence(refused(command, str(folder), *more.get(command, [])), [expected])

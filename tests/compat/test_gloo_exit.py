@@ -1,7 +1,11 @@
 """Programs that destroy a group right after their last step."""
 
-import pytest
+from dataclasses import replace
 
+import pytest
+import torch.distributed as dist
+
+from rollcall.compat import gloo_exit
 from tests.rollcall_command import Runner
 from tests.said import said
 
@@ -56,3 +60,18 @@ def test_a_group_that_is_destroyed_goes_with_its_threads(rollcall: Runner) -> No
     """Recording it does not keep it."""
     rollcall.script(DESTROYS_GROUPS)
     assert said(rollcall("run", "-n", 2, "script.py").out) == {"0": [0, 1]}
+
+
+def test_a_patch_that_fails_destroys_the_group_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, with what it was called with, and what it returns."""
+    monkeypatch.setattr(gloo_exit, "_thread_states", lambda: 1 / 0)
+    calls: list[object] = []
+    assert gloo_exit._settling(lambda *args: calls.append(args) or "destroyed")("group") == "destroyed"
+    assert calls == [("group",)]
+
+
+def test_it_is_left_out_where_torch_is_not_as_it_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = dist.destroy_process_group
+    monkeypatch.setattr(gloo_exit, "PATCH", replace(gloo_exit.PATCH, uses=("torch.distributed:no_such_name",)))
+    gloo_exit.install()
+    assert dist.destroy_process_group is before

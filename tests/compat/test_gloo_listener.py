@@ -2,6 +2,7 @@
 
 import pytest
 
+from rollcall import native
 from rollcall.compat import gloo_listener
 from tests.rollcall_command import Runner
 from tests.said import said
@@ -13,6 +14,7 @@ is_built = pytest.mark.skipif(
 # On one core the thread that holds a connection's lock is never running while the listener does.
 REDUCES = """\
 import os, torch, torch.distributed as dist
+from rollcall import native
 from rollcall.compat import gloo_listener
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 dist.init_process_group("gloo")
@@ -47,3 +49,15 @@ def test_it_can_be_left_out(rollcall: Runner) -> None:
     rollcall.script(REDUCES)
     ran = rollcall("run", "-n", 2, "--no-record", "script.py")
     assert said(ran.out) == {"sum 1000.0": [0, 1], "yielded False": [0, 1]}
+
+
+def test_it_has_a_switch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLCALL_COMPAT", "-gloo_listener")
+    assert not gloo_listener.install.__wrapped__()
+
+
+@is_built
+@pytest.mark.parametrize("library", ["/no-such-library.so", "/libc10.so"])
+def test_a_library_that_is_not_as_it_knows_it_is_left_alone(library: str) -> None:
+    """It is not loaded, or does not call epoll_wait."""
+    assert not native.load(gloo_listener._SOURCE).install(library)

@@ -78,13 +78,18 @@ class Peer:
 
 def is_named(program: Program, peer: Peer, folder: Path) -> bool:
     """Run it under the peer, and see what that says."""
-    word = WORDS.get(program.kind)
-    if word is None:
+    if program.kind not in WORDS:
         return False
     told_by_launcher = peer.has_launcher and program.kind in _TOLD_BY_LAUNCHER
-    text = _run(program, folder, peer.env(folder), "torchrun" if told_by_launcher else "rollcall")
+    text = run(program, folder, peer.env(folder), "torchrun" if told_by_launcher else "rollcall")
     messages = peer.messages(text, folder) + (_summary(text) if told_by_launcher else [])
-    return any(re.search(word, message, re.S) and _fits(program, message) for message in messages)
+    return any(names(program, message) for message in messages)
+
+
+def names(program: Program, message: str) -> bool:
+    """Whether a message has a word for the bug, and its ranks."""
+    word = WORDS.get(program.kind)
+    return word is not None and bool(re.search(word, message, re.S)) and _fits(program, message)
 
 
 def _fits(program: Program, message: str) -> bool:
@@ -92,7 +97,7 @@ def _fits(program: Program, message: str) -> bool:
     return named >= set(program.look_at) and len(named) <= max(2, len(program.look_at))
 
 
-def _run(program: Program, folder: Path, env: dict[str, str], launcher: str) -> str:
+def run(program: Program, folder: Path, env: dict[str, str], launcher: str) -> str:
     """What its ranks printed, and the launcher."""
     env = {**os.environ, **env, "ROLLCALL_DIR": str(folder / "rollcall"), "OMP_NUM_THREADS": "1"}
     with places.place(program, folder / "rollcall") as place:
@@ -127,7 +132,7 @@ def _lines(text: str, folder: Path) -> list[str]:
     return [line for line in plain if not line.startswith("  ")]
 
 
-def _trace(text: str, folder: Path) -> list[str]:
+def trace(text: str, folder: Path) -> list[str]:
     """torchfrtrace's words, one message for each collective that it complains about."""
     words = [str(_BIN / "torchfrtrace"), "--allow-incomplete-ranks", "--prefix", "rank_", str(folder / "dumps")]
     # It does not always come to an end.
@@ -135,7 +140,7 @@ def _trace(text: str, folder: Path) -> list[str]:
     return re.findall(r"missing ranks: .*|Culprit rank \d+;.*?(?=Culprit rank|\n|$)", told.stdout + told.stderr)
 
 
-def _dumping(folder: Path) -> dict[str, str]:
+def dumping(folder: Path) -> dict[str, str]:
     (folder / "dumps").mkdir()
     return {
         "PEER_DUMPS": str(folder / "dumps"),
@@ -146,7 +151,7 @@ def _dumping(folder: Path) -> dict[str, str]:
 
 PEERS = (
     Peer("TORCH_DISTRIBUTED_DEBUG=DETAIL", lambda folder: {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, _lines, True),
-    Peer("torchfrtrace (its dumps mended)", _dumping, _trace),
+    Peer("torchfrtrace (its dumps mended)", dumping, trace),
 )
 
 

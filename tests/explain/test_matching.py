@@ -1,6 +1,8 @@
 """Ops of all ranks that belong together: collectives by their sequence, sends and receives by tag and order."""
 
-from rollcall.explain.load import Folded
+from dataclasses import replace
+
+from rollcall.explain.load import Folded, Run
 from rollcall.explain.matching import Calls, Pairs, deviants
 from tests.report.rings import FakeOp, run
 
@@ -12,9 +14,18 @@ def seqs(calls: Calls) -> list[tuple[str, int, list[int]]]:
 
 
 def pairs(*ranks: list[FakeOp]) -> dict[int, int]:
+    return met(Pairs(run(ranks)))
+
+
+def met(matched: Pairs) -> dict[int, int]:
     """By row of a send: the row of its receive."""
-    sends, recvs = Pairs(run(ranks)).matched()
+    sends, recvs = matched.matched()
     return dict(zip(sends.tolist(), recvs.tolist(), strict=True))
+
+
+def with_lost(made: Run, rank: int, op: str, count: int) -> Run:
+    """The ring of a rank has overwritten so many of its ops of the world."""
+    return replace(made, folded=(Folded(rank, made.table.names.groups[1], op, count, 0, 0),))
 
 
 def test_collectives_are_matched_by_their_sequence() -> None:
@@ -61,21 +72,29 @@ def test_the_last_to_arrive_is_known_for_each_call() -> None:
 
 def test_calls_of_which_a_ring_lost_its_op_are_left_out() -> None:
     """Or a rank would seem to be missing there."""
-    made = run([[FakeOp("barrier", n, n, n + 1) for n in (1, 2, 3)], [FakeOp("barrier", 3, 3, 4)]])
-    lost = type(made)(**{**made.__dict__, "folded": (Folded(1, "0", "barrier", 2, 0, 0),)})
-    assert seqs(Calls(lost)) == [("0", 3, [0, 1])]
+    barriers = [FakeOp("barrier", n, n, n + 1) for n in (1, 2, 3)]
+    assert seqs(Calls(run([barriers, barriers[2:]], dropped={1: 2}))) == [("0", 3, [0, 1])]
 
 
-def test_of_a_ring_that_was_read_in_part_older_calls_are_left_out() -> None:
-    """Of a long run, the live page reads the newest ops of each rank: some reach further back than others."""
-    groups = {"side": [0, 1]}
-    first = [FakeOp("barrier", n, n, n + 1) for n in (1, 2, 3, 4)]
-    side = FakeOp("barrier", 1, 0, 1, group="side")
-    made = run([[side, *first], first[2:]], groups=groups, dropped={1: 2})
-    assert seqs(Calls(made)) == [("0", 3, [0, 1]), ("0", 4, [0, 1])]
-    # A call that began after the records of the other do, is one that the other has not come to.
-    late = FakeOp("barrier", 1, 90, group="side")
-    assert ("side", 1, [0]) in seqs(Calls(run([[*first, late], first[2:]], groups=groups, dropped={1: 2})))
+def test_where_nothing_is_left_of_a_group_its_counter_says_which_calls_are_known() -> None:
+    """Those after the lost ones: a rank that never came there is still missing."""
+    barriers = [FakeOp("barrier", n, n, n + 1) for n in (1, 2, 3)]
+    made = run([barriers, []], dropped={1: 2})
+    assert seqs(Calls(with_lost(made, 1, "barrier", 2))) == [("0", 3, [0])]
+
+
+def test_of_a_group_that_a_cut_view_has_no_call_of_nothing_is_compared() -> None:
+    """Nor if the ring had no room for the counter of the group."""
+    barriers = [FakeOp("barrier", n, n, n + 1) for n in (1, 2, 3)]
+    for unknown in ({"unread": {1: 2}}, {"has_all_counters": {1: False}}):
+        assert seqs(Calls(run([barriers, []], dropped={1: 2}, **unknown))) == []
+
+
+def test_ops_of_an_unknown_group_are_no_calls() -> None:
+    """The ring had no room for its name: they may be of different groups."""
+    made = run([[FakeOp("barrier", 1, 0, 1)], [FakeOp("broadcast", 1, 0, 1)]])
+    made.table.group[:] = 0
+    assert len(Calls(made)) == 0
 
 
 def test_calls_of_ranks_outside_the_group_are_no_calls() -> None:
@@ -85,8 +104,8 @@ def test_calls_of_ranks_outside_the_group_are_no_calls() -> None:
 
 def test_a_send_meets_the_receive_of_its_tag() -> None:
     """Also if the receives come in another order."""
-    sends = [FakeOp("send", 1, 0, 9, peer=1, tag=7), FakeOp("send", 2, 1, 9, peer=1, tag=8)]
-    recvs = [FakeOp("recv", 1, 0, 9, peer=0, tag=8), FakeOp("recv", 2, 1, 9, peer=0, tag=7)]
+    sends = [FakeOp("send", 1, 0, 9, peer=1, tag=7), FakeOp("send", 1, 1, 9, peer=1, tag=8)]
+    recvs = [FakeOp("recv", 1, 0, 9, peer=0, tag=8), FakeOp("recv", 1, 1, 9, peer=0, tag=7)]
     assert pairs(sends, recvs) == {0: 3, 1: 2}
 
 
@@ -104,12 +123,37 @@ def test_a_send_to_another_rank_does_not_meet() -> None:
     assert [op.rank for op in matched.unmatched("recv")] == [1]
 
 
+def test_sends_and_receives_that_are_left_meet_by_their_number() -> None:
+    """The sender's ring has lost its first two: its third meets the third receive, not the first."""
+    sends = [FakeOp("send", n, n, 9, peer=1) for n in (3, 4)]
+    recvs = [FakeOp("recv", n, n, 9, peer=0) for n in (1, 2, 3)]
+    matched = Pairs(run([sends, recvs], dropped={0: 2}))
+    assert met(matched) == {0: 4}
+    assert [op.seq for op in matched.unmatched("recv")] == []
+    assert [op.seq for op in matched.unmatched("send")] == [4]
+
+
+def test_an_op_whose_partner_may_be_lost_is_not_without_partner() -> None:
+    """Of the other side nothing is left: only what its counter does not reach was never sent."""
+    recvs = [FakeOp("recv", n, n, 9, peer=0) for n in (2, 3)]
+    made = run([[], recvs], dropped={0: 5})
+    assert [op.seq for op in Pairs(with_lost(made, 0, "send", 2)).unmatched("recv")] == [3]
+    assert [op.seq for op in Pairs(run([[], recvs], dropped={0: 5}, unread={0: 5})).unmatched("recv")] == []
+
+
+def test_of_a_rank_without_a_ring_nobody_says_that_it_did_not_send() -> None:
+    """Its ring cannot be read: what it did is not known."""
+    made = run([[FakeOp("recv", 1, 0, peer=1)], []])
+    del made.ranks[1]
+    assert len(Pairs(made).unmatched("recv")) == 0
+
+
 def test_a_receive_from_anyone_takes_a_send_that_is_left() -> None:
     """Not one that a receive from its sender has taken."""
     assert pairs(
         [FakeOp("send", 1, 0, 9, peer=2)],
         [FakeOp("send", 1, 1, 9, peer=2)],
-        [FakeOp("recv", 1, 0, 9, peer=-1), FakeOp("recv", 2, 1, 9, peer=0)],
+        [FakeOp("recv", 1, 0, 9, peer=-1), FakeOp("recv", 1, 1, 9, peer=0)],
     ) == {0: 3, 1: 2}
 
 

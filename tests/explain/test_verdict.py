@@ -43,6 +43,31 @@ def test_a_healthy_run_has_no_finding() -> None:
     assert (found.verdict, found.findings, found.outcome) == (None, [], "ok")
 
 
+@pytest.mark.parametrize("column", ["site", "signature"])
+def test_what_a_ring_had_no_room_for_is_not_compared(column: str) -> None:
+    """The line or the shapes of an op are unknown on one rank: that is no difference between ranks."""
+    made = run(
+        [
+            [*steps(3), FakeOp("send", 1, 50, 55, peer=1, thread=1)],
+            [*steps(3), FakeOp("recv", 1, 50, 55, peer=0, thread=1)],
+        ],
+        exit_code={0: 0, 1: 0},
+    )
+    getattr(made.table, column)[2:5] = 0
+    made.table.thread[:] = 1
+    assert explain_run(Evidence(made)).findings == []
+
+
+def test_forwards_that_a_ring_has_overwritten_are_not_missing() -> None:
+    """They are not counted: which rank had more batches is not known."""
+    forwards = [FakeOp("ddp_forward", 0, n, n + 1, group="0") for n in range(5)]
+    blocked = FakeOp("all_reduce", 6, 60, flags=ASYNC | WAITED | ring_format.BUCKET, waited_ms=61)
+    ended = {"exit_code": {1: 0}}
+    assert named(explain([*forwards, blocked], [*forwards[2:]], **ended))[0] == "ddp-uneven-inputs"
+    found = explain([*forwards, blocked], [*forwards[2:]], dropped={1: 4}, **ended)
+    assert "ddp-uneven-inputs" not in [finding.kind for finding in found.findings]
+
+
 def test_a_rank_that_did_not_come_is_missing() -> None:
     """The others wait in a call that it never made."""
     waiting = [*steps(2), FakeOp("all_reduce", 3, 40, line=9)]

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from base64 import b64encode
 from contextlib import redirect_stdout
@@ -19,6 +18,7 @@ from rollcall import RankError
 from rollcall.cli.app import app
 from rollcall.errors import UsageError
 from rollcall.explain.verdict import explain
+from rollcall.initialization import environment
 from rollcall.lab import NAMES
 from rollcall.lab.experiment import Results, Settings, Verdict, always, load
 from rollcall.lab.runner import in_world, perform, worlds
@@ -94,7 +94,7 @@ def test_one_trial_of_an_experiment_is_recorded(barrier: Lab) -> None:
     explanation = explain(barrier.folder)
     assert explanation.outcome == "ok"
     for rank in explanation.run.ranks.values():
-        barriers = [op for op in rank.ops if op.site and op.site.file.endswith("lab/experiments/barrier.py")]
+        barriers = [op for op in rank.ops if op.site and op.site.file.endswith("lab/experiments/collective/barrier.py")]
         assert len(barriers) == 4 + 2 + 1  # one before each variant; two variants have one; and `once`
     assert set(explanation.run.ranks) == {0, 1}
 
@@ -121,12 +121,12 @@ def test_the_logs_of_an_experiment_have_the_lines_of_its_ranks(barrier: Lab) -> 
         (["lab", "hosts", "--virtual-hosts", "2"], "starts virtual hosts by itself"),
         (["lab", "ring", "--virtual-hosts", "0"], "--virtual-hosts 0 is not possible"),
         (["lab", "ring", "--largest", "1MB"], "--largest is not for ring"),
-        (["lab", "bandwidth", "--largest", "much"], "--largest much is not a size"),
+        (["lab", "bandwidth", "--largest", "much"], "--largest much is not a size of 512 KiB or more"),
         (["lab", "deadlock", "--arm", "recv recv"], "--case needs ranks that are already started"),
         (["lab", "all", "--node_rank", "0"], "leave the other options out"),
         (["lab", "barrier", "--nnodes=2", "--node_rank=2"], "--node_rank 2 is not among 2 nodes"),
         (["lab", "barrier", "--nnodes=2", "--nproc_per_node=2", "--world_size=5"], "--world_size 5 is not 2 nodes × 2"),
-        (["lab", "barrier", "--init_method=carrier://pigeon"], "--init_method carrier://pigeon is not known"),
+        (["lab", "barrier", "--init_method=carrier://pigeon"], "init_method is 'carrier://pigeon', which is unknown"),
         (["lab", "ring", "--nnodes=1", "--run_with_no_barrier"], "--run_with_no_barrier is not for ring"),
         (["lab", "barrier", "--master_port=70000"], "--master_port 70000 does not exist"),
     ],
@@ -183,14 +183,16 @@ def test_what_has_the_same_result_each_time_runs_once(capfd: pytest.CaptureFixtu
 
 
 def test_an_experiment_runs_under_torchrun(tmp_path: Path) -> None:
-    """The world is torchrun's, rank 0 states the verdict, and both ranks are recorded."""
-    torchrun = str(Path(sys.executable).with_name("torchrun"))
-    words = [torchrun, "--standalone", "--nproc-per-node", "2", "-m", "rollcall.lab.experiments.send", "--trials", "2"]
-    words += ["--no-picture"]
-    env = {**os.environ, "ROLLCALL_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.count("verdict: all 2 ranks began with 0 and ended with 1") == 1
+    """On ranks with torchrun's variables: rank 0 states the verdict, and both ranks are recorded."""
+
+    def run(rank: int) -> int:
+        assert environment.find_assignment(os.environ).launcher == "torchrun"
+        return app(["lab", "send", "--trials", "2", "--no-picture"], standalone_mode=False)
+
+    answers = worlds.start_server().call(run, 2, env={"ROLLCALL_DIR": str(tmp_path)}, capture=True)
+    assert [answer.value for answer in answers] == [0, 0], answers[0].traceback
+    assert "verdict: all 2 ranks began with 0 and ended with 1" in answers[0].output
+    assert "verdict" not in answers[1].output
     assert json.loads((tmp_path / "runs" / "latest" / "lab.json").read_text())["ranks"] == 2
     assert set(explain(tmp_path / "runs" / "latest").run.ranks) == {0, 1}
 
@@ -199,7 +201,7 @@ def test_in_a_recorded_run_the_picture_is_in_its_folder(tmp_path: Path) -> None:
     """On ranks of `rollcall run`, which sets ROLLCALL_RUN: no second run folder, no second recording."""
 
     def run(rank: int) -> int:
-        return in_world.run(load("send"), Settings(2, 2), rank, None, None, False)
+        return in_world.run(load("send"), Settings(2, 2), rank, None, None)
 
     env = {"ROLLCALL_RUN": str(tmp_path), "ROLLCALL_DIR": str(tmp_path / "home")}
     answers = worlds.start_server().call(run, 2, env=env, capture=True)
@@ -209,10 +211,10 @@ def test_in_a_recorded_run_the_picture_is_in_its_folder(tmp_path: Path) -> None:
 
 
 def test_one_case_runs_on_ranks_that_are_already_started() -> None:
-    """`rollcall run -m rollcall.lab.experiments.deadlock --case NAME`: each rank logs its value."""
+    """`rollcall run -m rollcall lab deadlock --case NAME`: each rank logs its value."""
 
     def run(rank: int) -> int:
-        return in_world.run(load("deadlock"), Settings(2, 1), rank, "recv recv, fixed", None, False)
+        return in_world.run(load("deadlock"), Settings(2, 1), rank, "recv recv, fixed", None)
 
     answers = worlds.start_server().call(run, 2, capture=True)
     assert [answer.value for answer in answers] == [0, 0]

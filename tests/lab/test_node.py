@@ -33,7 +33,7 @@ def test_tcp_sets_address_and_port() -> None:
         ({"nproc_per_node": 2}, 3, "differ"),
         ({"nnodes": 0}, 2, "leaves no node"),
         ({"nproc_per_node": 0}, None, "starts nothing"),
-        ({"init_method": "tcp://alpha"}, 2, "lacks a host or a port"),
+        ({"init_method": "tcp://alpha"}, 2, "expected a host and a port"),
         ({"world_size": 5, "nnodes": 2}, None, "is not 2 nodes"),
     ],
 )

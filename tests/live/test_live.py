@@ -241,6 +241,44 @@ def test_ranks_without_a_ring_here(tmp_path: Path) -> None:
     assert all(each.waits_for == (3, 5) for each in now[2:])
 
 
+@pytest.mark.parametrize(
+    ("plan", "host", "is_here"),
+    [
+        ({"transport": {"kind": "local"}}, "any", True),
+        ({"transport": {"kind": "virtual"}}, "any", True),
+        ({"transport": {"kind": "ssh"}}, "any", False),
+        (None, os.uname().nodename, True),
+        (None, "another-host", False),
+    ],
+)
+def test_whether_all_ranks_are_on_this_machine(
+    tmp_path: Path, plan: dict[str, object] | None, host: str, is_here: bool
+) -> None:
+    """The launcher knows; where another one started them, the names of their hosts tell."""
+    folder = write(tmp_path / "run", [[FakeOp("barrier", 1, 0, 1)] for _ in range(2)], host)
+    (folder / "run.json").write_text(json.dumps({"plan": plan} if plan else {}))
+    run = LiveRun(folder)
+    run.refresh()
+    assert run.is_here == is_here
+    run.close()
+
+
+def test_a_rank_whose_recording_stopped_holds_nobody_up(tmp_path: Path) -> None:
+    """What it does is not known: it is shown as unseen, and nobody is said to wait for it."""
+    for rank in (0, 1):
+        path = tmp_path / "rings" / "attempt-0" / f"rank-{rank}.ring"
+        ring = Ring(path, rank=rank, world_size=2, attempt=0, host="here", size_bytes=ring_format.RECORDS_AT + 4096)
+        group = ring.name("group", "g", {"name": "0", "ranks": [[0, 1]]})
+        for _ in range(2 - rank):
+            ring.add(ring_format.OP["barrier"], group=group)
+        if rank:
+            ring.note_stop("in barrier: ValueError: broken")
+    run = LiveRun(tmp_path)
+    waiting, stopped = sorted(Observer(run).look(), key=lambda each: each.rank)
+    assert (waiting.state, waiting.waits_for, stopped.state, stopped.holds_up) == ("communicating", (), "unseen", 0)
+    run.close()
+
+
 @pytest.fixture
 def served(run: Runner) -> Iterator[str]:
     """The URL of a server for the run that is over."""

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from rollcall import find_free_port
-from rollcall.record.autostart import find_place
+from rollcall.explain.load import load
+from rollcall.record import ring_format
+from rollcall.record.autostart import find_another_run, find_place
+from rollcall.record.ring import Ring
 from rollcall.runs import recorded_attempts
 from tests.record.rings_of import ops_of
 from tests.rollcall_command import Result, Runner
@@ -120,6 +123,47 @@ def test_a_second_run_into_one_folder_overwrites_nothing(rollcall: Runner) -> No
     assert ring.stat().st_mtime_ns == before
 
 
+def a_ring(folder: Path, rank: int, world_size: int) -> None:
+    path = folder / "rings" / "attempt-0" / f"rank-{rank}.ring"
+    Ring(path, rank=rank, world_size=world_size, attempt=0, host="here", size_bytes=ring_format.RECORDS_AT)
+
+
+@pytest.mark.parametrize(
+    ("job", "environ", "sentence"),
+    [
+        ({"SLURM_JOB_ID": "41"}, {"SLURM_JOB_ID": "41"}, ""),
+        ({"SLURM_JOB_ID": "41"}, {"SLURM_JOB_ID": "42"}, "(SLURM_JOB_ID 41, and this is SLURM_JOB_ID 42)"),
+        ({}, {"TORCHELASTIC_RUN_ID": "x"}, "(one without a job number, and this is TORCHELASTIC_RUN_ID x)"),
+        (None, {"SLURM_JOB_ID": "42"}, ""),  # `rollcall record` has made the folder
+    ],
+)
+def test_a_folder_belongs_to_one_job(tmp_path: Path, job: object, environ: dict[str, str], sentence: str) -> None:
+    """As the launcher's variables tell."""
+    (tmp_path / "run.json").write_text(json.dumps({} if job is None else {"job": job}))
+    assert find_another_run(tmp_path, 2, 0, environ) == (f"another run {sentence}" if sentence else "")
+
+
+def test_a_folder_belongs_to_one_world(tmp_path: Path) -> None:
+    """A rank that the recorded run does not have would be taken for one of its ranks."""
+    assert find_another_run(tmp_path, 4, 0, {}) == ""
+    a_ring(tmp_path, rank=1, world_size=2)
+    assert find_another_run(tmp_path, 2, 0, {}) == ""
+    assert find_another_run(tmp_path, 4, 1, {}) == ""  # another attempt may be smaller or larger
+    assert find_another_run(tmp_path, 4, 0, {}) == "another run (of 2 ranks, and this is one of 4)"
+
+
+def test_a_ring_of_another_run_is_left_out(tmp_path: Path) -> None:
+    """Recorded by a version that did not check, or copied there."""
+    for rank, world_size in ((0, 2), (1, 2), (2, 4)):
+        a_ring(tmp_path, rank, world_size)
+    run = load(tmp_path)
+    assert (sorted(run.ranks), run.world_size) == ([0, 1], 2)
+    assert run.problems == (
+        "rank-2.ring: it is of a run of 4 ranks, and not of this one, which has 2; record each run into a folder of its"
+        " own",
+    )
+
+
 def test_a_folder_that_cannot_be_written_ends_the_recording_not_the_run(rollcall: Runner) -> None:
     script = rollcall.script(SUM)
     env = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_port())}
@@ -167,3 +211,52 @@ def test_ranks_in_fresh_interpreters_are_recorded(rollcall: Runner, options: tup
     assert ran.code == 0, ran.err
     ranks = 1 if 1 in options else 2
     assert recorded(rollcall.latest()) == dict.fromkeys(range(ranks), OPS)
+
+
+HANGS = """\
+import torch, torch.distributed as dist
+import torch.multiprocessing as mp
+import os, sys
+
+def receive(rank, options):
+    dist.init_process_group("gloo", **options)
+    dist.recv(torch.ones(1), src=1 - dist.get_rank())
+
+def start(rank, store):
+    receive(rank, {"init_method": f"file://{store}", "rank": rank, "world_size": 2})
+
+if __name__ == "__main__":
+    if "spawn" in sys.argv:
+        mp.spawn(start, (os.path.abspath("store"),), nprocs=2)
+    else:
+        receive(0, {})
+"""
+HANG_OPTIONS = ("--hang-after", 2, "--on-hang", "stop", "--grace", 0.2)
+
+
+@pytest.mark.parametrize(
+    "words", [("-n", 1, "script.py", "spawn"), ("-n", 2, "--no-python", "./train.sh")], ids=["spawned", "command"]
+)
+def test_a_hang_of_children_is_noticed(rollcall: Runner, words: tuple[object, ...]) -> None:
+    """Ranks that the processes of the launcher have started: children of mp.spawn, the Python of a shell script."""
+    rollcall.script(HANGS)
+    rollcall.script(f"#!/bin/sh\n{sys.executable} script.py\n", "train.sh").chmod(0o755)
+    at = words.index("--no-python") if "--no-python" in words else 2
+    ran = rollcall("run", *words[:at], *HANG_OPTIONS, *words[at:])
+    assert ran.code == 124, ran.err
+    assert "verdict: p2p-deadlock" in ran.err
+    assert "ranks 0-1: script.py:7 in receive" in ran.err
+
+
+def test_hosts_that_are_started_by_hand_are_recorded(rollcall: Runner) -> None:
+    """One rank each. Each launcher has the ring of its own rank, and notices that this one hangs."""
+    rollcall.script(HANGS)
+    port = find_free_port()
+    options = ("--nnodes", 2, "-n", 1, "--master-addr", "127.0.0.1", "--master-port", port, *HANG_OPTIONS)
+    launchers = [rollcall.start("run", "--node-rank", node, *options, "script.py") for node in (0, 1)]
+    ran = [(launcher.communicate(timeout=60)[1], launcher.returncode) for launcher in launchers]
+    assert 124 in [code for _, code in ran], ran
+    assert any("rank 1: script.py:7 in receive" in err for err, _ in ran), ran
+    assert any("why is not known: no ring of rank 1" in err for err, _ in ran), ran
+    folders = [path for path in (rollcall.folder / ".rollcall/runs").iterdir() if not path.is_symlink()]
+    assert sorted(rank for folder in folders for rank in recorded(folder)) == [0, 1]

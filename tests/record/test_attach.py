@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rollcall.record import attach
 from tests.rollcall_command import Runner
 
 ELSEWHERE = """
@@ -19,11 +20,35 @@ with rollcall.init(record=True) as world:
 @pytest.mark.parametrize(
     "words", [["torchrun", "--standalone", "--nproc-per-node", "2"], ["rollcall", "run", "--start", "fresh", "-n", "2"]]
 )
-def test_recording_works_under_any_launcher(runner: Runner, words: list[str]) -> None:
+def test_recording_works_under_any_launcher(rollcall: Runner, words: list[str]) -> None:
     """By rollcall.init(record=True): explain and runs find it, and a silent bug is named."""
-    runner.script(ELSEWHERE)
+    rollcall.script(ELSEWHERE)
     command = [str(Path(sys.executable).with_name(words[0])), *words[1:], "script.py"]
-    subprocess.run(command, cwd=runner.folder, env=runner.env, check=True, capture_output=True)
-    found = json.loads(runner("explain", "--json").out)
+    subprocess.run(command, cwd=rollcall.folder, env=rollcall.env, check=True, capture_output=True)
+    found = json.loads(rollcall("explain", "--json").out)
     assert (found["outcome"], found["verdict"]["kind"]) == ("ok", "mismatched-reduce-op")
-    assert "script.py" in runner("runs").out
+    assert "script.py" in rollcall("runs").out
+
+
+class _Store(dict[str, bytes]):
+    """Of two ranks in one process: a key that is not there would be waited for."""
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value.encode()
+
+    def get(self, key: str) -> bytes:  # type: ignore[override]
+        return self[key]
+
+
+def test_a_folder_that_cannot_be_made_keeps_no_rank_waiting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 0 tells the others; each says so in one line, and the program goes on."""
+    monkeypatch.setenv("ROLLCALL_DIR", "/proc/nowhere")
+    store = _Store()
+    for rank in (0, 1):
+        attach.begin(store, rank, 2, 0)
+    assert capsys.readouterr().err.splitlines() == [
+        "rollcall: rank 0 is not recorded: cannot write to /proc/nowhere (No such file or directory)",
+        "rollcall: rank 1 is not recorded: rank 0 could not make a folder for the recording",
+    ]

@@ -11,7 +11,7 @@ from rollcall.explain.load import load
 from rollcall.explain.rings import read
 from rollcall.record import ring_format
 from rollcall.record.cpp import library
-from tests.record.recorded import HEAD, ops_of
+from tests.record.recorded import HEAD, ops_of, run_recorded
 from tests.rollcall_command import Runner
 
 
@@ -19,8 +19,8 @@ def test_results_are_the_same_with_and_without(runner: Runner) -> None:
     """Bit for bit."""
     body = "torch.manual_seed(rank)\nx = torch.randn(100)\n"
     body += "for _ in range(5):\n    dist.all_reduce(x)\nprint(x.numpy().tobytes().hex())\n"
-    runner.script(HEAD + body)
-    assert runner("run", "-n", 2, "script.py").out == runner("run", "-n", 2, "--no-record", "script.py").out
+    recorded, plain = (run_recorded(runner, HEAD + body, is_recorded=each) for each in (True, False))
+    assert [rank.out for rank in recorded] == [rank.out for rank in plain]
 
 
 def test_no_record_leaves_no_ring(runner: Runner) -> None:
@@ -33,20 +33,14 @@ def test_no_record_leaves_no_ring(runner: Runner) -> None:
     assert "has no rings, so there is nothing to explain" in printed.err
 
 
-def test_a_workers_ops_are_not_its_ranks(runner: Runner) -> None:
-    """What a forked child, such as a DataLoader's worker, does is not written to its parent's ring."""
-    ops = ops_of(
-        runner,
-        "import os\n"
-        "from rollcall.record import recorder, ring_format\n"
-        "from rollcall.record.hooks.sink import CallArgs\n"
-        "child = os.fork()\n"
-        "if child == 0:\n"
-        "    mark = recorder.current().enter(ring_format.OP['barrier'], None, CallArgs())\n"
-        "    os._exit(0 if mark < 0 else 1)\n"
-        "assert os.waitpid(child, 0)[1] == 0\n",
-    )
-    assert [op.op for op in ops[0]] == ["init"]
+def test_a_small_ring_keeps_the_newest_ops_and_explain_says_so(runner: Runner) -> None:
+    """Nothing is compared that it no longer has: a healthy run has no finding."""
+    runner.script(HEAD + "for _ in range(12_000):\n    dist.all_reduce(t)\n")
+    assert runner("run", "-n", 1, "--ring-mb", 1, "script.py").code == 0
+    explained = json.loads(runner("explain", "--json").out)
+    assert explained["findings"] == []
+    assert [problem for problem in explained["problems"] if "kept its last" in problem]
+    assert (runner.latest() / "rings" / "attempt-0" / "rank-0.ring").stat().st_size <= 1 << 20
 
 
 def test_what_was_written_survives_a_kill(runner: Runner) -> None:
@@ -140,8 +134,7 @@ MOMENTS = ("entered_ns", "issued_ns", "completed_ns", "waited_ns")
 def _recorded(runner: Runner, is_native: bool) -> list[tuple[np.ndarray, list[object]]]:
     """Of each rank, the records without samples, which come when they come; and the names."""
     runner.env["ROLLCALL_NATIVE"] = str(int(is_native))
-    ran = runner("run", "-n", 2, "script.py")
-    assert ran.code == 0, ran.err
+    run_recorded(runner, PROGRAM)
     rings = [read(path) for path in sorted(runner.latest().glob("rings/attempt-0/*.ring"))]
     return [(ring.records[ring.records["op"] != ring_format.OP["sample"]], list(ring.names)) for ring in rings]
 
@@ -149,7 +142,6 @@ def _recorded(runner: Runner, is_native: bool) -> list[tuple[np.ndarray, list[ob
 @pytest.mark.skipif(library is None, reason="needs `python -m rollcall.native`, which compiles it")
 def test_both_languages_write_the_same(rollcall: Runner) -> None:
     """Every field of every record of a DDP training with all sorts of ops; of moments, whether they were noted."""
-    rollcall.script(PROGRAM)
     by_cpp, by_python = _recorded(rollcall, True), _recorded(rollcall, False)
     assert len(by_cpp) == len(by_python) == 2
     for (cpp, cpp_names), (python, python_names) in zip(by_cpp, by_python, strict=True):

@@ -1,10 +1,12 @@
 """Ranks are asked for their stacks by a signal, which must not end those that do not listen for it."""
 
+import json
 import subprocess
 import sys
 
 import pytest
 
+from rollcall.linux import py_spy
 from rollcall.record.stacks import ASK, is_listening
 from tests.rollcall_command import Runner
 
@@ -26,6 +28,46 @@ def test_a_rank_whose_handler_was_reset_lives_on(rollcall: Runner) -> None:
     rollcall.script(RESET)
     ran = rollcall("run", "-n", 2, "--hang-after", 1, "script.py")
     assert (ran.code, ran.out.count("done ")) == (0, 2), ran.err
+
+
+HANGS = """\
+import re, signal, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+    signal.signal(number, signal.SIG_DFL)
+
+def receive():
+    dist.recv(torch.ones(1), src=1)
+
+def match():
+    re.match("(a+)+$", "a" * 64 + "b")  # takes years, and holds Python's lock
+
+receive() if dist.get_rank() == 0 else match()
+"""
+
+
+def test_a_rank_that_resets_all_handlers_shows_its_stack(rollcall: Runner) -> None:
+    """A thread of its own writes it. Where that cannot run, py-spy reads it, or the reason is said."""
+    rollcall.script(HANGS)
+    ran = rollcall("run", "-n", 2, "--hang-after", 1, "--on-hang", "stop", "--grace", 0.1, "script.py")
+    assert ran.code == 124, ran.err
+    assert "rank 0: script.py:8 in receive ← script.py:13 in <module>" in ran.err
+    is_readable = py_spy.command() is not None
+    assert ("rank 1: script.py:11 in match" in ran.err) == is_readable, ran.err
+    assert ("rank 1: not known: the program has reset the signal handler" in ran.err) != is_readable, ran.err
+
+
+PY_SPY = """\
+[{"pid": 7, "thread_name": "side", "os_thread_id": 8, "frames": [{"name": "f", "filename": "/a.py", "line": 1}]},
+ {"pid": 7, "thread_name": "renamed", "os_thread_id": 7, "frames": [{"name": "g", "filename": "/b.py", "line": 2}]}]
+"""
+
+
+def test_py_spy_tells_the_main_thread() -> None:
+    """Whatever its name is: it has the number of the process."""
+    assert py_spy.parse(json.loads(PY_SPY)) == [("/b.py", 2, "g")]
+    assert py_spy.parse([]) == []
 
 
 @pytest.mark.parametrize(("handler", "expected"), [("lambda *_: None", True), ("signal.SIG_DFL", False)])

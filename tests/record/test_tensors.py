@@ -5,6 +5,7 @@ import torch
 
 from rollcall.explain.load import load
 from rollcall.record.tensors import describe, shape_of, version
+from tests.record.recorded import run_recorded
 from tests.rollcall_command import Runner
 
 HEAD = """\
@@ -25,8 +26,37 @@ for _ in range(2):
 print(rank, model.module.weight.grad.to_dense().sum().item())
 dist.all_reduce(torch.ones(3))
 """
+# A module of unusual parameters and buffers, wrapped in DDP.
+UNUSUAL_MODULE = """
+class Unusual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.turned = nn.Parameter(torch.arange(12.0).reshape(3, 4).t())
+        self.waves = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+        self.nothing = nn.Parameter(torch.ones(0))
+        self.image = nn.Conv2d(4, 4, 1).to(memory_format=torch.channels_last)
+        self.register_buffer("mask", torch.tensor([True, False, True]))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        self.seen += 1
+        image = self.image(x.reshape(1, 4, 1, 1)).sum()
+        return (self.turned.t() @ x * self.mask).sum() + self.waves.abs().sum() + self.nothing.sum() + image
+
+torch.manual_seed(0)
+unusual = nn.parallel.DistributedDataParallel(Unusual())
+for _ in range(2):
+    unusual(torch.ones(4) * (rank + 1)).backward()
+for name, parameter in unusual.module.named_parameters():
+    print(rank, name, parameter.grad.flatten().tolist())
+dist.all_reduce(torch.ones(3))
+"""
 # Each in every op, with the result or the error that the program sees.
 UNUSUAL = """
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+from torch.testing._internal.two_tensor import TwoTensor
+
 class Plain(torch.Tensor):
     pass
 
@@ -37,6 +67,7 @@ class Refusing(torch.Tensor):
             return super().__torch_function__(function, types, args, kwargs)
         raise ValueError("not for you")
 
+mesh, fakes = init_device_mesh("cpu", (2,)), FakeTensorMode()
 made = {
     "coo": lambda: torch.eye(3).to_sparse(),
     "csr": lambda: torch.eye(3).to_sparse_csr(),
@@ -51,6 +82,9 @@ made = {
     "turned": lambda: torch.ones(3, 4).t(),
     "inference": torch.inference_mode()(lambda: torch.ones(3)),
     "subclass": lambda: torch.ones(3).as_subclass(Plain),
+    "dtensor": lambda: distribute_tensor(torch.ones(4), mesh, [Shard(0)]),
+    "fake": lambda: fakes.from_tensor(torch.ones(3)),
+    "wrapper": lambda: TwoTensor(torch.ones(3), torch.ones(3)),
     "refusing": lambda: torch.ones(3).as_subclass(Refusing),
     "parameter": lambda: nn.Parameter(torch.ones(3), requires_grad=False),
 }
@@ -75,17 +109,16 @@ dist.all_reduce(torch.ones(3))
 """
 
 
-def _lines(runner: Runner, *options: str) -> list[str]:
-    ran = runner("run", "-n", 2, *options, "script.py")
-    assert (ran.code, ran.err.count("recording stopped")) == (0, 0), ran.err
-    return sorted(ran.out.splitlines())
+def _outputs(runner: Runner, script: str, is_recorded: bool) -> list[str]:
+    ran = run_recorded(runner, script, is_recorded=is_recorded)
+    assert not any("recording stopped" in rank.err for rank in ran), ran
+    return [rank.out for rank in ran]
 
 
 def test_sparse_gradients_are_averaged_and_recorded(runner: Runner) -> None:
     """DDP's reducer sends them in C++: indices and values, here of three rows."""
-    runner.script(HEAD + SPARSE_GRADIENTS)
-    plain = _lines(runner, "--no-record")
-    assert _lines(runner) == plain
+    plain = _outputs(runner, HEAD + SPARSE_GRADIENTS, is_recorded=False)
+    assert _outputs(runner, HEAD + SPARSE_GRADIENTS, is_recorded=True) == plain
     for rank in load(runner.latest().resolve()).ranks.values():
         buckets = [op for op in rank.ops if op.is_bucket]
         assert [(op.size_bytes, op.signature["shapes"]) for op in buckets] == [(3 * (4 * 4 + 8), [[10, 4]])] * 2
@@ -93,11 +126,20 @@ def test_sparse_gradients_are_averaged_and_recorded(runner: Runner) -> None:
         assert not rank.ops[-1].is_bucket
 
 
+def test_unusual_parameters_are_trained_alike(runner: Runner) -> None:
+    """Not contiguous, complex and empty parameters, and a buffer of booleans: DDP gets the same gradients."""
+    plain = _outputs(runner, HEAD + UNUSUAL_MODULE, is_recorded=False)
+    assert [out.count("\n") for out in plain] == [5, 5]
+    assert _outputs(runner, HEAD + UNUSUAL_MODULE, is_recorded=True) == plain
+    for rank in load(runner.latest().resolve()).ranks.values():
+        assert str(rank.ops[-1].site) == f"script.py:{(HEAD + UNUSUAL_MODULE).count(chr(10))}"
+        assert [op.completed_ns > 0 for op in rank.ops if op.is_bucket]
+
+
 def test_the_program_sees_what_torch_says_of_unusual_tensors(runner: Runner) -> None:
     """Its result or its error, the same with and without recording, which continues afterwards."""
-    runner.script(HEAD + UNUSUAL)
-    plain = _lines(runner, "--no-record")
-    assert _lines(runner) == plain
+    plain = _outputs(runner, HEAD + UNUSUAL, is_recorded=False)
+    assert _outputs(runner, HEAD + UNUSUAL, is_recorded=True) == plain
     for rank in load(runner.latest().resolve()).ranks.values():
         assert str(rank.ops[-1].site) == f"script.py:{(HEAD + UNUSUAL).count(chr(10))}"
         assert sum(op.op == "broadcast" for op in rank.ops) > 10

@@ -6,6 +6,7 @@ launcher is gone, so are the ranks. The engine is torch elastic's agent; here it
 starting a process.
 """
 
+import contextlib
 import importlib
 import logging
 import os
@@ -27,6 +28,7 @@ from rollcall.linux import prctl, process_title
 from rollcall.protocol.channel import Channel, take_stdio
 from rollcall.protocol.messages import Note, Prepare, Ready, Refused
 from rollcall.protocol.plan import Plan
+from rollcall.torch_version import refuse_older, torch_version
 from rollcall.worker import main as worker_main
 from rollcall.worker.fork_safety import folder_of, why_not_to_fork
 from rollcall.worker.fork_server import ForkServers
@@ -83,6 +85,7 @@ def _run(
     if chose_threads and plan.slots == 1:
         del os.environ["OMP_NUM_THREADS"]  # a rank alone may have all cores
     try:
+        refuse_older(torch_version())
         plan, servers = _fork_servers(channel, prepare, plan, listener_fds or [])
         code = _serve(channel, prepare, plan, servers, questions, supervisor)
     except RollcallError as error:
@@ -157,7 +160,8 @@ def _import_once(plan: Plan) -> None:
     for name in preload.of_torch(plan):
         importlib.import_module(name)
     if plan.record:
-        importlib.import_module("rollcall.record.recorder").prepare()
+        with contextlib.suppress(Exception):  # a torch that the recorder does not fit; rank 0 says so, and runs
+            importlib.import_module("rollcall.record.recorder").prepare()
     first = str(folder_of(plan.program, plan.cwd))
     sys.path.insert(0, first)  # the user's modules are found where the program would find them
     for name in plan.preload:

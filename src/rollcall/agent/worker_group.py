@@ -32,7 +32,8 @@ from rollcall.agent import connectivity
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.host_folder import HostFolder
 from rollcall.agent.host_questions import HostQuestions
-from rollcall.agent.monitoring import idle_ranks
+from rollcall.agent.monitoring import idle_ranks, stack_requests
+from rollcall.agent.monitoring.flight_recorder import FlightRecorder
 from rollcall.agent.monitoring.hang_detector import HangDetector
 from rollcall.agent.monitoring.output import OutputPump
 from rollcall.agent.monitoring.ring_upload import RingUpload
@@ -43,16 +44,15 @@ from rollcall.errors import RankError
 from rollcall.linux import process_tree
 from rollcall.protocol.channel import Channel
 from rollcall.protocol.exit_codes import how_it_ended
-from rollcall.protocol.messages import AttemptOver, Ended, Note, RingsSent, StacksDumped, Started
+from rollcall.protocol.log_files import RankLogs
+from rollcall.protocol.messages import STDERR, STDOUT, AttemptOver, Ended, Note, RingsSent, StacksDumped, Started
 from rollcall.protocol.plan import Plan
-from rollcall.protocol.rank_logs import RankLogs
-from rollcall.protocol.streams import STDERR, STDOUT
 from rollcall.protocol.timing import SETTLE_S
 from rollcall.protocol.torchrun_env import rank_env
-from rollcall.record.stacks import ASK, is_listening
+from rollcall.record import ring_format
+from rollcall.runs import DUMPS
 from rollcall.worker.fork_server import ForkServers
 
-_STACKS_S = 0.1  # for ranks to write their stacks
 _TERM_GRACE_S = 3.0  # between SIGTERM and SIGKILL, for ranks that ignore SIGINT
 _HELPERS_S = 0.5  # for what ends by itself once its rank is gone
 _KILL_GRACE_S = 10.0  # the kernel may need a moment to free a large rank
@@ -83,7 +83,10 @@ class WorkerGroupAgent(SimpleElasticAgent):
         self._failed: dict[int, ProcessFailure] = {}
         self._stop_with: signal.Signals | None = None
         self._stopped_ranks = StoppedRanks()
-        self._hang_detector = HangDetector(folder.path, plan.hang_after_s)
+        # A warm rank is recorded from its start on, a fresh one from init_process_group on, which it may never call.
+        least_rings = plan.slots if plan.start == "warm" else 0
+        self._hang_detector = HangDetector(folder.path, plan.hang_after_s, least_rings=least_rings)
+        self._flight_recorder = FlightRecorder(folder.path)
         self._ring_upload = RingUpload(folder.path)
         self._uploading = threading.Lock()  # newer parts of a ring must not be followed by older ones
         super().__init__(
@@ -109,6 +112,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
         finally:
             self._output.close()
             self._send_back()
+            self._flight_recorder.close()
             self._handler.leave()
 
     def stop(self, number: int, now: bool) -> None:
@@ -191,8 +195,12 @@ class WorkerGroupAgent(SimpleElasticAgent):
             "ROLLCALL_RUN": self._folder.path,
             **interface_env(self._handler.place.interface, forced=self._plan.interface is not None),
         }
+        if self._plan.record:
+            env |= self._flight_recorder.env(self._handler.attempt)
         if self._plan.record and self._plan.start == "fresh":
             env["ROLLCALL_RECORD"] = self._folder.path  # rollcall_autostart records there
+        if self._plan.ring_mb is not None:
+            env[ring_format.MB_VARIABLE] = self._plan.ring_mb
         if self._plan.virtual_local_rank:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
             env["CUDA_VISIBLE_DEVICES"] = visible[worker.local_rank] if any(visible) else worker.local_rank
@@ -245,21 +253,17 @@ class WorkerGroupAgent(SimpleElasticAgent):
 
     def ask_for_stacks(self) -> None:
         """Have ranks write their stacks before they are ended: what keeps a run waiting may be visible nowhere else."""
-        rings = self._folder.path / "rings" / f"attempt-{self._handler.attempt}"
-        ranks = list(self._rank_of.items())
-        recorded = [pid for pid, worker in ranks if (rings / f"rank-{worker.global_rank}.ring").exists()]
-        asked = [pid for pid in recorded if is_listening(pid)]
-        for pid in asked:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, ASK)
-        time.sleep(_STACKS_S if asked else 0)
+        below = {process.pid for process in process_tree.descendants()}
+        stack_requests.ask(stack_requests.find_rings(self._folder.path, self._handler.attempt, below))
 
     def report_stacks(self, others: dict[str, str]) -> None:
         """To the launcher, while the ranks run on; with the ranks that are idle, and which hosts can still be reached
         from here."""
         idle = idle_ranks.look({worker.global_rank: pid for pid, worker in list(self._rank_of.items())})
         self.ask_for_stacks()
+        self._flight_recorder.ask(self._handler.attempt, [worker.global_rank for worker in self._rank_of.values()])
         self._unless_sent_back(lambda: self._folder.send_copies(self._channel, "rings"))
+        self._unless_sent_back(lambda: self._folder.send_copies(self._channel, DUMPS))
         self._channel.send(StacksDumped(connectivity.unreachable(others), idle))
 
     def send_new_records(self, attempt: int) -> None:

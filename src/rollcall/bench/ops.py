@@ -143,32 +143,26 @@ class _Context:
         return values.roll(-(begin % values.numel()))
 
 
+def _after_copy(s: _Context, call: Call) -> Call:
+    """torch reduces in place: to keep the input, a program must copy it, and the copy is timed too."""
+    return call if s.in_place else (lambda: (s.output.copy_(s.input), call()))
+
+
 def _all_reduce(s: _Context) -> Trial:
-    # torch reduces in place: to keep the input, a program must copy it, and the copy is timed too.
-    call = (
-        (lambda: dist.all_reduce(s.input))
-        if s.in_place
-        else (lambda: (s.output.copy_(s.input), dist.all_reduce(s.output)))
-    )
+    call = _after_copy(s, lambda: dist.all_reduce(s.output))
     return Trial(call, lambda: fill_with(s.input, s.own), ((s.output, sum_pattern(s.ranks, s.input)),))
 
 
 def _broadcast(s: _Context) -> Trial:
-    is_root = s.rank == ROOT
-    call = (
-        (lambda: (s.output.copy_(s.input), dist.broadcast(s.output, ROOT)))
-        if is_root and not s.in_place
-        else (lambda: dist.broadcast(s.output, ROOT))
-    )
-    return Trial(call, lambda: fill_with(s.input, s.own), ((s.output, s.of(ROOT)),))
+    def call() -> None:
+        dist.broadcast(s.output, ROOT)
+
+    of_rank = _after_copy(s, call) if s.rank == ROOT else call
+    return Trial(of_rank, lambda: fill_with(s.input, s.own), ((s.output, s.of(ROOT)),))
 
 
 def _reduce(s: _Context) -> Trial:
-    call = (
-        (lambda: dist.reduce(s.input, ROOT))
-        if s.in_place
-        else (lambda: (s.output.copy_(s.input), dist.reduce(s.output, ROOT)))
-    )
+    call = _after_copy(s, lambda: dist.reduce(s.output, ROOT))
     expected = ((s.output, sum_pattern(s.ranks, s.input)),) if s.rank == ROOT else ()
     return Trial(call, lambda: fill_with(s.input, s.own), expected)
 

@@ -1,19 +1,14 @@
 """Sizes in bytes, as people write them."""
 
-import re
-
 from rollcall.errors import UsageError
-from rollcall.units import in_binary_bytes
+from rollcall.units import in_binary_bytes, read_bytes
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:I?B)?", re.IGNORECASE)
 SMALLEST, LARGEST = 8, 1 << 30
 
 
 def parse(text: str) -> int:
-    """`8`, `8B`, `64M`, `64MB`, `1GiB`: K, M and G are powers of 1024, as in nccl-tests."""
-    found = _SIZE.fullmatch(text.strip())
-    size_bytes = int(found[1]) * _UNITS[found[2].upper()] if found else 0
+    """A size of one byte or more."""
+    size_bytes = read_bytes(text)
     if not size_bytes:
         raise UsageError(f"--sizes: {text!r} is not a size; use a number of bytes from 1, such as 8, 512K, 64M or 1G")
     return size_bytes

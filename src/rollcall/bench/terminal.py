@@ -100,13 +100,7 @@ def _matrix(pairs: Iterable[Pair]) -> Table:
     names = list(dict.fromkeys(name for pair in found.values() for name in (pair.start, pair.end)))
     if len(names) > _MOST_HOSTS_IN_MATRIX:
         table = Table(
-            "from",
-            "to",
-            "one way",
-            "bandwidth",
-            title="slowest pairs of hosts",
-            title_justify="left",
-            box=None,
+            "from", "to", "one way", "bandwidth", title="slowest pairs of hosts", title_justify="left", box=None
         )
         for pair in sorted(found.values(), key=lambda pair: pair.gb_s)[:_MOST_HOSTS_IN_MATRIX]:
             table.add_row(pair.start, pair.end, in_seconds(pair.latency_s), _speed(pair.gb_s))

@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,7 +34,10 @@ app.command()(train_options.train)
 
 @app.command()
 def explain(
-    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(help="The run: its name or folder; or a folder of Flight Recorder dumps. Default: the newest."),
+    ] = None,
     attempt: Annotated[int | None, typer.Option(help="Which attempt. Default: the last.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
@@ -45,11 +48,16 @@ def explain(
       rollcall explain
 
       rollcall explain 2026-11-15T10-02-11-train --json
-    """
-    from rollcall.explain.terminal import show
-    from rollcall.runs import find_run
 
-    show(find_run(run), attempt, json)
+      rollcall explain /tmp/nccl-dumps
+    """
+    from rollcall.agent.monitoring import stack_requests
+    from rollcall.explain.terminal import show
+    from rollcall.runs import find_recording
+
+    folder = find_recording(run)
+    stack_requests.ask_all(folder)
+    show(folder, attempt, json)
 
 
 @app.command()
@@ -69,9 +77,9 @@ def export(
       rollcall export 2026-11-15T10-02-11-train --perfetto trace.json.gz
     """
     from rollcall.report.perfetto import export
-    from rollcall.runs import find_run
+    from rollcall.runs import find_recording
 
-    ops = export(find_run(run), attempt, perfetto)
+    ops = export(find_recording(run), attempt, perfetto)
     print(f"{ops:,} ops are in {perfetto}: open it at https://ui.perfetto.dev or in chrome://tracing")
 
 
@@ -91,9 +99,37 @@ def report(
       rollcall report 2026-11-15T10-02-11-train --out train.html
     """
     from rollcall.report.write import write
-    from rollcall.runs import find_run
+    from rollcall.runs import find_recording
 
-    print(os.path.relpath(write(find_run(run), out)))
+    print(os.path.relpath(write(find_recording(run), out)))
+
+
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(help="A run: its name or folder.", metavar="RUN")],
+    second: Annotated[str, typer.Argument(help="The run to compare it with.", metavar="RUN")],
+    report: Annotated[
+        Path | None, typer.Option(help="Write a page that opens in any browser here.", metavar="FILE")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Say what changed between two runs: the first call at which they part, and where the time went, beyond noise.
+
+    [bold]Examples[/]
+
+      rollcall compare 2026-11-14T09-30-02-train 2026-11-15T10-02-11-train
+
+      rollcall compare old/ new/ --report changes.html
+    """
+    from rollcall.explain.compare.terminal import show
+    from rollcall.runs import find_recording
+
+    found = show(find_recording(first), find_recording(second), json)
+    if report is not None:
+        from rollcall.report.compare import write
+
+        write(found, report)
+        print(os.path.relpath(report), file=sys.stderr if json else sys.stdout)
 
 
 @app.command()
@@ -159,10 +195,24 @@ def version() -> None:
     print_versions()
 
 
+# click's, or typer's own copy of it: that depends on the version of typer.
+_BadCommandLine: type[Exception] = typer.BadParameter.__bases__[0]
+
+
 def command() -> None:
     """Do what the command line says; what goes wrong is one sentence."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except RollcallError as error:
         say(error)
         sys.exit(error.exit_code)
+    except _BadCommandLine as error:
+        if text := _sentence(error):  # else it was the whole help
+            say(text)
+        sys.exit(UsageError.exit_code)
+
+
+def _sentence(error: Any) -> str:
+    text = error.format_message().rstrip(".")
+    command = " ".join(["rollcall", *sys.argv[1:2]]) if error.ctx is None or error.ctx.parent else "rollcall"
+    return text and f"{text[0].lower()}{text[1:]}; `{command} --help` lists what there is"

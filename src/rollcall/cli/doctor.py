@@ -41,6 +41,7 @@ def doctor(
     from rollcall.cli.tables import print_findings
     from rollcall.compat import table  # here: it imports torch
     from rollcall.coordinator.doctor import examine
+    from rollcall.record import hooks
 
     found = host_options.named(hosts, hostfile, virtual_hosts, "1", False, os.environ)
     # This machine is examined by a supervisor of its own, as any other host.
@@ -55,5 +56,9 @@ def doctor(
         cwd=os.getcwd(),
     )
     findings = examine(plan, say)
-    print_findings(findings, [] if found.has_named else table.rows(os.environ), as_json=json)
+    if found.has_named:
+        print_findings(findings, [], None, as_json=json)
+    else:
+        hooks.install()  # into this process, which ends now: only that tells what they find
+        print_findings(findings, table.rows(os.environ), hooks.places(), as_json=json)
     raise typer.Exit(1 if findings.problems else 0)

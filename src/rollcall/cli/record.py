@@ -11,6 +11,16 @@ def record(
     out: Annotated[
         Path | None, typer.Option(help="Record into this new folder. Default: a run of this folder.", metavar="DIR")
     ] = None,
+    ring_mb: Annotated[
+        int | None,
+        typer.Option(
+            help="Size of the recording of each rank, in megabytes: the oldest ops are overwritten. Default: 64.",
+            metavar="MB",
+            min=1,
+            max=65535,
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Record the ranks that another launcher starts, for `rollcall explain`, `report` and `watch`.
 
@@ -27,4 +37,4 @@ def record(
     """
     from rollcall.coordinator import other_launcher  # here: `rollcall --help` does not need it
 
-    raise typer.Exit(other_launcher.run(command, out))
+    raise typer.Exit(other_launcher.run(command, out, ring_mb))

@@ -49,10 +49,11 @@ def run(options: RunOptions) -> None:
         raise typer.Exit(submit.to_kubernetes(options, program_of(options)))
     submit.check_unused(options)
     plan = check(plan_of(options))
+    handled = _signals(options.signals_to_handle)
     if options.dry_run:
         print(describe(plan))
         return
-    signals.note(_signals(options.signals_to_handle))
+    signals.note(handled)
     from rollcall.coordinator import launcher  # here: `rollcall --help` and `--dry-run` do not need it
 
     code = launcher.run(plan)
@@ -133,6 +134,7 @@ def plan_of(options: RunOptions) -> Plan:
         log_dir=options.log_dir,
         virtual_local_rank=options.virtual_local_rank,
         record=not options.no_record,
+        ring_mb=options.ring_mb,
         hang_after_s=options.hang_after,
         on_hang=cast('Literal["report", "stop"]', options.on_hang),
         show=Show(

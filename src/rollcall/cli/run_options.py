@@ -57,6 +57,19 @@ class RunOptions:
         float, _torchrun("Seconds that ranks get to end when asked to.", "--shutdown-timeout", "--grace")
     ] = 10.0
     no_record: Annotated[bool, typer.Option("--no-record", help="Do not record the ops of the ranks.")] = False
+    ring_mb: Annotated[
+        int | None,
+        typer.Option(
+            "--ring-mb",
+            help="Size of the recording of each rank, in megabytes: the oldest ops are overwritten. Default: 64.",
+            metavar="MB",
+            min=1,
+            max=65535,
+            envvar="ROLLCALL_RING_MB",
+            show_envvar=False,
+            show_default=False,
+        ),
+    ] = None
     hang_after: Annotated[
         float, typer.Option("--hang-after", help="Explain when no rank has made progress for so many seconds.")
     ] = 60.0

@@ -17,6 +17,7 @@ from rollcall import __version__
 if TYPE_CHECKING:
     from rollcall.compat.table import Row
     from rollcall.coordinator.doctor import Findings
+    from rollcall.record.hooks import Places
 
 
 def print_runs(runs: list[dict[str, Any]]) -> None:
@@ -67,11 +68,12 @@ def print_versions() -> None:
     print(f"rollcall {__version__}, torch {version('torch')}, Python {platform.python_version()}")
 
 
-def print_findings(findings: "Findings", patches: list["Row"], as_json: bool) -> None:
+def print_findings(findings: "Findings", patches: list["Row"], places: "Places | None", as_json: bool) -> None:
     """What the doctor found: a table of hosts, one of pairs, one of patches, and what to do."""
     if as_json:
         compat = [dataclasses.asdict(row) for row in patches]
-        print(json.dumps({**dataclasses.asdict(findings), "compat": compat}, indent=2))
+        hooks = dataclasses.asdict(places) if places else {}
+        print(json.dumps({**dataclasses.asdict(findings), "compat": compat, "hooks": hooks}, indent=2))
         return
     console = _console()
     hosts = _table("host", "reached", "Python", "torch", "GPUs", "clock", "address", "interface")
@@ -87,6 +89,9 @@ def print_findings(findings: "Findings", patches: list["Row"], as_json: bool) ->
         console.print(pairs, "")
     if patches:
         console.print(_patches(patches), "")
+    if places:
+        mark = "[red]✗[/]" if places.missing else "[green]✓[/]"
+        console.print(f"{mark} hooks of the recorder: {escape(str(places))}", soft_wrap=True)
     for problem in findings.problems:
         console.print(f"[red]✗[/] {escape(problem)}", soft_wrap=True)
     if not findings.problems:

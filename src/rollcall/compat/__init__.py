@@ -3,7 +3,8 @@
 gloo_exit       destroys a gloo group without a deadlock
 gloo_listener   makes gloo's listening thread yield instead of spinning
 torch_dns       keeps torch from waiting for a name server that does not answer
-torch_groups    the ranks of a group, and a group by its name
+torch_groups    all groups, the ranks of one, and one by its name
+torch_timeouts  the time limits of a group
 private_names/  what code elsewhere uses
 patch           what each of them says of itself, and its self-check
 table           all of them

@@ -11,6 +11,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
 #include <sched.h>
@@ -106,13 +107,22 @@ int find_slot(dl_phdr_info* library, size_t, void* data) {
   return 1;
 }
 
+// Whether the slot still leads to epoll_wait, directly or through the library's own stub that looks it up: another tool
+// may have put a function of its own there, which is left alone.
+bool is_unchanged(const Sought& sought) {
+  void* address = __atomic_load_n(sought.slot, __ATOMIC_ACQUIRE);
+  if (address == reinterpret_cast<void*>(epoll_wait) || address == reinterpret_cast<void*>(wait)) return true;
+  Dl_info found;
+  return dladdr(address, &found) && std::string_view(found.dli_fname).ends_with(sought.library);
+}
+
 PyObject* py_install(PyObject*, PyObject* library) {
   Py_ssize_t length;
   const char* text = PyUnicode_AsUTF8AndSize(library, &length);
   if (!text) return nullptr;
   Sought sought{{text, size_t(length)}, nullptr};
   dl_iterate_phdr(find_slot, &sought);
-  if (!sought.slot) Py_RETURN_FALSE;
+  if (!sought.slot || !is_unchanged(sought)) Py_RETURN_FALSE;
   size_t page_bytes = sysconf(_SC_PAGESIZE);
   auto page = reinterpret_cast<uintptr_t>(sought.slot) & ~(page_bytes - 1);
   if (mprotect(reinterpret_cast<void*>(page), page_bytes, PROT_READ | PROT_WRITE)) Py_RETURN_FALSE;

@@ -21,7 +21,7 @@ class Patch:
     purpose: str
     lost_without: str
     uses: tuple[str, ...] = ()
-    tried_on: tuple[str, ...] = ("torch 2.13.0",)
+    tried_on: tuple[str, ...] = ("torch 2.9 to 2.15",)
     can_be_left_out: bool = False
     works: Callable[[], str] = lambda: ""  # "" or why not, beyond the names
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rollcall.compat import gloo_exit, gloo_listener, torch_dns, torch_groups
+from rollcall.compat import gloo_exit, gloo_listener, torch_dns, torch_groups, torch_timeouts
 from rollcall.compat.patch import Patch
 from rollcall.compat.private_names import (
     checkpoint_files,
@@ -20,7 +20,6 @@ from rollcall.compat.private_names import (
     record_functional,
     record_process_group,
     record_tensors,
-    torch_timeouts,
 )
 
 PATCHES: tuple[Patch, ...] = tuple(

@@ -18,8 +18,9 @@ from rollcall.errors import WorldError, say
 from rollcall.linux import prctl, process_tree, signals
 from rollcall.linux.broken_pipe import discard_broken_output
 from rollcall.protocol.exit_codes import shell_code
-from rollcall.protocol.log_files import LogFiles
+from rollcall.protocol.log_files import LogFiles, RankLogs
 from rollcall.protocol.messages import (
+    STDOUT,
     AttemptOver,
     Done,
     Ended,
@@ -41,8 +42,6 @@ from rollcall.protocol.messages import (
     Unknown,
 )
 from rollcall.protocol.plan import Plan
-from rollcall.protocol.rank_logs import RankLogs
-from rollcall.protocol.streams import STDOUT
 from rollcall.transport import local, select
 
 _TICK_S = 0.02

@@ -12,25 +12,26 @@ from typing import Any
 from rollcall.coordinator.run_folder import RunFolder
 from rollcall.errors import UsageError, say
 from rollcall.protocol.exit_codes import how_it_ended, shell_code
+from rollcall.record import ring_format
 
 
-def run(command: list[str], out: Path | None) -> int:
+def run(command: list[str], out: Path | None, ring_mb: int | None = None) -> int:
     """Its exit code. The recording is a run of this folder, or in the new folder `out`."""
     if shutil.which(command[0]) is None:
         raise UsageError(f"there is no command {command[0]}: check its name, and that it is on the PATH")
     folder = RunFolder.create_for_command(command, out)
     began_s = time.monotonic()
-    code = _run(command, folder.path)
+    sizes = {} if ring_mb is None else {ring_format.MB_VARIABLE: str(ring_mb)}
+    code = _run(command, {"ROLLCALL_RECORD": str(folder.path), **sizes})
     seconds = round(time.monotonic() - began_s, 3)
     folder.save(outcome="failed" if code else "ok", exit_code=shell_code(code), seconds=seconds)
     _tell(folder.path, code)
     return shell_code(code)
 
 
-def _run(command: list[str], folder: Path) -> int:
+def _run(command: list[str], variables: dict[str, str]) -> int:
     """Its exit code. Signals go to the command: a terminal sends Ctrl-C to both, and it decides what to do."""
-    env = {**os.environ, "ROLLCALL_RECORD": str(folder)}
-    with subprocess.Popen(command, env=env) as process:
+    with subprocess.Popen(command, env={**os.environ, **variables}) as process:
 
         def pass_on(number: int, _frame: Any) -> None:
             if number != signal.SIGINT:  # the terminal has sent that to the command already

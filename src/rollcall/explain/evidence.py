@@ -35,7 +35,7 @@ class Evidence:
 
     def __init__(self, run: Run, now_ns: int = 0) -> None:
         self.run, self.table = run, run.table
-        self._now_ns = now_ns or run.cut_ns
+        self._now_ns = now_ns or run.cut_ns or run.until_ns
         self.calls = Calls(run)
         self.pairs = Pairs(run)
 
@@ -46,6 +46,11 @@ class Evidence:
     @cached_property
     def waits(self) -> Waits:
         return count(self.run, self.calls, self.intervals)
+
+    @cached_property
+    def device(self) -> "Evidence | None":
+        """The same run as torch's Flight Recorder saw it, if it left dumps beside the rings."""
+        return Evidence(self.run.device) if self.run.device else None
 
     @cached_property
     def blocked(self) -> dict[int, Op]:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,12 +13,14 @@ import numpy as np
 from rollcall.errors import UsageError
 from rollcall.explain import rings, stored_lines
 from rollcall.explain.cut import Moment, as_of
-from rollcall.explain.table import Op, Ops, Readings, Site, Table
+from rollcall.explain.dumps import files as dump_files
+from rollcall.explain.dumps import read as dump_reader
+from rollcall.explain.table import UNKNOWN_GROUP, Group, Op, Ops, Readings, Site, Table, parse_group
 from rollcall.protocol.plan import Plan
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 from rollcall.record.sites import is_users_file
-from rollcall.runs import SOURCES, facts_of_attempt, is_over, read_facts, recorded_attempts
+from rollcall.runs import DUMPS, SOURCES, facts_of_attempt, is_over, read_facts, recorded_attempts, ring_folders
 
 _DRIFT = 100e-6  # seconds per second; clocks of hosts stay below it
 
@@ -32,7 +34,10 @@ class Rank:
     events: Ops  # what is recorded besides ops: samples, phases, signals
     host: str = ""
     pid: int = 0
-    dropped: int = 0  # older ops that the ring no longer has
+    dropped: int = 0  # older records that are not here: the ring has overwritten them, or they were not read
+    unread: int = 0  # those of them that the ring still has
+    has_all_counters: bool = True  # False: of some overwritten ops the ring has no count
+    unnamed: int = 0  # ops whose line, shape or group the ring had no room for
     exit_code: int | None = None  # None: it did not end by itself
     cause: str = ""  # what is known of its end beyond the exit code
     error: str = ""  # the exception that its program ended with
@@ -43,6 +48,8 @@ class Rank:
     gone_ns: int = 0  # the same by the clock of its ops
     stack: tuple[Site, ...] = ()  # of its main thread, innermost first, when it was last dumped
     is_idle: bool | None = None  # whether it used no processor while the run stood still; None: that is not known
+    no_stack: str = ""  # why it could not be dumped
+    stopped: str = ""  # why its recording stopped before its program did
 
     @property
     def has_ended(self) -> bool:
@@ -76,6 +83,9 @@ class Run:
     stopped_ns: int = 0  # of a run that was stopped from outside, and not since it hung: when
     hang_after_s: float = Plan.hang_after_s
     problems: tuple[str, ...] = field(default=())  # what could not be read
+    until_ns: int = 0  # until when it was looked at, if that is later than all that is recorded
+    is_from_dumps: bool = False  # of torch's Flight Recorder, which knows what is over on the device
+    device: "Run | None" = None  # of a run with rings: what dumps beside them tell
 
 
 @dataclass(frozen=True)
@@ -93,7 +103,7 @@ class Folded:
     """Sums of a rank's ops that its ring has overwritten."""
 
     rank: int
-    group: str
+    group: Group
     op: str
     count: int
     size_bytes: int
@@ -101,22 +111,33 @@ class Folded:
 
 
 def load(folder: Path, attempt: int | None = None, newest: int | None = None, is_hung: bool = False) -> Run:
-    """One attempt of a run, the newest by default; all records, or about `newest` of them. `is_hung`: the run goes on,
-    and all ranks are known to have stood still for long."""
+    """One attempt of a run, the newest by default; all records, or about `newest` of them. A folder without rings may
+    have dumps of torch's Flight Recorder. `is_hung`: the run goes on, and all ranks are known to have stood still for
+    long."""
+    if _is_of_dumps(folder):
+        return _load_dumps(folder)
     facts = read_facts(folder)
     moment = Moment.now(facts.get("host") == os.uname().nodename)
     number = _attempt(folder, attempt)
     attempt_facts = facts_of_attempt(facts, number)
     known = clocks(facts)
     goes_on = not is_hung and not is_over(facts) and number == recorded_attempts(folder)[-1]
-    stored_lines.use(folder / "rings" / f"attempt-{number}" / SOURCES)
-    paths = sorted((folder / "rings" / f"attempt-{number}").glob("rank-*.ring"), key=_number)
-    files = _read(paths, known, newest, moment if goes_on else None)
+    place = ring_folders(folder)[number]
+    stored_lines.use(place / SOURCES)
+    paths = sorted(place.glob("*.ring"), key=_number)
+    launched = int(attempt_facts.get("world_size") or 0)
+    files = _read(paths, known, newest, launched, moment if goes_on else None)
+    if not files.kept and files.problems:
+        writer = (facts.get("versions") or {}).get("rollcall")
+        hint = f"; rollcall {writer} wrote it" if writer else ""
+        raise UsageError(f"no ring of {folder.name} can be read: {files.problems[0]}{hint}")
     ranks = {rank: _rank(files, rank, attempt_facts) for rank in sorted(files.table.spans)}
-    world_size = int(attempt_facts.get("world_size") or max(files.world_size, len(ranks)))
+    # Children of a rank may have formed a larger world than the launcher knows of.
+    world_size = max(int(attempt_facts.get("world_size") or 0), files.world_size, len(ranks))
     hosts = sorted({rank.host for rank in ranks.values()})
     is_one_clock = len(hosts) < 2 or all(rank < len(known) and known[rank] for rank in ranks)
     outcome = attempt_facts.get("outcome") or facts.get("outcome") or _outcome(ranks, world_size)
+    device, problem = _device(folder, number)
     return Run(
         name=folder.name,
         attempt=number,
@@ -131,7 +152,48 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None, is
         cut_ns=files.cut_ns if outcome == "running" else 0,
         stopped_ns=0 if attempt_facts.get("hung") else _stopped_ns(outcome, attempt_facts, files),
         hang_after_s=float((facts.get("plan") or {}).get("hang_after_s") or Plan.hang_after_s),
-        problems=(*files.problems, *_problems(ranks, world_size, [] if is_one_clock else hosts)),
+        problems=(*files.problems, *_problems(ranks, world_size, [] if is_one_clock else hosts), *problem),
+        device=device,
+    )
+
+
+def _is_of_dumps(folder: Path) -> bool:
+    """A run's own folder is none, even if it has no rings."""
+    if folder.is_file():
+        return True
+    is_run = (folder / "run.json").exists() or bool(ring_folders(folder))
+    return not is_run and bool(dump_files.find(folder))
+
+
+def _device(folder: Path, attempt: int) -> tuple[Run | None, list[str]]:
+    """What nccl's own recorder wrote during the attempt, if it did; or why that cannot be read."""
+    place = folder / DUMPS / f"attempt-{attempt}"
+    if not place.is_dir() or not dump_files.find(place):
+        return None, []
+    try:
+        return _load_dumps(place), []
+    except UsageError as error:
+        return None, [str(error)]
+
+
+def _load_dumps(folder: Path) -> Run:
+    dumps = dump_reader.read(folder)
+    files = _Files(Table(sum(len(ring.records) for _, ring in dumps.rings)))
+    for path, ring in dumps.rings:
+        files.add(path, ring, [])
+    files.table.close()
+    ranks = {rank: _rank(files, rank, {}) for rank in sorted(files.table.spans)}
+    return Run(
+        name=folder.name,
+        attempt=0,
+        outcome=dumps.outcome,
+        ranks=ranks,
+        world_size=dumps.world_size,
+        table=files.table,
+        folded=tuple(files.folded),
+        problems=(*dumps.problems, *_problems(ranks, dumps.world_size, [], "dump")),
+        until_ns=dumps.until_ns,
+        is_from_dumps=True,
     )
 
 
@@ -148,6 +210,9 @@ def _attempt(folder: Path, wanted: int | None) -> int:
     """The newest, or the wanted one if it was recorded."""
     found = recorded_attempts(folder)
     if not found:
+        if not (folder / "run.json").exists():
+            what = "neither the folder of a run, nor one of rings or of Flight Recorder dumps"
+            raise UsageError(f"{folder} is {what}: there is nothing to explain")
         raise UsageError(
             f"{folder.name} has no rings, so there is nothing to explain: it ran with --no-record, or ended before its"
             f" ranks began"
@@ -157,11 +222,40 @@ def _attempt(folder: Path, wanted: int | None) -> int:
     return found[-1] if wanted is None else wanted
 
 
-def _problems(ranks: dict[int, Rank], world_size: int, uncompared_hosts: list[str]) -> Iterator[str]:
+def _problems(
+    ranks: dict[int, Rank], world_size: int, uncompared_hosts: list[str], file: str = "ring"
+) -> Iterator[str]:
     if missing := sorted(set(range(world_size)) - set(ranks)):
-        yield f"no ring of {ranks_in_words(missing)}: this explanation is without them"
+        yield f"no {file} of {ranks_in_words(missing)}: this explanation is without them"
+    yield from _losses(ranks)
+    for rank in ranks.values():
+        if rank.stopped:
+            yield f"the recording of rank {rank.number} stopped {rank.stopped}; what it did then is not known"
     if uncompared_hosts:
         yield f"the clocks of {', '.join(uncompared_hosts)} were not compared: who waited for whom is unknown"
+
+
+def _losses(ranks: dict[int, Rank]) -> Iterator[str]:
+    """One sentence for all ranks that kept as much."""
+    alike: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, rank in ranks.items():
+        if rank.dropped > rank.unread:
+            kept = len(rank.ops) + len(rank.events)
+            alike[kept, kept + rank.dropped].append(number)
+    for (kept, whole), numbers in list(alike.items())[:_FEW]:
+        its = "its" if len(numbers) == 1 else "their"
+        yield f"{ranks_in_words(numbers)} kept {its} last {kept:,} ops of {whole:,}: --ring-mb keeps more"
+    if len(alike) > _FEW:
+        more = sum(len(numbers) for numbers in list(alike.values())[_FEW:])
+        yield f"so did {more} more ranks, which kept other numbers of ops"
+    if unnamed := [number for number, rank in ranks.items() if rank.unnamed]:
+        yield (
+            f"{ranks_in_words(unnamed)} had no room for all lines and shapes: ops without them are not compared;"
+            f" --ring-mb makes room"
+        )
+
+
+_FEW = 4
 
 
 def _outcome(ranks: dict[int, Rank], world_size: int) -> str:
@@ -217,7 +311,7 @@ def _precise(readings: Readings) -> Readings:
 
 def _number(path: Path) -> int:
     number = path.stem.removeprefix("rank-")
-    return int(number) if number.isdigit() else 0
+    return int(number) if number.isdecimal() else 0
 
 
 @dataclass
@@ -225,16 +319,39 @@ class _Files:
     """The contents of the ring files of an attempt."""
 
     table: Table
-    kept: dict[int, tuple[Path, rings.Header, int]] = field(default_factory=dict)  # by rank; last: its oldest record
+    kept: dict[int, tuple[Path, rings.Header]] = field(default_factory=dict)  # by rank
     folded: list[Folded] = field(default_factory=list)
     ahead_ns: dict[int, int] = field(default_factory=dict)  # by rank: its host's wall clock less the table's clock
     problems: list[str] = field(default_factory=list)
     world_size: int = 0
     cut_ns: int = 0  # by the clock of the table
 
+    def cut(self, ring: rings.Ring, clock: Readings, moment: Moment) -> rings.Ring:
+        """The ring as it was at a moment."""
+        at_ns = moment.by_clock_of(ring.header, clock)
+        cut_ns = at_ns - (clock[-1][1] if clock else 0)
+        self.cut_ns = min(self.cut_ns or cut_ns, cut_ns)
+        records = as_of(ring.records, at_ns)
+        count = ring.header.count - (len(ring.records) - len(records))
+        return replace(ring, header=replace(ring.header, count=count), records=records)
 
-def _read(paths: list[Path], clocks: list[Readings], newest: int | None, moment: Moment | None) -> _Files:
-    counts = list(map(rings.count, paths))
+    def add(self, path: Path, ring: rings.Ring, clock: Readings) -> None:
+        rank = ring.header.rank
+        self.kept[rank] = path, ring.header
+        offset_ns = clock[-1][1] if clock else 0
+        self.ahead_ns[rank] = ring.header.wall_ns - ring.header.monotonic_ns + offset_ns
+        self.table.add(ring, clock)
+        self.folded += _folded(ring)
+        self.world_size = max(self.world_size, min(ring.header.world_size, _MOST_RANKS))
+
+
+def _read(
+    paths: list[Path], clocks: list[Readings], newest: int | None, launched: int, moment: Moment | None
+) -> _Files:
+    """`launched`: the world size that the launcher has noted; 0 if it has not. `moment`: the run goes on, and is seen
+    as it was then."""
+    found = list(map(rings.count, paths))
+    counts, world_size = [count for count, _ in found], _world_size([size for _, size in found], launched)
     each = None if newest is None else max(newest // max(len(paths), 1), _LEAST_OF_EACH)
     files = _Files(Table(sum(counts if each is None else (min(count, each) for count in counts))))
     for path in paths:
@@ -244,21 +361,18 @@ def _read(paths: list[Path], clocks: list[Readings], newest: int | None, moment:
             files.problems.append(f"{path.name}: {error}")
             continue
         rank = ring.header.rank
+        if ring.header.world_size != world_size:
+            of = f"it is of a run of {ring.header.world_size} ranks, and not of this one, which has {world_size}"
+            files.problems.append(f"{path.name}: {of}; record each run into a folder of its own")
+            continue
         if rank in files.kept:
             files.problems.append(f"{path.name}: it says it is of rank {rank}, but there is another ring of that rank")
             continue
-        oldest = int(ring.records["number"][0]) if len(ring.records) else 1
-        files.kept[rank] = path, ring.header, oldest
         clock = clocks[rank] if rank < len(clocks) else []
-        offset_ns = clock[-1][1] if clock else 0
-        files.ahead_ns[rank] = ring.header.wall_ns - ring.header.monotonic_ns + offset_ns
         if moment is not None:
-            at_ns = moment.by_clock_of(ring.header, clock)
-            ring = replace(ring, records=as_of(ring.records, at_ns))
-            files.cut_ns = min(files.cut_ns or at_ns - offset_ns, at_ns - offset_ns)
-        files.table.add(ring, clock)
-        files.folded += _folded(ring)
-        files.world_size = max(files.world_size, min(ring.header.world_size, _MOST_RANKS))
+            ring = files.cut(ring, clock, moment)
+        files.add(path, ring, clock)
+        files.world_size = min(world_size, _MOST_RANKS)
     files.table.close()
     return files
 
@@ -267,18 +381,27 @@ _MOST_RANKS = 1 << 20  # a header with a larger world is damaged
 _LEAST_OF_EACH = 100
 
 
+def _world_size(sizes: list[int], launched: int) -> int:
+    """The launcher's, if a ring has it; else that of most rings. Two runs may have been recorded into one folder."""
+    if launched in sizes:
+        return launched
+    return Counter(size for size in sizes if size).most_common(1)[0][0] if any(sizes) else 0
+
+
 def _folded(ring: rings.Ring) -> list[Folded]:
-    names = {number: rings.parse(value) for kind, number, value in ring.names if kind == "group" and ring.counters}
+    wanted = {group for group, *_ in ring.counters}
+    groups = {n: parse_group(rings.parse(value)) for kind, n, value in ring.names if kind == "group" and n in wanted}
     return [
-        Folded(ring.header.rank, str((names.get(group) or {}).get("name", "?")), ring_format.OPS[op], *rest)
+        Folded(ring.header.rank, groups.get(group, UNKNOWN_GROUP), ring_format.OPS[op], *rest)
         for group, op, *rest in ring.counters
     ]
 
 
 def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
     table = files.table
-    path, header, oldest = files.kept[rank]
+    path, header = files.kept[rank]
     start, end = table.spans[rank]
+    dropped = max(header.count - (end - start), 0)
     is_event = _IS_EVENT[table.op[start:end]]
     rows = np.arange(start, end)
     ops, events = Ops(table, rows[~is_event]), Ops(table, rows[is_event])
@@ -295,14 +418,22 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
     if was_asked:
         # It was asked to end while it was blocked in these: that they failed is the launcher's doing.
         table.flags[ops.rows[-_RECENT:]] &= ~np.uint8(ring_format.FAILED)
+    if header.stopped:
+        _close(table, start, end)
+    stack, no_stack = _stack(path.with_suffix(".stacks"), _last_ns(ops) + files.ahead_ns[rank])
     return Rank(
         rank,
         ops,
         events,
         host=header.host,
         pid=header.pid,
-        dropped=oldest - 1,
-        exit_code=exit_code if "exit_codes" not in attempt_facts else _exit_code(attempt_facts, key),
+        dropped=dropped,
+        unread=max(dropped - header.overwritten, 0),
+        unnamed=header.unnamed,
+        has_all_counters=not header.overwritten or 0 < header.counters < ring_format.MOST_COUNTERS,
+        exit_code=exit_code
+        if _has_own_end(attempt_facts, key, header.pid, ended_ns)
+        else _exit_code(attempt_facts, key),
         cause=str(attempt_facts.get("causes", {}).get(key, "")),
         error=error,
         error_site=error_site,
@@ -310,12 +441,29 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
         ended_ns=ended_ns,
         died_ns=(died_ns := _died_ns(attempt_facts, key)),
         gone_ns=died_ns - files.ahead_ns[rank] if died_ns else 0,
-        stack=_stack(path.with_suffix(".stacks"), _last_ns(ops) + files.ahead_ns[rank]),
+        stack=stack,
+        no_stack=no_stack,
         is_idle=attempt_facts.get("idle", {}).get(key),
+        stopped=header.stopped,
     )
 
 
 _RECENT = 16
+
+
+def _close(table: Table, start: int, end: int) -> None:
+    """Of a rank whose recording stopped: how its open ops went on is not known, so they count as completed."""
+    rows = np.arange(start, end)
+    times = (table.entered_ns[rows], table.issued_ns[rows], table.waited_ns[rows], table.completed_ns[rows])
+    is_open = rows[table.completed_ns[rows] == 0]
+    table.completed_ns[is_open] = max(int(each.max(initial=0)) for each in times)
+
+
+def _has_own_end(attempt_facts: dict[str, Any], rank: str, pid: int, ended_ns: int) -> bool:
+    """Whether only the ring knows how the rank ended: nobody watched it, or it is a child of the process that the
+    launcher watched."""
+    is_child = attempt_facts.get("pids", {}).get(rank, pid) != pid
+    return "exit_codes" not in attempt_facts or (is_child and ended_ns > 0)
 
 
 def _exit_code(attempt_facts: dict[str, Any], rank: str) -> int | None:
@@ -333,6 +481,7 @@ _IS_EVENT, _IS_END = np.zeros((2, 256), dtype=np.bool_)
 _IS_EVENT[list(ring_format.EVENTS)] = True
 _IS_END[[ring_format.OP["exception"], ring_format.OP["exit"]]] = True
 
+_BEGINNINGS = re.compile(rf"Current thread|Stack \(most recent|^(?={ring_format.NO_STACK})", re.MULTILINE)
 _MTIME_STEP_NS = 2_000_000_000  # file systems may count modification times in steps of this
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
@@ -342,17 +491,19 @@ def _last_ns(ops: Ops) -> int:
     return max(ops[-1].entered_ns, ops[-1].completed_ns) if ops else 0
 
 
-def _stack(path: Path, since_ns: int) -> tuple[Site, ...]:
-    """What faulthandler wrote last: the stack of the main thread, or of the thread that crashed. None if that was
-    before its last op, by the wall clock: the rank has gone on since."""
+def _stack(path: Path, since_ns: int) -> tuple[tuple[Site, ...], str]:
+    """What was written last: the stack of the main thread, or of the thread that crashed; or why there is none. Nothing
+    if that was before its last op, by the wall clock: the rank has gone on since."""
     try:
         if path.stat().st_mtime_ns + _MTIME_STEP_NS < since_ns:
-            return ()
+            return (), ""
         text = path.read_text(errors="replace")
     except OSError:
-        return ()
-    block = re.split(r"Current thread|Stack \(most recent", text)[-1].split("\n\n")[0]
-    return tuple(Site(file, int(line), function) for file, line, function in _FRAME.findall(block))
+        return (), ""
+    block = _BEGINNINGS.split(text)[-1].split("\n\n")[0]
+    if block.startswith(ring_format.NO_STACK):
+        return (), block.removeprefix(ring_format.NO_STACK).strip()
+    return tuple(Site(file, int(line), function) for file, line, function in _FRAME.findall(block)), ""
 
 
 def _error(op: Op) -> str:

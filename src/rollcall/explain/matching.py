@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.explain.load import Run
+from rollcall.explain.losses import ALL, Losses, begins_of_runs
 from rollcall.explain.table import Group, Op, Ops
 from rollcall.record import ring_format
 
@@ -40,8 +41,10 @@ class Calls:
     def __init__(self, run: Run) -> None:
         self.table = table = run.table
         self._made: dict[int, Call] = {}
-        kept = ~table.is_event & ~table.is_one_of("send", "recv") & ~table.is_non_member
-        kept &= table.seq >= _first_known(run)[table.group]
+        kept = ~table.is_event & ~table.is_one_of("send", "recv") & ~table.is_non_member & (table.group > 0)
+        losses = Losses(run)
+        kept &= table.seq >= losses.first_known_calls()[table.group]
+        kept &= table.seq <= losses.last_known_calls()[table.group]
         rows = np.flatnonzero(kept)
         keys = _key(table.group[rows], table.seq[rows])
         order = np.argsort(keys, kind="stable")  # the table goes by rank, so the ops of a call do, too
@@ -133,56 +136,23 @@ def _key(group: NDArray[Any], seq: NDArray[Any]) -> NDArray[np.uint64]:
     return np.asarray((group.astype(np.uint64) << np.uint64(32)) | seq)
 
 
-def _first_known(run: Run) -> NDArray[np.int64]:
-    """Per group: the oldest call that no rank's ring has overwritten."""
-    table = run.table
-    first = np.zeros(len(table.names.groups), dtype=np.int64)
-    counts: Counter[tuple[int, str]] = Counter()
-    for folded in run.folded:
-        if folded.op not in ("send", "recv"):
-            counts[folded.rank, folded.group] += folded.count
-    for (_, name), count in counts.items():
-        for number, group in enumerate(table.names.groups):
-            if group.name == name:
-                first[number] = max(first[number], count + 1)
-    in_part = [rank.number for rank in run.ranks.values() if rank.dropped]
-    return _leave_out_older(run, in_part, first) if in_part else first
-
-
-def _leave_out_older(run: Run, in_part: list[int], first: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of ranks whose older records are not here: their calls before their first one of a group are not known. Nor are
-    those of a group of which they have none, if others made them before their records begin."""
-    table = run.table
-    calls = np.flatnonzero(~table.is_event & ~table.is_one_of("send", "recv") & ~table.is_non_member)
-    calls = calls[np.argsort(table.group[calls], kind="stable")]
-    starts = np.searchsorted(table.group[calls], np.arange(len(table.names.groups) + 1))
-    for number, group in enumerate(table.names.groups):
-        rows = calls[starts[number] : starts[number + 1]]  # rank by rank, as the table is
-        for rank in in_part if len(rows) else ():
-            if rank not in group.ranks:
-                continue
-            low, high = table.spans[rank]
-            own = rows[np.searchsorted(rows, low) : np.searchsorted(rows, high)]
-            begins_ns = table.entered_ns[low] if low < high else np.iinfo(np.int64).max
-            older = table.seq[rows[table.entered_ns[rows] < begins_ns]] if not len(own) else table.seq[:0]
-            known = int(table.seq[own].min()) if len(own) else int(older.max(initial=0)) + 1
-            first[number] = max(first[number], known)
-    return first
-
-
 class Pairs:
-    """Sends and receives, matched as the network does: by sender, receiver and tag, in order."""
+    """Sends and receives, matched as the network does: the n-th of a sender, receiver and tag on both sides."""
 
     def __init__(self, run: Run) -> None:
         self.table = table = run.table
+        self._run, self._losses = run, Losses(run)
         is_send = table.op == ring_format.OP["send"]
-        rows = np.flatnonzero(is_send | (table.op == ring_format.OP["recv"]))
+        rows = np.flatnonzero((is_send | (table.op == ring_format.OP["recv"])) & (table.group > 0))
         self.partner = np.full(len(table), -1, dtype=np.int64)  # by row: the row of its partner; -1: none
+        self._is_lost = np.zeros(len(table), dtype=np.bool_)  # its partner may have been overwritten
         named = rows[table.peer[rows] >= 0]
         if len(named):
             self._match(named, is_send[named])
         self._match_from_any([int(row) for row in rows[table.peer[rows] < 0]], is_send)
         self.rows = rows
+        self._known = [rank.number for rank in run.ranks.values() if not rank.stopped]  # recorded to their ends
+        self._are_all_known = len(self._known) == run.world_size
 
     def _match(self, rows: NDArray[np.intp], is_send: NDArray[np.bool_]) -> None:
         table = self.table
@@ -192,21 +162,42 @@ class Pairs:
         is_cuda = np.array([each.get("device") == "cuda" for each in table.names.signatures])[table.signature[rows]]
         tag = np.where(is_cuda, 0, table.tag[rows]).astype(np.int64)
         routes = _number_alike(table.group[rows].astype(np.int64), sender, receiver, tag)
-        sides = routes * 2 + is_send
-        order = np.argsort(sides, kind="stable")
-        sides = sides[order]
-        begins = np.flatnonzero(np.diff(sides, prepend=-1))
-        turns = np.arange(len(sides)) - np.repeat(begins, np.diff(begins, append=len(sides)))  # the n-th of its side
-        pair = (sides // 2) * (int(turns.max()) + 1) + turns
-        again = np.argsort(pair, kind="stable")
-        ordered = pair[again]
-        met = np.flatnonzero(ordered[1:] == ordered[:-1])
-        one, other = rows[order[again[met]]], rows[order[again[met + 1]]]
+        seq = table.seq[rows].astype(np.int64)
+        pair = routes * (int(seq.max()) + 1) + seq
+        order = np.argsort(pair, kind="stable")
+        one, other = order[:-1], order[1:]
+        met = np.flatnonzero((pair[one] == pair[other]) & (is_send[one] != is_send[other]) & (seq[one] > 0))
+        one, other = rows[one[met]], rows[other[met]]
         self.partner[one], self.partner[other] = other, one
+        self._mark_lost(rows, routes * 2 + is_send, seq)
+
+    def _mark_lost(self, rows: NDArray[np.intp], sides: NDArray[np.int64], seq: NDArray[np.int64]) -> None:
+        """An op without partner may have had one, if it is older than those from which on the other side is whole."""
+        peer = self.table.peer[rows]
+        firsts = np.full(int(sides.max() | 1) + 1, ALL)
+        firsts[sides[seq == 0]] = ALL - 1  # its ops have no numbers: none of them is known
+        numbered = np.lexsort((seq, sides))
+        numbered = numbered[firsts[sides[numbered]] == ALL]
+        begins = numbered[begins_of_runs(sides[numbered], seq[numbered])]
+        firsts[sides[begins]] = seq[begins]  # the last of a side counts
+        first = firsts[sides ^ 1]
+        is_open = (self.partner[rows] < 0) & np.isin(peer, self._losses.ranks)
+        for place in np.flatnonzero(is_open & (first == ALL)):  # nothing is left of the other side
+            first[place] = min(self._most_lost(int(rows[place])), ALL - 1) + 1
+        self._is_lost[rows] = (is_open & (seq < first)) | (seq == 0) | ~np.isin(peer, list(self._run.ranks))
+
+    def _most_lost(self, row: int) -> int:
+        """Of the ops on the other side."""
+        table = self.table
+        op = "recv" if table.op[row] == ring_format.OP["send"] else "send"
+        return self._losses.most(int(table.peer[row]), table.names.groups[table.group[row]], op)
 
     def _match_from_any(self, recvs: list[int], is_send: NDArray[np.bool_]) -> None:
-        """A receive from any rank takes a send that no other receive took."""
+        """A receive from any rank takes a send that no other receive took. If some are lost, that is not known."""
         table = self.table
+        if self._losses.ranks:
+            self._is_lost[recvs] = True
+            return
         for recv in recvs:
             free = is_send & (self.partner < 0) & (table.peer == table.rank[recv]) & (table.tag == table.tag[recv])
             if free.any():
@@ -214,9 +205,12 @@ class Pairs:
                 self.partner[send], self.partner[recv] = recv, send
 
     def unmatched(self, op: str) -> Ops:
-        """Those without a partner."""
-        rows = self.rows[(self.partner[self.rows] < 0) & (self.table.op[self.rows] == ring_format.OP[op])]
-        return Ops(self.table, rows)
+        """Those that never had a partner, as far as both sides are known."""
+        is_alone = (self.partner[self.rows] < 0) & ~self._is_lost[self.rows]
+        rows = self.rows[is_alone & (self.table.op[self.rows] == ring_format.OP[op])]
+        peers = self.table.peer[rows]
+        is_known = np.isin(peers, self._known) & np.isin(self.table.rank[rows], self._known)
+        return Ops(self.table, rows[is_known | ((peers < 0) & self._are_all_known)])
 
     def matched(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """The rows of sends and of their receives, in order of time."""

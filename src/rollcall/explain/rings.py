@@ -31,11 +31,18 @@ class Header:
     counters: int
     wall_ns: int  # the same moment by both clocks
     monotonic_ns: int
+    version: int = ring_format.VERSION
+    unnamed: int = 0  # how often there was no room for a name
+    stopped: str = ""  # why recording stopped before the program did; empty: it did not
 
     @property
     def kept(self) -> int:
         """The most records that can be there."""
         return min(self.count, self.capacity)
+
+    @property
+    def overwritten(self) -> int:
+        return self.count - self.kept
 
 
 def read_header(data: bytes) -> Header:
@@ -47,11 +54,16 @@ def read_header(data: bytes) -> Header:
     )
     if magic != ring_format.MAGIC:
         raise ValueError("it is not a ring of rollcall")
-    if version != ring_format.VERSION or size != ring_format.RECORD.size:
-        raise ValueError(f"its format is version {version}, and this rollcall reads version {ring_format.VERSION}")
+    if version not in ring_format.READABLE or size != ring_format.RECORD.size:
+        readable = " and ".join(map(str, ring_format.READABLE))
+        raise ValueError(
+            f"its format is version {version}, and this rollcall reads versions {readable}:"
+            " use the rollcall that recorded it"
+        )
     (count,) = ring_format.NUMBER.unpack_from(data, ring_format.COUNT_AT)
     (names_end,) = ring_format.NUMBER.unpack_from(data, ring_format.NAMES_END_AT)
     (counters,) = ring_format.NUMBER.unpack_from(data, ring_format.COUNTERS_AT)
+    (unnamed,) = ring_format.NUMBER.unpack_from(data, ring_format.UNNAMED_AT)
     is_sound = 0 < capacity < 2**40 and names_bytes <= 2**32 and names_end <= names_bytes
     if not is_sound or not 0 <= rank < world_size <= _MOST_RANKS or counters > ring_format.MOST_COUNTERS:
         raise ValueError("its header does not fit together")
@@ -67,7 +79,14 @@ def read_header(data: bytes) -> Header:
         counters,
         wall_ns,
         monotonic_ns,
+        version,
+        unnamed,
+        read_stop(data[ring_format.STOPPED_AT :]),
     )
+
+
+def read_stop(data: bytes) -> str:
+    return data[: ring_format.STOPPED_BYTES].partition(b"\0")[0].decode(errors="replace")
 
 
 @dataclass(frozen=True)
@@ -102,15 +121,16 @@ def _read_stretches(file: BinaryIO, header: Header, newest: int) -> Iterator[byt
         yield file.read(size_bytes)
 
 
-def count(path: Path) -> int:
-    """The most records that a ring can have; 0 if it cannot be read."""
+def count(path: Path) -> tuple[int, int]:
+    """The most records that a ring can have, and the size of its world; 0 and 0 if it cannot be read."""
     try:
         with open(path, "rb") as file:
             header = read_header(file.read(ring_format.HEADER_BYTES))
             size_bytes = os.fstat(file.fileno()).st_size
     except (OSError, ValueError):
-        return 0
-    return min(header.kept, max(0, size_bytes - ring_format.NAMES_AT - header.names_bytes) // ring_format.RECORD.size)
+        return 0, 0
+    room = max(0, size_bytes - ring_format.NAMES_AT - header.names_bytes) // ring_format.RECORD.size
+    return min(header.kept, room), header.world_size
 
 
 def _records(header: Header, raw: bytes) -> NDArray[Any]:

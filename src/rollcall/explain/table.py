@@ -1,6 +1,7 @@
 """Every op of every rank, a column per field: numpy searches ten million ops, and only what stands out becomes an
 object."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -238,6 +239,8 @@ class Table:
             getattr(self, name)[start:end] = _on_one_clock(times, clock) if clock else times
         for name in ("op", "flags", "reduce", "seq", "peer", "tag", "thread", "size_bytes"):
             getattr(self, name)[start:end] = records[name]
+        if ring.header.version < _NUMBERS_CHANNELS:
+            _number_channels(records, self.seq[start:end])
         self.was_overwritten[start:end] = records["version_waited"] > records["version_issued"]
 
     def close(self) -> None:
@@ -313,6 +316,23 @@ def _on_one_clock(times: NDArray[np.int64], clock: Readings) -> NDArray[np.int64
     base = clock[0][1]  # offsets are large and differ by little: floats are precise enough for the difference
     ahead = np.interp(times.astype(np.float64), its, [float(offset - base) for _, offset, _ in clock])
     return np.where(times > 0, times - base - ahead.astype(np.int64), 0)
+
+
+_NUMBERS_CHANNELS = 3  # the first version of a ring whose sends and receives are numbered by channel
+
+
+def _number_channels(records: NDArray[np.void], seq: NDArray[np.uint32]) -> None:
+    """Number the sends and receives of an older ring by channel. Once their beginning is overwritten, that is not
+    possible: their number is 0 then."""
+    rows = np.flatnonzero(np.isin(records["op"], ring_format.POINT_TO_POINT))
+    if len(records) and records["number"][0] > 1:
+        seq[rows] = 0
+        return
+    channels = records[rows][["op", "group", "peer", "tag"]]
+    counts: Counter[tuple[int, ...]] = Counter()
+    for row, channel in zip(rows.tolist(), channels.tolist(), strict=True):
+        counts[channel] += 1
+        seq[row] = counts[channel]
 
 
 class Ops(Sequence[Op]):

@@ -123,8 +123,9 @@ def tell(folder: Path, hangs_for_s: float | None = None, said: Collection[str] =
     lines = [f"rollcall: verdict: {in_words(verdict)}"] if verdict else []
     if hangs_for_s is not None:
         what = "a rank is busy" if computing else "no rank has made progress"
-        said_first = f"rollcall: {what} for {hangs_for_s:g} s, and others wait"
-        lines = [said_first, *lines, "rollcall: where the ranks are:", *_stacks(explanation), *_left_alone(computing)]
+        why = [] if verdict else [f"rollcall: why is not known: {each}" for each in explanation.run.problems]
+        lines = [f"rollcall: {what} for {hangs_for_s:g} s, and others wait", *lines, *why]
+        lines += ["rollcall: where the ranks are:", *_stacks(explanation), *_left_alone(computing)]
     print("\n".join(lines), file=sys.stderr, flush=True)
     return bool(computing)
 
@@ -138,6 +139,7 @@ def _stacks(explanation: Explanation) -> list[str]:
     """The user's lines of each stack, innermost first; ranks with the same stack share a line."""
     by_stack: dict[str, list[int]] = {}
     for rank in explanation.run.ranks.values():
-        words = " ← ".join(f"{site} in {site.function}" for site in rank.own_stack) or "not known"
+        words = " ← ".join(f"{site} in {site.function}" for site in rank.own_stack)
+        words = words or f"not known{': ' * bool(rank.no_stack)}{rank.no_stack}"
         by_stack.setdefault(words, []).append(rank.number)
     return [f"  {ranks_in_words(numbers)}: {words}" for words, numbers in by_stack.items()]

@@ -44,6 +44,7 @@ _CHANGES = {
     "p2p-against-collective": "let both sides make the same kind of call",
     "p2p-deadlock": "let one side receive while the other sends, or use isend, irecv or batch_isend_irecv",
     "unmatched-recv": "let its peer send it, or leave the receive out",
+    "stuck-on-device": "look at the GPUs and the network between them: dmesg for Xid errors, NCCL_DEBUG=INFO",
     "busy-rank": "look at what it does there; the others only wait",
     "input-stall": "look at where its data comes from; the others only wait",
     "buffer-overwritten": "leave the buffer alone until wait() has returned",

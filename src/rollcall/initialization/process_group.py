@@ -20,8 +20,9 @@ from urllib.parse import urlparse
 import torch
 import torch.distributed as dist
 
-from rollcall.compat import gloo_listener
+from rollcall.compat import gloo_listener, torch_timeouts
 from rollcall.compat.gloo_exit import settle
+from rollcall.compat.torch_groups import all_groups
 from rollcall.errors import UsageError, WorldError, install_error_hook, say
 from rollcall.initialization import environment
 from rollcall.initialization.environment import RankAssignment
@@ -29,6 +30,7 @@ from rollcall.initialization.roll_call import LEAVE_S, Decision, RollCall, leave
 from rollcall.initialization.stores import WorldStore, open_file_store, open_local_store, open_tcp_store
 from rollcall.initialization.waiting import SYSTEM_TIME, poll, run_with_timeout
 from rollcall.logs import console_logger
+from rollcall.torch_version import refuse_older
 from rollcall.world import RankInfo, World, get_hostname, get_process_id
 
 KNOWN_METHODS = "env://, tcp://host:port, file:///path"
@@ -101,10 +103,18 @@ def init(
             f"{timeout_s:g} s: see whether rank 0 is stopped or overloaded"
         ) from None
     if record or (record is None and environment.wants_recording(os.environ)):
-        from rollcall.record import attach  # here: its import puts hooks into torch
-
-        attach.begin(store.store, assignment.rank, assignment.world_size, assignment.attempt)
+        _record(store, assignment)
     return _make_world(assignment, method, init_method, store, decision, timeout_s)
+
+
+def _record(store: WorldStore, assignment: RankAssignment) -> None:
+    try:
+        from rollcall.record import attach  # here: its import puts hooks into torch
+    except Exception as error:  # a torch that the recorder does not fit must not keep the program from running
+        if assignment.rank == 0:
+            say(f"no rank is recorded ({type(error).__name__}: {error})")
+        return
+    attach.begin(store.store, assignment.rank, assignment.world_size, assignment.attempt)
 
 
 def read_method(init_method: str, assignment: RankAssignment) -> InitMethod:
@@ -138,6 +148,7 @@ def check_backend(backend: str) -> None:
 
 
 def _check_call(timeout_s: float, backend: str | None) -> None:
+    refuse_older(str(torch.__version__))
     if not dist.is_available():
         raise UsageError("this torch was built without torch.distributed: install one that has it")
     if not timeout_s > 0:
@@ -237,18 +248,10 @@ def _make_group(
     )
     world.store.add(_CONNECTED, 1)
     # The connections are made; from now on torch's own limits hold.
-    limit = dist.distributed_c10d._get_default_timeout(dist.Backend(backend))
-    _limit_ops(limit)
-    store.set_timeout(limit)
-
-
-def _limit_ops(limit: timedelta) -> None:
-    """As torch's _set_pg_timeout does, which torch 2.15 deprecates for a function that older ones lack."""
-    group: Any = dist.group.WORLD
-    for device in group._device_types:
-        backend = group._get_backend(device)
-        if hasattr(backend, "_set_default_timeout"):  # gloo's and nccl's have it
-            backend._set_default_timeout(limit)
+    limit = torch_timeouts.default_limit(backend)
+    if limit is not None:
+        torch_timeouts.limit_ops(dist.group.WORLD, limit)
+        store.set_timeout(limit)
 
 
 class Teardown:
@@ -272,7 +275,7 @@ class Teardown:
         if sys.excepthook is self._hook:
             sys.excepthook = self._hook_before
         if failed:
-            _leak(_all_groups())
+            _leak(all_groups())
         limit_s = TEARDOWN_S if failed else self._timeout_s
         if self._try("its group", lambda: self._destroy(failed), limit_s, quiet=failed):
             leave = partial(leave_store, self._world, self._info.global_rank, self._info.world_size, wait=not failed)
@@ -300,7 +303,7 @@ class Teardown:
             self._wait_until_all_connected()
         if failed and "nccl" in self._info.backend:
             group.abort()  # a flush would wait for ranks that are gone
-        groups = [weakref.ref(each) for each in _all_groups()]
+        groups = [weakref.ref(each) for each in all_groups()]
         del group  # the last reference ends here, in this thread: gloo's destructor waits for pending ops
         settle()
         dist.destroy_process_group()
@@ -311,10 +314,6 @@ class Teardown:
         if self._info.backend != "mpi":
             connected = partial(self._world.store.add, _CONNECTED, 0)
             poll(lambda: connected() >= self._info.world_size or None, SYSTEM_TIME.now() + TEARDOWN_S)
-
-
-def _all_groups() -> list[Any]:
-    return list(dist.distributed_c10d._world.pg_map) if dist.is_initialized() else []
 
 
 def _leak(groups: list[Any]) -> None:

@@ -1,36 +1,29 @@
-"""The lab: experiments with measured verdicts. Each is one file that can be read, and run, by itself.
+"""The lab: experiments with measured verdicts. Each is one file that can be read by itself.
 
-An experiment file has
+A file begins with the command and the question, and ends with an Experiment: what the ranks measure, how that is judged
+and drawn.
 
-- QUESTION: what it answers, in a sentence
-- measure: what every rank does; returns plain values
-- judge: the results of all ranks → a verdict: a sentence, numbers, claims that hold or do not
-- draw: the same results → a picture
-- TRIALS, and LEAST_RANKS where two are not enough, or one is
-- CODE_ON_PAGE, NEXT: for its page: the functions to read, in order; what to try next
-- CASES: only where each case needs ranks of its own, since it may crash, hang, or run on other hosts
-- once: only where the experiment prints lines of its own when it is run once, node by node
-- REPORTED_CASE, REPORTED_WITH: what `rollcall report` shows, if not the last case, or not with the user's options
-
-experiments/ has one file for each. They use experiment (the values above), progress (counts trials), plots (pictures)
-and bytes_sent. runner/ has the machinery.
+experiments/ has one file for each, in folders by theme. They use experiment (what an experiment is), progress (counts
+trials), measuring (times and bytes) and plots (pictures). runner/ has the machinery.
 """
 
-NAMES = (
-    "hello",
-    "barrier",
-    "send",
-    "isend",
-    "collectives",
-    "groups",
-    "ring",
-    "gradients",
-    "overlap",
-    "backends",
-    "bandwidth",
-    "straggler",
-    "deadlock",
-    "mismatch",
-    "hosts",
-    "scaling",
-)
+# Each with its folder, in the order in which to read them.
+EXPERIMENTS = {
+    "hello": "machine",
+    "barrier": "collective",
+    "send": "messages",
+    "isend": "messages",
+    "collectives": "collective",
+    "groups": "collective",
+    "ring": "collective",
+    "gradients": "training",
+    "overlap": "training",
+    "backends": "machine",
+    "bandwidth": "machine",
+    "straggler": "training",
+    "deadlock": "messages",
+    "mismatch": "collective",
+    "hosts": "machine",
+    "scaling": "training",
+}
+NAMES = tuple(EXPERIMENTS)

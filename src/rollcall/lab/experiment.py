@@ -6,12 +6,12 @@ import importlib
 import inspect
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rollcall.errors import UsageError
-from rollcall.lab import NAMES
+from rollcall.lab import EXPERIMENTS, NAMES
 from rollcall.lab.plots import Figure
 
 # What the ranks return, as JSON holds it: a list with a value per rank; or, by the name of a case, how it ended.
@@ -100,26 +100,24 @@ class Settings:
 
 @dataclass(frozen=True)
 class Experiment:
-    """The contents of an experiment's file."""
+    """What an experiment's file defines, under the name EXPERIMENT."""
 
-    name: str
-    question: str
-    about: str
-    measure: Callable[..., Any]
-    judge: Callable[[Results], Verdict]
-    draw: Callable[[Results, Figure], None]
+    measure: Callable[..., Any]  # what every rank does; returns plain values
+    judge: Callable[[Results], Verdict]  # of the results of all ranks
+    draw: Callable[[Results, Figure], None]  # a picture of the same results
     trials: int
-    least_ranks: int
-    code_on_page: tuple[Callable[..., Any], ...]
-    next: tuple[str, ...]
-    cases: tuple[Case, ...]
-    once: Callable[..., None] | None
-    reported_case: str  # the run's report shows the recording of this case
-    reported_with: dict[str, Any]  # options of the recorded trial, in place of the user's
+    code_on_page: tuple[Callable[..., Any], ...]  # what its page shows, in the order in which to read it
+    least_ranks: int = 2
+    cases: tuple[Case, ...] = ()  # where each needs ranks of its own: it may crash, hang, or run on other hosts
+    once: Callable[..., None] | None = None  # prints lines of its own when it is run once, node by node
+    reported_case: str = ""  # the run's report shows the recording of this case; by default, of the last
+    reported_with: dict[str, Any] = field(default_factory=dict)  # options of the recorded trial, not the user's
+    name: str = ""
+    about: str = ""  # the docstring of its file: its command, then the question, then the rest
 
     @property
-    def module(self) -> str:
-        return f"rollcall.lab.experiments.{self.name}"
+    def question(self) -> str:
+        return _first_question(self.about)
 
     def case(self, name: str) -> Case:
         for case in self.cases:
@@ -146,38 +144,30 @@ def check_name(name: str) -> None:
         raise UsageError(f"the lab has no experiment {name!r}: {hint}")
 
 
+def path_of(name: str) -> str:
+    """In the folder of the lab."""
+    return f"experiments/{EXPERIMENTS[name]}/{name}.py"
+
+
 def source_of(name: str) -> str:
-    return (Path(__file__).parent / "experiments" / f"{name}.py").read_text()
+    return (Path(__file__).parent / path_of(name)).read_text()
 
 
 def question_of(name: str) -> str:
     """Read from the file: importing it would import torch."""
-    for node in ast.parse(source_of(name)).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "QUESTION":
-            return str(ast.literal_eval(node.value))
-    raise LookupError(f"{name}.py has no QUESTION")
+    return _first_question(ast.get_docstring(ast.parse(source_of(name))) or "")
+
+
+def _first_question(about: str) -> str:
+    question = about.splitlines()[2].partition("?")[0]
+    return f"{question[0].lower()}{question[1:]}?"
 
 
 def load(name: str) -> Experiment:
     check_name(name)
-    module = importlib.import_module(f"rollcall.lab.experiments.{name}")
-    cases = getattr(module, "CASES", ())
-    return Experiment(
-        name=name,
-        question=module.QUESTION,
-        about=(module.__doc__ or "").strip(),
-        measure=module.measure,
-        judge=module.judge,
-        draw=module.draw,
-        trials=module.TRIALS,
-        least_ranks=getattr(module, "LEAST_RANKS", 2),
-        code_on_page=module.CODE_ON_PAGE,
-        next=module.NEXT,
-        cases=cases,
-        once=getattr(module, "once", None),
-        reported_case=getattr(module, "REPORTED_CASE", cases[-1].name if cases else ""),
-        reported_with=getattr(module, "REPORTED_WITH", {}),
-    )
+    module = importlib.import_module(f"rollcall.lab.experiments.{EXPERIMENTS[name]}.{name}")
+    experiment: Experiment = module.EXPERIMENT
+    return replace(experiment, name=name, about=(module.__doc__ or "").strip())
 
 
 def median_of_slowest(times_by_rank: Iterable[Sequence[float]]) -> float:
@@ -191,21 +181,10 @@ def compared(before: float, after: float) -> str:
     return f"{abs(share):.0%} {'less' if share >= 0 else 'more'}"
 
 
-def in_time(seconds: float) -> str:
-    """Seconds as people read them."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if abs(seconds) >= size:
-            return f"{seconds / size:.3g} {unit}" if abs(seconds) / size < 1000 else f"{seconds / size:,.0f} {unit}"
-    return f"{seconds * 1e6:.2g} µs"
-
-
-def in_bytes(size_bytes: float) -> str:
-    """Bytes as people read them; KB, MB and GB are powers of 1024."""
-    for unit, size in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if size_bytes >= size:
-            return f"{size_bytes / size:.3g} {unit}"
-    return f"{size_bytes:.0f} B"
-
-
 def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def found_kind(ending: dict[str, Any]) -> str:
+    """The kind of problem that explain found in the recording of a case; "nothing" if it found none."""
+    return str(ending["verdict"]["kind"]) if ending["verdict"] else "nothing"

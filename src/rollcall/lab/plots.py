@@ -4,7 +4,7 @@ matplotlib is an optional dependency, and is imported only when a picture is dra
 """
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +89,12 @@ def add_box(axes: Axes, x: float, y: float, width: float, height: float, edge: s
     axes.add_patch(FancyBboxPatch((x, y), width, height, edgecolor=edge, **style))
 
 
+def label_rows(axes: Axes, names: Iterable[str]) -> None:
+    """One row per name, the first on top."""
+    rows = [name.replace(", ", ",\n", 1) for name in names]
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+
+
 def label_ranks(axes: Axes, ranks: int) -> None:
-    """One row per rank, rank 0 on top."""
-    axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
-    axes.set_ylim(ranks - 0.5, -0.5)
+    label_rows(axes, [f"rank {rank}" for rank in range(ranks)])

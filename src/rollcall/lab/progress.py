@@ -1,10 +1,9 @@
 """How far an experiment is: its ranks count their trials, and the process with the progress bar reads the count.
 
 An experiment says `for _ in track(range(trials))`; such loops may be nested. Rank 0 writes the share that is done into
-eight bytes of memory that both processes map: a microsecond or two, so that counting does not slow a trial down.
+eight bytes of a file: a few microseconds, so that counting does not slow a trial down.
 """
 
-import mmap
 import os
 import struct
 import threading
@@ -18,7 +17,7 @@ _SHARE = struct.Struct("d")
 _READ_EVERY_S = 0.1
 _Step = TypeVar("_Step")
 _loops: list[tuple[int, int]] = []  # steps done and all steps, from the outermost loop to the innermost
-_maps: dict[str, mmap.mmap] = {}
+_files: dict[str, int] = {}  # those that this process writes, by path
 
 
 def track(steps: Collection[_Step]) -> Iterator[_Step]:
@@ -52,14 +51,9 @@ def _write() -> None:
     path = os.environ.get(_VARIABLE)
     if path is None or os.environ.get("RANK") != "0":
         return
-    if path not in _maps:
-        _maps[path] = _map(Path(path))
-    _SHARE.pack_into(_maps[path], 0, share())
-
-
-def _map(path: Path) -> mmap.mmap:
-    with open(path, "r+b") as file:
-        return mmap.mmap(file.fileno(), _SHARE.size)
+    if path not in _files:
+        _files[path] = os.open(path, os.O_WRONLY)
+    os.pwrite(_files[path], _SHARE.pack(share()), 0)
 
 
 @contextmanager
@@ -70,9 +64,8 @@ def follow(path: Path, report: Callable[[float], None]) -> Iterator[None]:
     is_over = threading.Event()
 
     def read() -> None:
-        with _map(path) as shared:
-            while not is_over.wait(_READ_EVERY_S):
-                report(_SHARE.unpack_from(shared)[0])
+        while not is_over.wait(_READ_EVERY_S):
+            report(_SHARE.unpack(path.read_bytes())[0])
 
     reader = threading.Thread(target=read, name="lab-progress", daemon=True)
     reader.start()

@@ -3,6 +3,7 @@
 prctl          ties the lifetime of processes together
 process_tree   all descendants of a process, and ending them
 process_title  the command line that ps shows
+py_spy         the Python stack of another process, where py-spy is installed
 child_process  a child that was started without the subprocess module
 signals        signals that would end this process, noted for later
 broken_pipe    output that nobody reads any more

@@ -47,9 +47,10 @@ class LiveRing:
     names: list[tuple[str, int, bytes]] = field(default_factory=list)
     groups: dict[int, Group] = field(default_factory=dict)
     sites: dict[int, str] = field(default_factory=dict)
-    reached: dict[tuple[str, bool], int] = field(default_factory=dict)  # by group and is_pair: the newest seq
+    reached: dict[str, int] = field(default_factory=dict)  # by group: its newest collective
     has_ended: bool = False
     done_ns: int = 0  # when its last completed op ended
+    has_stopped: bool = False  # recording has, and the rank goes on
 
     @classmethod
     def open(cls, path: Path) -> "LiveRing | None":
@@ -72,6 +73,7 @@ class LiveRing:
         changing = os.pread(self.fd, 16, ring_format.COUNT_AT)
         if len(changing) < 16:
             return self.seen
+        self.has_stopped = os.pread(self.fd, 1, ring_format.STOPPED_AT) > b"\0"
         count, names_end = (ring_format.NUMBER.unpack_from(changing, at)[0] for at in (0, 8))
         if names_end != self.names_end and names_end <= self.header.names_bytes:
             self._read_names(names_end)
@@ -102,12 +104,11 @@ class LiveRing:
             return
         op = fresh["op"]
         self.has_ended = self.has_ended or bool(_IS_END[op].any())
-        group, seq = fresh["group"], fresh["seq"]
-        for is_pair, mine in ((False, ~IS_EVENT[op] & ~_IS_PAIR[op]), (True, _IS_PAIR[op])):
-            for number in set(group[mine].tolist()):
-                name = self.groups.get(number, UNKNOWN_GROUP).name
-                newest = int(seq[mine & (group == number)].max())
-                self.reached[name, is_pair] = max(self.reached.get((name, is_pair), 0), newest)
+        collectives = fresh[~IS_EVENT[op] & ~_IS_PAIR[op]]
+        for number in set(collectives["group"].tolist()):
+            name = self.groups.get(number, UNKNOWN_GROUP).name
+            newest = int(collectives["seq"][collectives["group"] == number].max())
+            self.reached[name] = max(self.reached.get(name, 0), newest)
 
     def _read_names(self, end: int) -> None:
         """The names after the last one that was read: names are only ever appended."""
@@ -233,9 +234,10 @@ class LiveRun:
 
     @property
     def is_here(self) -> bool:
-        """Whether all ranks are on this machine."""
-        reach = (self.facts.get("plan") or {}).get("reach")
-        return not reach or reach.get("way") == "virtual"
+        """Whether all ranks are on this machine: as planned; where another launcher started them, by its name."""
+        if plan := self.facts.get("plan"):
+            return (plan.get("transport") or {}).get("kind", "local") in ("local", "virtual")
+        return all(ring.header.host == os.uname().nodename for ring in self.rings.values())
 
     def common_now_ns(self) -> int:
         """Now by the common clock of all ranks; 0 if none has begun."""

@@ -104,7 +104,7 @@ class Observer:
 
     def _has_come(self, rank: int, group: str, seq: int) -> bool:
         ring = self._run.rings.get(rank)
-        return ring is not None and ring.reached.get((group, False), 0) >= seq
+        return ring is not None and (ring.has_stopped or ring.reached.get(group, 0) >= seq)
 
     def _host_of(self, rank: int) -> str:
         hosts = self._run.attempt_facts.get("hosts") or {}
@@ -126,6 +126,8 @@ class Observer:
         seen = RankNow(rank, ring.header.host, "computing", "", "", 0.0, (), 0, *speeds, cpu, memory)
         if ring.has_ended or str(rank) in (self._run.attempt_facts.get("exit_codes") or {}):
             return replace(seen, state="ended"), None
+        if ring.has_stopped:
+            return replace(seen, state="unseen"), None
         is_blocked = ring_format.is_blocked(records["flags"], records["waited_ns"], records["completed_ns"])
         is_open = is_blocked & ~IS_EVENT[records["op"]]
         if not is_open.any():
@@ -144,7 +146,9 @@ class Observer:
 
     def _missing_partner(self, rank: int, mine: _OpenOp, opened: dict[int, _OpenOp]) -> tuple[int, ...]:
         """Of a send or receive: the other rank, unless it is in the matching op."""
-        theirs = opened.get(mine.peer)
+        theirs, ring = opened.get(mine.peer), self._run.rings.get(mine.peer)
+        if ring is not None and ring.has_stopped:
+            return ()
         is_there = theirs is not None and theirs.peer == rank and {mine.op, theirs.op} == _SEND_AND_RECV
         return (mine.peer,) if mine.peer >= 0 and mine.peer != rank and not is_there else ()
 

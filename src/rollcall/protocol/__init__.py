@@ -12,9 +12,7 @@ timing         times that both sides agree on
 exit_codes     exit codes and signals in words
 first_failure  which of several failures came first
 rank_ranges    ranks in words: 0-3,7
-rank_logs      where each rank's output goes
-log_files      writing it there
-streams        the numbers of a rank's output streams
+log_files      where each rank's output goes, and writing it there
 torchrun_env   the variables by which a launcher tells a rank its number and its store
 scheduler_env  what the variables of schedulers say
 """

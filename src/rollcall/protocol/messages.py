@@ -7,6 +7,8 @@ would take longer than all messages of a run.
 import dataclasses
 from typing import Any, ClassVar
 
+STDOUT, STDERR = 1, 2  # a rank's output streams
+
 
 @dataclasses.dataclass(frozen=True)
 class Message:

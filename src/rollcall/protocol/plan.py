@@ -95,6 +95,7 @@ class Plan:
     log_dir: str | None = None
     virtual_local_rank: bool = False
     record: bool = False
+    ring_mb: int | None = None  # the size of a rank's recording; None: the default
     hang_after_s: float = 60.0
     on_hang: Literal["report", "stop"] = "report"
     show: Show = Show()

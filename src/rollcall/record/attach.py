@@ -21,27 +21,35 @@ _KEY = "rollcall/run"
 
 
 def begin(store: Any, rank: int, world_size: int, attempt: int) -> None:
-    """Record from now on, unless this rank is recorded already. Where the folder cannot be written, the program runs
-    without recording."""
+    """Record from now on, unless this rank is recorded already. Where that fails, as on a disk that is full, the
+    program runs without recording."""
     if recorder.current() is not None:
         return
     try:
-        folder = _agree_on_folder(store, rank, world_size)
-        record_end_of(recorder.begin(folder, rank, world_size, attempt))
+        if folder := _agree_on_folder(store, rank, world_size):
+            record_end_of(recorder.begin(folder, rank, world_size, attempt))
+        else:
+            say(f"rank {rank} is not recorded: rank 0 could not make a folder for the recording")
     except OSError as error:
-        say(f"rank {rank} is not recorded ({error.strerror})")
+        say(f"rank {rank} is not recorded: cannot write to {error.filename or 'the recording'} ({error.strerror})")
+    except Exception as error:  # whatever it is, it must not reach the program
+        say(f"rank {rank} is not recorded ({type(error).__name__}: {error})")
 
 
-def _agree_on_folder(store: Any, rank: int, world_size: int) -> Path:
+def _agree_on_folder(store: Any, rank: int, world_size: int) -> Path | None:
     if folder := os.environ.get("ROLLCALL_RUN"):
         return Path(folder)
     if (folder := os.environ.get("ROLLCALL_RECORD", "")) not in ("", "0", "1"):
         return Path(folder)
     if rank == 0:
-        path = _make_folder(world_size)
-        store.set(_KEY, str(path))
+        path = None
+        try:
+            path = _make_folder(world_size)
+        finally:
+            store.set(_KEY, str(path or ""))  # the others wait for it
         return path
-    return Path(store.get(_KEY).decode())
+    chosen = store.get(_KEY).decode()
+    return Path(chosen) if chosen else None
 
 
 def first_facts(recorded_by: str, world_size: int) -> dict[str, Any]:

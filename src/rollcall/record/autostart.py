@@ -4,19 +4,25 @@ The folder is $ROLLCALL_RECORD: `rollcall record` sets it, or the user in a job 
 folder; on several hosts it is on a shared disk.
 """
 
+import contextlib
 import inspect
 import json
 import os
+import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rollcall.errors import say
 from rollcall.protocol import torchrun_env
-from rollcall.record import attach, recorder
+from rollcall.record import attach, recorder, ring_format
+from rollcall.runs import read_facts
 
 # For launchers that set no RANK: what Open MPI and SLURM tell their processes.
 _OTHER_NAMES = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
+# What names a job to all of its processes, and another job otherwise.
+_JOB_NAMES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID", "PMIX_NAMESPACE")
+_CHOOSE = "choose a new folder for ROLLCALL_RECORD"
 
 
 def begin(init: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -30,14 +36,14 @@ def begin(init: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         return False
     rank, world_size = place
     try:
-        path = Path(folder).absolute()
+        path, attempt = Path(folder).absolute(), _number(os.environ, torchrun_env.ATTEMPT) or 0
         _write_facts(path, world_size)
-        attach.record_end_of(recorder.begin(path, rank, world_size, _number(os.environ, torchrun_env.ATTEMPT) or 0))
+        if another := find_another_run(path, world_size, attempt, os.environ):
+            say(f"rank {rank} is not recorded: {folder} has a recording of {another}; {_CHOOSE}")
+            return False
+        attach.record_end_of(recorder.begin(path, rank, world_size, attempt))
     except FileExistsError:
-        say(
-            f"rank {rank} is not recorded: {folder} has a recording of this rank already, from another run;"
-            " choose a new folder for ROLLCALL_RECORD"
-        )
+        say(f"rank {rank} is not recorded: {folder} has a recording of this rank already, from another run; {_CHOOSE}")
     except OSError as error:
         say(f"rank {rank} is not recorded: cannot write to {folder} ({error.strerror})")
     except Exception as error:  # whatever it is, it must not reach the program
@@ -72,9 +78,36 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 def _write_facts(folder: Path, world_size: int) -> None:
     """run.json, by the first rank that comes; `rollcall record` has written one before."""
     folder.mkdir(parents=True, exist_ok=True)
-    facts = attach.first_facts("ROLLCALL_RECORD", world_size)
+    facts = {**attach.first_facts("ROLLCALL_RECORD", world_size), "job": _job(os.environ)}
     try:
         with open(folder / "run.json", "x") as file:
             json.dump(facts, file, indent=2)
     except FileExistsError:
         return
+
+
+def find_another_run(folder: Path, world_size: int, attempt: int, environ: Mapping[str, str]) -> str:
+    """What the folder is a recording of, if that is not the run of this process; else empty."""
+    job, mine = read_facts(folder).get("job"), _job(environ)
+    if isinstance(job, dict) and job != mine:
+        return f"another run ({_in_words(job)}, and this is {_in_words(mine)})"
+    found = _recorded_world_size(folder / "rings" / f"attempt-{attempt}")
+    return f"another run (of {found} ranks, and this is one of {world_size})" if found not in (0, world_size) else ""
+
+
+def _job(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: environ[name] for name in _JOB_NAMES if name in environ}
+
+
+def _in_words(job: dict[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in job.items()) or "one without a job number"
+
+
+def _recorded_world_size(rings: Path) -> int:
+    """As one of the rings says; 0 where there is none yet."""
+    with contextlib.suppress(OSError, struct.error), os.scandir(rings) as entries:
+        for entry in entries:
+            if entry.name.endswith(".ring"):
+                with open(entry.path, "rb") as file:
+                    return int(ring_format.HEADER.unpack(file.read(ring_format.HEADER.size))[4])
+    return 0

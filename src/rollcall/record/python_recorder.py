@@ -5,15 +5,16 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from rollcall.compat.torch_groups import ranks_of
+from rollcall.compat.torch_groups import group_named, ranks_of
 from rollcall.record import hooks, ring_format, signatures, sites
 from rollcall.record.cuda_timing import DeviceClock
 from rollcall.record.hooks import reducer, sink
+from rollcall.record.hooks.arguments import reduce_op
 from rollcall.record.hooks.patching import guarded, stop
 from rollcall.record.hooks.sink import NO_RECORD, NON_MEMBER, PHASE, CallArgs, this_thread
 from rollcall.record.ring import Ring
@@ -27,7 +28,7 @@ _Tensor, _ASYNC, _BUCKET = torch.Tensor, ring_format.ASYNC, ring_format.BUCKET
 _MOST_TEXT = 500
 _UNWATCHED = (0, None, False)
 # Its number, its ranks, and a weak reference: recording does not keep a destroyed group and its threads alive.
-_Group = tuple[int, list[int], weakref.ref[Any] | None]
+Group = tuple[int, list[int], weakref.ref[Any] | None]
 
 
 class _InOp(threading.local):
@@ -45,7 +46,7 @@ class PythonRecorder:
         self._device = DeviceClock(ring)
         self._sampler: Sampler | None = None
         self._lock = threading.RLock()  # a signal handler may communicate, too
-        self._groups: dict[int, _Group] = {}  # by id
+        self._groups: dict[int, Group] = {}  # by id
         self._sites: dict[sites.Places, int] = {}
         self._signatures = ring.numbers("signature")
         # By mark: its flags, the tensor whose version is recorded, and whether that is on a GPU.
@@ -64,10 +65,19 @@ class PythonRecorder:
     def begin(self) -> None:
         hooks.install()
         sink.use(self)
-        os.register_at_fork(after_in_child=self.turn_off)  # a forked worker of a DataLoader is not its rank
+        os.register_at_fork(after_in_child=self._leave)  # a forked worker of a DataLoader is not its rank
 
-    def turn_off(self) -> None:
+    def _leave(self) -> None:
+        """In a forked child. Its hooks must not call this recorder: a thread of the parent may have held its lock."""
+        self.turn_off()
+        if sink.current is self:
+            sink.use(sink.OFF)
+
+    def turn_off(self, why: str = "") -> None:
+        """`why`: an error, if there is one; it goes into the ring."""
         self._is_on = False
+        if why:
+            self._ring.note_stop(why)
         if self._sampler is not None:
             self._sampler.end()
 
@@ -110,9 +120,17 @@ class PythonRecorder:
                 self._watched[mark] = (flags, first, is_cuda)
             return mark
 
+    def all_reduce_options(self, options: Any) -> tuple[int, int]:
+        """The reduce op and the flags of an all_reduce."""
+        return reduce_op(options), _ASYNC if options.asyncOp else 0
+
+    def set_object_count(self, count: int) -> None:
+        """This thread is in a collective of so many objects: `this_thread` says so already."""
+
     def issued(self, mark: int) -> None:
         if mark != NO_RECORD and self._is_on:
-            self._ring.issued(mark)
+            _, tensor, _ = self._watched.get(mark, _UNWATCHED)
+            self._ring.issued(mark, 0 if tensor is None else version(tensor))
 
     def waiting(self, mark: int) -> None:
         if mark != NO_RECORD and self._is_on:
@@ -139,9 +157,29 @@ class PythonRecorder:
                 self._waited_for.discard(other)
                 self._watched.pop(other, None)
 
-    def complete_on_device(self, marks: Iterable[int]) -> None:
+    def polled(self, *marks: int) -> None:
+        """The program has seen that these are complete, without waiting for them."""
+        for mark in marks:
+            self.waiting(mark)
+            self._waited_for.discard(mark)
+            self._watched.pop(mark, None)
+            if self._is_on:
+                self._completed(mark)
+
+    def is_on_device(self, mark: int) -> bool:
+        """Whether the op runs on a GPU, which the host does not wait for."""
+        return self._watched.get(mark, _UNWATCHED)[2]
+
+    def received_from(self, mark: int, group: Any, source: int) -> None:
+        """Of a receive from any rank: `source` is a rank of the group."""
+        if self._is_on:
+            with self._lock:
+                _, ranks, _ = self._groups.get(id(group)) or self._group(group)
+                self._ring.received_from(mark, ranks[source])
+
+    def complete_on_device(self, marks: tuple[int, ...]) -> None:
         """The host has queued them; the GPU may not be done."""
-        self._device.note(tuple(marks))
+        self._device.note(marks)
 
     def failed(self, mark: int) -> None:
         if mark != NO_RECORD and self._is_on:
@@ -195,9 +233,9 @@ class PythonRecorder:
     def end_step(self, optimizer: Any) -> None:
         self.end_phase(self._steps.pop(id(optimizer), NO_RECORD))
 
-    def watch_reducer(self, count_gradients: Callable[[Any], int]) -> None:
+    def watch_reducer(self, group: str, count_gradients: Callable[[Any], int]) -> None:
         self._count_gradients = count_gradients
-        reducer.watch()
+        reducer.watch(group_named(group))
 
     def fail_buckets(self) -> None:
         reducer.fail()
@@ -245,7 +283,7 @@ class PythonRecorder:
 
     # Numbers of names.
 
-    def _group(self, group: Any) -> _Group:
+    def _group(self, group: Any) -> Group:
         if group is NON_MEMBER:
             return self._group_number(ring_format.NON_MEMBER_GROUP, []), [], None
         if isinstance(group, tuple):  # new_group, where only the members call it
@@ -255,9 +293,12 @@ class PythonRecorder:
             return self._group_number("world", ranks), ranks, None
         self._start_sampler()
         ranks, key = ranks_of(group), id(group)
-        end = weakref.ref(group, lambda _: self._groups.pop(key, None))
+        end = weakref.ref(group, lambda _: self._forget_group(key))
         self._groups[key] = found = self._group_number(str(group.group_name), ranks), ranks, end
         return found
+
+    def _forget_group(self, key: int) -> None:
+        self._groups.pop(key, None)
 
     def _group_number(self, name: str, ranks: Sequence[int]) -> int:
         return self._ring.name("group", (name, tuple(ranks)), {"name": name, "ranks": _spans(ranks)})

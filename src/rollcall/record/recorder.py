@@ -1,16 +1,20 @@
 """The recorder of this process: which language it is written in is chosen here, and nowhere else."""
 
 import functools
+import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rollcall.record import hooks, stacks
+from rollcall.errors import say
+from rollcall.record import hooks, ring_format, stacks
 from rollcall.record.cpp import library
 from rollcall.record.python_recorder import PythonRecorder
 from rollcall.record.ring import Ring
 from rollcall.record.sources import SourceKeeper
 from rollcall.runs import SOURCES
+from rollcall.torch_version import torch_version
 
 Recorder = PythonRecorder  # the C++ recorder is a subclass
 _recorder: Recorder | None = None
@@ -39,11 +43,38 @@ def begin(folder: Path, rank: int, world_size: int, attempt: int) -> Recorder:
     rings = folder / "rings" / f"attempt-{attempt}"
     ring_class, recorder_class = _classes()
     facts: dict[str, Any] = {"rank": rank, "world_size": world_size, "attempt": attempt}
-    ring = ring_class(rings / f"rank-{rank}.ring", host=socket.gethostname(), **facts)
-    _recorder = recorder_class(ring, world_size, SourceKeeper(rings / SOURCES))
+    size_bytes, names_bytes = ring_format.sizes(_megabytes(os.environ))
+    ring = ring_class(
+        rings / f"rank-{rank}.ring",
+        host=socket.gethostname(),
+        size_bytes=size_bytes,
+        names_bytes=names_bytes,
+        **facts,
+    )
+    begun = recorder_class(ring, world_size, SourceKeeper(rings / SOURCES))
     stacks.answer(rings / f"rank-{rank}.stacks")
-    _recorder.begin()
-    return _recorder
+    begun.begin()
+    _recorder = begun
+    if rank == 0:
+        _say_what_is_missing()
+    return begun
+
+
+def _say_what_is_missing() -> None:
+    """A torch that is newer than this code may have renamed what a hook is put around."""
+    found = hooks.places()
+    if found.missing:
+        say(f"not everything is recorded on torch {torch_version()}: hooks {found} (`rollcall doctor` tells more)")
+
+
+def _megabytes(environ: Mapping[str, str]) -> int:
+    """As the variable says, which a user may have set by hand."""
+    text = environ.get(ring_format.MB_VARIABLE, "")
+    if text.isdecimal() and int(text) in ring_format.MEGABYTES:
+        return int(text)
+    if text:
+        say(f"{ring_format.MB_VARIABLE}={text} is ignored: it is a number of megabytes, from 1 on")
+    return ring_format.DEFAULT_BYTES >> 20
 
 
 def current() -> Recorder | None:

@@ -9,6 +9,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from pathlib import Path
+from threading import RLock
 from time import monotonic_ns, time_ns
 
 from rollcall.record import ring_format
@@ -19,7 +20,13 @@ _RECORD_BYTES = ring_format.RECORD.size
 # Looked up once: they are used for every op.
 _pack, _pack_number, _SORTS = ring_format.RECORD.pack_into, ring_format.NUMBER.pack_into, ring_format.SORTS
 _COUNT_AT, _ISSUED_AT, _COMPLETED_AT = ring_format.COUNT_AT, ring_format.ISSUED_AT, ring_format.COMPLETED_AT
-_VERSION = struct.Struct("<I")
+_VERSION, _VERSIONS = struct.Struct("<I"), struct.Struct("<II")  # of a tensor: when it was issued, and waited for
+_PAIR_SORT = ring_format.PAIR_SORT
+
+
+_NOT_FOR_GROUPS = 7 / 8  # of the bytes of names
+_SEQ, _PEER = struct.Struct("<I"), struct.Struct("<i")
+_Channel = tuple[int, int, int, int]  # group, op, peer, tag
 
 
 class Ring:
@@ -34,15 +41,23 @@ class Ring:
         attempt: int,
         host: str,
         size_bytes: int = ring_format.DEFAULT_BYTES,
+        names_bytes: int = ring_format.NAMES_BYTES,
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._capacity = max(16, (size_bytes - ring_format.RECORDS_AT) // ring_format.RECORD.size)
-        total = ring_format.RECORDS_AT + self._capacity * ring_format.RECORD.size
+        self._first, self._names_bytes = ring_format.NAMES_AT + names_bytes, names_bytes
+        self._capacity = max(16, (size_bytes - self._first) // ring_format.RECORD.size)
+        total = self._first + self._capacity * ring_format.RECORD.size
+        self._ends = {0: ring_format.NAMES_AT, ring_format.NAMES_AT: self._first, self._first: total}  # of each region
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        os.ftruncate(self._fd, total)
-        self._map = mmap.mmap(self._fd, total)
         self._reserved: dict[int, int] = {}  # by start of a region: up to where it may be written
-        self._reserve(0, ring_format.NAMES_AT)
+        try:
+            os.ftruncate(self._fd, total)
+            self._map = mmap.mmap(self._fd, total)
+            self._reserve(0, ring_format.NAMES_AT)
+        except OSError:  # the disk is full
+            os.close(self._fd)
+            path.unlink()
+            raise
         ring_format.HEADER.pack_into(
             self._map,
             0,
@@ -53,22 +68,23 @@ class Ring:
             world_size,
             attempt,
             os.getpid(),
-            ring_format.NAMES_BYTES,
+            names_bytes,
             self._capacity,
             host.encode()[:64],
             time_ns(),
             monotonic_ns(),
         )
         self._count = 0
-        self._first = ring_format.RECORDS_AT
         self._records_end = 0
         self._numbers: defaultdict[str, dict[Hashable, int]] = defaultdict(dict)  # by kind and key
         self._names = 0
         self._names_end = 0
+        self._unnamed = 0  # how often there was no room for a name
         self._counters: dict[tuple[int, int], list[int]] = {}  # by group and op: its place, count, bytes, nanoseconds
-        # By group, and by sort: how many ops there were.
-        self._seqs: defaultdict[int, list[int]] = defaultdict(lambda: [0] * ring_format.MOST_SORTS)
+        self._seqs: defaultdict[int, int] = defaultdict(int)  # by group: how many collectives there were
+        self._channels: defaultdict[_Channel, int] = defaultdict(int)  # how many sends, or receives, each has had
         self.phase = 0  # the current one, which ops are written with
+        self._naming = RLock()  # a signal handler may communicate, too
         self._sleep_lock = _thread.allocate_lock()
         self._sleep_lock.acquire()
 
@@ -79,7 +95,7 @@ class Ring:
         """
         reserved = self._reserved.get(region, region)
         if end > reserved:
-            wanted = max(end - reserved, _CHUNK_BYTES)
+            wanted = min(max(end - reserved, _CHUNK_BYTES), self._ends[region] - reserved)
             if os.pwrite(self._fd, bytes(wanted), reserved) < wanted:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._reserved[region] = reserved + wanted
@@ -87,12 +103,20 @@ class Ring:
     def name(self, kind: str, key: Hashable, value: object) -> int:
         """The number under which records name this value, from 1 on; 0 where there is no room for more names."""
         number = self._numbers[kind].get(key)
-        if number is not None:
-            return number
+        return self._add_name(kind, key, value) if number is None else number
+
+    def _add_name(self, kind: str, key: Hashable, value: object) -> int:
+        with self._naming:  # by one thread at a time
+            return self._numbers[kind].get(key) or self._write_name(kind, key, value)
+
+    def _write_name(self, kind: str, key: Hashable, value: object) -> int:
         number = self._names + 1
         line = json.dumps([kind, number, value], separators=(",", ":")).encode() + b"\n"
         end = self._names_end + len(line)
-        if end > ring_format.NAMES_BYTES:
+        # Without the name of its group, nothing of an op can be compared: groups have the last part for themselves.
+        if end > (self._names_bytes if kind == "group" else self._names_bytes * _NOT_FOR_GROUPS):
+            self._unnamed += 1
+            _pack_number(self._map, ring_format.UNNAMED_AT, self._unnamed)
             return 0
         start = ring_format.NAMES_AT + self._names_end
         self._reserve(ring_format.NAMES_AT, start + len(line))
@@ -137,7 +161,8 @@ class Ring:
         size_bytes: int,
         phase: int = 0,
     ) -> int:
-        """Write a record; returns its offset. An op of a group gets its sequence number, and the current phase."""
+        """Write a record; returns its offset. An op of a group gets its sequence number, and the current phase. A send
+        or receive is numbered by its channel, so that it finds its partner when older ones are overwritten."""
         at = self._first + (self._count % self._capacity) * _RECORD_BYTES
         if at + _RECORD_BYTES > self._records_end:
             self._reserve(self._first, at + _RECORD_BYTES)
@@ -148,8 +173,10 @@ class Ring:
         seq = 0
         if group:
             phase = self.phase
-            seqs = self._seqs[group]
-            seqs[_SORTS[op]] = seq = seqs[_SORTS[op]] + 1
+            if _SORTS[op] == _PAIR_SORT:
+                seq = self._next_of_channel((group, op, peer, tag))
+            else:
+                self._seqs[group] = seq = self._seqs[group] + 1
         _pack(
             self._map, at, count, monotonic_ns(), 0, 0, 0, op, flags, group, seq, site, signature, peer, tag, thread,
             phase, reduce, 0, version, version, size_bytes,
@@ -157,6 +184,17 @@ class Ring:
         # The count is published last, so a concurrent reader never sees a partial record.
         _pack_number(self._map, _COUNT_AT, count)
         return at
+
+    def _next_of_channel(self, channel: _Channel) -> int:
+        self._channels[channel] = seq = self._channels[channel] + 1
+        return seq
+
+    def received_from(self, at: int, source: int) -> None:
+        """Which rank the receive from any rank at `at` has taken a message of."""
+        record = dict(zip(ring_format.FIELDS, ring_format.RECORD.unpack_from(self._map, at), strict=True))
+        channel = (record["group"], record["op"], source, record["tag"])
+        _SEQ.pack_into(self._map, at + ring_format.SEQ_AT, self._next_of_channel(channel))
+        _PEER.pack_into(self._map, at + ring_format.PEER_AT, source)
 
     @property
     def count(self) -> int:
@@ -206,8 +244,10 @@ class Ring:
             self._map, ring_format.HEADER_BYTES + counter[0] * ring_format.COUNTER.size, group, op, 0, *counter[1:]
         )
 
-    def issued(self, at: int) -> None:
+    def issued(self, at: int, version: int) -> None:
+        """The op is under way. torch itself counts some ops as a write to their tensor: that is not the program's."""
         _pack_number(self._map, at + _ISSUED_AT, monotonic_ns())
+        _VERSIONS.pack_into(self._map, at + ring_format.VERSION_ISSUED_AT, version, version)
 
     def waiting(self, at: int, flags: int, version: int) -> None:
         _pack_number(self._map, at + ring_format.WAITED_AT, monotonic_ns())
@@ -219,3 +259,12 @@ class Ring:
 
     def failed(self, at: int, flags: int) -> None:
         _FLAGS.pack_into(self._map, at + ring_format.FLAGS_AT, flags | ring_format.FAILED)
+
+    def asked(self) -> int:
+        """How often somebody has asked for the stacks of this rank."""
+        return int(ring_format.NUMBER.unpack_from(self._map, ring_format.ASKED_AT)[0])
+
+    def note_stop(self, why: str) -> None:
+        """Recording stops here, and the program goes on."""
+        text = why.encode(errors="replace")[: ring_format.STOPPED_BYTES]
+        self._map[ring_format.STOPPED_AT : ring_format.STOPPED_AT + len(text)] = text

@@ -11,19 +11,30 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 MAGIC = b"ROLLCALL"
-VERSION = 2
+VERSION = 3
+# What readers read. Version 2 is the same, but counts the sends and receives of a group, not of each channel.
+READABLE = (2, 3)
 HEADER_BYTES = 4096
 COUNTERS_BYTES = 28 << 10
 NAMES_AT = HEADER_BYTES + COUNTERS_BYTES
 NAMES_BYTES = 4 << 20
 RECORDS_AT = NAMES_AT + NAMES_BYTES
 DEFAULT_BYTES = 64 << 20
+MEGABYTES = range(1, 64 << 10)
+MB_VARIABLE = "ROLLCALL_RING_MB"  # how many megabytes a ring has; --ring-mb sets it
 
 # magic, version, record size, rank, world size, attempt, pid, bytes of names, capacity, host; then one moment by two
 # clocks: the wall clock, and the monotonic clock that all records use, since it is never set
 HEADER = struct.Struct("<8sIIiiiiQQ64sQQ")
-# Values that change, at offsets of their own: records written, bytes of names, counters in use.
-COUNT_AT, NAMES_END_AT, COUNTERS_AT = 256, 264, 272
+# Values that change, at offsets of their own: records written, bytes of names, counters in use, and how often there was
+# no room for a name.
+COUNT_AT, NAMES_END_AT, COUNTERS_AT, UNNAMED_AT = 256, 264, 272, 280
+# How often somebody has asked for the stacks of this rank. It is the only value that others write.
+ASKED_AT = 2040
+# Why recording stopped before the program did: text, padded with zeros; empty while it goes on. In the header, which is
+# on the disk from the beginning: this can be written on a full one.
+STOPPED_AT, STOPPED_BYTES = 2048, 1024
+NO_STACK = "No stack: "  # in the file of stacks beside a ring: begins a line that says why there is none
 NUMBER = struct.Struct("<Q")
 # group, op, padding, count, bytes, nanoseconds that the rank was blocked in them
 COUNTER = struct.Struct("<IHHQQQ")
@@ -39,7 +50,7 @@ FIELDS = {
     "op": "H",
     "flags": "H",
     "group": "I",
-    "seq": "I",
+    "seq": "I",  # counts the collectives of a group; the sends, and the receives, of a channel; 0: it is not known
     "site": "I",
     "signature": "I",
     "peer": "i",  # the other rank of a send or receive, the root of a collective; -1: none
@@ -60,8 +71,9 @@ def _offset(field: str) -> int:
     return struct.calcsize("<" + "".join(FIELDS[name] for name in names[: names.index(field)]))
 
 
+SEQ_AT, PEER_AT = _offset("seq"), _offset("peer")
 ISSUED_AT, COMPLETED_AT, WAITED_AT = _offset("issued_ns"), _offset("completed_ns"), _offset("waited_ns")
-FLAGS_AT, VERSION_WAITED_AT = _offset("flags"), _offset("version_waited")
+FLAGS_AT, VERSION_ISSUED_AT, VERSION_WAITED_AT = _offset("flags"), _offset("version_issued"), _offset("version_waited")
 
 # The kinds of records. Their order is part of the format: add at the end only.
 OPS = (
@@ -90,13 +102,22 @@ OPS = (
 OP = {name: number for number, name in enumerate(OPS)}
 POINT_TO_POINT = (OP["send"], OP["recv"])
 EVENTS = tuple(OP[name] for name in ("exception", "exit", "ddp_forward", "phase", "sample", "signal"))
-# Ops of a group are counted by their sort: collectives, sends and receives, events.
+# Ops are numbered by their sort: collectives (0) by group; sends and receives (1) by channel, which is group, op, peer
+# and tag; events (2) are not.
 SORTS = bytes(1 if op in POINT_TO_POINT else 2 if op in EVENTS else 0 for op in range(len(OPS)))
-MOST_SORTS = 3
+PAIR_SORT = 1
 REDUCE_OPS = ("", "SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 NON_MEMBER_GROUP = "not a member"
 ASYNC, FAILED, WAITED, BUCKET, INPUT = 1, 2, 4, 8, 16  # flags; BUCKET: of DDP's reducer; INPUT: waits for data
+
+
+def sizes(megabytes: int) -> tuple[int, int]:
+    """Of a ring: the bytes of the whole file, and of its names."""
+    return megabytes << 20, (megabytes << 20) // _SHARE_OF_NAMES
+
+
+_SHARE_OF_NAMES = DEFAULT_BYTES // NAMES_BYTES
 
 
 def stretches(count: int, newest: int, capacity: int, names_bytes: int) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Samples where a rank is when it is in no op: it may compute, load data or sleep.
+"""Samples where a rank is when it is in no op: it may compute, load data or sleep. Writes its stacks on request.
 
 A program that communicates all the time is not sampled, and a rank that stays on one line adds one record.
 """
@@ -12,8 +12,9 @@ from threading import RLock
 from time import monotonic
 from types import FrameType
 
-from rollcall.record import ring_format, sites
+from rollcall.record import ring_format, sites, stacks
 from rollcall.record.cuda_timing import DeviceClock
+from rollcall.record.hooks.patching import stop
 from rollcall.record.ring import Ring
 
 _SHORT_S = 0.02
@@ -43,6 +44,7 @@ class Sampler:
         self._is_on, self._process = True, os.getpid()
         self._ended = _thread.allocate_lock()
         self._budget = _MOST_SAMPLES  # samples that are left
+        self._asked = ring.asked()
         self._newest: tuple[int, tuple[int, int]] = (0, (0, 0))  # the mark of the newest sample, its site and flags
 
     def start(self) -> None:
@@ -68,9 +70,10 @@ class Sampler:
             while self._is_on:
                 self._sleep()
                 self._device.settle_aside()
+                self._answer()
                 self._sample()
-        except Exception:  # the disk is full: the next op ends recording, and says so
-            self._is_on = False
+        except Exception as error:
+            stop("the sampler", error)
         finally:
             self._ended.release()
 
@@ -80,6 +83,13 @@ class Sampler:
         began = monotonic()
         self._ring.sleep(_LONG_S if is_used or self._budget < 1 else _SHORT_S, _IDLE_NS, is_brief=is_used)
         self._budget = min(_MOST_SAMPLES, self._budget + (monotonic() - began) * _SAMPLES_PER_S)
+
+    def _answer(self) -> None:
+        """Where the program has reset the handler of the signal that asks for stacks, the ring is the way to ask."""
+        asked = self._ring.asked()
+        if asked != self._asked:
+            self._asked = asked
+            stacks.write(self._main)
 
     def _sample(self) -> None:
         with self._lock:

@@ -1,11 +1,27 @@
-"""Writes the Python stacks of all threads of a rank on request, even while its main one is in C++; and on crashes."""
+"""Writes the Python stacks of all threads of a rank on request, even while its main one is in C++; and on crashes.
+
+There are two ways to ask. The first is a signal, which is answered at any moment; but some programs reset its handler,
+and the signal would then end them, so whoever asks looks first whether the process listens. The second is a number in
+the ring, which the sampler's thread reads: it needs no signal, but a thread and Python's lock.
+"""
 
 import faulthandler
+import os
 import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterable
 from pathlib import Path
+from types import FrameType
+
+from rollcall.record import ring_format
 
 ASK = signal.SIGRTMIN + 6  # a signal that no library is known to use
 _CAUGHT = "SigCgt:"
+_MOST_FRAMES = 100
+_fd = -1  # of this rank's file
+Frames = Iterable[tuple[str, int, str]]  # file, line and function, innermost first
 
 
 def is_listening(pid: int) -> bool:
@@ -21,7 +37,39 @@ def is_listening(pid: int) -> bool:
 
 def answer(path: Path) -> None:
     """From now on, the signal makes this process write its stacks there."""
-    file = open(path, "wb", buffering=0)  # noqa: SIM115  (stays open until the process ends)
+    global _fd
+    file = open(path, "ab", buffering=0)  # noqa: SIM115  (stays open until the process ends)
+    _fd = file.fileno()
     faulthandler.register(ASK, file=file, all_threads=True)
     if not faulthandler.is_enabled():  # otherwise the program has chosen where they go
         faulthandler.enable(file=file, all_threads=False)
+
+
+def write(main: int) -> None:
+    """Write the stacks of all threads but this one, as the signal would: the main thread is the current one."""
+    frames = sys._current_frames()
+    frames.pop(threading.get_ident(), None)
+    current = frames.pop(main, None)
+    text = "".join(as_text(f"Thread 0x{ident:016x}", _frames_of(frame)) for ident, frame in frames.items())
+    if _fd >= 0:
+        os.write(_fd, (text + as_text(f"Current thread 0x{main:016x}", _frames_of(current))).encode(errors="replace"))
+
+
+def _frames_of(frame: FrameType | None) -> Frames:
+    return ((each.f_code.co_filename, line, each.f_code.co_name) for each, line in traceback.walk_stack(frame))
+
+
+def as_text(thread: str, frames: Frames) -> str:
+    """In the form of faulthandler."""
+    lines = [f'  File "{file}", line {line} in {function}\n' for file, line, function in frames]
+    return f"{thread} (most recent call first):\n{''.join(lines[:_MOST_FRAMES])}\n"
+
+
+def ask_in_ring(path: Path) -> None:
+    """Ask the rank that writes this ring, on this host."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        (asked,) = ring_format.NUMBER.unpack(os.pread(fd, ring_format.NUMBER.size, ring_format.ASKED_AT))
+        os.pwrite(fd, ring_format.NUMBER.pack((asked + 1) % 2**64), ring_format.ASKED_AT)
+    finally:
+        os.close(fd)

@@ -13,8 +13,19 @@ _PARTS = {
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
+
+
+class _CannotBypass:
+    """For a torch that has no way to bypass a subclass: its tensors are recorded without a description."""
+
+    def __enter__(self) -> None:
+        raise AttributeError("there is no torch._C.DisableTorchFunctionSubclass")
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 # A subclass may run any code when an attribute is read, so its code is bypassed.
-_without_subclass = torch._C.DisableTorchFunctionSubclass
+_without_subclass: Any = getattr(torch._C, "DisableTorchFunctionSubclass", _CannotBypass)
 
 
 class Description(NamedTuple):
@@ -27,10 +38,16 @@ class Description(NamedTuple):
 def describe(tensor: Any) -> Description:
     """Of any tensor; empty for anything else."""
     try:
+        if type(tensor) is torch.Tensor:
+            return _describe(tensor)
         with _without_subclass():
-            return Description(_size_bytes(tensor), _shape(tensor), tensor.dtype, tensor.device.type)
+            return _describe(tensor)
     except Exception:
         return Description(0, (), None, "")
+
+
+def _describe(tensor: Any) -> Description:
+    return Description(_size_bytes(tensor), _shape(tensor), tensor.dtype, tensor.device.type)
 
 
 def shape_of(tensor: Any) -> tuple[int, ...]:

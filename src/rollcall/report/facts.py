@@ -15,7 +15,7 @@ def lines(facts: dict[str, Any], explanation: Explanation) -> list[tuple[str, st
     names = list(hosts) or sorted({rank.host for rank in run.ranks.values() if rank.host})
     versions = facts.get("versions") or {}
     attempts = facts.get("attempts") or []
-    dropped = sum(rank.dropped for rank in run.ranks.values())
+    dropped = sum(rank.dropped - rank.unread for rank in run.ranks.values())
     found = [
         ("command", shlex.join(map(str, facts.get("command") or []))),
         ("started", str(facts.get("started", ""))),
@@ -47,6 +47,8 @@ def _few(names: list[str], most: int = 12) -> str:
 
 def _clocks(run: Run) -> str:
     """How far the clocks of the hosts may still be apart."""
+    if run.is_from_dumps:
+        return "those of the hosts, taken as equal: dumps do not tell the hosts"
     if not run.is_one_clock:
         return "those of the hosts were not compared"
     if not run.clock_error_ns:

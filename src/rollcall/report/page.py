@@ -22,7 +22,7 @@ from rollcall.report.logs import LogLine
 from rollcall.timeline.encode import deflate
 from rollcall.units import in_bytes, in_seconds
 
-_SCRIPTS = ("columns.js", "lanes.js", "theme.js", "timeline.js", "samples.js", "page.js")
+_SCRIPTS = ("columns.js", "lanes.js", "theme.js", "timeline.js", "samples.js", "tables.js", "page.js")
 _MOST_FINDINGS = 20
 
 
@@ -81,13 +81,13 @@ def render(content: Content, script: str = "") -> str:
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{escape(content.name)} — rollcall</title>",
-            f"<style>{_asset('page.css')}</style>",
+            f"<style>{asset('page.css')}</style>",
             f"</head><body>{_header(content)}<main>{''.join(body)}</main><div id=tip role=tooltip></div>",
             "<footer>made by rollcall; this file needs nothing else</footer>",
             *(f'<script type="application/json" id="{name}">{_json(value)}</script>' for name, value in data.items()),
             # As text at first: parsing bokeh takes longer than all the rest, and the preview is painted before.
             *(f'<script type="text/plain" class="bokeh">{text}</script>' for text in _bokeh()),
-            f"<script>{''.join(map(_asset, _SCRIPTS))}{script}</script>",
+            f"<script>{''.join(map(asset, _SCRIPTS))}{script}</script>",
             "</body></html>",
         ]
     )
@@ -141,7 +141,8 @@ def _json(value: Any) -> str:
 
 
 @cache
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file of assets/."""
     return files("rollcall.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
@@ -194,11 +195,11 @@ def _finding(finding: Finding) -> str:
         parts.append(f'<p class="advice">{escape(change)}</p>')
     excerpts = [excerpt(site) for site in dict.fromkeys(finding.sites)]
     if excerpts:
-        parts.append(f'<div class="excerpts">{"".join(map(_excerpt, excerpts[:4]))}</div>')
+        parts.append(f'<div class="excerpts">{"".join(map(excerpt_html, excerpts[:4]))}</div>')
     return "".join(parts)
 
 
-def _excerpt(found: Excerpt) -> str:
+def excerpt_html(found: Excerpt) -> str:
     if not found.lines:
         return f'<figure class="excerpt"><figcaption>{escape(found.title)} (source not found)</figcaption></figure>'
     lines = "".join(

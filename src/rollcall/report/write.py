@@ -20,7 +20,7 @@ FILE = "report.html"
 
 def write(folder: Path, target: Path | None = None) -> Path:
     """Write the page of a run, into its folder or to `target`; returns its path."""
-    path = target or folder / FILE
+    path = target or (folder if folder.is_dir() else folder.parent) / FILE  # a dump is a file
     with _as_usage_error(path):
         path.parent.stat()  # fail before the work, not after it
     text = page.render(gather(folder))

@@ -16,6 +16,7 @@ from rollcall.explain.evidence import Evidence
 from rollcall.explain.load import clocks
 from rollcall.explain.table import Readings, site_in_words
 from rollcall.record import ring_format
+from rollcall.runs import ring_folders
 
 _MOST_BANDS = 20_000
 _MOST_SAMPLES = 300_000
@@ -220,7 +221,7 @@ def timeline(attempts: list[Attempt], folder: Path, facts: dict[str, Any], zero_
 
 def _wall_minus_recording(folder: Path, readings: list[Readings]) -> int:
     """Rings use the monotonic clock; their headers have one moment by both clocks."""
-    for path in sorted((folder / "rings").glob("attempt-*/rank-*.ring")):
+    for path in (path for place in ring_folders(folder).values() for path in sorted(place.glob("*.ring"))):
         with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
             header = rings.read_header(file.read(ring_format.HEADER_BYTES))
             clock = readings[header.rank] if header.rank < len(readings) else []

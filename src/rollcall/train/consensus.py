@@ -6,7 +6,7 @@ from typing import NoReturn, TypeVar
 import torch.distributed as dist
 
 from rollcall.errors import RollcallError, UsageError
-from rollcall.protocol.rank_ranges import list_of
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.world import World
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ def fail_if_any(world: World, problem: str | None) -> None:
         return
     if world.size == 1:
         fail_on_all(world, str(problem))
-    sentences = [f"{name_ranks(ranks)}: {text}" for text, ranks in _ranks_by_value(problems).items() if text]
+    sentences = [f"{ranks_in_words(ranks)}: {text}" for text, ranks in _ranks_by_value(problems).items() if text]
     fail_on_all(world, "; ".join(sentences))
 
 
@@ -53,12 +53,8 @@ def require_equal(world: World, what: str, value: str, remedy: str) -> None:
     """End all ranks if their values differ; the message says which ranks have which."""
     found = _ranks_by_value(gather(world, value))
     if len(found) > 1:
-        who = [f"{name_ranks(ranks)} {'have' if len(ranks) > 1 else 'has'} {text}" for text, ranks in found.items()]
+        who = [f"{ranks_in_words(ranks)} {'have' if len(ranks) > 1 else 'has'} {text}" for text, ranks in found.items()]
         fail_on_all(world, f"the ranks disagree on {what}: {'; '.join(who)}: {remedy}")
-
-
-def name_ranks(ranks: list[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {list_of(ranks)}"
 
 
 def _ranks_by_value(values: Sequence[H]) -> dict[H, list[int]]:

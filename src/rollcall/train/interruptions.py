@@ -9,8 +9,9 @@ from types import FrameType
 from typing import NoReturn
 
 from rollcall.errors import RankError
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.train.checkpoint.snapshot import Snapshot
-from rollcall.train.consensus import fail_on_all, name_ranks
+from rollcall.train.consensus import fail_on_all
 from rollcall.train.rank_sync import RankStatus, RankSync
 from rollcall.train.reporting.meter import LossMeter
 from rollcall.world import World
@@ -76,7 +77,7 @@ class Interruptions:
         self._clear_progress()
         fail_on_all(
             self._world,
-            f"the loss is not finite on {name_ranks(ranks)} at step {step} (epoch {epoch}): "
+            f"the loss is not finite on {ranks_in_words(ranks)} at step {step} (epoch {epoch}): "
             f"training has stopped; {self._describe_newest()}; try a lower learning rate, or clip_norm",
             RankError,
         )

@@ -62,12 +62,15 @@ def run_here(program: Program, record: dict[str, Any] | None) -> NoReturn:
 
 
 def _begin_recording(folder: str, rank: int, world_size: int, attempt: int) -> None:
-    from rollcall.record import recorder
-
     try:
+        from rollcall.record import recorder
+
         recorder.begin(Path(folder), rank, world_size, attempt)
     except OSError as error:  # a full disk must not keep the program from running
         print(f"rollcall: this rank is not recorded ({error.strerror})", file=sys.stderr)
+    except Exception as error:  # nor a torch that the recorder does not fit
+        if rank == 0:
+            print(f"rollcall: no rank is recorded ({type(error).__name__}: {error})", file=sys.stderr)
 
 
 def _new_main() -> ModuleType:

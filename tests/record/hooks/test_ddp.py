@@ -4,7 +4,7 @@ import pytest
 
 from rollcall.explain.load import load
 from rollcall.record.cpp import library
-from tests.record.recorded import ops_of
+from tests.record.recorded import ops_of, run_recorded
 from tests.rollcall_command import Runner
 
 DDP = """
@@ -30,6 +30,14 @@ def test_what_ddp_starts_in_cpp_is_recorded(runner: Runner) -> None:
         assert {str(op.site) for op in buckets} == {"script.py:10"}
 
 
+def test_torchs_own_hooks_see_ddp_where_torch_has_them(runner: Runner) -> None:
+    """From torch 2.15 on; before, a kernel in its dispatcher."""
+    has_kernel = 'torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "AutogradCPU")'
+    has_hooks = 'hasattr(dist.ProcessGroup, "register_pre_hook")'
+    ops = ops_of(runner, f"{DDP}\nassert {has_kernel} is not {has_hooks}\n")
+    assert sum(op.is_bucket for op in ops[0]) == 2
+
+
 def test_training_has_its_phases(runner: Runner) -> None:
     """Forward, backward and step by themselves, where there is a DDP module; others by `rollcall.phase`."""
     body = DDP + 'import rollcall\nwith rollcall.phase("evaluate"):\n    dist.all_reduce(t)\n'
@@ -51,9 +59,8 @@ print("done")
 
 def test_a_ddp_module_may_be_compiled(runner: Runner) -> None:
     """torch.compile does not meet the recorder, and has nothing to say about it."""
-    runner.script(COMPILED)
-    ran = runner("run", "-n", 2, "script.py")
-    assert (ran.code, "rollcall" in ran.out + ran.err) == (0, False), ran.err
+    for rank in run_recorded(runner, COMPILED):
+        assert "rollcall" not in rank.out + rank.err
 
 
 BROKEN = """\
@@ -77,9 +84,10 @@ print(model.module.weight.grad.sum().item())
 
 
 @pytest.mark.skipif(library is None, reason="needs `python -m rollcall.native`, which compiles it")
-def test_an_error_of_the_cpp_kernel_does_not_reach_the_program(rollcall: Runner) -> None:
+@pytest.mark.parametrize("language", ["cpp"])
+def test_an_error_of_the_cpp_kernel_does_not_reach_the_program(runner: Runner) -> None:
     """DDP's buckets pass no hook of Python: recording ends with one line, and gradients are the same."""
-    rollcall.script(BROKEN)
-    expected, ran = rollcall("run", "-n", 2, "--no-record", "script.py"), rollcall("run", "-n", 2, "script.py")
-    assert (ran.code, ran.out) == (0, expected.out), ran.err
-    assert "recording stopped in the C++ recorder: ValueError: broken; the program continues" in ran.err
+    expected, ran = run_recorded(runner, BROKEN, is_recorded=False), run_recorded(runner, BROKEN)
+    assert [rank.out for rank in ran] == [rank.out for rank in expected]
+    for rank in ran:
+        assert "recording stopped in the C++ recorder: ValueError: broken; the program continues" in rank.err

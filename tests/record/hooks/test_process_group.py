@@ -2,6 +2,10 @@
 
 import json
 
+import torch
+import torch.distributed as dist
+
+from rollcall.record.hooks.arguments import METHODS
 from tests.record.recorded import HEAD, ops_of
 from tests.rollcall_command import Runner
 
@@ -41,21 +45,25 @@ def test_an_op_is_recorded_with_what_it_is_about(runner: Runner) -> None:
 
 
 def test_sends_and_receives_know_their_partner_and_tag(runner: Runner) -> None:
-    """Also through isend, irecv and batch_isend_irecv."""
+    """Also through isend, irecv and batch_isend_irecv, and of a receive from any rank; each channel counts its own."""
     ops = ops_of(
         runner,
         "if rank == 0:\n"
         "    dist.send(t, dst=1, tag=7)\n"
+        "    dist.send(t, dst=1, tag=7)\n"
         "else:\n"
         "    dist.recv(t, src=0, tag=7)\n"
+        "    dist.recv(t, tag=7)\n"
         "there, back = dist.P2POp(dist.isend, t, 1 - rank), dist.P2POp(dist.irecv, t * 0, 1 - rank)\n"
         "works = dist.batch_isend_irecv([there, back])\n"
         "[work.wait() for work in works]\n",
     )
-    found = {rank: [(op.op, op.peer, op.tag) for op in each if op.is_point_to_point] for rank, each in ops.items()}
+    found = {
+        rank: [(op.op, op.peer, op.tag, op.seq) for op in each if op.is_point_to_point] for rank, each in ops.items()
+    }
     assert found == {
-        0: [("send", 1, 7), ("send", 1, 0), ("recv", 1, 0)],
-        1: [("recv", 0, 7), ("send", 0, 0), ("recv", 0, 0)],
+        0: [("send", 1, 7, 1), ("send", 1, 7, 2), ("send", 1, 0, 1), ("recv", 1, 0, 1)],
+        1: [("recv", 0, 7, 1), ("recv", 0, 7, 2), ("send", 0, 0, 1), ("recv", 0, 0, 1)],
     }
 
 
@@ -84,3 +92,12 @@ def test_a_group_that_only_its_members_make_is_theirs_alone(runner: Runner) -> N
     made = {rank: [op.group.ranks for op in mine if op.op == "new_group"] for rank, mine in ops.items()}
     assert made == {0: [(0, 1)], 1: [(0, 1)], 2: [(2, 3)], 3: [(2, 3)]}
     assert json.loads(runner("explain", "--json").out)["findings"] == []
+
+
+def test_a_gather_into_one_tensor_is_a_gather() -> None:
+    """torch 2.15 has it, for nccl alone: its root, and what each rank gives."""
+    opts, given = dist.GatherOptions(), torch.ones(4)
+    opts.rootRank = 1
+    op, read = METHODS["gather_single"]
+    call = read((None, torch.empty(8), given, opts), {})
+    assert (op, call.peer, call.tensors) == ("gather", 1, (given,))

@@ -1,8 +1,10 @@
 """Watches the ranks of this host while they run.
 
-output         passes on what ranks print
-hang_detector  notices ranks that make no progress
-idle_ranks     tells ranks that wait from ranks that compute
-stopped_ranks  notices ranks that were stopped by a signal
-ring_upload    sends rings to a launcher that does not see this disk
+output           passes on what ranks print
+hang_detector    notices ranks that make no progress
+idle_ranks       tells ranks that wait from ranks that compute
+stopped_ranks    notices ranks that were stopped by a signal
+stack_requests   asks ranks for their stacks
+ring_upload      sends rings to a launcher that does not see this disk
+flight_recorder  has nccl write its own record to the run's folder
 """

@@ -11,10 +11,11 @@ _BACK = 32  # records that are read: samples and phases are between the ops
 
 
 class HangDetector:
-    """If the newest ops of all ranks stay as they are for `after_s`, this host is at a standstill."""
+    """If the newest ops of all ranks stay as they are for `after_s`, this host is at a standstill. Nothing is said of
+    that where fewer than `least_rings` ranks are recorded, or where recording has stopped in one of them."""
 
-    def __init__(self, folder: Path, after_s: float, every_s: float = 1.0) -> None:
-        self._rings, self._after_s, self._every_s = folder / "rings", after_s, every_s
+    def __init__(self, folder: Path, after_s: float, every_s: float = 1.0, least_rings: int = 0) -> None:
+        self._rings, self._after_s, self._every_s, self._least_rings = folder / "rings", after_s, every_s, least_rings
         self._next_s = 0.0
         self._seen: dict[Path, tuple[bytes, ...]] = {}
         self._since_s = time.monotonic()
@@ -29,7 +30,8 @@ class HangDetector:
         seen = {path: newest_ops(path) for path in (self._rings / f"attempt-{attempt}").glob("rank-*.ring")}
         if seen != self._seen:
             self._seen, self._since_s = seen, now
-        is_still = now - self._since_s >= self._after_s
+        is_still = now - self._since_s >= self._after_s and len(seen) >= self._least_rings
+        is_still = is_still and not any(map(_has_stopped, seen))
         still = Standstill(is_still, is_still and any(map(_waits, seen.values())))
         if still == self._sent:
             return None
@@ -44,15 +46,26 @@ def newest_ops(path: Path) -> tuple[bytes, ...]:
         with open(path, "rb") as file:
             header = file.read(ring_format.HEADER_BYTES)
             (count,) = ring_format.NUMBER.unpack_from(header, ring_format.COUNT_AT)
-            capacity = ring_format.HEADER.unpack_from(header)[8]
+            names_bytes, capacity = ring_format.HEADER.unpack_from(header)[7:9]
             for number in range(count, max(0, count - _BACK), -1):
-                file.seek(ring_format.RECORDS_AT + ((number - 1) % capacity) * ring_format.RECORD.size)
+                place = (number - 1) % capacity
+                file.seek(ring_format.NAMES_AT + names_bytes + place * ring_format.RECORD.size)
                 record = file.read(ring_format.RECORD.size)
                 if ring_format.RECORD.unpack(record)[5] not in ring_format.EVENTS:
                     found.append(record)
     except (OSError, struct.error):
         pass
     return tuple(found)
+
+
+def _has_stopped(path: Path) -> bool:
+    """Whether its rank is no longer recorded."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(ring_format.STOPPED_AT)
+            return file.read(1) > b"\0"
+    except OSError:
+        return True
 
 
 def _waits(records: tuple[bytes, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Used by lab/experiments/collectives.py."""
+"""Used by lab/experiments/collective/collectives.py."""
 
 from rollcall.compat.patch import Patch
 

@@ -3,6 +3,9 @@
 from rollcall.compat.patch import Patch
 
 _DDP = "torch.nn.parallel:DistributedDataParallel"
+FORWARD_USES = tuple(
+    f"{_DDP}.__init__<{name}>" for name in ("_comm_hooks", "_module_parameters", "require_backward_grad_sync")
+)
 
 PATCH = Patch(
     name="record_ddp",
@@ -13,9 +16,7 @@ PATCH = Patch(
         "torch:_C._after_autograd_keyset",
         "torch.autograd:Variable._execution_engine.queue_callback",
         f"{_DDP}._check_global_requires_backward_grad_sync",
-        f"{_DDP}.__init__<_comm_hooks>",
-        f"{_DDP}.__init__<_module_parameters>",
-        f"{_DDP}.__init__<require_backward_grad_sync>",
+        *FORWARD_USES,
     ),
     can_be_left_out=True,
 )

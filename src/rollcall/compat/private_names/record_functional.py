@@ -1,4 +1,4 @@
-"""Used by record/hooks/functional.py."""
+"""Used by record/hooks/functional.py and symmetric_memory.py."""
 
 from rollcall.compat.patch import Patch
 

@@ -1,4 +1,4 @@
-"""Used by record/hooks/process_group.py."""
+"""Used by record/hooks/process_group.py, works.py and groups.py."""
 
 from rollcall.compat.patch import Patch
 
@@ -14,8 +14,11 @@ PATCH = Patch(
         "torch.distributed:Work.get_future",
         "torch.distributed:Work.is_completed",
         "torch.distributed:Reducer._set_forward_pass_work_handle",
+        "torch.distributed:Work._source_rank",
         "torch.distributed:_broadcast_coalesced",
-        "torch.distributed.device_mesh:new_group",
+        "torch.distributed:ProcessGroup._start_coalescing",
+        "torch.distributed:ProcessGroup._end_coalescing",
+        "torch.distributed.distributed_c10d:_new_group_with_tag",
         "torch.distributed.distributed_c10d:_warn_not_in_group",
     ),
     can_be_left_out=True,

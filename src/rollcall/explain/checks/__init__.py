@@ -8,11 +8,22 @@ p2p            sends and receives
 async_work     async ops: buffers that change, waits that are missing
 ddp            modules that are wrapped in DDP
 stragglers     ranks that keep the others waiting
+device         what only dumps of the Flight Recorder tell
 """
 
 from collections.abc import Callable, Iterator
 
-from rollcall.explain.checks import async_work, call_order, collectives, ddp, deaths, missing_ranks, p2p, stragglers
+from rollcall.explain.checks import (
+    async_work,
+    call_order,
+    collectives,
+    ddp,
+    deaths,
+    device,
+    missing_ranks,
+    p2p,
+    stragglers,
+)
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding
 
@@ -33,6 +44,8 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     ddp.uneven_inputs,
     ddp.unused_parameters,
     call_order.inversions,
+    device.stuck_on_device,
+    device.ranks_without_dump,
     stragglers.stragglers,
 )
 

@@ -29,7 +29,7 @@ def unwaited_work(evidence: Evidence) -> Iterator[Finding]:
     """Only of ranks that exited with 0: another rank might still have called wait(). DDP's reducer waits for its
     buckets itself, in C++."""
     table = evidence.table
-    ended = [rank.number for rank in evidence.run.ranks.values() if rank.exit_code == 0]
+    ended = [rank.number for rank in evidence.run.ranks.values() if rank.exit_code == 0 and not rank.stopped]
     is_unwaited = table.is_async & ~table.has(ring_format.WAITED) & ~table.has_failed & (table.completed_ns == 0)
     is_unwaited &= ~table.has(ring_format.BUCKET)
     unwaited = table.where(is_unwaited & ~table.is_event & np.isin(table.rank, ended))

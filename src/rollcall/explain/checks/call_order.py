@@ -20,6 +20,8 @@ def permutation(evidence: Evidence, number: int) -> Finding | None:
     """From this call on, all ranks make the same ops, only not in the same order."""
     call = evidence.calls.get(number)
     sequences = {rank: _sequence(evidence, op) for rank, op in call.ops.items()}
+    if any(op.site is None or not op.signature for sequence in sequences.values() for op in sequence):
+        return None  # a ring had no room for them
     keys = {rank: tuple(_key(op) for op in sequence) for rank, sequence in sequences.items()}
     for length in range(2, _AHEAD + 1):
         heads = {rank: key[:length] for rank, key in keys.items() if len(key) >= length}

@@ -58,8 +58,9 @@ def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
         message = f"call {call.seq} of group {call.group.name} is not the same on all ranks ({by_rank})"
         return of_call(_kind_of_difference(call, odd), call, odd, message, _some(call, odd), seen=names)
     op = next(iter(call.ops.values()))
+    known = {rank: op for rank, op in call.ops.items() if op.signature}  # else its ring had no room for it
     for kind, noun, read in _ALIKE:
-        values = {rank: read(op) for rank, op in call.ops.items()}
+        values = {rank: read(op) for rank, op in known.items()}
         if _differ(noun, values) and _must_agree(kind, call):
             odd = _ranks_of_bad_transfers(call) if op.op == "all_to_all" else _odd_ones(evidence, call, values, read)
             if any(_are_other_calls(evidence, mine, theirs) for mine, theirs in _pairs_of_ops(call, odd)):
@@ -240,7 +241,7 @@ def _failed_on_no_result(evidence: Evidence, number: int) -> bool:
 def concurrent_calls(evidence: Evidence) -> Iterator[Finding]:
     """One group used by several threads, in a different order on different ranks."""
     table, calls = evidence.table, evidence.calls
-    candidates = calls.differ_in(table.site) & calls.any(table.thread > 0)
+    candidates = calls.differ_in(table.site) & calls.any(table.thread > 0) & ~calls.any(table.site == 0)
     for number in calls.unlike(candidates, table.site, table.thread):
         call = calls.get(number)
         if _is_disordered(evidence, call):

@@ -19,6 +19,8 @@ from rollcall.record import ring_format
 def uneven_inputs(evidence: Evidence) -> Iterator[Finding]:
     """Ranks that are in a forward or backward of their DDP module, while those with fewer batches are past their loop:
     they have ended, or are in another call after it. A rank that is in no op may still come."""
+    if any(rank.dropped or rank.stopped for rank in evidence.run.ranks.values()):
+        return  # some are overwritten or were not recorded: how many batches there were is not known
     counts = _forwards(evidence)
     if len(set(counts.values())) < 2 or not all(counts.values()):
         return
@@ -88,6 +90,8 @@ def _short_backward(evidence: Evidence, rank: int) -> Op | None:
         backward = next((op for op in inside if op.op == "phase" and op.phase == "backward"), None)
         if not expected or backward is None or not backward.completed_ns:
             continue
+        if any(op.is_bucket and not op.signature for op in inside):
+            continue  # the ring had no room for their shapes
         averaged = sum(_elements(op) for op in inside if op.is_bucket)
         went_on = any(op.entered_ns >= backward.completed_ns and op.op not in ("exception", "sample") for op in inside)
         if averaged < expected and went_on:

@@ -95,13 +95,18 @@ def _explain_idle(evidence: Evidence, call: Call, idle: list[int], waiting: list
 
 
 def _have_reasons(evidence: Evidence, call: Call, in_ops: list[Op]) -> bool:
-    """Whether one of these ranks is stuck for a reason of its own: in a call that all its ranks came to, or in a
+    """Whether one of these ranks is stuck for a reason of its own: in a call on which its ranks disagree, or in a
     receive of what was sent under another tag or to another rank."""
     told = p2p.misaddressed(evidence)
     told_rows = set(told.evidence["rows"]) if told else set()
-    others = [op for op in in_ops if op.rank not in call.ops]
-    has_all = [not op.is_point_to_point and not evidence.waits_for(op) for op in others]
-    return any(has_all) or any(op.row in told_rows for op in in_ops)
+    others = [op for op in in_ops if op.rank not in call.ops and not op.is_point_to_point]
+    return any(_disagree(evidence, op) for op in others) or any(op.row in told_rows for op in in_ops)
+
+
+def _disagree(evidence: Evidence, op: Op) -> bool:
+    call = evidence.calls.of(op)
+    ops = call.ops.values() if call else ()
+    return len({(each.op, each.reduce, each.peer, str(each.signature)) for each in ops}) > 1
 
 
 def _explain_other_ops(

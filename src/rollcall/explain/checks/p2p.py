@@ -206,6 +206,7 @@ def mismatches(evidence: Evidence) -> Iterator[Finding]:
     differ = (table.size_bytes[sends] != table.size_bytes[recvs]) | (
         dtypes[table.signature[sends]] != dtypes[table.signature[recvs]]
     )
+    differ &= (table.signature[sends] > 0) & (table.signature[recvs] > 0)
     if differ.any():
         send, recv = table.get(sends[np.argmax(differ)]), table.get(recvs[np.argmax(differ)])
         kind, field = "p2p-size", "shapes"

@@ -1,1 +1,1 @@
-"""The experiments. Each is one file that can be read and run by itself."""
+"""The experiments, one file each, in folders by theme."""

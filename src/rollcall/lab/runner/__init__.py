@@ -1,6 +1,5 @@
 """Runs experiments. The files, in the order in which a command passes through them:
 
-command          the command line of `rollcall lab` and of an experiment's file
 perform          one experiment, or all: check the settings, measure, judge, draw, print
 worlds           starts the ranks, here or on virtual hosts, and collects what they return
 on_rank          what each rank does: join the world, measure, and one more trial for the recording

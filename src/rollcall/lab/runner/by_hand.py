@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from rollcall.addresses import interface_of
+from rollcall.compat import torch_dns
 from rollcall.errors import UsageError, say
 from rollcall.functions.api import raise_first
 from rollcall.functions.pool import CallResult
@@ -26,6 +27,7 @@ def run(experiment: Experiment, node: Node, case_name: str | None, options: dict
         )
     experiment.check_options(options)
     case = experiment.case(case_name) if case_name is not None else experiment.cases[0] if experiment.cases else None
+    torch_dns.have_torch_give_up()  # on looking up the names of its peers, which may take long
     with node_rendezvous.agree(experiment.name, node, {**options, "case": case_name}) as (agreed, own_address):
         interface = interface_of(own_address) if own_address and node.nnodes > 1 else None
         env = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
@@ -46,7 +48,7 @@ def _print_failure(experiment: Experiment, case: Case, answers: list[CallResult]
         say(f"{case.name}: on rank {answer.rank} of this node {worlds.first_line(answer.error)}")
     hung = [answer for answer in answers if answer.exit_code is None]
     if hung and not failed:
-        command = f"rollcall run -n {len(answers)} --on-hang stop --hang-after 2 -m {experiment.module}"
+        command = f"rollcall run -n {len(answers)} --on-hang stop --hang-after 2 -m rollcall lab {experiment.name}"
         say(
             f"{case.name}: {len(hung)} of {len(answers)} ranks of this node hung and were ended; to see which rank"
             f" waits for which: {command} --case '{case.name}'"

@@ -7,18 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.coordinator.run_folder import RunFolder
+from rollcall.initialization import environment
 from rollcall.lab.experiment import Experiment, Settings
-from rollcall.lab.runner import on_rank, perform, run_folder, worlds
+from rollcall.lab.runner import on_rank, perform, run_folder
 
 
-def run(
-    experiment: Experiment,
-    settings: Settings,
-    rank: int,
-    case: str | None,
-    values_folder: Path | None,
-    is_recorded: bool,
-) -> int:
+def run(experiment: Experiment, settings: Settings, rank: int, case: str | None, values_folder: Path | None) -> int:
     """Measure with the other ranks; rank 0 prints the verdict."""
     if experiment.cases and case is None:
         # Each case needs ranks of its own: rank 0 starts them, and the ranks that are there have nothing to do.
@@ -27,7 +21,7 @@ def run(
     if case is not None:
         experiment.case(case)
     if values_folder is not None:
-        return _write_value(experiment, settings, case, values_folder, is_recorded)
+        return _write_value(experiment, settings, rank, case, values_folder)
     if case is not None:
         with on_rank.join(settings.backend) as world:
             world.logger.info(f"{case}: {json.dumps(experiment.measure(world, case, settings.trials))}")
@@ -36,7 +30,7 @@ def run(
     with on_rank.join(settings.backend) as world:
         values = on_rank.gather(world, value)
         own_folder, folder = _agree_on_folder(world, experiment, settings)
-    if "ROLLCALL_RUN" not in os.environ:
+    if not environment.is_ours(os.environ):
         on_rank.record_one_trial(experiment, settings, rank, settings.ranks, folder)
     if values is None:
         return 0
@@ -52,7 +46,7 @@ def run(
 
 def _agree_on_folder(world: Any, experiment: Experiment, settings: Settings) -> tuple[RunFolder | None, Path]:
     """The folder of `rollcall run`; under another launcher a new one, which rank 0 creates."""
-    if "ROLLCALL_RUN" in os.environ:
+    if environment.is_ours(os.environ):
         return None, Path(os.environ["ROLLCALL_RUN"])
     import torch.distributed as dist
 
@@ -62,17 +56,10 @@ def _agree_on_folder(world: Any, experiment: Experiment, settings: Settings) -> 
     return own_folder, Path(path[0])
 
 
-def _write_value(experiment: Experiment, settings: Settings, case: str | None, folder: Path, is_recorded: bool) -> int:
-    """The lab has started this rank by `rollcall run`, and reads from a file what it measured, or why it could not."""
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    written: dict[str, Any] = {}
-    try:
-        written = {"value": on_rank.measure(experiment, settings, case)}
-        if is_recorded:
-            on_rank.record_one_trial(experiment, settings, rank, world_size, folder)
-    except Exception as error:
-        written = {"error": worlds.first_line(error)}
-        raise
-    finally:
-        (folder / f"rank-{rank}.json").write_text(json.dumps(written))
+def _write_value(experiment: Experiment, settings: Settings, rank: int, case: str | None, folder: Path) -> int:
+    """The lab has started this rank by `rollcall run`, and reads from a file what it measured."""
+    value = on_rank.measure(experiment, settings, case)
+    if case is None:
+        on_rank.record_one_trial(experiment, settings, rank, settings.ranks, folder)
+    (folder / f"rank-{rank}.json").write_text(json.dumps(value))
     return 0

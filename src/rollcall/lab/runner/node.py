@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import urlparse
 
 from rollcall.errors import UsageError
+from rollcall.initialization.environment import RankAssignment
+from rollcall.initialization.process_group import read_method
+from rollcall.protocol.torchrun_env import rank_env
 
 _DEFAULTS = {"master_addr": "localhost", "master_port": 29500, "nnodes": 1, "node_rank": 0, "init_method": "env://"}
 
@@ -50,16 +52,9 @@ class Node:
             )
         if not 0 < self.master_port < 2**16:
             raise UsageError(f"--master_port {self.master_port} does not exist: use a number from 1 to 65535")
-        url = urlparse(self.init_method)
-        if url.scheme not in ("env", "tcp", "file"):
-            raise UsageError(
-                f"--init_method {self.init_method} is not known: use env://, tcp://host:port or file:///path"
-            )
-        if url.scheme == "tcp":
-            if not url.hostname or not url.port:
-                raise UsageError(f"--init_method {self.init_method} lacks a host or a port: use tcp://host:port")
-            return replace(self, master_addr=url.hostname, master_port=url.port)
-        return self
+        place = RankAssignment("by hand", 0, 1, master_addr=self.master_addr, master_port=self.master_port)
+        method = read_method(self.init_method, place)
+        return replace(self, master_addr=method.host, master_port=method.port)
 
     def at(self, port: int) -> "Node":
         """The same node, with the port that node 0 uses."""
@@ -68,15 +63,14 @@ class Node:
 
     def env(self, local_rank: int) -> dict[str, str]:
         """The variables that torchrun would set for this rank; node 0's own process serves the store."""
-        variables = {
-            "RANK": self.node_rank * self.nproc_per_node + local_rank,
-            "LOCAL_RANK": local_rank,
-            "GROUP_RANK": self.node_rank,
-            "WORLD_SIZE": self.world_size,
-            "LOCAL_WORLD_SIZE": self.nproc_per_node,
-            "GROUP_WORLD_SIZE": self.nnodes,
-            "MASTER_ADDR": self.master_addr,
-            "MASTER_PORT": self.master_port,
-            "TORCHELASTIC_USE_AGENT_STORE": True,
-        }
-        return {name: str(value) for name, value in variables.items()}
+        return rank_env(
+            rank=self.node_rank * self.nproc_per_node + local_rank,
+            world_size=self.world_size,
+            local_rank=local_rank,
+            local_world_size=self.nproc_per_node,
+            node_rank=self.node_rank,
+            nnodes=self.nnodes,
+            master_addr=self.master_addr,
+            master_port=self.master_port,
+            run_id=f"nodes-{self.master_port}",
+        )

@@ -1,7 +1,8 @@
 """python -m rollcall.lab.runner.pages [--from-results] [NAME …]
 
-Runs experiments, and writes their pages in docs/lab: question, picture, verdict, claims, code. With --from-results it
-runs nothing, and writes the pages from the results of the last runs. Call it in the folder that has docs/.
+Runs experiments, and writes their pages in docs/lab: question, picture, verdict, claims, code. The end of a page, what
+to try next, is written by hand and stays. With --from-results it runs nothing, and writes the pages from the results of
+the last runs. Call it in the folder that has docs/.
 """
 
 import ast
@@ -20,11 +21,12 @@ import psutil
 
 from rollcall.errors import UsageError, say
 from rollcall.lab import NAMES, plots
-from rollcall.lab.experiment import Claim, Experiment, Results, Settings, VerdictTable, load, plural
+from rollcall.lab.experiment import Claim, Experiment, Results, Settings, VerdictTable, load, path_of, plural
 from rollcall.lab.runner import perform, worlds
 
 FOLDER = Path("docs/lab")
 _FROM_RESULTS = "--from-results"
+_BY_HAND = "## What to try next"
 
 
 def write(name: str, from_results: bool) -> None:
@@ -40,10 +42,11 @@ def write(name: str, from_results: bool) -> None:
         path.write_text(json.dumps(_without_paths(run), separators=(",", ":")) + "\n")
     run = json.loads(path.read_text())
     plots.save(experiment.draw, run["results"], FOLDER / f"{name}.png")
-    (FOLDER / f"{name}.md").write_text(page(experiment, run))
+    page = FOLDER / f"{name}.md"
+    page.write_text(make_page(experiment, run, page.read_text() if page.exists() else ""))
 
 
-def page(experiment: Experiment, run: dict[str, Any]) -> str:
+def make_page(experiment: Experiment, run: dict[str, Any], page_before: str) -> str:
     """The page of an experiment, from the results of a run."""
     verdict = experiment.judge(run["results"])
     _, _, about = experiment.about.partition("\n\n")
@@ -51,7 +54,7 @@ def page(experiment: Experiment, run: dict[str, Any]) -> str:
     parts = [
         f"# {experiment.name}",
         about,
-        f"```\nrollcall lab {experiment.name}\n{experiment.about.splitlines()[0]}\n```",
+        f"```\n{experiment.about.splitlines()[0]}\n```",
         f"![{experiment.question}]({experiment.name}.png)",
         f"## Result\n\n**{verdict.sentence[0].upper()}{verdict.sentence[1:]}.**",
         "\n".join(map(_claim, verdict.claims)),
@@ -60,10 +63,10 @@ def page(experiment: Experiment, run: dict[str, Any]) -> str:
         "## The code",
         *map(_code, experiment.code_on_page),
         f"The whole file, with its judging and drawing:"
-        f" [{experiment.name}.py](../../src/rollcall/lab/experiments/{experiment.name}.py).",
-        "## What to try next\n\n" + "\n".join(f"- {each}" for each in experiment.next),
+        f" [{experiment.name}.py](../../src/rollcall/lab/{path_of(experiment.name)}).",
+        _BY_HAND + (page_before.partition(_BY_HAND)[2] or "\n"),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts)
 
 
 def _claim(claim: Claim) -> str:

@@ -4,7 +4,6 @@ Without cases it holds the recording of one extra trial. With cases, each has a 
 run shows the recording of one of them.
 """
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from rollcall.lab.experiment import Case, Experiment, Results, Settings
 from rollcall.lab.runner.on_rank import ATTEMPT
 from rollcall.protocol.hosts import Host
 from rollcall.protocol.plan import THIS_HOST, Plan, Program
+from rollcall.runs import read_facts
 
 
 def create(experiment: Experiment, settings: Settings) -> RunFolder:
@@ -35,21 +35,16 @@ def complete(folder: RunFolder, experiment: Experiment, results: Results) -> Non
     if not experiment.cases:
         folder.note_attempt(ATTEMPT, exit_codes={str(rank): 0 for rank in range(len(results))})
         # On virtual hosts the ranks belong to a `rollcall run`, whose folder is below this one.
-        folder.save(**_hosts(_facts(folder.path / "runs" / "latest")))
+        folder.save(**_hosts(read_facts(folder.path / "runs" / "latest")))
         return
-    reported = Path(results[experiment.reported_case]["folder"])
+    reported = Path(results[experiment.reported_case or experiment.cases[-1].name]["folder"])
     for part in ("rings", "logs"):
         if (reported / part).is_dir():
             (folder.path / part).symlink_to((reported / part).relative_to(folder.path.resolve()))
-    facts = _facts(reported)
+    facts = read_facts(reported)
     # The attempt has the outcome of the case. The run itself has its own: a case that hangs is no failure of the lab.
     folder.note_attempt(ATTEMPT, **facts["attempts"][ATTEMPT], outcome=facts["outcome"])
     folder.save(**_hosts(facts))
-
-
-def _facts(folder: Path) -> dict[str, Any]:
-    path = folder / "run.json"
-    return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
 def _hosts(facts: dict[str, Any]) -> dict[str, Any]:

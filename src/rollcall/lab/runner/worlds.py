@@ -10,11 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rollcall.agent.monitoring.hang_detector import HangDetector, newest_ops
+from rollcall.coordinator.run_folder import RunFolder
 from rollcall.errors import RankError, RollcallError, UsageError
 from rollcall.functions.api import raise_first
 from rollcall.functions.pool import CallResult, CallServer
@@ -35,19 +35,6 @@ _EXIT_USAGE, _EXIT_HUNG = 2, 124  # exit codes of `rollcall run`
 _SOURCE_LINE = re.compile(r"\[/\S+:\d+\] ")  # of gloo's sources, in its messages
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How one case ended, what its ranks returned, and what explain says about its recording."""
-
-    ended: str  # well, failed or hung
-    values: list[Any]
-    errors: list[str]  # by rank; empty without an error
-    seconds: float
-    verdict: dict[str, Any] | None
-    waits: list[dict[str, Any]]
-    folder: str
-
-
 def start_server(names: Sequence[str] = NAMES) -> CallServer:
     """The server with what these experiments need; it imports torch in its own process while this one goes on."""
     if not _servers:
@@ -61,11 +48,10 @@ def start_server(names: Sequence[str] = NAMES) -> CallServer:
 def measure(experiment: Experiment, settings: Settings, folder: Path, is_recorded: bool) -> Results:
     """All ranks measure in one world; if it is to be recorded, they join another one for one more trial."""
     if settings.virtual_hosts:
-        ran = _run_on_hosts(experiment, None, settings, folder, is_recorded)
-        values, errors = _read_values(folder, settings.world_size)
+        ran = _run_on_hosts(experiment, None, settings, folder)
         if ran.returncode:
-            raise _failure(ran, errors)
-        return values
+            raise _failure(ran)
+        return _read_values(folder, settings.world_size)
     function = functools.partial(measure_and_record, experiment.name, settings, folder if is_recorded else None)
     answers = start_server().call(function, settings.ranks, timeout_s=_LIMIT_S)
     _raise_first(experiment, answers)
@@ -73,31 +59,44 @@ def measure(experiment: Experiment, settings: Settings, folder: Path, is_recorde
 
 
 def measure_case(experiment: Experiment, case: Case, settings: Settings, folder: Path) -> dict[str, Any]:
-    """One case on new ranks, recorded. If it may fail, then failing or hanging is a result."""
+    """One case on new ranks, recorded: how it ended, what its ranks returned, and what explain says about it.
+
+    If it may fail, then failing or hanging is a result.
+    """
+    from rollcall.explain.verdict import explain, to_json  # here: numpy is imported while the ranks' server starts
+
     folder.mkdir(parents=True, exist_ok=True)
     began_s = time.monotonic()
     start = _start_on_hosts if settings.virtual_hosts or case.virtual_hosts else _start_here
-    ended, values, errors, run_folder = start(experiment, case, settings, folder)
+    ended, values, run_folder = start(experiment, case, settings, folder)
     seconds = time.monotonic() - began_s
+    explanation = explain(run_folder)
+    found, ranks = through_json(to_json(explanation)), explanation.run.ranks
+    errors = [first_line(ranks[rank].error) if rank in ranks else "" for rank in range(settings.world_size)]
     if ended != "well" and not case.may_fail:
         why = next((error for error in errors if error), f"it did not end within {case.limit_s:g} s")
         raise RankError(f"{experiment.name}, case {case.name!r}, {ended}: {why}; its recording is in {run_folder}")
-    verdict, waits = _explain(run_folder)
-    return asdict(Ending(ended, values, errors, seconds, verdict, waits, str(run_folder)))
+    return {
+        "ended": ended,  # well, failed or hung
+        "values": values,
+        "errors": errors,  # by rank; empty without an error
+        "seconds": seconds,
+        "verdict": found["verdict"],
+        "waits": found["waits"],
+        "folder": str(run_folder),
+    }
 
 
-def first_line(error: BaseException | None) -> str:
+def first_line(error: BaseException | str | None) -> str:
     """An error in one line, for a table."""
-    first = str(error).splitlines()[0] if str(error) else ""
-    return f"{type(error).__name__}: {_SOURCE_LINE.sub('', first)}".rstrip(": ")
+    text = error if isinstance(error, str) else f"{type(error).__name__}: {error}".rstrip(": ")
+    return _SOURCE_LINE.sub("", text.partition("\n")[0])
 
 
 # ---- forked from the server
 
 
-def _start_here(
-    experiment: Experiment, case: Case, settings: Settings, folder: Path
-) -> tuple[str, list[Any], list[str], Path]:
+def _start_here(experiment: Experiment, case: Case, settings: Settings, folder: Path) -> tuple[str, list[Any], Path]:
     function = functools.partial(measure_case_on_rank, experiment.name, case.name, settings, folder)
     is_stuck = watch_for_hang(folder, settings.ranks, case.limit_s) if case.may_fail else None
     limit_s = _LIMIT_S if case.may_fail else case.limit_s
@@ -108,8 +107,7 @@ def _start_here(
     has_failed = any(answer.failed for answer in answers)
     ended = "failed" if has_failed else "hung" if any(answer.exit_code is None for answer in answers) else "well"
     _write_run(folder, ended, answers)
-    errors = [first_line(answer.error) if answer.failed else "" for answer in answers]
-    return ended, through_json([answer.value for answer in answers]), errors, folder
+    return ended, through_json([answer.value for answer in answers]), folder
 
 
 def watch_for_hang(folder: Path, ranks: int, after_s: float) -> Callable[[], bool]:
@@ -148,22 +146,15 @@ def _raise_first(experiment: Experiment, answers: list[CallResult]) -> None:
 
 def _write_run(folder: Path, ended: str, answers: list[CallResult]) -> None:
     """What explain reads beside the recording: exit codes, and the ranks' output, as `rollcall run` writes them."""
-    codes = {str(a.rank): a.exit_code for a in answers if a.exit_code is not None}
-    asked = {str(a.rank): True for a in answers if a.exit_code is None}
-    outcome = {"well": "ok", "failed": "failed", "hung": "stopped"}[ended]
-    attempt = {"attempt": ATTEMPT, "world_size": len(answers), "exit_codes": codes, "asked": asked}
-    (folder / "run.json").write_text(json.dumps({"outcome": outcome, "attempts": [attempt]}) + "\n")
+    run = RunFolder(folder, {"attempts": []})
+    codes = {str(answer.rank): answer.exit_code for answer in answers if answer.exit_code is not None}
+    asked = {str(answer.rank): True for answer in answers if answer.exit_code is None}
+    run.note_attempt(ATTEMPT, world_size=len(answers), exit_codes=codes, asked=asked)
+    run.save(outcome={"well": "ok", "failed": "failed", "hung": "stopped"}[ended])
     logs = folder / "logs" / f"attempt-{ATTEMPT}"
     logs.mkdir(parents=True, exist_ok=True)
     for answer in answers:
         (logs / f"rank-{answer.rank}.log").write_text(answer.output)
-
-
-def _explain(folder: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    from rollcall.explain.verdict import explain, to_json
-
-    explanation = through_json(to_json(explain(folder)))
-    return explanation["verdict"], explanation["waits"]
 
 
 # ---- on virtual hosts
@@ -171,18 +162,17 @@ def _explain(folder: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]
 
 def _start_on_hosts(
     experiment: Experiment, case: Case, settings: Settings, folder: Path
-) -> tuple[str, list[Any], list[str], Path]:
-    ran = _run_on_hosts(experiment, case, settings, folder, is_recorded=True)
-    # A case with hosts of its own spreads `ranks` over them; --virtual-hosts starts `ranks` on each.
-    values, errors = _read_values(folder, settings.world_size)
+) -> tuple[str, list[Any], Path]:
+    ran = _run_on_hosts(experiment, case, settings, folder)
     if ran.returncode == _EXIT_USAGE or not (folder / "runs").exists():
-        raise _failure(ran, errors)
+        raise _failure(ran)
     ended = {0: "well", _EXIT_HUNG: "hung"}.get(ran.returncode, "failed")
-    return ended, values, errors, (folder / "runs" / "latest").resolve()
+    # A case with hosts of its own spreads `ranks` over them; --virtual-hosts starts `ranks` on each.
+    return ended, _read_values(folder, settings.world_size), (folder / "runs" / "latest").resolve()
 
 
 def _run_on_hosts(
-    experiment: Experiment, case: Case | None, settings: Settings, folder: Path, is_recorded: bool
+    experiment: Experiment, case: Case | None, settings: Settings, folder: Path
 ) -> "subprocess.CompletedProcess[str]":
     hosts = settings.virtual_hosts or (case.virtual_hosts if case else None) or 1
     per_host = settings.ranks if settings.virtual_hosts else settings.ranks // hosts
@@ -192,9 +182,9 @@ def _run_on_hosts(
     else:
         words += ["--hang-after", str(case.limit_s), "--on-hang", "stop", "--grace", "1"]
         words += ["--link", case.link] if case.link else []
-    words += ["-m", experiment.module, "--trials", str(settings.trials), "--results", str(folder)]
+    words += ["-m", "rollcall", "lab", experiment.name, "--trials", str(settings.trials), "--results", str(folder)]
     words += ["--backend", settings.backend] if settings.backend else []
-    words += ["--case", case.name] if case else ["--recorded"] if is_recorded else []
+    words += ["--case", case.name] if case else []
     for name, value in settings.options.items():
         words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
     env = {**os.environ, "ROLLCALL_DIR": str(folder)}
@@ -205,15 +195,13 @@ def _run_on_hosts(
     return ran
 
 
-def _read_values(folder: Path, world_size: int) -> tuple[list[Any], list[str]]:
-    """What each rank has written: its value, or its error."""
+def _read_values(folder: Path, world_size: int) -> list[Any]:
+    """What each rank has written; None of a rank that did not come that far."""
     paths = [folder / f"rank-{rank}.json" for rank in range(world_size)]
-    written = [json.loads(path.read_text()) if path.exists() else {} for path in paths]
-    return [each.get("value") for each in written], [each.get("error", "") for each in written]
+    return [json.loads(path.read_text()) if path.exists() else None for path in paths]
 
 
-def _failure(ran: "subprocess.CompletedProcess[str]", errors: list[str]) -> RollcallError:
+def _failure(ran: "subprocess.CompletedProcess[str]") -> RollcallError:
     said = [line.removeprefix("rollcall: ") for line in ran.stderr.splitlines() if line.startswith("rollcall: ")]
-    why = next((error for error in errors if error), "") or (said[-1] if said else ran.stderr.strip()[-500:])
-    kind = UsageError if ran.returncode == _EXIT_USAGE else RankError
-    return kind(why or f"rollcall run ended with exit code {ran.returncode}")
+    why = said[-1] if said else ran.stderr.strip()[-500:] or f"rollcall run ended with exit code {ran.returncode}"
+    return (UsageError if ran.returncode == _EXIT_USAGE else RankError)(why)

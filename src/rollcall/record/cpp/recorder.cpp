@@ -24,7 +24,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -32,12 +31,16 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <pybind11/pybind11.h>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>
 
@@ -47,7 +50,7 @@ constexpr uint16_t kAsync = 1, kFailed = 2, kWaited = 4, kBucket = 8;
 constexpr uint64_t kChunkBytes = 64 << 10, kPageBytes = 4 << 10;
 constexpr size_t kMostFrames = 8, kMostPhases = 64;
 constexpr int64_t kNoRecord = -1;
-constexpr uint8_t kEvent = 2;  // the sort of records that are no ops: ring_format.py
+constexpr uint8_t kPair = 1, kEvent = 2;  // sorts of records: sends and receives, what is no op: ring_format.py
 constexpr int kUserCode = 1, kEntryPoint = 2;  // kinds of code: sites.py
 
 struct Record {
@@ -69,12 +72,28 @@ struct Counter {
 };
 static_assert(sizeof(Counter) == 32, "the size that ring_format.py defines");
 
+using Channel = std::tuple<uint32_t, uint16_t, int32_t, int32_t>;  // group, op, peer, tag
 using Places = std::vector<uintptr_t>;
 
 struct PlacesHash {
   size_t operator()(const Places& places) const {
     size_t hash = 1469598103934665603u;
     for (uintptr_t each : places) hash = (hash ^ each) * 1099511628211u;
+    return hash;
+  }
+};
+
+struct Group {
+  uint32_t number;
+  std::vector<int32_t> ranks;
+};
+
+using Shape = std::vector<int64_t>;  // its type, and its sizes
+
+struct ShapeHash {
+  size_t operator()(const Shape& shape) const {
+    size_t hash = 1469598103934665603u;
+    for (int64_t each : shape) hash = (hash ^ size_t(each)) * 1099511628211u;
     return hash;
   }
 };
@@ -114,7 +133,8 @@ struct State {
   uint64_t count = 0;
   uint32_t phase = 0, phase_site = 0;
   std::vector<uint8_t> sorts;
-  std::vector<std::array<uint32_t, 3>> seqs;  // by number of a group, and by sort: how many ops it has had
+  std::vector<uint32_t> seqs;  // by number of a group: how many collectives it has had
+  std::map<Channel, uint32_t> channels;  // how many sends, or receives, each has had
   std::map<std::pair<uint32_t, uint16_t>, uint64_t> counters;
   std::vector<std::pair<uint64_t, uint32_t>> phases;  // open phases: their marks, and the phase around each
   std::vector<Pending> pending;
@@ -132,6 +152,12 @@ struct State {
   PyObject* count_gradients = nullptr;
   std::unordered_map<PyObject*, int64_t> gradients;  // by DDP module: how many gradients it averages
   std::unordered_map<pthread_t, uint32_t> threads;
+  std::unordered_map<PyObject*, Group> groups;  // Python removes a group that is destroyed
+  std::unordered_map<Shape, uint32_t, ShapeHash> shapes;  // signatures of single tensors
+  Shape shape;  // of the current op: kept, so that no op allocates it
+  PyObject *watched = nullptr, *waited_for = nullptr;  // the recorder's own: ops whose end Python follows
+  PyTypeObject* options_type = nullptr;
+  std::vector<PyObject*> reduce_ops;  // by number of torch's reduce op: its number in the ring
   std::vector<Bucket> buckets;
   // The sampler's.
   std::mutex sleep_mutex;
@@ -141,6 +167,7 @@ struct State {
 
 State* const state = new State;  // never destroyed: threads may outlive static destructors
 thread_local bool is_in_op = false;  // this thread is in an op whose record a Python hook has written
+thread_local bool has_objects = false;  // it is in a collective of objects
 
 uint64_t now_ns() {
   timespec now;
@@ -154,15 +181,16 @@ Record* at(uint64_t mark) { return reinterpret_cast<Record*>(state->map + mark);
 bool reserve(uint64_t end) {
   static const std::vector<char> zeros(kChunkBytes);
   while (end > state->reserved_end) {
-    ssize_t written = pwrite(state->fd, zeros.data(), zeros.size(), state->reserved_end);
-    if (written < ssize_t(zeros.size())) {
+    uint64_t size = std::min<uint64_t>(zeros.size(), state->first + state->capacity * sizeof(Record) - state->reserved_end);
+    ssize_t written = pwrite(state->fd, zeros.data(), size, state->reserved_end);
+    if (written < ssize_t(size)) {
       state->failed_errno = written < 0 ? errno : ENOSPC;
       state->is_on = false;
       return false;
     }
     // Faulting all pages at once takes a fraction of the time of one fault per page.
-    madvise(state->map + state->reserved_end / kPageBytes * kPageBytes, zeros.size(), MADV_POPULATE_WRITE);
-    state->reserved_end += zeros.size();
+    madvise(state->map + state->reserved_end / kPageBytes * kPageBytes, size, MADV_POPULATE_WRITE);
+    state->reserved_end += size;
   }
   return true;
 }
@@ -186,13 +214,19 @@ void fold(const Record& old) {
       counter->blocked_ns + (old.completed_ns && since_ns ? old.completed_ns - since_ns : 0)};
 }
 
+// A send or receive is numbered by its channel, so that it finds its partner when older ones are overwritten.
+uint32_t next_seq(const Record& record) {
+  if (state->sorts[record.op] == kPair) return ++state->channels[{record.group, record.op, record.peer, record.tag}];
+  if (record.group >= state->seqs.size()) state->seqs.resize(record.group + 1);
+  return ++state->seqs[record.group];
+}
+
 // Called under the mutex. Returns the mark: the offset of the record.
 int64_t write(Record record) {
   uint64_t mark = state->first + (state->count % state->capacity) * sizeof(Record);
   if (!reserve(mark + sizeof(Record))) return kNoRecord;
   if (record.group) {
-    if (record.group >= state->seqs.size()) state->seqs.resize(record.group + 1);
-    record.seq = ++state->seqs[record.group][state->sorts[record.op]];
+    record.seq = next_seq(record);
     record.phase = state->phase;
   }
   if (++state->count > state->capacity) fold(*at(mark));
@@ -513,6 +547,28 @@ void follow_bucket(int64_t mark, const at::Tensor& tensor) {
   }
 }
 
+#ifdef C10D_BACKEND_HAS_HOOKS
+// Torch's own hooks, which it has from 2.15 on: they run around every op of a group, in the thread that starts the op.
+constexpr int64_t kHookId = 0x726f6c6c63616c6c;  // "rollcall": other users of the hooks have other numbers
+
+struct Started {
+  int64_t mark = kNoRecord;
+  at::Tensor tensor;
+};
+thread_local Started started;  // the all_reduce between its two hooks
+
+void watch(c10d::ProcessGroup& group) {
+  group.registerPreHook(kHookId, [&group](const c10d::PreHookArgs& args) {  // the group owns its hooks
+    started = Started();
+    if (args.name != c10d::HookOpName::ALLREDUCE || args.input_tensors.empty() || is_in_op || !state->is_on) return;
+    guarded([&] { started = {enter_bucket(args.input_tensors[0], group), args.input_tensors[0]}; });
+  });
+  group.registerPostHook(kHookId, [](const c10d::PostHookArgs&) {
+    Started ended = std::exchange(started, Started());
+    if (ended.mark != kNoRecord) guarded([&] { follow_bucket(ended.mark, ended.tensor); });
+  });
+}
+#else
 // The kernel at the autograd key, which every all_reduce passes before it reaches its backend.
 void all_reduce(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   auto below = keys & c10::after_autograd_keyset;
@@ -530,6 +586,18 @@ void all_reduce(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
   op.redispatchBoxed(below, stack);
   if (mark != kNoRecord) guarded([&] { follow_bucket(mark, tensor); });
 }
+
+// From now on, the all_reduces of all groups pass our kernel.
+void watch(c10d::ProcessGroup&) {
+  static std::vector<torch::Library>* libraries = nullptr;
+  if (libraries) return;
+  libraries = new std::vector<torch::Library>;
+  for (auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
+    libraries->emplace_back(torch::Library::IMPL, "c10d", key, __FILE__, __LINE__);
+    libraries->back().impl("allreduce_", torch::CppFunction::makeFromBoxedFunction<&all_reduce>());
+  }
+}
+#endif
 
 // Functions of the Python module.
 
@@ -571,11 +639,14 @@ PyObject* py_begin(PyObject*, PyObject* args) {
   state->main_thread = pthread_self();
   state->count = state->phase = state->phase_site = state->failed_errno = 0;
   state->seqs.clear();
+  state->channels.clear();
   state->counters.clear();
   state->phases.clear();
   state->sites.clear();  // numbers belong to one ring
   state->steps.clear();
   state->threads.clear();
+  state->groups.clear();
+  state->shapes.clear();
   state->buckets.clear();
   state->is_on = true;
   Py_RETURN_NONE;
@@ -586,20 +657,16 @@ PyObject* py_stop(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// From now on, every all_reduce passes our kernel. `count_gradients` returns how many gradients a module averages.
-PyObject* py_watch_reducer(PyObject*, PyObject* count_gradients) {
+// The name of a DDP module's group, and a function that returns how many gradients a module averages.
+PyObject* py_watch_reducer(PyObject*, PyObject* args) {
+  const char* group_name;
+  PyObject* count_gradients;
+  if (!PyArg_ParseTuple(args, "sO", &group_name, &count_gradients)) return nullptr;
   Py_INCREF(count_gradients);
   Py_XSETREF(state->count_gradients, count_gradients);
   state->gradients.clear();  // a new module may have the address of one that was deleted
-  static std::vector<torch::Library>* libraries = nullptr;
   try {
-    if (!libraries) {
-      libraries = new std::vector<torch::Library>;
-      for (auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
-        libraries->emplace_back(torch::Library::IMPL, "c10d", key, __FILE__, __LINE__);
-        libraries->back().impl("allreduce_", torch::CppFunction::makeFromBoxedFunction<&all_reduce>());
-      }
-    }
+    watch(*c10d::resolve_process_group(group_name));
   } catch (const std::exception& error) {
     return PyErr_Format(PyExc_RuntimeError, "%s", error.what());
   }
@@ -643,6 +710,191 @@ PyObject* py_write(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
   if (mark == kNoRecord) return raise_errno();
   return PyLong_FromLongLong(mark);
+}
+
+// The number of the signature of one tensor that is alone in its op; 0 if Python has not named it yet.
+uint32_t shape_number(const at::Tensor& tensor) {
+  Shape& shape = state->shape;
+  shape.assign(1, int64_t(tensor.scalar_type()));
+  shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
+  auto found = state->shapes.find(shape);
+  return found == state->shapes.end() ? 0 : found->second;
+}
+
+// Whether the tensor has one block of memory and fixed sizes: Python describes the others.
+bool is_plain(PyObject* tensor) {
+  if (Py_TYPE(tensor) != reinterpret_cast<PyTypeObject*>(THPVariableClass)) return false;
+  const at::Tensor& unpacked = THPVariable_Unpack(tensor);
+  return unpacked.layout() == at::kStrided && !unpacked.is_nested() && !unpacked.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
+
+// What Python does where this does not: an op that is not of one plain tensor, or that names something new.
+PyObject* enter_slowly(PyObject* const* args) {
+  static PyObject* const name = PyUnicode_InternFromString("enter_slowly");
+  PyObject* words[] = {state->recorder, args[0], args[1], args[2]};
+  return PyObject_VectorcallMethod(name, words, 4 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+}
+
+// An op of one plain tensor, whose names are known. What torch may throw comes before the record is written.
+PyObject* enter(PyObject* const* args) {
+  PyObject* call = args[2];
+  auto group = state->groups.find(args[1]);
+  PyObject *tensors = PyTuple_GET_ITEM(call, 0), *splits = PyTuple_GET_ITEM(call, 4);
+  bool is_usual = group != state->groups.end() && PyTuple_GET_SIZE(tensors) == 1 && PyTuple_GET_SIZE(splits) == 0 && !has_objects;
+  if (!is_usual || !is_plain(PyTuple_GET_ITEM(tensors, 0))) return enter_slowly(args);
+  const at::Tensor& tensor = THPVariable_Unpack(PyTuple_GET_ITEM(tensors, 0));
+  Record record{};
+  record.signature = shape_number(tensor);
+  record.flags = PyLong_AsLong(PyTuple_GET_ITEM(call, 5));
+  if (!record.signature || record.flags & kBucket) return enter_slowly(args);
+  record.op = PyLong_AsLong(args[0]);
+  record.group = group->second.number;
+  record.peer = PyLong_AsLong(PyTuple_GET_ITEM(call, 1));
+  const auto& ranks = group->second.ranks;
+  if (record.peer >= 0 && size_t(record.peer) < ranks.size()) record.peer = ranks[record.peer];
+  record.tag = PyLong_AsLong(PyTuple_GET_ITEM(call, 2));
+  record.reduce = PyLong_AsLong(PyTuple_GET_ITEM(call, 3));
+  record.size_bytes = tensor.nbytes();
+  bool is_cuda = tensor.is_cuda(), is_watched = record.flags & kAsync || is_cuda;
+  if (is_watched) record.version_issued = version(tensor);
+  int64_t thread = PyErr_Occurred() ? -1 : thread_number(), site = thread < 0 ? -1 : site_number();
+  if (site < 0) return nullptr;
+  record.thread = thread;
+  record.site = site;
+  int64_t mark;
+  {
+    std::lock_guard<std::mutex> lock(state->mutex);
+    mark = write(record);
+  }
+  if (mark == kNoRecord) return raise_errno();
+  PyObject* result = PyLong_FromLongLong(mark);
+  if (!is_watched || !result) return result;
+  PyObject* facts = Py_BuildValue("(OOO)", PyTuple_GET_ITEM(call, 5), PyTuple_GET_ITEM(tensors, 0), is_cuda ? Py_True : Py_False);
+  int failed = facts ? PyDict_SetItem(state->watched, result, facts) : -1;
+  Py_XDECREF(facts);
+  if (!failed) return result;
+  Py_DECREF(result);
+  return nullptr;
+}
+
+// op, group, CallArgs: tensors, peer, tag, reduce, splits, flags
+PyObject* py_enter(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 3) return PyErr_Format(PyExc_TypeError, "enter takes an op, a group and its arguments");
+  if (!state->is_on) return PyLong_FromLongLong(kNoRecord);
+  try {
+    return enter(args);
+  } catch (const std::exception&) {  // a tensor that does not tell its size
+    return enter_slowly(args);
+  }
+}
+
+// The usual op of a GPU: not async, and nothing else is waited for. The host has queued it; Python follows its end.
+bool is_queued(PyObject* mark) {
+  PyObject* facts = PyDict_GetItemWithError(state->watched, mark);
+  return facts && PyTuple_GET_ITEM(facts, 2) == Py_True && !PySet_GET_SIZE(state->waited_for) && state->is_on;
+}
+
+PyObject* complete_queued(PyObject* mark) {
+  static PyObject* const name = PyUnicode_InternFromString("complete_on_device");
+  PyObject* marks = PyDict_DelItem(state->watched, mark) ? nullptr : PyTuple_Pack(1, mark);
+  PyObject* done = marks ? PyObject_CallMethodOneArg(state->recorder, name, marks) : nullptr;
+  Py_XDECREF(marks);
+  return done;
+}
+
+// marks: Python follows the ends of async ops, and of those on a GPU.
+PyObject* py_op_completed(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  static PyObject* const name = PyUnicode_InternFromString("complete_slowly");
+  if (count == 1 && !PyDict_GET_SIZE(state->watched) && !PySet_GET_SIZE(state->waited_for)) {
+    int64_t mark = PyLong_AsLongLong(args[0]);
+    if (mark == -1 && PyErr_Occurred()) return nullptr;
+    if (mark != kNoRecord && state->is_on) at(mark)->completed_ns = now_ns();
+    Py_RETURN_NONE;
+  }
+  if (count == 1 && is_queued(args[0])) return complete_queued(args[0]);
+  if (PyErr_Occurred()) return nullptr;
+  std::vector<PyObject*> words(1, state->recorder);
+  words.insert(words.end(), args, args + count);
+  return PyObject_VectorcallMethod(name, words.data(), words.size(), nullptr);
+}
+
+// group, number, ranks
+PyObject* py_name_group(PyObject*, PyObject* args) {
+  PyObject *group, *ranks;
+  unsigned int number;
+  if (!PyArg_ParseTuple(args, "OIO!", &group, &number, &PyList_Type, &ranks)) return nullptr;
+  Group named{number, {}};
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(ranks); ++i) named.ranks.push_back(PyLong_AsLong(PyList_GET_ITEM(ranks, i)));
+  if (PyErr_Occurred()) return nullptr;
+  state->groups[group] = std::move(named);
+  Py_RETURN_NONE;
+}
+
+// The address of a group that was destroyed.
+PyObject* py_forget_group(PyObject*, PyObject* address) {
+  void* group = PyLong_AsVoidPtr(address);
+  if (!group && PyErr_Occurred()) return nullptr;
+  state->groups.erase(static_cast<PyObject*>(group));
+  Py_RETURN_NONE;
+}
+
+// tensor, number
+PyObject* py_name_shape(PyObject*, PyObject* args) {
+  PyObject* tensor;
+  unsigned int number;
+  if (!PyArg_ParseTuple(args, "OI", &tensor, &number)) return nullptr;
+  try {
+    if (number && is_plain(tensor) && !shape_number(THPVariable_Unpack(tensor))) state->shapes[state->shape] = number;
+  } catch (const std::exception&) {  // it is described by Python each time
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* py_set_object_count(PyObject*, PyObject* count) {
+  has_objects = PyLong_AsLong(count) > 0;
+  Py_RETURN_NONE;
+}
+
+// The reduce op of an all_reduce, and its flags. pybind11 takes a microsecond for them; here they are read from the
+// object that it wraps.
+PyObject* py_all_reduce_options(PyObject*, PyObject* options) {
+  static PyObject* const name = PyUnicode_InternFromString("read_options");
+  static PyObject* const flags[] = {PyLong_FromLong(0), PyLong_FromLong(kAsync)};
+  auto* instance = reinterpret_cast<pybind11::detail::instance*>(options);
+  if (Py_TYPE(options) == state->options_type && instance->simple_layout && instance->simple_value_holder[0]) {
+    auto* value = static_cast<const c10d::AllreduceOptions*>(instance->simple_value_holder[0]);
+    size_t reduce = size_t(value->reduceOp.op_);
+    if (reduce < state->reduce_ops.size())
+      return PyTuple_Pack(2, state->reduce_ops[reduce], flags[value->asyncOp]);
+  }
+  return PyObject_CallMethodOneArg(state->recorder, name, options);
+}
+
+// The recorder's `watched` and `waited_for`, the type of an all_reduce's options, and numbers of reduce ops.
+PyObject* py_attach(PyObject*, PyObject* args) {
+  PyObject *watched, *waited_for, *type, *reduce_ops;
+  if (!PyArg_ParseTuple(args, "O!O!O!O!", &PyDict_Type, &watched, &PySet_Type, &waited_for, &PyType_Type, &type, &PyTuple_Type, &reduce_ops))
+    return nullptr;
+  for (PyObject* kept : {watched, waited_for, type, reduce_ops}) Py_INCREF(kept);  // until the process ends
+  state->watched = watched;
+  state->waited_for = waited_for;
+  state->options_type = reinterpret_cast<PyTypeObject*>(type);
+  state->reduce_ops.clear();
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(reduce_ops); ++i) state->reduce_ops.push_back(PyTuple_GET_ITEM(reduce_ops, i));
+  Py_RETURN_NONE;
+}
+
+// mark, rank: which rank a receive from any rank has taken a message of.
+PyObject* py_received_from(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 2) return PyErr_Format(PyExc_TypeError, "received_from takes a mark and a rank");
+  uint64_t mark = PyLong_AsUnsignedLongLong(args[0]);
+  int64_t source = PyLong_AsLongLong(args[1]);
+  if ((mark == uint64_t(-1) || source == -1) && PyErr_Occurred()) return nullptr;
+  std::lock_guard<std::mutex> lock(state->mutex);
+  Record* record = at(mark);
+  record->peer = source;
+  record->seq = next_seq(*record);
+  Py_RETURN_NONE;
 }
 
 PyObject* py_site(PyObject*, PyObject*) {
@@ -734,7 +986,8 @@ int is_true(PyObject* owner, PyObject* name) {
 int64_t expected_gradients(PyObject* ddp) {
   static PyObject* const syncs = PyUnicode_InternFromString("require_backward_grad_sync");
   static PyObject* const hooks = PyUnicode_InternFromString("_comm_hooks");
-  if (!at::GradMode::is_enabled()) return 0;
+  // Without a function that counts, buckets are not recorded: none are expected then.
+  if (!state->count_gradients || !at::GradMode::is_enabled()) return 0;
   int does_sync = is_true(ddp, syncs), has_comm_hook = does_sync > 0 ? is_true(ddp, hooks) : 0;
   if (does_sync < 0 || has_comm_hook < 0) return -1;
   if (!does_sync || has_comm_hook) return 0;
@@ -822,10 +1075,19 @@ PyObject* py_wake(PyObject*, PyObject*) {
 PyMethodDef methods[] = {
     {"begin", py_begin, METH_VARARGS, "Write to this ring from now on."},
     {"stop", py_stop, METH_NOARGS, "Write no more."},
-    {"watch_reducer", py_watch_reducer, METH_O, "Record the buckets of DDP."},
+    {"watch_reducer", py_watch_reducer, METH_VARARGS, "Record the buckets of DDP."},
     {"set_in_op", py_set_in_op, METH_O, "Say whether this thread is in an op that is recorded already."},
     {"is_in_op", py_is_in_op, METH_NOARGS, "Whether it is."},
     {"write", FAST(py_write), METH_FASTCALL, "Write a record; returns its mark."},
+    {"attach", py_attach, METH_VARARGS, "What the recorder in Python shares."},
+    {"enter", FAST(py_enter), METH_FASTCALL, "Record an op that begins; returns its mark."},
+    {"op_completed", FAST(py_op_completed), METH_FASTCALL, "Record that ops have completed."},
+    {"name_group", py_name_group, METH_VARARGS, "The number and ranks of a group."},
+    {"forget_group", py_forget_group, METH_O, "A group was destroyed."},
+    {"name_shape", py_name_shape, METH_VARARGS, "The number of the signature of a tensor."},
+    {"set_object_count", py_set_object_count, METH_O, "How many objects the collective of this thread is about."},
+    {"all_reduce_options", py_all_reduce_options, METH_O, "The reduce op and flags of an all_reduce."},
+    {"received_from", FAST(py_received_from), METH_FASTCALL, "Note whose message a receive from any rank has taken."},
     {"site", py_site, METH_NOARGS, "The number of the site of the caller."},
     {"completed", FAST(py_completed), METH_FASTCALL, "Note when an op completed: now, or at the given time."},
     {"begin_phase", FAST(py_begin_phase), METH_FASTCALL, "Begin a phase of the program; returns its mark."},

@@ -5,18 +5,29 @@ from types import CodeType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from rollcall.compat.torch_groups import group_named
 from rollcall.record import ring_format, sites
 from rollcall.record.cpp import library
 from rollcall.record.cpp.ring import CppRing
-from rollcall.record.hooks.sink import CallArgs
-from rollcall.record.python_recorder import PythonRecorder
+from rollcall.record.hooks.arguments import REDUCE
+from rollcall.record.hooks.sink import CallArgs, this_thread
+from rollcall.record.python_recorder import Group, PythonRecorder
 from rollcall.record.ring import Ring
 from rollcall.record.sources import SourceKeeper
 
+_OPTIONS = dist.AllreduceOptions
+_KINDS = tuple(dist.ReduceOp.RedOpType.__members__.values())
+# By number of torch's reduce op: its number in the ring.
+_REDUCE_OPS = tuple(REDUCE.get(kind.name, 0) for kind in sorted(_KINDS, key=lambda kind: kind.value))
+
 
 class CppRecorder(PythonRecorder):
+    enter = library.enter
+    completed = library.op_completed
+    all_reduce_options = library.all_reduce_options
+    set_object_count = library.set_object_count
     set_in_op = library.set_in_op
     is_in_op = library.is_in_op
     begin_phase = library.begin_phase
@@ -32,10 +43,35 @@ class CppRecorder(PythonRecorder):
         super().__init__(ring, world_size, sources)
         assert isinstance(ring, CppRing)
         ring.attach(self)
+        library.attach(self._watched, self._waited_for, _OPTIONS, _REDUCE_OPS)
 
-    def turn_off(self) -> None:
-        super().turn_off()
+    def turn_off(self, why: str = "") -> None:
         library.stop()
+        super().turn_off(why)
+
+    # What C++ leaves to Python, and what it learns from it.
+
+    _forget = library.forget_group
+    enter_slowly = PythonRecorder.enter
+    complete_slowly = PythonRecorder.completed
+    read_options = PythonRecorder.all_reduce_options
+
+    def _group(self, group: Any) -> Group:
+        found = super()._group(group)
+        if found[2] is not None:
+            library.name_group(group, *found[:2])
+        return found
+
+    def _forget_group(self, key: int) -> None:
+        """Also while the interpreter ends, when the names of this module are gone already."""
+        self._groups.pop(key, None)
+        self._forget(key)
+
+    def _signature(self, key: Any, call: CallArgs) -> int:
+        number = super()._signature(key, call)
+        if len(call.tensors) == 1 and not call.splits and not this_thread.object_count:
+            library.name_shape(call.tensors[0], number)
+        return number
 
     # What C++ asks, once for each code object and bucket (and name_site, name_phase and name_thread of the superclass).
 

@@ -10,6 +10,7 @@ _MOST_INTERVALS = 25  # of a sleep: after that, the sampler's thread sees what e
 class CppRing(Ring):
     write = library.write  # C functions: Python does not bind them to the instance
     completed = library.completed
+    received_from = library.received_from
     wake = library.wake
 
     def attach(self, recorder: object) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from rollcall.record.hooks import sink
 from rollcall.record.hooks.sink import CallArgs
 from rollcall.record.ring_format import ASYNC, REDUCE_OPS
 from rollcall.record.tensors import shape_of
@@ -26,7 +27,8 @@ def _option(args: tuple[Any, ...], kwargs: dict[str, Any], place: int) -> Any:
     return kwargs.get("opts") if "opts" in kwargs else args[place] if len(args) > place else None
 
 
-def _reduce_op(opts: Any) -> int:
+def reduce_op(opts: Any) -> int:
+    """Its number in the ring."""
     kind = opts.reduceOp.op  # ReduceOp wraps its kind
     known = _reduce_kinds.get(kind.value)
     if known is None:
@@ -46,23 +48,22 @@ def _flags(opts: Any) -> int:
 def _all_reduce_args(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallArgs:
     """The op that most programs call most often: the usual arguments are read the short way."""
     if len(args) == 3 and isinstance(args[2], _AllreduceOptions):
-        opts: Any = args[2]
-        kind = _reduce_kinds.get(opts.reduceOp.op.value) or _reduce_op(opts)
-        return _new(CallArgs, (tuple(args[1]), -1, 0, kind, (), ASYNC if opts.asyncOp else 0))
+        kind, flags = sink.current.all_reduce_options(args[2])
+        return _new(CallArgs, (tuple(args[1]), -1, 0, kind, (), flags))
     return _collective_args(args, kwargs)
 
 
 def _collective_args(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallArgs:
     opts = _option(args, kwargs, 2)
     root = getattr(opts, "rootRank", -1)
-    return CallArgs(_flat(args[1]), root, 0, _reduce_op(opts) if hasattr(opts, "reduceOp") else 0, (), _flags(opts))
+    return CallArgs(_flat(args[1]), root, 0, reduce_op(opts) if hasattr(opts, "reduceOp") else 0, (), _flags(opts))
 
 
 def _gather_args(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallArgs:
     """Outputs and inputs must both be the same on all ranks, and so must their number."""
     opts = _option(args, kwargs, 3)
     outputs, inputs = _flat(args[1]), _flat(args[2])
-    reduce = _reduce_op(opts) if hasattr(opts, "reduceOp") else 0
+    reduce = reduce_op(opts) if hasattr(opts, "reduceOp") else 0
     return CallArgs(inputs or outputs, getattr(opts, "rootRank", -1), 0, reduce, (_shapes(outputs),), _flags(opts))
 
 
@@ -111,6 +112,8 @@ METHODS: dict[str, tuple[str, Reader]] = {
     "all_gather_single_coalesced": ("all_gather", _gather_args),
     "allgather_into_tensor_coalesced": ("all_gather", _gather_args),
     "gather": ("gather", _rooted_args),
+    "gather_single": ("gather", _rooted_args),
+    "gather_into_tensor": ("gather", _rooted_args),
     "scatter": ("scatter", _rooted_args),
     "reduce_scatter": ("reduce_scatter", _gather_args),
     "_reduce_scatter_base": ("reduce_scatter", _gather_args),

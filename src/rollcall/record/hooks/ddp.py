@@ -6,14 +6,17 @@ from typing import Any
 import torch
 from torch.compiler import is_compiling
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim import optimizer
 
-from rollcall.record.hooks import sink
-from rollcall.record.hooks.patching import Hook, callback, install
+from rollcall.compat.patch import exists
+from rollcall.compat.private_names.record_ddp import FORWARD_USES
+from rollcall.record.hooks import reducer, sink
+from rollcall.record.hooks.patching import Hook, callback, install, seek
 from rollcall.record.hooks.process_group import enter
 from rollcall.record.hooks.sink import CallArgs, this_thread
 from rollcall.record.tensors import shape_of
 
+_Construction = tuple[int, DistributedDataParallel]  # of a module: its mark, and the module
 _has_step_hooks = False
 
 
@@ -21,17 +24,23 @@ def install_all() -> None:
     install(DistributedDataParallel, "__init__", Hook("DistributedDataParallel", _before_init, _complete, _fail))
     own_check = "_check_global_requires_backward_grad_sync"
     install(DistributedDataParallel, own_check, Hook("join", _before_own_check, _after_own_check, _after_own_check))
-    # torch.compile traces forward, and would warn that it cannot trace the C++ recorder.
-    install(DistributedDataParallel, "forward", Hook("forward", _before_forward, _end, _end), unless=is_compiling)
+    if all(map(exists, FORWARD_USES)):
+        # torch.compile traces forward, and would warn that it cannot trace the C++ recorder.
+        install(DistributedDataParallel, "forward", Hook("forward", _before_forward, _end, _end), unless=is_compiling)
+    else:
+        seek("forward", False)
+    seek("backward", hasattr(torch.autograd, "backward"))
+    seek("step", hasattr(optimizer, "register_optimizer_step_pre_hook"))
+    seek(reducer.NAME, reducer.is_possible())
 
 
-def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Construction | None:
     """All ranks must have the same parameters in the same order."""
     module = args[1] if len(args) > 1 else kwargs["module"]
-    sink.current.watch_reducer(_count_gradients)
     _install_step_hooks()
     parameters = tuple((n, shape_of(p), str(p.dtype)) for n, p in module.named_parameters() if p.requires_grad)
-    return enter("ddp", CallArgs(splits=parameters, flags=0))
+    mark = enter("ddp", CallArgs(splits=parameters, flags=0))
+    return None if mark is None else (mark, args[0])
 
 
 def _before_own_check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
@@ -44,12 +53,15 @@ def _after_own_check(*_: Any) -> None:
     this_thread.forgets_handles = False
 
 
-def _complete(mark: int, _: Any) -> None:
+def _complete(state: _Construction, _: Any) -> None:
+    mark, ddp = state
     sink.current.completed(mark)
+    if reducer.is_possible():
+        sink.current.watch_reducer(str(ddp.process_group.group_name), _count_gradients)
 
 
-def _fail(mark: int) -> None:
-    sink.current.failed(mark)
+def _fail(state: _Construction) -> None:
+    sink.current.failed(state[0])
 
 
 def _count_gradients(ddp: Any) -> int:
@@ -61,8 +73,10 @@ def _install_step_hooks() -> None:
     if not _has_step_hooks:
         _has_step_hooks = True
         install(torch.autograd, "backward", Hook("backward", _before_backward, _end, _failed_backward))
-        register_optimizer_step_pre_hook(callback(Hook("step", _before_step), "optimizer.step.pre_hook"))
-        register_optimizer_step_post_hook(callback(Hook("step", _after_step), "optimizer.step.post_hook"))
+        if hasattr(optimizer, "register_optimizer_step_pre_hook"):
+            before, after = Hook("step", _before_step), Hook("step", _after_step)
+            optimizer.register_optimizer_step_pre_hook(callback(before, "optimizer.step.pre_hook"))
+            optimizer.register_optimizer_step_post_hook(callback(after, "optimizer.step.post_hook"))
 
 
 def _before_forward(args: tuple[Any, ...], _: dict[str, Any]) -> int:

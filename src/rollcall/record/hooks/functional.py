@@ -10,7 +10,7 @@ import torch
 from rollcall.compat import torch_groups
 from rollcall.record.hooks import sink
 from rollcall.record.hooks.arguments import REDUCE
-from rollcall.record.hooks.patching import Hook, wrap
+from rollcall.record.hooks.patching import Hook, seek, wrap
 from rollcall.record.hooks.sink import CallArgs
 from rollcall.record.ring_format import ASYNC, OP, WAITED
 from rollcall.record.tensors import shape_of
@@ -30,6 +30,8 @@ _OPS: dict[str, tuple[str, int, int]] = {
     "all_to_all_single": ("all_to_all", -1, 3),
     "broadcast": ("broadcast", 1, 2),
     "broadcast_": ("broadcast", 1, 2),
+    "isend": ("send", 1, 3),
+    "irecv": ("recv", 1, 3),
 }
 _WAITED_ON_USE = ASYNC | WAITED  # the program waits for the result when it uses it
 _SPACES = ("_c10d_functional", "_c10d_functional_autograd")
@@ -39,12 +41,14 @@ _pending: dict[int, int] = {}  # by the address of a result: the mark of the op 
 def install_all() -> None:
     for space in _SPACES:
         for name, (op, option, group) in _OPS.items():
-            _install(space, name, _op_hook(op, option, group))
-    _install("_c10d_functional", "wait_tensor", Hook("wait_tensor", _before_wait, _after_wait, _failed_wait))
+            install_op(space, name, _op_hook(op, option, group))
+    install_op("_c10d_functional", "batch_p2p_ops", Hook("batch_p2p_ops", _before_batch, _after_batch, _failed_batch))
+    install_op("_c10d_functional", "wait_tensor", Hook("wait_tensor", _before_wait, _after_wait, _failed_wait))
 
 
-def _install(space: str, name: str, hook: Hook) -> None:
+def install_op(space: str, name: str, hook: Hook) -> None:
     packet = getattr(getattr(torch.ops, space), name, None)  # not every torch has all
+    seek(hook.name, packet is not None)
     if packet is not None:
         for called in (packet, packet.default):
             called._op = wrap(called._op, hook, f"{space}.{name}")
@@ -53,7 +57,7 @@ def _install(space: str, name: str, hook: Hook) -> None:
 def _op_hook(name: str, option: int, place: int) -> Hook:
     def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
         # It is recorded already, or the compiler traces it and nothing is sent.
-        if sink.current.is_in_op() or kwargs or len(args) <= place or not _is_real(args[0]):
+        if sink.current.is_in_op() or len(args) <= place or not is_real(args[0]):
             return None
         mark = sink.current.enter(OP[name], torch_groups.group_named(args[place]), _call_args(name, args, option))
         if mark < 0:
@@ -65,12 +69,46 @@ def _op_hook(name: str, option: int, place: int) -> Hook:
         sink.current.set_in_op(False)
         sink.current.issued(mark)
         for tensor in _flat(result):
-            address = _address(tensor)
-            if (older := _pending.pop(address, None)) is not None:
-                sink.current.dropped(older)
-            _pending[address] = mark
+            _follow(tensor, mark)
 
-    return Hook(name, before, after, _failed_op)
+    return Hook(f"functional {name}", before, after, _failed_op)
+
+
+def _follow(tensor: torch.Tensor, mark: int) -> None:
+    """The op is waited for by its result."""
+    address = _address(tensor)
+    if (older := _pending.pop(address, None)) is not None:
+        sink.current.dropped(older)
+    _pending[address] = mark
+
+
+def _before_batch(args: tuple[Any, ...], _: dict[str, Any]) -> list[int] | None:
+    """Sends and receives that begin together."""
+    names, peers, tags, tensors, name = args
+    if sink.current.is_in_op() or not is_real(tensors):
+        return None
+    group = torch_groups.group_named(name)
+    marks = [
+        sink.current.enter(OP[op.removeprefix("i")], group, CallArgs((tensor,), peer, tag, flags=_WAITED_ON_USE))
+        for op, peer, tag, tensor in zip(names, peers, tags, tensors, strict=True)
+    ]
+    if min(marks, default=-1) < 0:
+        return None
+    sink.current.set_in_op(True)
+    return marks
+
+
+def _after_batch(marks: list[int], results: Any) -> None:
+    sink.current.set_in_op(False)
+    for mark, tensor in zip(marks, results, strict=True):
+        sink.current.issued(mark)
+        _follow(tensor, mark)
+
+
+def _failed_batch(marks: list[int]) -> None:
+    sink.current.set_in_op(False)
+    for mark in marks:
+        sink.current.failed(mark)
 
 
 def _failed_op(mark: int) -> None:
@@ -82,6 +120,8 @@ def _call_args(name: str, args: tuple[Any, ...], option: int) -> CallArgs:
     tensors = _flat(args[0])
     if name == "broadcast":
         return CallArgs(tensors, args[option], flags=_WAITED_ON_USE)
+    if name in ("send", "recv"):
+        return CallArgs(tensors, args[option], args[option + 1], flags=_WAITED_ON_USE)
     if name == "all_to_all":
         received, sent = tuple(args[1]), tuple(args[2])
         shape = (sum(received), *shape_of(tensors[0])[1:]) if tensors else ()
@@ -90,7 +130,7 @@ def _call_args(name: str, args: tuple[Any, ...], option: int) -> CallArgs:
     return CallArgs(tensors, reduce=reduce, flags=_WAITED_ON_USE)
 
 
-def _is_real(value: Any) -> bool:
+def is_real(value: Any) -> bool:
     """Not a tensor of the compiler, which has no data and a class of its own."""
     return all(type(tensor) is torch.Tensor and not tensor.is_meta for tensor in _flat(value))
 
@@ -108,7 +148,7 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _before_wait(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
-    mark = _pending.pop(_address(args[0]), None) if _pending and _is_real(args[0]) else None
+    mark = _pending.pop(_address(args[0]), None) if _pending and is_real(args[0]) else None
     if mark is not None:
         sink.current.waiting(mark)
     return mark

@@ -1,14 +1,18 @@
 """Installs hooks around functions of torch and Python. `wrap` is the only place that calls a hook, and the only guard:
 
 - the original is called exactly once, and what it returns or raises is what the program gets;
-- an error in a hook ends recording in this process with one line, and does not reach the program.
+- an error in a hook ends recording in this process with one line, and does not reach the program; except for one that a
+  signal handler of the program raised meanwhile, such as that of an alarm: it is the program's own.
 """
 
 import functools
+import signal
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from rollcall.errors import say
@@ -31,6 +35,7 @@ class Hook:
 
 
 installed: dict[str, Hook] = {}  # by what is hooked: "ProcessGroup.allreduce"
+sought: dict[str, bool] = {}  # by name of the hook: whether this torch has a place for it
 failures: Counter[str] = Counter()  # by name of the hook
 
 
@@ -38,10 +43,16 @@ def install(owner: Any, attribute: str, hook: Hook, unless: Callable[[], bool] |
     """Put the hook around `owner.attribute`; not every version of torch has all of them. A call is not recorded while
     `unless()` is true."""
     original = getattr(owner, attribute, None)
+    seek(hook.name, original is not None)
     if original is None:
         return
     recorded = wrap(original, hook, f"{owner.__name__}.{attribute}")
     setattr(owner, attribute, functools.wraps(original)(_unless(unless, original, recorded) if unless else recorded))
+
+
+def seek(name: str, is_there: bool) -> None:
+    """Note whether a hook has a place. One of several is enough: versions of torch name a method differently."""
+    sought[name] = sought.get(name, False) or is_there
 
 
 def _unless(is_excluded: Callable[[], bool], original: Any, recorded: Any) -> Any:
@@ -61,6 +72,8 @@ def wrap(original: Any, hook: Hook, where: str) -> Any:
             state = hook.before(args, kwargs)
         except Exception as error:
             stop(hook.name, error)
+            if _is_of_signal_handler(error):
+                raise
         if state is None:  # the original is called outside of the handler: its errors have no context of ours
             return original(*args, **kwargs)
         try:
@@ -72,6 +85,8 @@ def wrap(original: Any, hook: Hook, where: str) -> Any:
             hook.after(state, result)
         except Exception as error:
             stop(hook.name, error)
+            if _is_of_signal_handler(error):
+                raise
         return result
 
     return recorded
@@ -82,10 +97,7 @@ def callback(hook: Hook, where: str) -> Callable[..., None]:
     installed[where] = hook
 
     def called(*args: Any, **kwargs: Any) -> None:
-        try:
-            hook.before(args, kwargs)
-        except Exception as error:
-            stop(hook.name, error)
+        guarded(hook.name, hook.before, args, kwargs)
 
     return called
 
@@ -96,6 +108,22 @@ def guarded(name: str, body: Callable[..., Any], *args: Any) -> Any:
         return body(*args)
     except Exception as error:
         stop(name, error)
+        if _is_of_signal_handler(error):
+            raise
+
+
+def _is_of_signal_handler(error: BaseException) -> bool:
+    """Whether a signal handler of the program has raised it."""
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """Of a function, a method or an object that can be called; None of SIG_DFL and SIG_IGN."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    function = handler if hasattr(handler, "__code__") else type(handler).__call__
+    return getattr(function, "__code__", None)
 
 
 def stop(name: str, error: BaseException) -> None:
@@ -105,6 +133,7 @@ def stop(name: str, error: BaseException) -> None:
     stopped = sink.current
     sink.use(sink.OFF)
     with suppress(Exception):  # stderr may be closed
-        stopped.turn_off()
+        why = f"in {name}: {type(error).__name__}: {error}"
+        stopped.turn_off(why)
         if failures.total() == 1:
-            say(f"recording stopped in {name}: {type(error).__name__}: {error}; the program continues")
+            say(f"recording stopped {why}; the program continues")

@@ -1,32 +1,55 @@
-"""The Python recorder's view of the all_reduces that DDP's reducer starts in C++: a kernel at the autograd key, which
-every op passes before it reaches its backend. The C++ recorder has a kernel of its own."""
+"""The Python recorder's view of the all_reduces that DDP's reducer starts in C++. The C++ recorder has one of its own.
 
+torch 2.15 calls hooks around every op of a group. For older versions there is a kernel at the autograd key, which every
+op passes before it reaches its backend.
+"""
+
+import threading
+from functools import partial
 from typing import Any
 
 import torch
 from torch.autograd import Variable
 
+from rollcall.compat.patch import exists
+from rollcall.compat.torch_groups import group_named
 from rollcall.record.hooks import sink
 from rollcall.record.hooks.arguments import REDUCE
-from rollcall.record.hooks.patching import Hook, guarded, wrap
+from rollcall.record.hooks.patching import Hook, callback, guarded, wrap
 from rollcall.record.hooks.sink import CallArgs
 from rollcall.record.ring_format import ASYNC, BUCKET, OP
 
+NAME = "DDP's all_reduce"
+_HOOK_USES = "torch.distributed:ProcessGroup.register_pre_hook"  # has no private name
+_KERNEL_USES = ("torch:ops.c10d.allreduce_.default.redispatch", "torch:_C._after_autograd_keyset")
+_HOOK_ID = 0x726F6C6C63616C6C  # "rollcall": other users of the hooks have other numbers
 _KEYS = ("AutogradCPU", "AutogradCUDA")
-_NAME = "DDP's all_reduce"
 _libraries: list[Any] = []  # kept alive: its kernels go with it
 _marks: list[int] = []  # of the backward that runs; there is one at a time, since it holds its thread
 
 
-def watch() -> None:
-    """From now on, every all_reduce passes our kernel."""
-    if _libraries:
-        return
-    library = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
-    _libraries.append(library)
-    kernel = wrap(_redispatch, Hook(_NAME, _before, _after), "c10d.allreduce_")
-    for key in _KEYS:
-        library.impl("allreduce_", kernel, key, with_keyset=True)  # type: ignore[no-untyped-call]
+class _Started(threading.local):
+    """The all_reduce that is between its two hooks, which run in the thread that starts it."""
+
+    mark: int | None = None
+
+
+_started = _Started()
+
+
+def is_possible() -> bool:
+    """Whether this torch has what is needed. A kernel stands between the program and its backend: it must not fail."""
+    return exists(_HOOK_USES) or all(map(exists, _KERNEL_USES))
+
+
+def watch(group: Any) -> None:
+    """From now on, the all_reduces of this group are seen; by the kernel, those of all groups."""
+    if exists(_HOOK_USES):
+        before = partial(_before_hooked, group.group_name)  # not the group, which would refer to itself
+        group.register_pre_hook(_HOOK_ID, callback(Hook(NAME, before), "ProcessGroup.pre_hook"))
+        group.register_post_hook(_HOOK_ID, callback(Hook(NAME, _after_hooked), "ProcessGroup.post_hook"))
+    elif not _libraries:
+        _install_kernel()
 
 
 def fail() -> None:
@@ -36,6 +59,26 @@ def fail() -> None:
     _marks.clear()
 
 
+def _before_hooked(group: str, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+    op = args[0]
+    is_buckets = op.name.name == "ALLREDUCE" and not sink.current.is_in_op()
+    _started.mark = _enter(op.input_tensors, group_named(group)) if is_buckets else None
+
+
+def _after_hooked(*_: Any) -> None:
+    mark, _started.mark = _started.mark, None
+    if mark is not None:
+        _after(mark, None)
+
+
+def _install_kernel() -> None:
+    library = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
+    _libraries.append(library)
+    kernel = wrap(_redispatch, Hook(NAME, _before, _after), "c10d.allreduce_")
+    for key in _KEYS:
+        library.impl("allreduce_", kernel, key, with_keyset=True)  # type: ignore[no-untyped-call]
+
+
 def _redispatch(keys: Any, *args: Any) -> Any:
     return torch.ops.c10d.allreduce_.default.redispatch(keys & torch._C._after_autograd_keyset, *args)
 
@@ -43,7 +86,10 @@ def _redispatch(keys: Any, *args: Any) -> Any:
 def _before(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
     if sink.current.is_in_op():  # called by Python, and recorded there
         return None
-    tensors, group = args[1], torch.distributed.ProcessGroup.unbox(args[2])
+    return _enter(args[1], torch.distributed.ProcessGroup.unbox(args[2]))
+
+
+def _enter(tensors: list[torch.Tensor], group: Any) -> int | None:
     splits = ("bucket", len(_marks))
     call = CallArgs(tuple(tensors), reduce=REDUCE["SUM"], splits=splits, flags=ASYNC | BUCKET)
     mark = sink.current.enter(OP["all_reduce"], group, call)
@@ -75,4 +121,4 @@ def _after_reducer_waited() -> None:
 
 
 def _queue(body: Any) -> None:
-    Variable._execution_engine.queue_callback(lambda: guarded(_NAME, body))
+    Variable._execution_engine.queue_callback(lambda: guarded(NAME, body))

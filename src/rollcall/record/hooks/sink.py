@@ -31,11 +31,21 @@ class Sink(Protocol):
 
     def enter(self, op: int, group: Any, call: CallArgs) -> int: ...
 
+    def all_reduce_options(self, options: Any) -> tuple[int, int]: ...
+
+    def set_object_count(self, count: int) -> None: ...
+
     def issued(self, mark: int) -> None: ...
 
     def waiting(self, mark: int) -> None: ...
 
     def completed(self, mark: int, *others: int) -> None: ...
+
+    def polled(self, *marks: int) -> None: ...
+
+    def is_on_device(self, mark: int) -> bool: ...
+
+    def received_from(self, mark: int, group: Any, source: int) -> None: ...
 
     def failed(self, mark: int) -> None: ...
 
@@ -51,7 +61,7 @@ class Sink(Protocol):
 
     def end_step(self, optimizer: Any) -> None: ...
 
-    def watch_reducer(self, count_gradients: Callable[[Any], int]) -> None: ...
+    def watch_reducer(self, group: str, count_gradients: Callable[[Any], int]) -> None: ...
 
     def fail_buckets(self) -> None: ...
 
@@ -63,7 +73,7 @@ class Sink(Protocol):
 
     def exiting(self, code: int) -> None: ...
 
-    def turn_off(self) -> None: ...
+    def turn_off(self, why: str = "") -> None: ...
 
 
 class _Off:
@@ -81,11 +91,18 @@ class _Off:
     def is_in_op(self) -> bool:
         return False
 
+    def is_on_device(self, mark: int) -> bool:
+        return False
+
+    def all_reduce_options(self, options: Any) -> tuple[int, int]:
+        return 0, 0
+
     def ignore(self, *_: Any) -> None:
         pass
 
-    issued = waiting = completed = failed = dropped = end_phase = begin_step = end_step = ignore
-    watch_reducer = fail_buckets = set_in_op = signal_sent = exiting = turn_off = ignore
+    issued = waiting = completed = polled = received_from = failed = dropped = ignore
+    end_phase = begin_step = end_step = watch_reducer = fail_buckets = ignore
+    set_object_count = set_in_op = signal_sent = exiting = turn_off = ignore
 
 
 class _Thread(threading.local):

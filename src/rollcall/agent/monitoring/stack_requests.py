@@ -1,0 +1,88 @@
+"""Asks ranks for their stacks: by a signal where they listen for it, else through their rings, else with py-spy."""
+
+import contextlib
+import os
+import struct
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from rollcall.linux import py_spy
+from rollcall.record import ring_format, stacks
+from rollcall.runs import read_facts, recorded_attempts
+
+_SIGNAL_S = 0.1  # for ranks to answer a signal
+_RING_S = 1.5  # for a sampler's thread to notice the request; it sleeps for half a second at a time
+_INTERVAL_S = 0.02
+
+
+def find_rings(folder: Path, attempt: int, among: Collection[int] | None = None) -> dict[int, Path]:
+    """The rings that processes of this host write, by process: ranks, and children that ranks have started; of these
+    processes alone, if they are given."""
+    found = {}
+    for path in (folder / "rings" / f"attempt-{attempt}").glob("rank-*.ring"):
+        with contextlib.suppress(OSError, struct.error), open(path, "rb") as file:
+            pid = ring_format.HEADER.unpack(file.read(ring_format.HEADER.size))[6]
+            if (among is None or pid in among) and _maps(pid, path):
+                found[pid] = path
+    return found
+
+
+def ask_all(folder: Path) -> None:
+    """Ask the ranks of a run on this host, if it goes on: whoever explains it wants to know where they are."""
+    attempts = recorded_attempts(folder)
+    if attempts and read_facts(folder).get("outcome", "running") == "running":
+        ask(find_rings(folder, attempts[-1]))
+
+
+def _maps(pid: int, ring: Path) -> bool:
+    """Whether the process has this ring open: it may have ended, or be on another host that shares the disk."""
+    try:
+        return str(ring.resolve()) in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return False
+
+
+def ask(rings: Mapping[int, Path]) -> None:
+    """Have these ranks, by pid, write their stacks beside their rings. Returns when they have, or could have."""
+    listening = [pid for pid in rings if stacks.is_listening(pid)]
+    for pid in listening:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, stacks.ASK)
+    time.sleep(_SIGNAL_S if listening else 0)
+    others = {pid: ring for pid, ring in rings.items() if pid not in listening and os.path.exists(f"/proc/{pid}")}
+    for pid, ring in _unanswered(others).items():
+        _write_from_outside(pid, ring.with_suffix(".stacks"))
+
+
+def _unanswered(rings: Mapping[int, Path]) -> dict[int, Path]:
+    """Ask through the rings; returns those that nobody has answered."""
+    waiting = dict(rings)
+    sizes = {pid: _size(ring) for pid, ring in rings.items()}
+    for ring in rings.values():
+        with contextlib.suppress(OSError):
+            stacks.ask_in_ring(ring)
+    deadline = time.monotonic() + _RING_S
+    while waiting and time.monotonic() < deadline:
+        time.sleep(_INTERVAL_S)
+        waiting = {pid: ring for pid, ring in waiting.items() if _size(ring) == sizes[pid]}
+    return waiting
+
+
+def _size(ring: Path) -> int:
+    try:
+        return ring.with_suffix(".stacks").stat().st_size
+    except OSError:
+        return 0
+
+
+def _write_from_outside(pid: int, path: Path) -> None:
+    frames = py_spy.main_thread(pid)
+    text = stacks.as_text("Current thread", frames) if frames else f"{ring_format.NO_STACK}{_why_not()}\n"
+    with contextlib.suppress(OSError), open(path, "a") as file:
+        file.write(text)
+
+
+def _why_not() -> str:
+    why = "the program has reset the signal handler that writes it, and no thread could, since one holds Python's lock"
+    return why + ("; py-spy cannot read it either" if py_spy.command() else "; py-spy, if installed, would read it")

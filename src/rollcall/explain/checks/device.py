@@ -1,0 +1,103 @@
+"""What only torch's Flight Recorder knows: ops that all ranks asked for and that the device never finished; and ranks
+that left no dump."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rollcall.explain.evidence import Evidence
+from rollcall.explain.findings import Finding, of_call, of_ops, wait_in, where
+from rollcall.explain.matching import Call
+from rollcall.explain.table import Op
+from rollcall.protocol.rank_ranges import ranks_in_words
+
+
+def stuck_on_device(evidence: Evidence) -> Iterator[Finding]:
+    """The first op that all its ranks asked for and that is not over."""
+    dumps = _dumps_of(evidence)
+    if dumps is None:
+        return
+    table, calls = dumps.table, dumps.calls
+    for call in calls.where(calls.has_all & calls.any(table.is_blocked)):
+        if _is_on_device(next(iter(call.ops.values()))):
+            yield _other_order(dumps, call) or _stuck(call)
+            return
+    sends, recvs = dumps.pairs.matched()
+    both = np.flatnonzero(table.is_blocked[sends] & table.is_blocked[recvs])
+    for send, recv in ((table.get(sends[place]), table.get(recvs[place])) for place in both[:1]):
+        if _is_on_device(send):
+            message = f"rank {send.rank}'s {where(send)} and rank {recv.rank}'s {where(recv)} were both asked for"
+            message += ", and neither has completed: they are stuck on the device"
+            yield of_ops("stuck-on-device", [send.rank, recv.rank], message, [send, recv])
+
+
+def _dumps_of(evidence: Evidence) -> Evidence | None:
+    """The dumps themselves, or those beside the rings of a run that is stuck. A job that goes on has open ops, too, and
+    one that went on after a hang has left dumps of that."""
+    if evidence.run.is_from_dumps:
+        return evidence if evidence.run.outcome == "hung" else None
+    return evidence.device if evidence.run.outcome != "ok" and evidence.blocked else None
+
+
+def _is_on_device(op: Op) -> bool:
+    return bool(op.signature.get("device") == "cuda")
+
+
+def _stuck(call: Call) -> Finding:
+    stuck = call.blocked
+    done = [rank for rank in call.ops if call.ops[rank].completed_ns]
+    first = call.ops[stuck[0]]
+    who = f"all {len(call.ops)} ranks" if len(call.ops) > 1 else f"rank {stuck[0]}"
+    completed = f"it has completed on {ranks_in_words(done)} only" if done else "it has not completed on any of them"
+    message = (
+        f"{who} of group {call.group.name} asked for {where(first)}, call {call.seq}, and {completed}: it is stuck on"
+        f" the device"
+    )
+    ranks = stuck if done else list(call.ops)
+    return of_call("stuck-on-device", call, ranks, message, [first])
+
+
+def _other_order(dumps: Evidence, call: Call) -> Finding | None:
+    """Two ops of different groups that each hold up the other: some ranks began with one, some with the other."""
+    table = dumps.table
+    first = {rank: _first_open(dumps, rank) for rank in call.ops}
+    others = {rank: op for rank, op in first.items() if op is not None and op.group != call.group}
+    mine = [rank for rank, op in first.items() if op is not None and op.group == call.group]
+    crossing = [
+        op for op in others.values() if any(table.is_blocked[row] for row in _rows_of_group(dumps, mine, op))
+    ]  # fmt: skip
+    if not mine or not crossing:
+        return None
+    begun = call.ops[mine[0]]
+    ranks = list(others) if len(others) < len(mine) else sorted({*mine, *others})
+    message = (
+        f"{ranks_in_words(mine)} began with {where(begun)} of group {begun.group.name}, {ranks_in_words(others)} with"
+        f" {where(crossing[0])} of group {crossing[0].group.name}: each holds up the other on the device"
+    )
+    return of_call("cross-group-deadlock", call, ranks, message, [crossing[0], begun])
+
+
+def _first_open(dumps: Evidence, rank: int) -> Op | None:
+    start, end = dumps.table.spans[rank]
+    rows = np.flatnonzero(dumps.table.is_blocked[start:end])
+    return dumps.table.get(start + rows[0]) if len(rows) else None
+
+
+def _rows_of_group(dumps: Evidence, ranks: list[int], op: Op) -> list[int]:
+    """The op's call, on these ranks."""
+    call = dumps.calls.of(op)
+    return [call.ops[rank].row for rank in ranks if rank in call.ops] if call else []
+
+
+def ranks_without_dump(evidence: Evidence) -> Iterator[Finding]:
+    """Ranks wait for one that left no dump: it ended, or could not write one."""
+    run, calls = evidence.run, evidence.calls
+    if not run.is_from_dumps or run.outcome != "hung":
+        return
+    for call in calls.where(~calls.has_all & calls.any(evidence.table.is_blocked)):
+        if not any(rank in run.ranks for rank in call.missing):
+            waiting = [call.ops[rank] for rank in call.blocked]
+            gone = ranks_in_words(call.missing)
+            message = f"{wait_in(waiting)}; {gone} left no dump: it ended before, or never came to write one"
+            yield of_call("missing-rank", call, call.missing, message, waiting)
+        return

@@ -1,0 +1,282 @@
+"""One dump → the records of a ring. What other dumps must add (members of a group, when a call ended) comes later."""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcall.explain import rings
+from rollcall.explain.dumps import files
+from rollcall.explain.dumps.names import BATCH, BATCH_OF, DTYPES, UNKNOWN, OpName
+from rollcall.record import ring_format
+from rollcall.record.sites import is_users_file
+
+_MOST_FRAMES = 8
+_INPUT, _OUTPUT = ("input_sizes", "input_dtypes"), ("output_sizes", "output_dtypes")
+# Frames of Python and torch, on whatever machine the dump was made.
+_NOT_USERS = re.compile(
+    r"/lib/python3|/torch/(distributed|nn|autograd|utils|_|optim)|\.(cpp|cc|h|hpp|cu|so)\b|^\?\?|^<"
+)
+
+
+@dataclass
+class Dump:
+    """One dump. `records` are those of a ring, but for groups, which are numbers of `groups`, and for peers, which are
+    ranks of the group."""
+
+    path: Path
+    rank: int
+    backend: str = ""
+    version: str = ""
+    world_size: int = 0  # 0: not known
+    groups: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)  # name and ranks; no ranks: not known
+    sites: list[bytes] = field(default_factory=list)
+    signatures: list[bytes] = field(default_factory=list)
+    records: NDArray[Any] = field(default_factory=lambda: np.zeros(0, dtype=rings.DTYPE))
+    is_done: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    is_p2p: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    timeout_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    was_given_up: bool = False  # torch says that an op has timed out
+    unknown: Counter[str] = field(default_factory=Counter)  # ops whose name is not known
+    written_ns: int = 0  # by the time of the file
+
+    def keep(self, kept: NDArray[np.bool_]) -> None:
+        """Drop all other records."""
+        if not kept.all():
+            self.records, self.timeout_ns = self.records[kept], self.timeout_ns[kept]
+            self.is_done, self.is_p2p = self.is_done[kept], self.is_p2p[kept]
+
+    @property
+    def last_ns(self) -> int:
+        """Its last known moment."""
+        times = (self.records["entered_ns"], self.records["completed_ns"])
+        return max(int(each.max(initial=0)) for each in times)
+
+    @property
+    def has_times_of_ends(self) -> bool:
+        return bool(self.records["completed_ns"].any()) or not self.is_done.any()
+
+
+def read(path: Path) -> Dump:
+    """ValueError with the reason if it is no whole dump."""
+    content = files.read(path)
+    try:
+        return _dump(path, content)
+    except (TypeError, LookupError, ValueError, AttributeError, OverflowError) as error:
+        raise ValueError(f"its content is not that of a dump ({type(error).__name__}: {error})") from error
+
+
+def _dump(path: Path, content: dict[str, Any]) -> Dump:
+    members = _members(content.get("pg_config") or {})
+    rank = files.rank_in(path.name)
+    if rank is None:
+        rank = _rank_by_groups(members)
+    if rank is None:
+        raise ValueError("its name has no number, so it is not known which rank wrote it")
+    version, written_ns = str(content.get("version", "")), path.stat().st_mtime_ns
+    blank = Dump(path, rank, version=version, world_size=_world_size(content), written_ns=written_ns)
+    return _Entries(members).fill(blank, content.get("entries") or [])
+
+
+def _world_size(content: dict[str, Any]) -> int:
+    """By the group that torch makes first; 0 if its ranks are not told."""
+    groups = (content.get("pg_config") or {}).values()
+    worlds = [_members({"": group}).get("", ()) for group in groups if group.get("desc") == "default_pg"]
+    return max(map(len, worlds), default=0)
+
+
+def _members(pg_config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """By name of the group: its ranks. Gloo of torch before 2.15 leaves them out."""
+    found = {}
+    for name, group in pg_config.items():
+        ranks = tuple(sorted(map(int, re.findall(r"\d+", str(group.get("ranks", ""))))))
+        if ranks and ranks[-1] >= files.MOST_RANKS:
+            raise ValueError(f"it has a rank {ranks[-1]}")
+        if ranks:
+            found[str(name)] = ranks
+    return found
+
+
+def _rank_by_groups(members: dict[str, tuple[int, ...]]) -> int | None:
+    """A rank is in all its groups: if they have one rank in common, it is that."""
+    common = set.intersection(*map(set, members.values())) if members else set()
+    return common.pop() if len(common) == 1 else None
+
+
+class _Entries:
+    """The entries of a dump, column by column: a dump has thousands, a folder a thousand dumps. What many entries have
+    in common is turned into a number once."""
+
+    def __init__(self, members: dict[str, tuple[int, ...]]) -> None:
+        self._members = members
+        self._groups: dict[tuple[str, str], int] = {}
+        self._sites: dict[bytes, int] = {}
+        self._signatures: dict[bytes, tuple[int, int]] = {}  # number and size in bytes
+
+    def fill(self, dump: Dump, entries: list[dict[str, Any]]) -> Dump:
+        known = {name: OpName.parse(name) for name in {entry["profiling_name"] for entry in entries}}
+        dump.unknown = Counter(e["profiling_name"] for e in entries if known[e["profiling_name"]].op == UNKNOWN)
+        kept = entries
+        if dump.unknown:
+            kept = [entry for entry in entries if entry["profiling_name"] not in dump.unknown]
+        names = [known[entry["profiling_name"]] for entry in kept]
+        dump.backend = names[0].backend if names else ""
+        self._fill_records(dump, kept, names)
+        self._fill_states(dump, kept, names)
+        dump.timeout_ns = _column(entry.get("timeout_ms") or 0 for entry in kept) * 1_000_000
+        _end_batches(dump, [name.text if name.op == BATCH else "" for name in names])
+        dump.groups = [(_group_name(*named), self._members.get(named[0], ())) for named in self._groups]
+        dump.sites, dump.signatures = list(self._sites), list(self._signatures)
+        return dump
+
+    def _fill_records(self, dump: Dump, entries: list[dict[str, Any]], names: list["OpName"]) -> None:
+        records = dump.records = np.zeros(len(entries), dtype=rings.DTYPE)
+        is_p2p = _flags(
+            name.is_p2p or (name.op == BATCH and bool(entry.get("is_p2p")))
+            for entry, name in zip(entries, names, strict=True)
+        )
+        signatures = self._numbers_of_signatures(entries, names)
+        records["number"] = _column(entry["record_id"] for entry in entries) + 1
+        records["entered_ns"] = _column(entry["time_created_ns"] for entry in entries)
+        records["seq"] = np.where(
+            is_p2p,
+            _column(entry["p2p_seq_id"] for entry in entries),
+            _column(entry["collective_seq_id"] for entry in entries),
+        )
+        records["op"] = [name.number for name in names]
+        records["peer"] = [name.peer for name in names]
+        records["group"] = [self._group(entry["process_group"]) for entry in entries]
+        records["site"] = self._numbers_of_sites(entries)
+        records["thread"] = _threads(entries)
+        records["signature"] = [number for number, _ in signatures]
+        records["size_bytes"] = [size_bytes for _, size_bytes in signatures]
+        dump.is_p2p = is_p2p
+
+    @staticmethod
+    def _fill_states(dump: Dump, entries: list[dict[str, Any]], names: list["OpName"]) -> None:
+        """Gloo's entries never become "completed": an op that has ended is "retired" there. One that nccl has retired
+        without completing it has timed out."""
+        completed_ns = _column(entry.get("time_discovered_completed_ns") or 0 for entry in entries)
+        is_done = (completed_ns > 0) | _flags(entry.get("state") == "completed" for entry in entries)
+        is_retired = _flags(bool(entry.get("retired")) for entry in entries)
+        is_nccl = _flags(name.backend == "nccl" for name in names)
+        dump.records["completed_ns"] = completed_ns
+        dump.was_given_up = bool((is_nccl & is_retired & ~is_done).any())
+        dump.is_done = is_done | (is_retired & ~is_nccl)
+
+    def _group(self, named: Any) -> int:
+        key = named if type(named) is tuple else tuple(named)
+        found = self._groups.get(key)
+        if found is None:
+            name, described = (str(part) for part in key[:2])
+            found = self._groups.setdefault((name, described), len(self._groups))
+        return found
+
+    def _numbers_of_sites(self, entries: list[dict[str, Any]]) -> list[int]:
+        """Entries share their frames, so that their identities tell whether two stacks are the same."""
+        by_frames: dict[tuple[int, ...], int] = {}
+        found = []
+        for entry in entries:
+            frames = entry.get("frames") or ()
+            key = tuple(map(id, frames))
+            number = by_frames.get(key)
+            if number is None:
+                number = by_frames[key] = self._site(frames)
+            found.append(number)
+        return found
+
+    def _site(self, frames: Iterable[dict[str, Any]]) -> int:
+        users = [
+            [str(frame["filename"]), int(frame["line"]), str(frame["name"])]
+            for frame in frames
+            if _is_program(str(frame["filename"]))
+        ]
+        return self._sites.setdefault(json.dumps(users[:_MOST_FRAMES]).encode(), len(self._sites) + 1) if users else 0
+
+    def _numbers_of_signatures(self, entries: list[dict[str, Any]], names: list["OpName"]) -> list[tuple[int, int]]:
+        """What all ranks have alike: the tensors that go in, but of a scatter those that come out."""
+        known: dict[Any, tuple[int, int]] = {}
+        found = []
+        for entry, name in zip(entries, names, strict=True):
+            side, other = (_OUTPUT, _INPUT) if name.takes_output else (_INPUT, _OUTPUT)
+            sizes, types = side if entry.get(side[0]) else other
+            shapes, dtypes = entry.get(sizes) or [], entry.get(types) or []
+            key = (name.backend, *map(tuple, shapes), *dtypes)
+            number = known.get(key)
+            if number is None:
+                number = known[key] = self._signature(name.backend, shapes, dtypes)
+            found.append(number)
+        return found
+
+    def _signature(self, backend: str, shapes: list[list[int]], dtypes: list[str]) -> tuple[int, int]:
+        known = [DTYPES.get(str(dtype), (str(dtype).lower(), 1)) for dtype in dtypes]
+        size_bytes = sum(math.prod(shape) * size for shape, (_, size) in zip(shapes, known, strict=False))
+        device = "cpu" if backend == "gloo" else "cuda"
+        told = {"shapes": shapes, "dtypes": [name for name, _ in known], "device": device, "splits": []}
+        value = json.dumps(told).encode()
+        return self._signatures.setdefault(value, (len(self._signatures) + 1, size_bytes))
+
+
+def _column(values: Iterable[int]) -> NDArray[np.int64]:
+    return np.array(list(values), dtype=np.int64)
+
+
+def _flags(values: Iterable[bool]) -> NDArray[np.bool_]:
+    return np.array(list(values), dtype=np.bool_)
+
+
+@cache
+def _is_program(file: str) -> bool:
+    return is_users_file(file) and not _NOT_USERS.search(file)
+
+
+def _threads(entries: list[dict[str, Any]]) -> list[int]:
+    """The first is the main thread; autograd's threads work while that waits for them."""
+    numbers: dict[Any, int] = {}
+    return [
+        0
+        if str(entry.get("thread_name", "")).startswith("pt_autograd")
+        else numbers.setdefault(entry.get("thread_id"), len(numbers))
+        for entry in entries
+    ]
+
+
+def _end_batches(dump: Dump, ends: list[str]) -> None:
+    """The ops of a batch have no state of their own: the entry behind them has it. Several collectives of a batch are
+    one call. `ends`: of entries that end a batch, their name."""
+    records = dump.records
+    keep = np.ones(len(records), dtype=np.bool_)
+    for place in (place for place, end in enumerate(ends) if end):
+        keep[place] = False
+        first = place
+        while first and _is_member(dump, first - 1, place):
+            first -= 1
+        records["completed_ns"][first:place] = records["completed_ns"][place]
+        dump.is_done[first:place] = dump.is_done[place]
+        if not dump.is_p2p[place] and first < place:
+            op = BATCH_OF.get(ends[place])
+            records["op"][first] = ring_format.OP[op] if op else records["op"][first]
+    # Of the collectives of one number, the first stands for all, also in a batch that has not ended yet.
+    same = (records["group"][1:] == records["group"][:-1]) & (records["seq"][1:] == records["seq"][:-1])
+    keep[1:] &= ~(same & ~dump.is_p2p[1:] & ~dump.is_p2p[:-1])
+    dump.keep(keep)
+
+
+def _is_member(dump: Dump, place: int, end: int) -> bool:
+    mine, its = dump.records[place], dump.records[end]
+    is_op = mine["op"] != 0  # not the end of another batch
+    return bool(
+        is_op and mine["group"] == its["group"] and mine["seq"] == its["seq"] and dump.is_p2p[place] == dump.is_p2p[end]
+    )
+
+
+def _group_name(name: str, described: str) -> str:
+    return name if described in ("", "undefined", "default_pg") else f"{name} ({described})"

@@ -1,0 +1,82 @@
+"""Finds the dumps in a folder, and tells by its name which rank wrote each."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rollcall.explain.dumps import plain
+
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")  # protocol 2 to 5
+_RANK = re.compile(r"rank[_.-]?(\d+)", re.I)
+_NUMBER = re.compile(r"\d+")
+_DEPTH = 3  # a folder of folders, one per host
+_OURS = ("run.json", "trace.json")  # beside dumps in a run's folder
+_MOST_BYTES = 2 << 30
+MOST_RANKS = 1 << 20  # a larger number is no rank
+
+
+class NotADumpError(ValueError):
+    """The file is whole, and something else."""
+
+
+def find(place: Path) -> list[Path]:
+    """All files that may be dumps, in order of rank. `place` may be one dump."""
+    if place.is_file():
+        return [place]
+    found = [path for path in _files(place, _DEPTH) if _may_be_dump(path)]
+    return sorted(found, key=lambda path: (rank_in(path.name) or 0, path.name))
+
+
+def _files(folder: Path, depth: int) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()) if depth else ():
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _files(path, depth - 1)
+        elif path.is_file() and path.name not in _OURS:
+            yield path
+
+
+def _may_be_dump(path: Path) -> bool:
+    """By its first bytes. An empty file counts if its name is that of a dump: it is one that was never written."""
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(16)
+    except OSError:
+        return False
+    if not begin:
+        return bool(_RANK.search(path.name)) and path.suffix in ("", ".pkl", ".pickle", ".json")
+    return bool(_PICKLE.match(begin)) or (begin.lstrip().startswith(b"{") and path.suffix in ("", ".json"))
+
+
+def rank_in(name: str) -> int | None:
+    """The number after "rank", or the last number."""
+    found = _RANK.findall(name) or _NUMBER.findall(name.removesuffix(".json"))
+    return int(found[-1]) if found and int(found[-1][:9]) < MOST_RANKS and len(found[-1]) < 9 else None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The content of a dump; ValueError with the reason if it is none."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ValueError("it is larger than any dump")
+        data = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"it cannot be read ({error.strerror})") from error
+    if not data:
+        raise ValueError("it is empty")
+    content = _parse(data)
+    if not isinstance(content, dict) or not ({"entries", "pg_config"} & set(content)):
+        raise NotADumpError("it is no dump of the Flight Recorder")
+    return content
+
+
+def _parse(data: bytes) -> Any:
+    if _PICKLE.match(data):
+        return plain.loads(data)
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise ValueError("it is cut off, or no JSON") from error

@@ -1,0 +1,1 @@
+"""All ranks of a group make the same call."""

@@ -1,0 +1,1 @@
+"""The ranks, hosts, backends and networks that are there."""

@@ -1,0 +1,1 @@
+"""One rank sends, another receives."""

@@ -1,0 +1,1 @@
+"""Gradients, and what the ranks wait for in a training step."""

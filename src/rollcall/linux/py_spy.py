@@ -1,0 +1,38 @@
+"""Reads the Python stacks of another process with py-spy, where that is installed: it needs nothing of the process."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+_TIMEOUT_S = 5.0
+Frames = list[tuple[str, int, str]]  # file, line and function, innermost first
+
+
+def command() -> str | None:
+    """Beside this Python, or on the PATH."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
+def main_thread(pid: int) -> Frames:
+    """The stack of the main thread of a process, which is not paused; empty if that is not possible."""
+    found = command()
+    if found is None:
+        return []
+    try:
+        words = [found, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+        ran = subprocess.run(words, capture_output=True, timeout=_TIMEOUT_S, check=True)
+        return parse(json.loads(ran.stdout))
+    except (OSError, subprocess.SubprocessError, ValueError, TypeError, KeyError):
+        return []
+
+
+def parse(threads: list[dict[str, Any]]) -> Frames:
+    """The main thread is the one with the number of its process."""
+    for thread in threads:
+        if thread.get("os_thread_id") == thread["pid"] or thread.get("thread_name") == "MainThread":
+            return [(str(each["filename"]), int(each["line"]), str(each["name"])) for each in thread["frames"]]
+    return []

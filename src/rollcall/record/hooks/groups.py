@@ -1,0 +1,68 @@
+"""Functions that every rank calls, or every member of a group: they make groups."""
+
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import device_mesh, distributed_c10d
+
+from rollcall.record.hooks import sink
+from rollcall.record.hooks.patching import Hook, install
+from rollcall.record.hooks.process_group import enter
+from rollcall.record.hooks.sink import NON_MEMBER, WORLD, CallArgs
+from rollcall.record.ring_format import OP
+
+_MAKES_GROUPS = "_new_group_with_tag"  # new_group calls it, and other modules import new_group by name
+_LOCAL_AT = {"new_group": 4, _MAKES_GROUPS: 5}  # the argument which says that only members call it
+
+
+def install_all() -> None:
+    if hasattr(distributed_c10d, _MAKES_GROUPS):
+        install(distributed_c10d, _MAKES_GROUPS, _new_group_hook(_MAKES_GROUPS))
+    else:
+        for module in (dist, distributed_c10d, device_mesh):
+            install(module, "new_group", _new_group_hook("new_group"))
+    for module in (dist, distributed_c10d, device_mesh):
+        install(module, "split_group", Hook("split_group", _before_split, _complete, _fail))
+    for module in (dist, distributed_c10d):
+        install(module, "init_process_group", Hook("init_process_group", _before_init, _complete, _fail))
+    install(distributed_c10d, "_warn_not_in_group", Hook("a call of a non-member", _before_warning))
+
+
+def _complete(mark: int, _: Any) -> None:
+    sink.current.completed(mark)
+
+
+def _fail(mark: int) -> None:
+    sink.current.failed(mark)
+
+
+def _before_init(*_: Any) -> int | None:
+    return enter("init", CallArgs(flags=0))
+
+
+def _new_group_hook(name: str) -> Hook:
+    local_at = _LOCAL_AT[name]
+
+    def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+        ranks = args[0] if args else kwargs.get("ranks")
+        if ranks is None:
+            return enter("new_group", CallArgs(flags=0))
+        is_local = (len(args) > local_at and args[local_at]) or kwargs.get("use_local_synchronization", False)
+        group = tuple(sorted(ranks)) if is_local else WORLD
+        return enter("new_group", CallArgs(splits=(tuple(ranks),), flags=0), group)
+
+    return Hook("new_group", before, _complete, _fail)
+
+
+def _before_split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """All ranks of the parent call it, with the same split."""
+    parent = args[0] if args else kwargs.get("parent_pg")
+    split = args[1] if len(args) > 1 else kwargs.get("split_ranks")
+    members = tuple(tuple(ranks) for ranks in split or ())
+    return enter("new_group", CallArgs(splits=members, flags=0), WORLD if parent is None else parent)
+
+
+def _before_warning(args: tuple[Any, ...], _: dict[str, Any]) -> None:
+    """torch warns of a call on a group that this rank is not a member of."""
+    name = args[0].removesuffix("_into_tensor").removesuffix("_tensor").removesuffix("_single")
+    sink.current.completed(sink.current.enter(OP.get(name, OP["barrier"]), NON_MEMBER, CallArgs(flags=0)))

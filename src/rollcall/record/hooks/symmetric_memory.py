@@ -1,0 +1,94 @@
+"""Collectives on symmetric memory: kernels that read the memory of other GPUs. They have no handle: they are over when
+the stream is past them. Machines without a GPU have the functions, too, and they raise there."""
+
+from typing import Any
+
+import torch
+from torch._C import _distributed_c10d
+
+from rollcall.compat import torch_groups
+from rollcall.record.hooks import sink
+from rollcall.record.hooks.arguments import REDUCE
+from rollcall.record.hooks.functional import install_op, is_real
+from rollcall.record.hooks.patching import Hook, install
+from rollcall.record.hooks.process_group import enter
+from rollcall.record.hooks.sink import WORLD, CallArgs
+from rollcall.record.ring_format import OP
+
+# Per op of torch.ops.symm_mem: its name in the ring.
+_OPS = {
+    "one_shot_all_reduce": "all_reduce",
+    "one_shot_all_reduce_out": "all_reduce",
+    "one_shot_all_reduce_copy": "all_reduce",
+    "one_shot_all_reduce_copy_out": "all_reduce",
+    "two_shot_all_reduce_": "all_reduce",
+    "two_shot_all_reduce_out": "all_reduce",
+    "multimem_all_reduce_": "all_reduce",
+    "multimem_one_shot_all_reduce": "all_reduce",
+    "multimem_one_shot_all_reduce_out": "all_reduce",
+    "multimem_one_shot_reduce_out": "reduce",
+    "multimem_all_gather_out": "all_gather",
+    "reduce_scatter_out": "reduce_scatter",
+    "nvshmem_broadcast": "broadcast",
+    "nvshmem_all_to_all": "all_to_all",
+    "all_to_all_vdev": "all_to_all",
+    "all_to_all_vdev_2d": "all_to_all",
+    "all_to_all_vdev_2d_offset": "all_to_all",
+    "fused_all_gather_matmul": "all_gather",
+    "fused_all_gather_scaled_matmul": "all_gather",
+    "fused_matmul_reduce_scatter": "reduce_scatter",
+    "fused_scaled_matmul_reduce_scatter": "reduce_scatter",
+    "_low_contention_all_gather": "all_gather",
+    "_low_contention_reduce_scatter": "reduce_scatter",
+}
+
+
+def install_all() -> None:
+    for name, op in _OPS.items():
+        packet = getattr(torch.ops.symm_mem, name, None)  # not every torch has all
+        if packet is not None:
+            names = [argument.name for argument in packet.default._schema.arguments]
+            install_op("symm_mem", name, _op_hook(op, names))
+    memory = getattr(_distributed_c10d, "_SymmetricMemory", None)
+    if memory is not None:
+        install(memory, "rendezvous", Hook("rendezvous", _before_rendezvous, _complete, _fail))
+
+
+def _op_hook(name: str, names: list[str]) -> Hook:
+    def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        if sink.current.is_in_op() or not is_real(args[0]):
+            return None
+        reduce = REDUCE.get(str(given.get("reduce_op", "")).upper(), 0)
+        call = CallArgs((args[0],), given.get("root", -1), reduce=reduce, flags=0)
+        mark = sink.current.enter(OP[name], torch_groups.group_named(given["group_name"]), call)
+        if mark < 0:
+            return None
+        sink.current.set_in_op(True)  # some are made of others
+        return mark
+
+    return Hook(name, before, _complete_op, _fail_op)
+
+
+def _complete_op(mark: int, _: Any) -> None:
+    sink.current.set_in_op(False)
+    sink.current.completed(mark)
+
+
+def _fail_op(mark: int) -> None:
+    sink.current.set_in_op(False)
+    sink.current.failed(mark)
+
+
+def _before_rendezvous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """All ranks of the group exchange where their memory is: who does not come holds up the others."""
+    name = args[1] if len(args) > 1 else kwargs.get("group_name")
+    return enter("barrier", CallArgs(flags=0), WORLD if name is None else torch_groups.group_named(name))
+
+
+def _complete(mark: int, _: Any) -> None:
+    sink.current.completed(mark)
+
+
+def _fail(mark: int) -> None:
+    sink.current.failed(mark)

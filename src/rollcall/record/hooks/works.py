@@ -1,0 +1,151 @@
+"""The handles of ops, on which a program waits, or which it asks whether the op is complete."""
+
+import weakref
+from typing import Any
+
+import torch.distributed as dist
+
+from rollcall.record.hooks import sink
+from rollcall.record.hooks.patching import Hook, guarded, install
+
+# Of a work: the mark of its op, and whether that is async. That of a batch has the marks of its other ops after these.
+State = tuple[int, ...]
+unwaited: dict[int, tuple[Any, State]] = {}  # by id: works that have not been waited for
+_from_any: dict[int, tuple[Any, int, Any]] = {}  # by id: works of receives from any rank, their marks and groups
+
+
+_hooked: set[type] = set()  # classes of works
+
+
+def install_all() -> None:
+    hook_class(dist.Work)
+
+
+def hook_class(kind: type) -> None:
+    """A backend may have a class of its own, with methods in place of torch's."""
+    if kind in _hooked:
+        return
+    _hooked.add(kind)
+    for name, hook in _hooks().items():
+        if name in vars(kind):
+            install(kind, name, hook)
+    for base in kind.__bases__:
+        if issubclass(base, dist.Work):
+            hook_class(base)
+
+
+def _hooks() -> dict[str, Hook]:
+    """By name of a method."""
+    return {
+        "wait": Hook("wait", _before_wait, _after_wait, _failed_wait),
+        "is_completed": Hook("is_completed", _before_poll, _after_poll),
+        "is_success": Hook("is_success", _before_poll, _after_poll),
+        "synchronize": Hook("synchronize", _before_synchronize, _after_synchronize),
+        "block_current_stream": Hook("block_current_stream", _before_synchronize, _after_synchronize),
+        "result": Hook("result", _before_synchronize, _after_result),
+        "_source_rank": Hook("_source_rank", _before_source_rank, _after_source_rank),
+        "get_future": Hook("get_future", _before_get_future, _after_get_future),
+    }
+
+
+def keep(work: Any, state: State) -> None:
+    """By weak reference, so that recording does not keep the handle alive."""
+    key = id(work)
+    hook_class(type(work))
+
+    def drop(_: Any) -> None:
+        unwaited.pop(key, None)
+        for mark in _marks(state):
+            sink.current.dropped(mark)
+
+    unwaited[key] = (weakref.ref(work, drop), state)
+
+
+def keep_from_any(work: Any, mark: int, group: Any) -> None:
+    """Of a receive from any rank: which one it was is known when dist.recv, or the program, asks the work."""
+    key = id(work)
+    _from_any[key] = weakref.ref(work, lambda _: _from_any.pop(key, None)), mark, group
+
+
+def _marks(state: State) -> State:
+    return (state[0], *state[2:])
+
+
+def _before_wait(args: tuple[Any, ...], _: dict[str, Any]) -> State | None:
+    found = unwaited.pop(id(args[0]), None)
+    if found is None:
+        return None
+    state = found[1]
+    if state[1]:
+        for mark in state[:1] if len(state) == 2 else _marks(state):
+            sink.current.waiting(mark)
+    return state
+
+
+def _after_wait(state: State, _: Any) -> None:
+    sink.current.completed(state[0], *state[2:])
+
+
+def _failed_wait(state: State) -> None:
+    for mark in _marks(state):
+        if not state[1]:
+            sink.current.issued(mark)
+        sink.current.failed(mark)
+
+
+def _before_poll(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
+    key = id(args[0])
+    return key if key in unwaited else None
+
+
+def _after_poll(key: int, is_complete: bool) -> None:
+    """A program that polls knows without waiting that the op is complete."""
+    found = unwaited.pop(key, None) if is_complete else None
+    if found is not None:
+        sink.current.polled(*_marks(found[1]))
+
+
+def _before_synchronize(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+    return args[0] if id(args[0]) in unwaited else None
+
+
+def _after_synchronize(work: Any, _: Any) -> None:
+    """The stream of a GPU waits for the op from now on. On a CPU this need not have waited for anything."""
+    found = unwaited.get(id(work))
+    if found is None:
+        return
+    if sink.current.is_on_device(found[1][0]):
+        unwaited.pop(id(work), None)
+        for mark in _marks(found[1]):
+            sink.current.waiting(mark)
+        _after_wait(found[1], None)
+    else:
+        work.is_completed()  # which is hooked, too
+
+
+def _after_result(work: Any, _: Any) -> None:
+    """On a GPU it waits for nothing."""
+    found = unwaited.get(id(work))
+    if found is not None and not sink.current.is_on_device(found[1][0]):
+        work.is_completed()
+
+
+def _before_source_rank(args: tuple[Any, ...], _: dict[str, Any]) -> tuple[int, Any] | None:
+    found = _from_any.pop(id(args[0]), None)
+    return None if found is None else found[1:]
+
+
+def _after_source_rank(state: tuple[int, Any], source: int) -> None:
+    sink.current.received_from(*state, source)
+
+
+def _before_get_future(args: tuple[Any, ...], _: dict[str, Any]) -> State | None:
+    found = unwaited.pop(id(args[0]), None)
+    return None if found is None else found[1]
+
+
+def _after_get_future(state: State, future: Any) -> None:
+    """Code that takes the future, such as DDP's communication hooks, waits for that."""
+    for mark in _marks(state):
+        sink.current.waiting(mark)
+    future.add_done_callback(lambda _: guarded("get_future", _after_wait, state, None))

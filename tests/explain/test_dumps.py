@@ -1,0 +1,466 @@
+"""Dumps of torch's Flight Recorder are explained like rings."""
+
+import contextlib
+import json
+import os
+import pickle
+import random
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollcall.errors import UsageError
+from rollcall.explain.dumps import plain
+from rollcall.explain.verdict import Explanation, explain
+from tests.report.rings import FakeOp
+from tests.report.rings import write as write_rings
+
+from .dump_files import Entry, as_json, content, set_time, write
+
+
+def steps(count: int, *, late_ms: float = 0, **more: object) -> list[Entry]:
+    """So many all_reduces that ended, 100 ms apart."""
+    return [
+        Entry("all_reduce", seq, seq * 100 + late_ms, seq * 100 + 60, **more)  # type: ignore[arg-type]
+        for seq in range(1, count + 1)
+    ]
+
+
+def verdict(folder: Path) -> tuple[str, tuple[int, ...]]:
+    found = explain(folder).verdict
+    assert found is not None
+    return found.kind, found.ranks
+
+
+def blamed(folder: Path) -> list[str]:
+    return [finding.message for finding in explain(folder).findings]
+
+
+def test_a_job_in_which_all_ops_are_over_is_not_blamed(tmp_path: Path) -> None:
+    write(tmp_path, {rank: steps(20) for rank in range(4)})
+    told = explain(tmp_path)
+    assert (told.findings, told.outcome, told.run.world_size) == ([], "unknown", 4)
+
+
+def test_a_rank_that_never_made_the_call_is_named_with_its_line(tmp_path: Path) -> None:
+    waiting = [*steps(5), Entry("all_reduce", 6, 600, line=12)]
+    write(tmp_path, {0: waiting, 1: waiting, 2: steps(5), 3: waiting})
+    found = explain(tmp_path).verdict
+    assert found is not None
+    assert (found.kind, found.ranks, [str(site) for site in found.sites]) == ("missing-rank", (2,), ["train.py:12"])
+    assert "ranks 0-1,3 wait in all_reduce at train.py:12; rank 2 never made this call" in found.message
+
+
+def test_ops_that_are_only_queued_do_not_hide_the_one_that_is_stuck(tmp_path: Path) -> None:
+    """nccl's ops are queued: a rank asks for many more while the first waits on the device."""
+    queued = [*steps(5), Entry("all_reduce", 6, 600, line=12), *(Entry("all_reduce", n, 600 + n) for n in range(7, 50))]
+    write(tmp_path, {0: queued, 1: steps(5)})
+    found = explain(tmp_path).verdict
+    assert found is not None
+    assert (found.kind, found.seq, found.ranks) == ("missing-rank", 6, (1,))
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"name": "broadcast", "line": 30}, "mismatched-op"),
+        ({"shape": (999,)}, "mismatched-shape"),
+        ({"dtype": "Half"}, "mismatched-dtype"),
+    ],
+)
+def test_a_call_that_differs_on_one_rank_is_named(tmp_path: Path, change: dict[str, object], kind: str) -> None:
+    call = Entry("all_reduce", 6, 600)
+    write(tmp_path, {rank: [*steps(5), replace(call, **change) if rank == 2 else call] for rank in range(4)})  # type: ignore[arg-type]
+    assert verdict(tmp_path) == (kind, (2,))
+
+
+def test_an_op_that_all_asked_for_and_nobody_finished_is_stuck_on_the_device(tmp_path: Path) -> None:
+    write(tmp_path, {rank: [*steps(5), Entry("all_reduce", 6, 600, line=12)] for rank in range(4)})
+    found = explain(tmp_path).verdict
+    assert found is not None
+    assert (found.kind, found.ranks) == ("stuck-on-device", (0, 1, 2, 3))
+    said = "all 4 ranks of group 0 asked for all_reduce at train.py:12, call 6, and it has not completed on any of them"
+    assert said in found.message
+
+
+def test_an_op_that_is_over_on_some_ranks_only_is_stuck_on_the_others(tmp_path: Path) -> None:
+    ends = {rank: Entry("all_reduce", 6, 600, 0 if rank == 3 else 700) for rank in range(4)}
+    write(tmp_path, {rank: [*steps(5), ends[rank]] for rank in range(4)})
+    assert verdict(tmp_path) == ("stuck-on-device", (3,))
+
+
+def test_two_groups_in_another_order_on_one_rank_are_a_deadlock_on_the_device(tmp_path: Path) -> None:
+    """All ranks asked for both ops, but their devices began with different ones."""
+    one, other = Entry("all_reduce", 1, 600, group="1", line=12), Entry("all_reduce", 1, 601, group="2", line=13)
+    swapped = [replace(other, created_ms=600), replace(one, created_ms=601)]
+    ranks = {rank: [*steps(5), *(swapped if rank == 3 else [one, other])] for rank in range(4)}
+    write(tmp_path, ranks, {"1": range(4), "2": range(4)})
+    assert verdict(tmp_path) == ("cross-group-deadlock", (3,))
+
+
+def test_ranks_without_a_dump_are_named_if_the_others_wait_for_them(tmp_path: Path) -> None:
+    waiting = [*steps(5), Entry("all_reduce", 6, 600)]
+    write(tmp_path, {0: waiting, 1: waiting, 3: waiting}, world_size=4)
+    told = explain(tmp_path)
+    assert told.verdict is not None
+    assert (told.verdict.kind, told.verdict.ranks) == ("missing-rank", (2,))
+    assert "rank 2 left no dump" in told.verdict.message
+    assert any("no dump of rank 2" in problem for problem in told.run.problems)
+
+
+def test_sends_and_receives_are_matched_by_ranks_of_the_world(tmp_path: Path) -> None:
+    """A name such as `send 0->1` has the ranks of the group."""
+    groups = {"1": [1, 3]}
+    send = Entry("send 0->1", 1, 600, 650, group="1")
+    recvs = [Entry("recv 1<-0", 1, 600, 650, group="1"), Entry("recv 1<-0", 2, 700, group="1", line=12)]
+    write(tmp_path, {0: steps(5), 1: [*steps(5), send], 2: steps(5), 3: [*steps(5), *recvs]}, groups)
+    found = explain(tmp_path).verdict
+    assert found is not None
+    assert (found.kind, found.ranks) == ("unmatched-recv", (3,))
+    assert "rank 3 waits in recv at train.py:12 for rank 1" in found.message
+
+
+def test_a_hang_lasts_until_the_dumps_were_written(tmp_path: Path) -> None:
+    waiting = [*steps(5), Entry("all_reduce", 6, 600)]
+    write(tmp_path, {0: waiting, 1: steps(5)}, after_s=600)
+    assert explain(tmp_path).waits.run_s == pytest.approx(600, rel=0.01)
+
+
+def test_files_that_were_copied_later_do_not_make_a_hang_longer(tmp_path: Path) -> None:
+    """Their time is that of the copy: an op that is given up after ten minutes did not wait for days."""
+    waiting = [*steps(5), Entry("all_reduce", 6, 600)]
+    write(tmp_path, {0: waiting, 1: steps(5)}, after_s=500_000)
+    assert 600 <= explain(tmp_path).waits.run_s <= 700
+
+
+def batch(seq: int, created_ms: float, done_ms: float, *names: str) -> list[Entry]:
+    """A batch of sends and receives: only the entry at its end has a state."""
+    ops = [Entry(name, seq, created_ms) for name in names]
+    return [*ops, Entry("coalesced", seq, created_ms, done_ms, is_p2p=True)]
+
+
+def test_a_batch_of_sends_and_receives_is_over_when_its_last_entry_says_so(tmp_path: Path) -> None:
+    ring = {
+        rank: batch(1, 100, 150, f"send {rank}->{(rank + 1) % 4}", f"recv {rank}<-{(rank - 1) % 4}")
+        for rank in range(4)
+    }
+    write(tmp_path, ring)
+    assert blamed(tmp_path) == []
+
+
+def test_several_collectives_of_a_batch_are_one_call(tmp_path: Path) -> None:
+    """nccl makes broadcasts of an all_gather whose sizes differ; they share one number."""
+    parts = [Entry("_broadcast_oop", 6, 600, shape=(size,)) for size in (10, 20)]
+    ended = [*parts, Entry("ALLGATHER_coalesced", 6, 600, 650)]
+    write(tmp_path, {rank: [*steps(5), *ended, Entry("barrier", 7, 700, 750)] for rank in range(2)})
+    told = explain(tmp_path)
+    assert [op.op for op in told.run.ranks[0].ops[-2:]] == ["all_gather", "barrier"]
+    assert told.findings == []
+
+
+def test_a_send_and_receive_of_which_one_side_was_overwritten_are_no_finding(tmp_path: Path) -> None:
+    """The recorder keeps the newest: rank 0 has lost the first ten of its sends."""
+    sends = [Entry("send 0->1", n, n * 10, n * 10 + 5) for n in range(1, 31)]
+    recvs = [Entry("recv 1<-0", n, n * 10, n * 10 + 5) for n in range(1, 31)]
+    write(tmp_path, {0: sends[10:], 1: recvs}, first_ids={0: 10})
+    assert blamed(tmp_path) == []
+
+
+def test_calls_that_were_overwritten_on_some_ranks_are_not_missing(tmp_path: Path) -> None:
+    everyone = [*steps(30), Entry("all_reduce", 31, 3100)]
+    write(tmp_path, {0: everyone[25:], 1: everyone, 2: steps(30)}, first_ids={0: 25})
+    assert verdict(tmp_path) == ("missing-rank", (2,))
+    assert explain(tmp_path).run.ranks[0].dropped == 25
+
+
+def test_calls_from_before_the_recorder_was_reset_are_not_missing(tmp_path: Path) -> None:
+    """A reset begins the numbers of records anew, but not those of calls."""
+    everyone = [*steps(30), Entry("all_reduce", 31, 3100)]
+    write(tmp_path, {0: everyone[25:], 1: everyone, 2: steps(30)})
+    assert verdict(tmp_path) == ("missing-rank", (2,))
+
+
+def test_gloo_tells_the_end_of_an_op_by_retiring_it(tmp_path: Path) -> None:
+    done = [Entry("all_reduce", n, n * 100, n * 100 + 1, backend="gloo") for n in range(1, 6)]
+    waits = Entry("all_reduce", 6, 600, backend="gloo", line=12)
+    write(tmp_path, {0: [*done, waits], 1: done, 2: [*done, waits]})
+    told = explain(tmp_path)
+    assert told.verdict is not None
+    assert (told.verdict.kind, told.verdict.ranks) == ("missing-rank", (1,))
+    assert any("do not tell when ops ended" in problem for problem in told.run.problems)
+
+
+def test_a_collective_of_gloo_that_ended_without_a_rank_has_failed(tmp_path: Path) -> None:
+    """Gloo retires an op that timed out, too."""
+    done = [Entry("all_reduce", n, n * 100, n * 100 + 1, backend="gloo") for n in range(1, 6)]
+    failed = Entry("all_reduce", 6, 600, 5600, backend="gloo", line=12)
+    write(tmp_path, {0: [*done, failed], 1: done, 2: [*done, failed]})
+    assert verdict(tmp_path) == ("missing-rank", (1,))
+
+
+def test_dumps_of_gloo_beside_those_of_nccl_are_left_out(tmp_path: Path) -> None:
+    write(tmp_path, {rank: steps(5) for rank in range(2)})
+    write(tmp_path, {rank: steps(7, backend="gloo") for rank in range(2)}, prefix="gloo_trace_rank_")
+    told = explain(tmp_path)
+    assert {op.signature["device"] for op in told.run.ranks[0].ops} == {"cuda"}
+    assert any("dumps of gloo are left out" in problem for problem in told.run.problems)
+
+
+def test_groups_without_ranks_have_the_ranks_that_used_them(tmp_path: Path) -> None:
+    """Gloo before torch 2.15 writes no members."""
+    for rank in range(3):
+        mine = [Entry("all_reduce", 1, 100, 101, backend="gloo")]
+        mine += [Entry("all_reduce", 1, 200, 201, backend="gloo", group="1")] if rank < 2 else []
+        data = content(mine, {}) | {"pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}}}
+        (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps(data, protocol=2))
+    groups = {group.name: group.ranks for group in explain(tmp_path).run.table.names.groups[1:]}
+    assert groups == {"0": (0, 1, 2), "1": (0, 1)}
+
+
+def test_a_late_rank_is_a_straggler_although_torch_notices_ends_late(tmp_path: Path) -> None:
+    """Each rank notices the end of a call up to 100 ms later than the others; that is no wait."""
+    ranks = {
+        rank: [
+            Entry("all_reduce", n, n * 1000 + (600 if rank == 1 else 0), n * 1000 + 700 + 30 * rank) for n in range(9)
+        ]
+        for rank in range(3)
+    }
+    write(tmp_path, ranks)
+    assert verdict(tmp_path) == ("straggler", (1,))
+    waits = explain(tmp_path).waits
+    assert waits.caused_s[1] == pytest.approx(2 * 9 * 0.6, rel=0.02)
+    assert waits.caused_s[0] == waits.caused_s[2] == 0
+
+
+def test_queued_ops_are_not_counted_as_waits_on_top_of_each_other(tmp_path: Path) -> None:
+    """A rank that asks for 50 ops at once does not wait 50 times for the rank that comes a second later."""
+    early = [Entry("all_reduce", n, n, 1100 + n) for n in range(50)]
+    late = [Entry("all_reduce", n, 1000 + n, 1100 + n) for n in range(50)]
+    write(tmp_path, {0: early, 1: late})
+    assert explain(tmp_path).waits.caused_s[1] == pytest.approx(1.0, rel=0.05)
+
+
+def test_ops_in_flight_when_a_running_job_was_dumped_are_no_finding(tmp_path: Path) -> None:
+    """Rank 1 was dumped 50 ms after rank 0, and has made two calls more since."""
+    write(tmp_path, {0: steps(10), 1: [*steps(11), Entry("all_reduce", 12, 1200)]}, after_s=1.22)
+    set_time(tmp_path / "nccl_trace_rank_0", 1.06)
+    assert (blamed(tmp_path), explain(tmp_path).outcome) == ([], "running")
+
+
+def test_a_rank_that_is_a_moment_late_in_a_running_job_is_no_finding(tmp_path: Path) -> None:
+    write(tmp_path, {0: [*steps(10), Entry("all_reduce", 11, 1100)], 1: steps(10)}, after_s=1.2)
+    assert (blamed(tmp_path), explain(tmp_path).outcome) == ([], "running")
+
+
+def test_sends_in_flight_when_a_running_pipeline_was_dumped_are_no_finding(tmp_path: Path) -> None:
+    """Rank 0 has sent something for which rank 1 has not asked yet; rank 1 got one more than rank 0 knew of."""
+    sends = [Entry("send 0->1", n, n * 100, n * 100 + 30) for n in range(1, 11)]
+    recvs = [Entry("recv 1<-0", n, n * 100, n * 100 + 30) for n in range(1, 12)]
+    write(tmp_path, {0: [*sends, Entry("send 0->1", 11, 1100), Entry("send 0->1", 12, 1150)], 1: recvs}, after_s=1.2)
+    assert (blamed(tmp_path), explain(tmp_path).outcome) == ([], "running")
+
+
+def test_a_rank_that_is_seconds_late_is_named_before_the_timeout(tmp_path: Path) -> None:
+    write(tmp_path, {0: [*steps(10), Entry("all_reduce", 11, 1100)], 1: steps(10)}, after_s=10)
+    assert verdict(tmp_path) == ("missing-rank", (1,))
+
+
+def test_json_tells_the_same_without_lines(tmp_path: Path) -> None:
+    for rank in range(3):
+        mine = [*steps(5), *([] if rank == 1 else [Entry("all_reduce", 6, 600)])]
+        (tmp_path / f"dump.rank{rank}.json").write_bytes(as_json(content(mine, {"0": range(3)})))
+        set_time(tmp_path / f"dump.rank{rank}.json", 600)
+    told = explain(tmp_path)
+    assert told.verdict is not None
+    assert (told.verdict.kind, told.verdict.ranks, told.verdict.sites) == ("missing-rank", (1,), ())
+    assert any("no stacks" in problem for problem in told.run.problems)
+
+
+@pytest.mark.parametrize("prefix", ["nccl_trace_rank_", "comm_lib_trace_rank_", "trace-", "job7.rank", "", "a/b/rank_"])
+def test_the_rank_is_read_from_names_of_any_prefix(tmp_path: Path, prefix: str) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    write(tmp_path, {rank: steps(3) for rank in range(12)}, prefix=prefix)
+    assert sorted(explain(tmp_path).run.ranks) == list(range(12))
+
+
+def test_a_file_without_number_is_of_the_one_rank_that_is_in_all_its_groups(tmp_path: Path) -> None:
+    write(tmp_path, {rank: steps(3) for rank in range(4)}, {"1": [0, 1], "2": [2, 3], "3": [0, 2], "4": [1, 3]})
+    (tmp_path / "nccl_trace_rank_2").rename(tmp_path / "dump")
+    assert sorted(explain(tmp_path).run.ranks) == [0, 1, 2, 3]
+
+
+def test_a_pickle_and_json_of_one_process_are_one_dump(tmp_path: Path) -> None:
+    write(tmp_path, {rank: steps(3) for rank in range(2)})
+    data = pickle.loads((tmp_path / "nccl_trace_rank_0").read_bytes())
+    (tmp_path / "nccl_trace_rank_0.json").write_bytes(as_json(data))
+    told = explain(tmp_path)
+    assert len(told.run.ranks) == 2
+    assert told.run.ranks[0].ops[0].site is not None
+
+
+def test_a_file_that_is_cut_off_is_left_out_and_its_rank_not_blamed(tmp_path: Path) -> None:
+    write(tmp_path, {rank: [*steps(5), Entry("all_reduce", 6, 600)] for rank in range(3)})
+    whole = (tmp_path / "nccl_trace_rank_1").read_bytes()
+    (tmp_path / "nccl_trace_rank_1").write_bytes(whole[: len(whole) // 2])
+    told = explain(tmp_path)
+    assert "nccl_trace_rank_1: it is cut off" in told.run.problems
+    assert sorted(told.run.ranks) == [0, 2]
+
+
+def test_other_files_beside_the_dumps_do_not_matter(tmp_path: Path) -> None:
+    write(tmp_path, {rank: steps(3) for rank in range(2)})
+    (tmp_path / "train.log").write_text("step 1\n")
+    (tmp_path / "config.json").write_text('{"lr": 0.1}')
+    assert not any("config" in problem for problem in explain(tmp_path).run.problems)
+
+
+def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+
+    class Touch:
+        def __reduce__(self) -> tuple[object, ...]:
+            return os.mkdir, (str(marker),)
+
+    write(tmp_path / "d", {0: steps(3)}, world_size=2)
+    (tmp_path / "d" / "nccl_trace_rank_1").write_bytes(pickle.dumps({"entries": [Touch()]}, protocol=2))
+    told = explain(tmp_path / "d")
+    assert "nccl_trace_rank_1: it is not plain data: it names posix.mkdir" in told.run.problems
+    assert not marker.exists()
+    shutil.rmtree(tmp_path / "d")
+    write(tmp_path / "d", {})
+    (tmp_path / "d" / "nccl_trace_rank_0").write_bytes(pickle.dumps(Touch(), protocol=4))
+    with pytest.raises(UsageError, match=r"no dump of .* can be read: nccl_trace_rank_0: it is not plain data"):
+        explain(tmp_path / "d")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+def test_plain_data_of_any_protocol_is_read(protocol: int) -> None:
+    data = {"entries": [{"a": (1, 2.5, None, True, "x")}], "version": "2.10"}
+    assert plain.loads(pickle.dumps(data, protocol)) == data
+
+
+def test_dumps_of_two_worlds_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, {rank: steps(3) for rank in (0, 1)}, world_size=2)
+    write(tmp_path, {rank: steps(3) for rank in (2, 3)}, world_size=4)
+    message = r"more than one job: nccl_trace_rank_0 has a world of 2 ranks, nccl_trace_rank_2 has a world of 4 ranks"
+    with pytest.raises(UsageError, match=message):
+        explain(tmp_path)
+
+
+def test_two_dumps_of_a_rank_of_different_jobs_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, {rank: steps(3) for rank in range(2)})
+    write(tmp_path, {1: steps(3, late_ms=7)}, world_size=2, prefix="old_rank_")
+    with pytest.raises(UsageError, match="nccl_trace_rank_1 and old_rank_1 are both of rank 1, and differ"):
+        explain(tmp_path)
+
+
+def test_the_same_calls_hours_apart_are_of_two_jobs(tmp_path: Path) -> None:
+    yesterday = steps(5)
+    today = [replace(e, created_ms=e.created_ms + 8e7, done_ms=e.done_ms + 8e7) for e in yesterday]
+    write(tmp_path, {0: yesterday, 1: today})
+    with pytest.raises(UsageError, match=r"the same call lies 22.2 h apart in nccl_trace_rank_0 and nccl_trace_rank_1"):
+        explain(tmp_path)
+
+
+def test_an_empty_folder_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="neither the folder of a run, nor one of rings or of Flight Recorder dumps"):
+        explain(tmp_path)
+
+
+def test_a_run_without_rings_is_not_taken_for_dumps(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"outcome": "ok"}')
+    (tmp_path / "metrics-rank-0.json").write_text('{"loss": 1}')
+    with pytest.raises(UsageError, match="it ran with --no-record"):
+        explain(tmp_path)
+
+
+def test_an_empty_dump_is_named(tmp_path: Path) -> None:
+    write(tmp_path, {0: steps(3)}, world_size=2)
+    (tmp_path / "nccl_trace_rank_1").write_bytes(b"")
+    assert "nccl_trace_rank_1: it is empty" in explain(tmp_path).run.problems
+
+
+def test_ops_with_unknown_names_are_left_out_and_counted(tmp_path: Path) -> None:
+    write(tmp_path, {rank: [*steps(3), Entry("teleport", 4, 400, 450)] for rank in range(2)})
+    told = explain(tmp_path)
+    assert told.findings == []
+    assert any("2 ops are left out" in problem and "nccl:teleport" in problem for problem in told.run.problems)
+
+
+def told_by(entries: Sequence[Entry], folder: Path) -> Explanation:
+    return explain(write(folder, dict.fromkeys(range(2), entries)))
+
+
+def test_it_says_what_the_recorder_cannot_tell(tmp_path: Path) -> None:
+    problems = told_by(steps(3), tmp_path).run.problems
+    assert any("do not tell reduce ops, roots, tags, splits" in problem for problem in problems)
+
+
+REAL = Path(__file__).parent / "real_dumps"
+
+
+@pytest.mark.parametrize("name", ["gloo-2.13-good", "gloo-2.13-good-json", "nccl-2.11", "nccl-2.11-json"])
+def test_real_dumps_of_correct_programs_are_not_blamed(name: str) -> None:
+    """Gloo's by torch 2.13 with three ranks, nccl's by torch 2.11 with one rank on an H200."""
+    told = explain(REAL / name)
+    assert told.findings == []
+    assert {op.op for op in told.run.ranks[0].ops} >= {"all_reduce", "all_gather", "broadcast", "barrier"}
+
+
+@pytest.mark.parametrize("name", ["gloo-2.13-missing", "gloo-2.13-missing-json", "gloo-2.13-cut"])
+def test_real_dumps_of_a_rank_that_skips_a_barrier_name_it(name: str) -> None:
+    """In one of them rank 0 was killed while it wrote its dump."""
+    assert verdict(REAL / name) == ("missing-rank", (1,))
+
+
+def test_a_real_dump_of_an_op_behind_a_kernel_that_does_not_end_is_stuck_on_the_device() -> None:
+    """nccl wrote it when it was asked through its pipe."""
+    assert verdict(REAL / "nccl-2.11-stuck") == ("stuck-on-device", (0,))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damaged_dumps_of_any_content_end_in_an_explanation_or_a_sentence(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    for path in sorted((REAL / chance.choice(["gloo-2.13-missing", "nccl-2.11", "gloo-2.13-good-json"])).iterdir()):
+        data = bytearray(path.read_bytes())
+        for _ in range(chance.choice([1, 5, 50])):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        (tmp_path / path.name).write_bytes(data)
+    with contextlib.suppress(UsageError):
+        explain(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"seq": 1 << 40}, {"created_ms": 1e12}, {"created_ms": -1e12}, {"timeout_ms": -5}])
+def test_absurd_numbers_do_not_matter(tmp_path: Path, change: dict[str, Any]) -> None:
+    write(tmp_path, {0: steps(5), 1: [replace(each, **change) for each in steps(5)]})
+    with contextlib.suppress(UsageError):
+        explain(tmp_path)
+
+
+def test_a_rank_of_many_digits_does_not_make_a_world_of_that_size(tmp_path: Path) -> None:
+    write(tmp_path, {0: steps(3)})
+    (tmp_path / "nccl_trace_rank_0").rename(tmp_path / "nccl_trace_rank_99999999")
+    assert explain(tmp_path).run.world_size == 1
+
+
+def stuck_run(folder: Path, outcome: str, ended_ms: float) -> Path:
+    """A run whose ranks are in the same all_reduce according to nccl's dumps beside the rings."""
+    ops = [FakeOp("all_reduce", 1, 100, 160), FakeOp("all_reduce", 2, 200, ended_ms, line=12)]
+    write_rings(folder, [ops, ops])
+    (folder / "run.json").write_text(json.dumps({"outcome": outcome, "attempts": [{"world_size": 2}]}))
+    entries = [Entry("all_reduce", 1, 100, 160), Entry("all_reduce", 2, 200, line=12)]
+    write(folder / "flight-recorder" / "attempt-0", {0: entries, 1: entries})
+    return folder
+
+
+def test_dumps_beside_the_rings_tell_what_the_device_has_not_finished(tmp_path: Path) -> None:
+    assert verdict(stuck_run(tmp_path, "stopped", 0)) == ("stuck-on-device", (0, 1))
+
+
+def test_dumps_of_an_earlier_hang_say_nothing_of_a_run_that_ended_well(tmp_path: Path) -> None:
+    assert blamed(stuck_run(tmp_path, "ok", 900)) == []

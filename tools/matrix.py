@@ -1,0 +1,213 @@
+"""Run with `make matrix`: tries rollcall on each version of torch and Python below, and writes docs/compatibility.md.
+
+    make matrix                            all of them, which takes about an hour and downloads 9 GB
+    make matrix MATRIX='--only 2.9.1'      those with one torch; the page keeps what it says of the others
+    make matrix MATRIX='--tests record'    a part of the tests
+    make matrix MATRIX='--page'            the page alone, from docs/compatibility.json
+
+There is one environment at a time, in a folder that is removed after it: a torch with CUDA takes seven gigabytes.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "docs/compatibility.json"
+PAGE = ROOT / "docs/compatibility.md"
+
+
+@dataclass(frozen=True)
+class Versions:
+    torch: str
+    python: str
+
+
+# The oldest and the newest torch, two between them; the oldest Python and newer ones.
+TRIED = (
+    Versions("2.9.1", "3.11"),
+    Versions("2.11.0", "3.12"),
+    Versions("2.13.0", "3.11"),
+    Versions("2.15.0", "3.13"),
+)
+# The tests that tell whether a version works. Others test what does not depend on torch.
+TESTS = {
+    "start": ("tests/coordinator/test_run.py", "tests/initialization/test_process_group.py", "tests/functions"),
+    "record": (
+        "tests/compat",
+        "tests/record/hooks",
+        "tests/record/test_recorder.py",
+        "tests/record/test_any_launcher.py",
+    ),
+    "explain": ("tests/explain/test_corpus.py",),
+    "train": ("tests/train/test_trainer.py", "tests/train/checkpoint"),
+}
+PACKAGES = ("hypothesis", "pytest", "pytest-xdist", "tensorboard")
+BEGIN, END = "<!-- matrix -->\n", "<!-- end of matrix -->\n"
+NOTHING_LOST = "Every hook and every private name was found on each of them."
+_COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
+
+
+def main() -> int:
+    options = read_options()
+    chosen = () if options.page else [v for v in TRIED if options.only in ("", v.torch)]
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for versions in chosen:
+        print(f"torch {versions.torch}, Python {versions.python}", flush=True)
+        name = f"{versions.torch} {versions.python}"
+        result = try_versions(versions, options.tests.split(","), options.folder)
+        result["tests"] = {**results.get(name, {}).get("tests", {}), **result.get("tests", {})}
+        results[name] = result
+        RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
+    PAGE.write_text(page(results))
+    return 1 if any(has_failed(result) for result in results.values()) else 0
+
+
+def read_options() -> argparse.Namespace:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--only", default="", metavar="TORCH", help="the environments with this torch")
+    options.add_argument("--tests", default=",".join(TESTS), metavar="START,…", help="a part of the tests")
+    options.add_argument("--page", action="store_true", help="write the page from the last results")
+    options.add_argument("--folder", type=Path, help="where environments are made (a temporary folder)")
+    return options.parse_args()
+
+
+def try_versions(versions: Versions, tests: list[str], folder: Path | None) -> dict[str, Any]:
+    """What works in a fresh environment; or why there is none."""
+    interpreter = find_python(versions.python)
+    if interpreter is None:
+        return {"problem": f"there is no Python {versions.python} on this machine"}
+    with tempfile.TemporaryDirectory(prefix="rollcall-matrix-", dir=folder) as temporary:
+        try:
+            python = make_environment(Path(temporary), interpreter, versions)
+        except subprocess.CalledProcessError as error:
+            return {"problem": f"cannot be installed: {last_line(error.stderr)}"}
+        return {**asdict(versions), **examine(python), "tests": dict(run_tests(python, tests))}
+
+
+def find_python(version: str) -> str | None:
+    """From the path, or from pyenv."""
+    if sys.version_info[:2] == tuple(map(int, version.split("."))):
+        return sys.executable
+    home = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    kept = sorted(home.glob(f"versions/{version}.*/bin/python"))
+    return str(kept[-1]) if kept else shutil.which(f"python{version}")
+
+
+def make_environment(folder: Path, interpreter: str, versions: Versions) -> str:
+    """Installs torch and a wheel of rollcall, as a user does, with its C++ parts compiled. Returns its Python."""
+    run([interpreter, "-m", "venv", str(folder / "env")])
+    python = str(folder / "env/bin/python")
+    pinned = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("torch==")]
+    constraints = folder / "constraints.txt"
+    constraints.write_text("\n".join([*pinned, f"torch=={versions.torch}"]) + "\n")
+    words = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", str(constraints)]
+    run([*words, "torch", "numpy"])
+    run([*words, f"{ROOT}[demo]", *PACKAGES])
+    subprocess.run([python, "-m", "rollcall.native"], cwd=folder, env=environ(), check=False)
+    return python
+
+
+def examine(python: str) -> dict[str, Any]:
+    """What `rollcall doctor` finds there."""
+    with tempfile.TemporaryDirectory() as elsewhere:
+        words = [python, "-m", "rollcall", "doctor", "--json"]
+        ran = subprocess.run(words, cwd=elsewhere, env=environ(), capture_output=True, text=True, check=False)
+    try:
+        found = json.loads(ran.stdout)
+    except ValueError:
+        return {"problem": f"`rollcall doctor` fails: {last_line(ran.stderr)}"}
+    compat = {row["name"]: [row["state"], row["lost_without"]] for row in found["compat"] if row["state"] != "ok"}
+    return {"compat_count": len(found["compat"]), "compat": compat, "hooks": found["hooks"]}
+
+
+def run_tests(python: str, names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    pytest = [python, "-m", "pytest", "-q", "-n", "4", "--dist", "worksteal", "-p", "no:cacheprovider"]
+    for name in names:
+        words = [*pytest, *TESTS[name]]
+        ran = subprocess.run(words, cwd=ROOT, env=environ(), capture_output=True, text=True, check=False)
+        counts = {what.rstrip("s"): int(number) for number, what in _COUNT.findall(last_line(ran.stdout))}
+        failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", ran.stdout, re.MULTILINE)
+        print(f"  {name}: {last_line(ran.stdout)}", *failed, sep="\n    ", flush=True)
+        yield name, {"code": ran.returncode, "counts": counts, "failed": failed}
+
+
+def environ() -> dict[str, str]:
+    """Without what would import rollcall from somewhere else."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")}
+
+
+def run(words: list[str]) -> None:
+    subprocess.run(words, env=environ(), check=True, capture_output=True, text=True)
+
+
+def last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]
+
+
+def has_failed(result: dict[str, Any]) -> bool:
+    return "problem" in result or any(each["code"] for each in result["tests"].values())
+
+
+def page(results: dict[str, Any]) -> str:
+    """The page, with these results between its two marks. The rest of it is written by hand."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}{table(results)}{END}{after}"
+
+
+def table(results: dict[str, Any]) -> str:
+    head = ["torch", "Python", *TESTS, "hooks", "private names"]
+    rows = [row(name, results[name]) for name in sorted(results, key=numbers)]
+    lost = sorted({line for result in results.values() for line in losses(result)}, key=numbers)
+    lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *rows, "", *(lost or [NOTHING_LOST])]
+    return "\n".join(lines) + "\n"
+
+
+def row(name: str, result: dict[str, Any]) -> str:
+    torch, python = name.split()
+    if "problem" in result:
+        return f"| {torch} | {python} | {result['problem']} |" + " |" * (len(TESTS) + 1)
+    seen, missing = len(result["hooks"]["seen"]), len(result["hooks"]["missing"])
+    works = result["compat_count"] - len(result["compat"])
+    cells = [count(result["tests"][each]) if each in result["tests"] else "not run" for each in TESTS]
+    cells += [f"{seen} of {seen + missing}", f"{works} of {result['compat_count']}"]
+    return f"| {torch} | {python} | " + " | ".join(cells) + " |"
+
+
+def count(tests: dict[str, Any]) -> str:
+    counts = tests["counts"]
+    total = sum(number for what, number in counts.items() if what != "skipped")
+    return f"{counts.get('passed', 0)} of {total}"
+
+
+def losses(result: dict[str, Any]) -> Iterator[str]:
+    """What does not work there, a line each."""
+    if "problem" in result:
+        return
+    where = f"- torch {result['torch']}, Python {result['python']}"
+    for name, (state, lost) in result["compat"].items():
+        yield f"{where}: `{name}` finds nothing ({state}): {lost}."
+    for name in result["hooks"]["missing"]:
+        yield f"{where}: {name} is not recorded."
+    for tests in result["tests"].values():
+        for name in tests["failed"]:
+            yield f"{where}: `{name}` fails."
+
+
+def numbers(text: str) -> list[int]:
+    """A version is greater by its numbers, not by its letters."""
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
