@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname \
 	libopenmpi-dev chromium tmux
 
-.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train soak corpus compat matrix lab-pages wheel clean
+.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train soak corpus looks compat matrix lab-pages wheel clean
 
 setup: $(VENV)/.setup
 
@@ -83,6 +83,11 @@ soak: $(VENV)/.dev
 # make corpus PEERS=1 runs TORCH_DISTRIBUTED_DEBUG=DETAIL and torchfrtrace on the same programs.
 corpus: $(VENV)/.dev
 	$(BIN)/python -m tests.explain.corpus $(if $(PEERS),--peers)
+
+# Looks at healthy jobs while they run: no finding may come of it.
+LOOKS ?= 10000
+looks: $(VENV)/.dev
+	$(BIN)/python benchmarks/looks.py --looks $(LOOKS) --ranks 8
 
 # Programs of others under torchrun and under rollcall run, and torch's own tests with and without recording; an hour.
 # make compat COMPAT='--only lightning' runs a part of it.

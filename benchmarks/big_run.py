@@ -131,7 +131,7 @@ class Shape:
         return [INIT, *[NEW_GROUP] * self.stages, *STEP * steps, LAST]
 
     @property
-    def median_or_none(self) -> int:
+    def middle(self) -> int:
         """The first op of a step in the middle."""
         first = 1 + self.stages
         return first + (len(self.lines) - first) // len(STEP) // 2 * len(STEP)

@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from rollcall.errors import UsageError
 
+SOURCES = "sources"  # beside the rings: the files of the program, as they were
 DUMPS = "flight-recorder"  # in a run's folder: where torch's Flight Recorder writes its dumps
 WATCHED = "watched"  # in a run's folder: whoever watches the run touches it whenever it looks
 
@@ -32,6 +34,15 @@ def facts_of_attempt(facts: dict[str, Any], attempt: int) -> dict[str, Any]:
     return attempts[attempt] if 0 <= attempt < len(attempts) else {}
 
 
+def is_over(facts: dict[str, Any]) -> bool:
+    """Whether a run has an outcome, or its launcher is gone: then nothing in its folder changes any more."""
+    if facts.get("outcome", "running") != "running":
+        return True
+    pid = facts.get("launcher_pid")
+    is_here = facts.get("host") == os.uname().nodename
+    return bool(pid) and is_here and not os.path.exists(f"/proc/{pid}")
+
+
 def recorded_attempts(folder: Path) -> list[int]:
     """Those that have rings."""
     return sorted(ring_folders(folder))
@@ -52,6 +63,19 @@ def ring_folders(folder: Path) -> dict[int, Path]:
 def _attempt_in(name: str) -> int | None:
     number = name.removeprefix("attempt-")
     return int(number) if number.isdecimal() and name.startswith("attempt-") else None
+
+
+def stored_source_name(file: str) -> str:
+    """Under which name a file of the program is kept beside the rings; empty if the name would be too long."""
+    name = quote(file, safe="") + ".py"
+    return name if len(name) <= _MOST_NAME else ""
+
+
+def stored_source_file(name: str) -> str:
+    return unquote(name.removesuffix(".py"))
+
+
+_MOST_NAME = 240  # file systems allow 255, and a copy has a longer name while it is made
 
 
 def all_runs() -> Iterator[dict[str, Any]]:

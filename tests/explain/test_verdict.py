@@ -9,7 +9,7 @@ from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding
 from rollcall.explain.load import Lost, Run
 from rollcall.explain.table import Site
-from rollcall.explain.verdict import Explanation, advice, explain_run, in_words, most_telling_first, to_json
+from rollcall.explain.verdict import Explanation, advice, causes_first, explain_run, in_words, to_json
 from rollcall.record import ring_format
 from tests.report.rings import FILE, FakeOp, run
 
@@ -61,9 +61,10 @@ def test_what_a_ring_had_no_room_for_is_not_compared(column: str) -> None:
 def test_forwards_that_a_ring_has_overwritten_are_not_missing() -> None:
     """They are not counted: which rank had more batches is not known."""
     forwards = [FakeOp("ddp_forward", 0, n, n + 1, group="0") for n in range(5)]
-    blocked = FakeOp("all_reduce", 6, 60)
-    assert named(explain([*forwards, blocked], [*forwards[2:]]))[0] == "ddp-uneven-inputs"
-    found = explain([*forwards, blocked], [*forwards[2:]], dropped={1: 4})
+    blocked = FakeOp("all_reduce", 6, 60, flags=ASYNC | WAITED | ring_format.BUCKET, waited_ms=61)
+    ended = {"exit_code": {1: 0}}
+    assert named(explain([*forwards, blocked], [*forwards[2:]], **ended))[0] == "ddp-uneven-inputs"
+    found = explain([*forwards, blocked], [*forwards[2:]], dropped={1: 4}, **ended)
     assert "ddp-uneven-inputs" not in [finding.kind for finding in found.findings]
 
 
@@ -171,6 +172,8 @@ def test_async_work_that_nobody_waited_for() -> None:
     work = [FakeOp("all_reduce", 1, 0, flags=ASYNC, line=5)]
     found = explain(work, work, outcome="ok", exit_code={0: 0, 1: 0})
     assert named(found) == ("unwaited-work", (0, 1), [5])
+    bucket = [FakeOp("all_reduce", 1, 0, flags=ASYNC | ring_format.BUCKET, line=5)]  # its reducer waits
+    assert explain(bucket, bucket, outcome="ok", exit_code={0: 0, 1: 0}).findings == []
 
 
 def test_a_buffer_that_changed_before_its_wait() -> None:
@@ -261,24 +264,25 @@ def test_a_rank_that_waited_itself_passes_the_blame_on() -> None:
 
 
 def test_of_several_findings_the_one_that_explains_the_others_is_the_verdict() -> None:
-    """Whatever the order in which they were found; of one kind, the first in time."""
+    """Whatever the order in which they were found: what stopped the run, and first what came first."""
     findings = [
-        Finding("straggler", (1,), ""),
+        Finding("non-member-call", (0,), "", since_ns=1, effect="advice"),
+        Finding("straggler", (1,), "", since_ns=1, effect="slow"),
         Finding("missing-rank", (2,), "", since_ns=9),
         Finding("missing-rank", (3,), "", since_ns=5),
-        Finding("mismatched-shape", (4,), ""),
+        Finding("mismatched-shape", (4,), "", since_ns=3),
     ]
-    assert [finding.ranks for finding in most_telling_first(findings)] == [(4,), (3,), (2,), (1,)]
+    assert [finding.ranks for finding in causes_first(findings)] == [(4,), (3,), (2,), (1,), (0,)]
 
 
 def test_all_findings_are_told() -> None:
     """The first is the verdict, the others follow."""
     mismatched = [FakeOp("all_reduce", 1, 0, 5, reduce="MAX"), FakeOp("barrier", 2, 10)]
     found = explain([*steps(1), FakeOp("barrier", 2, 10)], mismatched, steps(1))
-    assert [finding.kind for finding in found.findings] == ["mismatched-reduce-op", "missing-rank"]
+    assert [finding.kind for finding in found.findings] == ["missing-rank", "mismatched-reduce-op"]
     told = to_json(found)
     assert told["verdict"] == told["findings"][0]
-    assert told["findings"][1]["ranks"] == [2]
+    assert told["findings"][1]["ranks"] == [1]
 
 
 def test_a_verdict_says_what_where_and_what_to_change() -> None:

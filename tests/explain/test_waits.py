@@ -83,7 +83,7 @@ def test_an_async_op_blocks_from_wait_on() -> None:
     assert ms(evidence.intervals.waiting_ns) == [15, 0]
     assert ms(evidence.intervals.communicating_ns) == [10, 5]
     [cost] = costs.count(evidence).by_op
-    assert (cost.hidden_s, cost.blocked_s) == (pytest.approx(0.008), pytest.approx(0.03))
+    assert (cost.hidden_s, cost.blocked_s) == (pytest.approx(0.004), pytest.approx(0.03))
 
 
 def test_an_async_op_that_nobody_waits_for_blocks_nobody() -> None:
@@ -169,3 +169,27 @@ def test_costs_are_summed_by_op_line_and_size() -> None:
     assert cost.communicating_s == pytest.approx(0.04)
     [speed] = costs.by_size(evidence)
     assert speed.bytes_per_s == pytest.approx(4000 / 0.004)
+
+
+def hidden_s(*ranks: list[FakeOp]) -> float:
+    [cost] = costs.count(Evidence(run(list(ranks)))).by_op
+    return cost.hidden_s
+
+
+def test_an_op_is_hidden_only_while_it_is_in_flight() -> None:
+    """From when all ranks have issued it, until it is waited for or known to be complete."""
+    flags = ring_format.ASYNC | ring_format.WAITED
+    blocks = [FakeOp("all_reduce", 1, 0, 130, issued_ms=1, waited_ms=100, flags=flags)]
+    late = [FakeOp("all_reduce", 1, 60, 130, issued_ms=61, waited_ms=120, flags=flags)]
+    assert hidden_s(blocks, late) == pytest.approx((100 - 60 + 120 - 61) / 1000)
+    on_device = [FakeOp("all_reduce", 1, 0, 30, issued_ms=1, waited_ms=100, flags=flags)]
+    assert hidden_s(on_device) == pytest.approx(0.029)
+
+
+def test_what_was_complete_when_it_was_waited_for_lasted_as_long_as_others_of_its_size() -> None:
+    """An op of a microsecond is not hidden for a second because its handle was kept for that long."""
+    flags = ring_format.ASYNC | ring_format.WAITED
+    kept = FakeOp("all_reduce", 2, 100, 1100.01, issued_ms=100, waited_ms=1100, flags=flags)
+    assert hidden_s([kept]) == 0  # nothing is known of it
+    quick = FakeOp("all_reduce", 1, 0, 2)
+    assert hidden_s([quick, kept]) == pytest.approx(0.002)

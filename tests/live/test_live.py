@@ -68,7 +68,8 @@ class WatchedRun:
 def watched(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[WatchedRun]:
     runner = Runner(tmp_path_factory.mktemp("held"))
     runner.script(HELD_UP)
-    process = runner.start("run", "-n", 3, "script.py", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    words = ("run", "-n", 3, "--hang-after", 1, "script.py")
+    process = runner.start(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     seen = WatchedRun()
     try:
         assert until(lambda: _is_held(runner), 60)
@@ -79,7 +80,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[
             seen.held = screen()
             assert until(lambda: screen() != seen.held, 10)  # the time goes on
             seen.later = screen()
-            shown.page.wait_for_function("rollcall.live.takes >= 1 && rollcall.live.judged >= 2")
+            named = "document.querySelector('#verdict').textContent.includes('rank 1')"  # after --hang-after
+            shown.page.wait_for_function(f"rollcall.live.takes >= 1 && rollcall.live.judged >= 2 && {named}")
             seen.page = _contents(shown)
             # A browser that sleeps while the rest of the run happens.
             asleep = "value => Object.defineProperty(document, 'hidden', { get: () => value, configurable: true })"

@@ -3,13 +3,14 @@
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rollcall.explain import rings
+from rollcall.explain.cut import as_of
 from rollcall.explain.load import Rank, Run
 from rollcall.explain.table import Ops, Table
 from rollcall.record import ring_format
@@ -40,6 +41,9 @@ class FakeOp:
     thread: int = 0
     issued_ms: float = 0
     was_overwritten: bool = False
+    splits: tuple[Any, ...] = ()
+    device: str = "cpu"
+    objects: int = 0
 
 
 class _Names:
@@ -57,7 +61,8 @@ class _Names:
         return self._number("site", [[FILE, line, "step<script>"]])
 
     def signature(self, op: FakeOp) -> int:
-        return self._number("signature", {"shapes": [op.shape], "dtypes": [op.dtype], "device": "cpu", "splits": []})
+        told = {"shapes": [op.shape], "dtypes": [op.dtype], "device": op.device, "splits": op.splits}
+        return self._number("signature", {**told, **({"objects": op.objects} if op.objects else {})})
 
     def phase(self, name: str) -> int:
         return self._number("phase", name) if name else 0
@@ -99,12 +104,29 @@ def run(
     hosts: Sequence[str] | None = None,
     outcome: str = "ok",
     world_size: int | None = None,
+    cut_ms: float = 0,
     **ends: Mapping[int, Any],
 ) -> Run:
-    """A run in memory. `ends`: facts of load.Rank by rank, such as exit_code={1: -9}."""
+    """A run in memory. `cut_ms`: it goes on, and is looked at then. `ends`: facts of load.Rank by rank, such as
+    exit_code={1: -9}."""
+    made = rings_of(ranks, groups, hosts)
+    return run_of(made, outcome, world_size, cut_ms, **ends)
+
+
+def rings_of(
+    ranks: Sequence[Iterable[FakeOp]], groups: Mapping[str, Sequence[int]] | None, hosts: Sequence[str] | None = None
+) -> list[rings.Ring]:
     all_groups = {"0": range(len(ranks)), **(groups or {})}
     names = hosts or ["host-1"] * len(ranks)
-    made = [ring(rank, len(ranks), ops, all_groups, names[rank]) for rank, ops in enumerate(ranks)]
+    return [ring(rank, len(ranks), ops, all_groups, names[rank]) for rank, ops in enumerate(ranks)]
+
+
+def run_of(
+    made: list[rings.Ring], outcome: str, world_size: int | None = None, cut_ms: float = 0, **ends: Mapping[int, Any]
+) -> Run:
+    cut_ns = START_NS + round(cut_ms * 1e6) if cut_ms else 0
+    if cut_ns:
+        made = [replace(each, records=as_of(each.records, cut_ns)) for each in made]
     table = Table(sum(len(each.records) for each in made))
     for each in made:
         table.add(each, [])
@@ -116,8 +138,9 @@ def run(
         known = {name: values[number] for name, values in ends.items() if number in values}
         facts = {"host": each.header.host, **known}
         found[number] = Rank(number, Ops(table, rows[~is_event]), Ops(table, rows[is_event]), **facts)
-    is_one_clock = len(set(names)) == 1
-    return Run("made", 0, outcome, found, world_size or len(ranks), table, is_one_clock=is_one_clock)
+    is_one_clock = len({each.header.host for each in made}) == 1
+    size = world_size or len(made)
+    return Run("made", 0, outcome, found, size, table, is_one_clock=is_one_clock, cut_ns=cut_ns)
 
 
 def write(folder: Path, ranks: Sequence[Iterable[FakeOp]], host: str = "host-1", attempt: int = 0) -> Path:

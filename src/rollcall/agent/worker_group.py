@@ -32,7 +32,7 @@ from rollcall.agent import connectivity
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.host_folder import HostFolder
 from rollcall.agent.host_questions import HostQuestions
-from rollcall.agent.monitoring import stack_requests
+from rollcall.agent.monitoring import idle_ranks, stack_requests
 from rollcall.agent.monitoring.flight_recorder import FlightRecorder
 from rollcall.agent.monitoring.hang_detector import HangDetector
 from rollcall.agent.monitoring.output import OutputPump
@@ -257,12 +257,14 @@ class WorkerGroupAgent(SimpleElasticAgent):
         stack_requests.ask(stack_requests.find_rings(self._folder.path, self._handler.attempt, below))
 
     def report_stacks(self, others: dict[str, str]) -> None:
-        """To the launcher, while the ranks run on; and which hosts can still be reached from here."""
+        """To the launcher, while the ranks run on; with the ranks that are idle, and which hosts can still be reached
+        from here."""
+        idle = idle_ranks.look({worker.global_rank: pid for pid, worker in list(self._rank_of.items())})
         self.ask_for_stacks()
         self._flight_recorder.ask(self._handler.attempt, [worker.global_rank for worker in self._rank_of.values()])
         self._unless_sent_back(lambda: self._folder.send_copies(self._channel, "rings"))
         self._unless_sent_back(lambda: self._folder.send_copies(self._channel, DUMPS))
-        self._channel.send(StacksDumped(connectivity.unreachable(others)))
+        self._channel.send(StacksDumped(connectivity.unreachable(others), idle))
 
     def send_new_records(self, attempt: int) -> None:
         """To somebody who watches from where the rings are not seen. In a thread of its own: on a slow connection it

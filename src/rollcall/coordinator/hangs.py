@@ -33,12 +33,15 @@ class Hangs:
             if self._awaited and time.monotonic() < self._awaited_until_s:
                 return False
             self._awaited = None
-            return self._explain_hang()
+            return self._explain_hang(attempt)
         nodes = [agent.node for agent in self._agents.all if agent.is_up]
         standstills = [self._standstills.get(node, _MOVING) for node in nodes]
         is_hang = bool(nodes) and all(s.is_still for s in standstills) and any(s.is_waiting for s in standstills)
         if is_hang and not self._was_hang:
             self._ask_for_stacks(nodes)
+        if self._was_hang and not is_hang:
+            self._folder.note_attempt(attempt, hung=False)
+            self._folder.save()
         self._was_hang = is_hang
         return False
 
@@ -48,13 +51,14 @@ class Hangs:
             agent.send(DumpStacks({name: at for name, at in addresses.items() if name != agent.name}))
         self._awaited, self._awaited_until_s = set(nodes), time.monotonic() + _STACKS_S
 
-    def _explain_hang(self) -> bool:
-        verdict = self.explain(is_running=True)
-        self.is_explained = self._plan.on_hang == "stop" and verdict != "busy-rank"  # a rank that computes is not hung
+    def _explain_hang(self, attempt: int) -> bool:
+        self._folder.note_attempt(attempt, hung=True)
+        self._folder.save()
+        self.is_explained = not self.explain(is_running=True) and self._plan.on_hang == "stop"
         return self.is_explained
 
-    def explain(self, is_running: bool = False) -> str:
-        """Print the verdict; returns its kind."""
+    def explain(self, is_running: bool = False) -> bool:
+        """Print the verdict. Returns whether the run is to be left alone: the rank that all wait for computes."""
         from rollcall.explain.terminal import tell  # here: numpy is needed only when something went wrong
 
         return tell(self._folder.path, self._plan.hang_after_s if is_running else None)

@@ -134,8 +134,9 @@ class Launcher:
                 self._folder.take(message)
             case Standstill():
                 self._hangs.note(agent, message)
-            case StacksDumped(unreachable):
+            case StacksDumped(unreachable, idle):
                 self._hangs.note_stacks(agent)
+                self._folder.note_attempt(self._attempts.attempt, idle=idle)
                 self._folder.note_unreachable(self._attempts.attempt, agent.name, unreachable)
             case RingsSent():
                 self._watch_requests.note_answer(agent.node)

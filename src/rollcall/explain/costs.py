@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.table import site_in_words
-from rollcall.explain.waits import is_setup
+from rollcall.explain.waits import is_setup, last_rows
 from rollcall.record import ring_format
 
 _MOST_POINTS = 2000
@@ -100,7 +100,56 @@ def _columns(evidence: Evidence) -> Iterator[NDArray[Any]]:
     yield table.size_bytes * is_counted
     yield found.waiting_ns * is_counted
     yield found.communicating_ns * is_counted
-    yield np.clip(table.waited_ns - table.issued_ns, 0, None) * (is_counted & table.is_async)
+    yield _hidden_ns(evidence) * is_counted
+
+
+def _hidden_ns(evidence: Evidence) -> NDArray[np.int64]:
+    """Per row: how long an async op was in flight while its rank did something else. It is in flight from when all
+    ranks have issued it. If it was complete when it was waited for, it is not known since when: then it is taken to
+    have lasted as long as ops of its kind and size that were seen to end."""
+    table = evidence.table
+    hidden_ns = np.zeros(len(table), dtype=np.int64)
+    rows = np.flatnonzero(table.is_async & (table.waited_ns > 0))
+    if not len(rows):
+        return hidden_ns
+    began_ns = _in_flight_since_ns(evidence, rows)
+    waited_ns, completed_ns = table.waited_ns[rows], table.completed_ns[rows]
+    usual_ns = _usual_ns(evidence, rows, began_ns)
+    was_complete = completed_ns - waited_ns <= _AT_ONCE_NS
+    ended_ns = np.where(was_complete, np.minimum(began_ns + usual_ns, waited_ns), waited_ns)
+    is_device_time = (completed_ns > 0) & (completed_ns < waited_ns)
+    hidden_ns[rows] = np.clip(np.where(is_device_time, completed_ns, ended_ns) - began_ns, 0, None)
+    return hidden_ns
+
+
+_AT_ONCE_NS = 50_000  # a wait() that only finds its op complete returns within this, also on a busy machine
+
+
+def _in_flight_since_ns(evidence: Evidence, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+    is_one_clock = evidence.run.is_one_clock
+    last = last_rows(evidence.table, evidence.calls, evidence.pairs)[rows] if is_one_clock else rows
+    arrived_ns = evidence.table.entered_ns[np.where(last >= 0, last, rows)]
+    return np.maximum(evidence.table.issued_ns[rows], arrived_ns)
+
+
+def _usual_ns(evidence: Evidence, rows: NDArray[np.intp], began_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Per row: the mean of what ops of its kind and size took that blocked their rank until their end; 0 if there are
+    none."""
+    table = evidence.table
+    blocking = np.flatnonzero(np.isin(table.op, np.unique(table.op[rows])) & ~table.is_async & (table.completed_ns > 0))
+    seen = rows[table.completed_ns[rows] - table.waited_ns[rows] > _AT_ONCE_NS]
+    took_ns = (
+        evidence.intervals.communicating_ns[blocking],
+        table.completed_ns[seen] - began_ns[np.searchsorted(rows, seen)],
+    )
+    every = np.concatenate([rows, blocking, seen])
+    key = table.op[every].astype(np.int64) << 48 | np.minimum(table.size_bytes[every], (1 << 48) - 1)
+    _, kind = np.unique(key, return_inverse=True)
+    known = kind[len(rows) :]
+    mean_ns = np.bincount(known, np.concatenate(took_ns), kind.max() + 1) / np.maximum(
+        np.bincount(known, minlength=kind.max() + 1), 1
+    )
+    return np.asarray(mean_ns[kind[: len(rows)]], dtype=np.int64)
 
 
 @dataclass(frozen=True)

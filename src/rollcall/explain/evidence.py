@@ -1,13 +1,33 @@
 """A run with all that several checks need, each computed once."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
+from rollcall.explain import source
+from rollcall.explain.ends import died_by_itself, was_killed
 from rollcall.explain.load import Run
 from rollcall.explain.matching import Calls, Pairs
 from rollcall.explain.table import Op, Ops, Site
-from rollcall.explain.waits import Intervals, Waits, count, intervals, waits_for
+from rollcall.explain.waits import Intervals, Waits, blocked_since_ns, count, intervals, is_setup, waits_for
+from rollcall.record.sites import waits_for_data
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Where a rank is, and whether it waits for its data there."""
+
+    site: Site
+    is_input: bool
+
+
+def is_input(site: Site) -> bool:
+    """Whether a rank that waits there for a queue waits for its data: what it takes in every step. From a thread of its
+    own that writes checkpoints, it takes something now and then, or only waits."""
+    return not source.takes_from_queue(site) or source.is_fetched_each_time(site)
 
 
 class Evidence:
@@ -15,7 +35,7 @@ class Evidence:
 
     def __init__(self, run: Run, now_ns: int = 0) -> None:
         self.run, self.table = run, run.table
-        self._now_ns = now_ns or run.until_ns
+        self._now_ns = now_ns or run.cut_ns or run.until_ns
         self.calls = Calls(run)
         self.pairs = Pairs(run)
 
@@ -39,6 +59,72 @@ class Evidence:
         return {int(self.table.rank[row]): self.table.get(row) for row in rows}  # of several, a rank's last
 
     @cached_property
+    def is_stuck(self) -> NDArray[np.bool_]:
+        """Per row: an op that blocks its rank, and that does not end by itself. Else it is in flight: its rank may only
+        have been quicker than the others."""
+        at_ns, limit_ns = self._patience
+        stuck = self.table.is_blocked.copy()
+        if limit_ns:
+            stuck &= blocked_since_ns(self.table.flags, self.table.entered_ns, self.table.waited_ns) <= at_ns - limit_ns
+            moved = {rank for rank, moved_ns in self._moved_ns.items() if moved_ns > at_ns - limit_ns}
+            for row in np.flatnonzero(stuck):
+                stuck[row] = moved.isdisjoint(self.waits_for(self.table.get(row)))
+        return stuck
+
+    @property
+    def _patience(self) -> tuple[int, int]:
+        """A moment, and how long an op must have blocked its rank by then to be stuck.
+
+        A run that goes on, or that a rank has ended by failing, was never seen to stand still: there, what is blocked
+        is stuck after --hang-after. In a run that somebody has stopped, it is stuck if no earlier op took as long.
+        """
+        hang_after_ns = int(self.run.hang_after_s * 1e9)
+        if self.run.cut_ns:
+            return self.run.cut_ns, hang_after_ns
+        if self._first_death_ns:
+            return self._first_death_ns, hang_after_ns
+        if self.run.stopped_ns:
+            return self.run.stopped_ns, min(self._longest_ns + 1, hang_after_ns)
+        return 0, 0
+
+    @cached_property
+    def died_by_themselves(self) -> frozenset[int]:
+        """Ranks whose death needs no other rank's to explain it."""
+        return frozenset(rank.number for rank in self.run.ranks.values() if died_by_itself(self, rank))
+
+    @property
+    def _first_death_ns(self) -> int:
+        """When the first rank was gone that failed, or was killed, by itself; 0: none did."""
+        return min(map(self.ended_ns, self.died_by_themselves), default=0)
+
+    @property
+    def _longest_ns(self) -> int:
+        """How long the longest op took that came to its end, without the setup of groups."""
+        table = self.table
+        since_ns = blocked_since_ns(table.flags, table.entered_ns, table.waited_ns)
+        is_counted = (table.completed_ns > 0) & (since_ns > 0) & ~table.is_event & ~is_setup(table)
+        return int((table.completed_ns - since_ns)[is_counted].max(initial=0))
+
+    @cached_property
+    def _moved_ns(self) -> dict[int, int]:
+        """By rank: when it last began or ended an op."""
+        table = self.table
+        newest = np.maximum.reduce([table.entered_ns, table.issued_ns, table.waited_ns, table.completed_ns])
+        newest[table.is_event] = 0
+        return {rank: int(newest[low:high].max(initial=0)) for rank, (low, high) in table.spans.items()}
+
+    @cached_property
+    def is_of_killed(self) -> NDArray[np.bool_]:
+        """Per row: an op of a rank that was killed by a signal."""
+        killed = [rank.number for rank in self.run.ranks.values() if was_killed(rank)]
+        return np.isin(self.table.rank, killed)
+
+    @cached_property
+    def stuck(self) -> dict[int, Op]:
+        """By rank: the op that it is stuck in."""
+        return {rank: op for rank, op in self.blocked.items() if self.is_stuck[op.row]}
+
+    @cached_property
     def signals(self) -> Ops:
         """Signals that ranks sent."""
         return self.table.where(self.table.is_one_of("signal"))
@@ -47,9 +133,39 @@ class Evidence:
         found = self.run.ranks.get(rank)
         return found is not None and found.has_ended
 
+    def ended_ns(self, rank: int) -> int:
+        """When a rank ended: the end of its program, or the last that is known of it."""
+        found = self.run.ranks[rank]
+        last = [max(ops[-1].entered_ns, ops[-1].completed_ns) for ops in (found.ops, found.events) if ops]
+        return found.ended_ns or found.gone_ns or max(last, default=0)
+
     def waits_for(self, op: Op) -> list[int]:
-        """The ranks that a blocked op waits for."""
-        return waits_for(self.calls, op)
+        """The ranks that a blocked op waits for; none, if its partner is there or all ranks have come to its call."""
+        return [] if self.pairs.partner[op.row] >= 0 else waits_for(self.calls, op)
+
+    def ways_on(self, ranks: Iterable[int]) -> list[int]:
+        """These ranks, and those that they wait for, and so on."""
+        found: dict[int, None] = {}
+        todo = list(ranks)
+        while todo:
+            rank = todo.pop(0)
+            if rank not in found and rank in self.run.ranks:
+                found[rank] = None
+                todo += self.waits_for(self.blocked[rank]) if rank in self.blocked else []
+        return list(found)
+
+    def seen_now(self, rank: int) -> "Seen | None":
+        """Where a rank is that is in no op: by its stack, or by its newest record, if that is a sample."""
+        found = self.run.ranks[rank]
+        if found.own_stack and not found.has_ended:
+            inner, *outer = found.own_stack
+            site = Site(inner.file, inner.line, inner.function, tuple(outer))
+            return Seen(site, waits_for_data(each.file for each in found.stack) and is_input(site))
+        newest = found.events[-1] if found.events else None
+        last_ns = found.last.entered_ns if found.last else 0
+        if newest is None or newest.op != "sample" or newest.site is None or newest.entered_ns < last_ns:
+            return None
+        return Seen(newest.site, newest.waits_for_data and is_input(newest.site))
 
     def seen_last(self, rank: int) -> Site | None:
         """The line on which a rank was seen last: in an op, sending a signal, or by the sampler."""

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from rollcall.explain import source
 from rollcall.explain.matching import Call
 from rollcall.explain.table import Op, Site
 from rollcall.protocol.rank_ranges import ranks_in_words
+
+# What a finding has done to the run: it ended it or keeps it waiting; it went on with wrong results, or more slowly; or
+# nothing, and it is advice.
+Effect = Literal["stopped", "wrong", "slow", "advice"]
 
 
 @dataclass(frozen=True)
@@ -21,8 +25,13 @@ class Finding:
     group: str = ""
     seq: int = 0
     sites: tuple[Site, ...] = ()
-    since_ns: int = 0
+    since_ns: int = 0  # when it went wrong
     evidence: dict[str, Any] = field(default_factory=dict)
+    effect: Effect = "stopped"
+
+    @property
+    def is_advice(self) -> bool:
+        return self.effect == "advice"
 
 
 def of_call(kind: str, call: Call, ranks: Iterable[int], message: str, ops: Iterable[Op], **evidence: Any) -> Finding:

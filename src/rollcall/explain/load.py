@@ -1,23 +1,26 @@
 """Reads the files of a run: the table of its ops, and how each rank ended."""
 
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rollcall.errors import UsageError
-from rollcall.explain import rings
+from rollcall.explain import rings, stored_lines
+from rollcall.explain.cut import Moment, as_of
 from rollcall.explain.dumps import files as dump_files
 from rollcall.explain.dumps import read as dump_reader
 from rollcall.explain.table import UNKNOWN_GROUP, Group, Op, Ops, Readings, Site, Table, parse_group
+from rollcall.protocol.plan import Plan
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 from rollcall.record.sites import is_users_file
-from rollcall.runs import DUMPS, facts_of_attempt, read_facts, recorded_attempts, ring_folders
+from rollcall.runs import DUMPS, SOURCES, facts_of_attempt, is_over, read_facts, recorded_attempts, ring_folders
 
 _DRIFT = 100e-6  # seconds per second; clocks of hosts stay below it
 
@@ -42,7 +45,9 @@ class Rank:
     exit_site: Site | None = None  # where it called sys.exit
     ended_ns: int = 0
     died_ns: int = 0  # by the launcher's wall clock; 0: it did not die, or was asked to end
+    gone_ns: int = 0  # the same by the clock of its ops
     stack: tuple[Site, ...] = ()  # of its main thread, innermost first, when it was last dumped
+    is_idle: bool | None = None  # whether it used no processor while the run stood still; None: that is not known
     no_stack: str = ""  # why it could not be dumped
     stopped: str = ""  # why its recording stopped before its program did
 
@@ -74,6 +79,9 @@ class Run:
     lost: tuple["Lost", ...] = ()
     is_one_clock: bool = True  # False: the clocks of its hosts were not compared, so waits are not computed
     clock_error_ns: int = 0  # how far the clocks of two hosts may still be apart
+    cut_ns: int = 0  # of a run that goes on: the moment at which it was looked at; 0: it is over, or known to hang
+    stopped_ns: int = 0  # of a run that was stopped from outside, and not since it hung: when
+    hang_after_s: float = Plan.hang_after_s
     problems: tuple[str, ...] = field(default=())  # what could not be read
     until_ns: int = 0  # until when it was looked at, if that is later than all that is recorded
     is_from_dumps: bool = False  # of torch's Flight Recorder, which knows what is over on the device
@@ -102,17 +110,23 @@ class Folded:
     blocked_ns: int
 
 
-def load(folder: Path, attempt: int | None = None, newest: int | None = None) -> Run:
+def load(folder: Path, attempt: int | None = None, newest: int | None = None, is_hung: bool = False) -> Run:
     """One attempt of a run, the newest by default; all records, or about `newest` of them. A folder without rings may
-    have dumps of torch's Flight Recorder."""
+    have dumps of torch's Flight Recorder. `is_hung`: the run goes on, and all ranks are known to have stood still for
+    long."""
     if _is_of_dumps(folder):
         return _load_dumps(folder)
     facts = read_facts(folder)
+    moment = Moment.now(facts.get("host") == os.uname().nodename)
     number = _attempt(folder, attempt)
     attempt_facts = facts_of_attempt(facts, number)
     known = clocks(facts)
-    paths = sorted(ring_folders(folder)[number].glob("*.ring"), key=_number)
-    files = _read(paths, known, newest, int(attempt_facts.get("world_size") or 0))
+    goes_on = not is_hung and not is_over(facts) and number == recorded_attempts(folder)[-1]
+    place = ring_folders(folder)[number]
+    stored_lines.use(place / SOURCES)
+    paths = sorted(place.glob("*.ring"), key=_number)
+    launched = int(attempt_facts.get("world_size") or 0)
+    files = _read(paths, known, newest, launched, moment if goes_on else None)
     if not files.kept and files.problems:
         writer = (facts.get("versions") or {}).get("rollcall")
         hint = f"; rollcall {writer} wrote it" if writer else ""
@@ -122,11 +136,12 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None) ->
     world_size = max(int(attempt_facts.get("world_size") or 0), files.world_size, len(ranks))
     hosts = sorted({rank.host for rank in ranks.values()})
     is_one_clock = len(hosts) < 2 or all(rank < len(known) and known[rank] for rank in ranks)
+    outcome = attempt_facts.get("outcome") or facts.get("outcome") or _outcome(ranks, world_size)
     device, problem = _device(folder, number)
     return Run(
         name=folder.name,
         attempt=number,
-        outcome=attempt_facts.get("outcome") or facts.get("outcome") or _outcome(ranks, world_size),
+        outcome=outcome,
         ranks=ranks,
         world_size=world_size,
         table=files.table,
@@ -134,6 +149,9 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None) ->
         lost=_lost(facts, attempt_facts),
         is_one_clock=is_one_clock,
         clock_error_ns=max((min(error for _, _, error in readings) for readings in known if readings), default=0),
+        cut_ns=files.cut_ns if outcome == "running" else 0,
+        stopped_ns=0 if attempt_facts.get("hung") else _stopped_ns(outcome, attempt_facts, files),
+        hang_after_s=float((facts.get("plan") or {}).get("hang_after_s") or Plan.hang_after_s),
         problems=(*files.problems, *_problems(ranks, world_size, [] if is_one_clock else hosts), *problem),
         device=device,
     )
@@ -177,6 +195,15 @@ def _load_dumps(folder: Path) -> Run:
         until_ns=dumps.until_ns,
         is_from_dumps=True,
     )
+
+
+def _stopped_ns(outcome: str, attempt_facts: dict[str, Any], files: "_Files") -> int:
+    """When the first rank was gone that the launcher had asked to end, by the clock of the table; 0: none was."""
+    ended_ns = attempt_facts.get("ended_ns", {})
+    asked = [int(rank) for rank in attempt_facts.get("asked", {}) if rank in ended_ns and int(rank) in files.kept]
+    if outcome != "stopped" or not asked:
+        return 0
+    return min(int(ended_ns[str(rank)]) - files.ahead_ns[rank] for rank in asked)
 
 
 def _attempt(folder: Path, wanted: int | None) -> int:
@@ -294,19 +321,35 @@ class _Files:
     table: Table
     kept: dict[int, tuple[Path, rings.Header]] = field(default_factory=dict)  # by rank
     folded: list[Folded] = field(default_factory=list)
+    ahead_ns: dict[int, int] = field(default_factory=dict)  # by rank: its host's wall clock less the table's clock
     problems: list[str] = field(default_factory=list)
     world_size: int = 0
+    cut_ns: int = 0  # by the clock of the table
+
+    def cut(self, ring: rings.Ring, clock: Readings, moment: Moment) -> rings.Ring:
+        """The ring as it was at a moment."""
+        at_ns = moment.by_clock_of(ring.header, clock)
+        cut_ns = at_ns - (clock[-1][1] if clock else 0)
+        self.cut_ns = min(self.cut_ns or cut_ns, cut_ns)
+        records = as_of(ring.records, at_ns)
+        count = ring.header.count - (len(ring.records) - len(records))
+        return replace(ring, header=replace(ring.header, count=count), records=records)
 
     def add(self, path: Path, ring: rings.Ring, clock: Readings) -> None:
         rank = ring.header.rank
         self.kept[rank] = path, ring.header
+        offset_ns = clock[-1][1] if clock else 0
+        self.ahead_ns[rank] = ring.header.wall_ns - ring.header.monotonic_ns + offset_ns
         self.table.add(ring, clock)
         self.folded += _folded(ring)
         self.world_size = max(self.world_size, min(ring.header.world_size, _MOST_RANKS))
 
 
-def _read(paths: list[Path], clocks: list[Readings], newest: int | None, launched: int) -> _Files:
-    """`launched`: the world size that the launcher has noted; 0 if it has not."""
+def _read(
+    paths: list[Path], clocks: list[Readings], newest: int | None, launched: int, moment: Moment | None
+) -> _Files:
+    """`launched`: the world size that the launcher has noted; 0 if it has not. `moment`: the run goes on, and is seen
+    as it was then."""
     found = list(map(rings.count, paths))
     counts, world_size = [count for count, _ in found], _world_size([size for _, size in found], launched)
     each = None if newest is None else max(newest // max(len(paths), 1), _LEAST_OF_EACH)
@@ -325,7 +368,10 @@ def _read(paths: list[Path], clocks: list[Readings], newest: int | None, launche
         if rank in files.kept:
             files.problems.append(f"{path.name}: it says it is of rank {rank}, but there is another ring of that rank")
             continue
-        files.add(path, ring, clocks[rank] if rank < len(clocks) else [])
+        clock = clocks[rank] if rank < len(clocks) else []
+        if moment is not None:
+            ring = files.cut(ring, clock, moment)
+        files.add(path, ring, clock)
         files.world_size = min(world_size, _MOST_RANKS)
     files.table.close()
     return files
@@ -374,7 +420,7 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
         table.flags[ops.rows[-_RECENT:]] &= ~np.uint8(ring_format.FAILED)
     if header.stopped:
         _close(table, start, end)
-    stack, no_stack = _stack(path.with_suffix(".stacks"))
+    stack, no_stack = _stack(path.with_suffix(".stacks"), _last_ns(ops) + files.ahead_ns[rank])
     return Rank(
         rank,
         ops,
@@ -393,9 +439,11 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
         error_site=error_site,
         exit_site=exit_site,
         ended_ns=ended_ns,
-        died_ns=_died_ns(attempt_facts, key),
+        died_ns=(died_ns := _died_ns(attempt_facts, key)),
+        gone_ns=died_ns - files.ahead_ns[rank] if died_ns else 0,
         stack=stack,
         no_stack=no_stack,
+        is_idle=attempt_facts.get("idle", {}).get(key),
         stopped=header.stopped,
     )
 
@@ -434,12 +482,21 @@ _IS_EVENT[list(ring_format.EVENTS)] = True
 _IS_END[[ring_format.OP["exception"], ring_format.OP["exit"]]] = True
 
 _BEGINNINGS = re.compile(rf"Current thread|Stack \(most recent|^(?={ring_format.NO_STACK})", re.MULTILINE)
+_MTIME_STEP_NS = 2_000_000_000  # file systems may count modification times in steps of this
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
-def _stack(path: Path) -> tuple[tuple[Site, ...], str]:
-    """What was written last: the stack of the main thread, or of the thread that crashed; or why there is none."""
+def _last_ns(ops: Ops) -> int:
+    """When a rank last began or ended an op; 0: it made none."""
+    return max(ops[-1].entered_ns, ops[-1].completed_ns) if ops else 0
+
+
+def _stack(path: Path, since_ns: int) -> tuple[tuple[Site, ...], str]:
+    """What was written last: the stack of the main thread, or of the thread that crashed; or why there is none. Nothing
+    if that was before its last op, by the wall clock: the rank has gone on since."""
     try:
+        if path.stat().st_mtime_ns + _MTIME_STEP_NS < since_ns:
+            return (), ""
         text = path.read_text(errors="replace")
     except OSError:
         return (), ""

@@ -158,7 +158,10 @@ class Pairs:
         table = self.table
         sender = np.where(is_send, table.rank[rows], table.peer[rows]).astype(np.int64)
         receiver = np.where(is_send, table.peer[rows], table.rank[rows]).astype(np.int64)
-        routes = _number_alike(table.group[rows].astype(np.int64), sender, receiver, table.tag[rows].astype(np.int64))
+        # nccl ignores tags, and matches in order.
+        is_cuda = np.array([each.get("device") == "cuda" for each in table.names.signatures])[table.signature[rows]]
+        tag = np.where(is_cuda, 0, table.tag[rows]).astype(np.int64)
+        routes = _number_alike(table.group[rows].astype(np.int64), sender, receiver, tag)
         seq = table.seq[rows].astype(np.int64)
         pair = routes * (int(seq.max()) + 1) + seq
         order = np.argsort(pair, kind="stable")

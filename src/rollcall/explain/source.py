@@ -6,6 +6,7 @@ rank has skipped the other's line, or took another branch.
 
 import ast
 import functools
+import linecache
 from dataclasses import dataclass
 from typing import Literal
 
@@ -126,6 +127,74 @@ def calls_later(file: str, line: int, other: int) -> bool:
     return any(_names(node) & wanted for node in later)
 
 
+def is_past(mine: Site, theirs: Site) -> bool:
+    """Whether a rank at my line has passed theirs: it comes later in the innermost function that both are in, or in
+    another branch, and no loop leads back to it."""
+    divergence = divergence_of(mine, theirs)
+    tree = _parse(divergence.file) if divergence else None
+    if divergence is None or tree is None or relation(divergence) not in ("after", "exclusive"):
+        return False
+    both = {id(node) for node in _loops_around(tree, divergence.mine)}
+    is_looping = any(id(node) in both for node in _loops_around(tree, divergence.theirs))
+    outer = [(site.file, site.line) for site in mine.chain[mine.chain.index(_frame(mine, divergence)) + 1 :]]
+    return not is_looping and not any(_loops_around(tree, line) for file, line in outer if (tree := _parse(file)))
+
+
+def _frame(site: Site, divergence: Divergence) -> Site:
+    return next(each for each in site.chain if (each.file, each.line) == (divergence.file, divergence.mine))
+
+
+def is_outside_loop(mine: Site, inner: Site) -> bool:
+    """Whether my line is outside the innermost loop around the other line, in whatever function that loop is. False if
+    that is not known."""
+    for frame in inner.chain:
+        tree = _parse(frame.file)
+        loops = _loops_around(tree, frame.line) if tree else []
+        if loops:
+            begin, end = loops[-1].lineno, _end(loops[-1])
+            return not any(
+                (each.file, each.function) == (frame.file, frame.function) and begin <= each.line <= end
+                for each in mine.chain
+            )
+    return False
+
+
+def is_fetched_each_time(site: Site) -> bool:
+    """Whether a line takes something in every turn of a loop, and keeps it: not under a condition, not for the sake of
+    waiting. True if that is not known."""
+    for number, frame in enumerate(site.chain):
+        tree = _parse(frame.file)
+        if tree is None:
+            return True
+        path = _path_to(tree, frame.line)
+        statement = next((each for each in _block_of(path) if each.lineno <= frame.line <= _end(each)), None)
+        if number == 0 and isinstance(statement, ast.Expr):
+            return False
+        for node, branch in reversed(path):
+            if isinstance(node, ast.For | ast.AsyncFor | ast.While) and branch == "body":
+                return True
+            if isinstance(node, ast.If) or branch.startswith(("handler", "case")):
+                return False
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                break
+    return False
+
+
+def takes_from_queue(site: Site) -> bool:
+    return ".get(" in linecache.getline(site.file, site.line)
+
+
+def _loops_around(tree: ast.AST, line: int) -> list[ast.stmt]:
+    """The loops of the same function around a line, the outermost first."""
+    found: list[ast.stmt] = []
+    for node, _ in _path_to(tree, line):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found = []
+        elif isinstance(node, ast.For | ast.AsyncFor | ast.While):
+            found.append(node)
+    return found
+
+
 def ways_out(mine: Site | None, theirs: Site | None) -> tuple[Site, ...]:
     """Where a rank may have left a function that the others are still in: its returns and breaks before the end, of the
     innermost such function that has any."""
@@ -146,12 +215,15 @@ def ways_out(mine: Site | None, theirs: Site | None) -> tuple[Site, ...]:
 _FEW = 2
 
 
-@functools.cache
 def _parse(file: str) -> ast.Module | None:
+    return _parse_text("".join(linecache.getlines(file)))
+
+
+@functools.cache
+def _parse_text(text: str) -> ast.Module | None:
     try:
-        with open(file, encoding="utf-8") as text:
-            return ast.parse(text.read())
-    except (OSError, SyntaxError, ValueError):
+        return ast.parse(text) if text else None
+    except (SyntaxError, ValueError):
         return None
 
 

@@ -27,14 +27,19 @@ def show(folder: Path, attempt: int | None, as_json: bool) -> None:
     for problem in run.problems:
         console.print(f"  [yellow]{escape(problem)}[/]")
     if explanation.verdict is None:
-        console.print("\nno finding: the calls of all ranks match")
-    else:
-        console.print(f"\n[bold]verdict:[/] {escape(in_words(explanation.verdict))}")
-        for finding in explanation.findings[1:]:
-            console.print(f"\nalso: {escape(in_words(finding))}")
+        console.print(f"\n{nothing_found(explanation)}")
+    for finding in explanation.findings:
+        word = "[bold]verdict:[/]" if finding is explanation.verdict else "advice:" if finding.is_advice else "also:"
+        console.print(f"\n{word} {escape(in_words(finding))}")
     _show_deaths(console, explanation)
     _show_waits(console, explanation)
     _show_costs(console, explanation)
+
+
+def nothing_found(explanation: Explanation) -> str:
+    if explanation.run.cut_ns:
+        return "no finding so far: the run goes on, and the calls of all ranks match"
+    return "no finding: the calls of all ranks match"
 
 
 def _show_deaths(console: Console, explanation: Explanation) -> None:
@@ -43,7 +48,7 @@ def _show_deaths(console: Console, explanation: Explanation) -> None:
         words = [f"rank {deaths[0].rank} ({deaths[0].how})"]
         words += [f"rank {each.rank} ({each.how}, {in_seconds(each.after_s)} later)" for each in deaths[1:]]
         more = f" and {len(words) - _FEW} more" if len(words) > _FEW else ""
-        console.print(f"\nwho died in which order: {escape(', '.join(words[:_FEW]))}{more}")
+        console.print(f"\nwho died, and who died because of it: {escape(', '.join(words[:_FEW]))}{more}")
 
 
 _FEW = 6  # lines of a table, names in a sentence; --json has all
@@ -104,24 +109,30 @@ def _table(*columns: str) -> Table:
 SAID_BY_LAUNCHER = ("rank-failed", "rank-killed", "stopped-rank")
 
 
-def tell(folder: Path, hangs_for_s: float | None = None, said: Collection[str] = SAID_BY_LAUNCHER) -> str:
+def tell(folder: Path, hangs_for_s: float | None = None, said: Collection[str] = SAID_BY_LAUNCHER) -> bool:
     """Print the verdict on a run that failed, unless its kind was `said` before; or on a run that hangs, with the
-    stacks of its ranks. Returns the kind of the verdict."""
+    stacks of its ranks. Returns whether a run that seems to hang only waits for a rank that computes."""
     try:
-        explanation = explain(folder)
+        explanation = explain(folder, is_hung=hangs_for_s is not None)
     except UsageError:  # nothing was recorded
-        return ""
-    kind = explanation.verdict.kind if explanation.verdict else ""
-    if hangs_for_s is None and kind in ("", *said):
-        return ""
-    lines = [f"rollcall: verdict: {in_words(explanation.verdict)}"] if explanation.verdict else []
+        return False
+    verdict = explanation.verdict
+    if hangs_for_s is None and (verdict is None or verdict.kind in said):
+        return False
+    computing = verdict.evidence.get("computing", []) if verdict else []
+    lines = [f"rollcall: verdict: {in_words(verdict)}"] if verdict else []
     if hangs_for_s is not None:
-        what = "a rank is busy" if kind == "busy-rank" else "no rank has made progress"
-        why = [] if kind else [f"rollcall: why is not known: {each}" for each in explanation.run.problems]
+        what = "a rank is busy" if computing else "no rank has made progress"
+        why = [] if verdict else [f"rollcall: why is not known: {each}" for each in explanation.run.problems]
         lines = [f"rollcall: {what} for {hangs_for_s:g} s, and others wait", *lines, *why]
-        lines += ["rollcall: where the ranks are:", *_stacks(explanation)]
+        lines += ["rollcall: where the ranks are:", *_stacks(explanation), *_left_alone(computing)]
     print("\n".join(lines), file=sys.stderr, flush=True)
-    return kind
+    return bool(computing)
+
+
+def _left_alone(computing: list[int]) -> list[str]:
+    use = "uses its processor" if len(computing) == 1 else "use their processors"
+    return [f"rollcall: {ranks_in_words(computing)} {use}, so the run is left alone"] if computing else []
 
 
 def _stacks(explanation: Explanation) -> list[str]:

@@ -8,15 +8,14 @@ from typing import Any
 from rollcall.explain import checks, costs
 from rollcall.explain.costs import Cost, Costs
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.findings import Finding
+from rollcall.explain.findings import Effect, Finding
 from rollcall.explain.load import Rank, Run, load
 from rollcall.explain.table import Site
 from rollcall.explain.waits import Waits
 from rollcall.protocol.rank_ranges import ranks_in_words
 
-# All kinds of findings, the one that explains most first: a mismatch explains a hang, a death explains a wait. With
-# each what to change, where that holds for every program.
-_ADVICE = {
+# All kinds of findings, and what to change, where that holds for every program.
+_CHANGES = {
     "network-cut": "look at the network between the hosts, and whether that host is still up",
     "stopped-rank": "",
     "world-incomplete": "start as many ranks as the world size says, and let all of them call init_process_group",
@@ -54,7 +53,9 @@ _ADVICE = {
     "missing-rank": "let all ranks of the group make this call, or none",
     "straggler": "look at what it does between the calls; the others only wait",
 }
-_PLACE = {kind: place for place, kind in enumerate(_ADVICE)}
+# What stopped the run, then what made it wrong, then what made it slow. Advice is never the verdict of a run that did
+# not end well.
+_EFFECTS: tuple[Effect, ...] = ("stopped", "wrong", "slow", "advice")
 
 
 @dataclass(frozen=True)
@@ -68,42 +69,45 @@ class Explanation:
 
     @property
     def verdict(self) -> Finding | None:
-        return self.findings[0] if self.findings else None
+        """The finding from which the others follow. Advice explains no failure and no hang."""
+        first = self.findings[0] if self.findings else None
+        return None if first is None or (first.is_advice and self.outcome != "ok") else first
 
 
-def explain(folder: Path, attempt: int | None = None) -> Explanation:
-    return explain_run(Evidence(load(folder, attempt)))
+def explain(folder: Path, attempt: int | None = None, is_hung: bool = False) -> Explanation:
+    return explain_run(Evidence(load(folder, attempt, is_hung=is_hung)))
 
 
 def explain_run(evidence: Evidence) -> Explanation:
-    run = evidence.run
     return Explanation(
-        run,
+        evidence.run,
         _outcome(evidence),
-        most_telling_first(checks.find(evidence)),
+        causes_first(checks.find(evidence)),
         evidence.waits,
         costs.count(evidence),
-        _deaths(run),
+        _deaths(evidence),
     )
 
 
-def most_telling_first(findings: list[Finding]) -> list[Finding]:
-    """By kind; of one kind, the one that began first."""
-    return sorted(findings, key=lambda finding: (_PLACE[finding.kind], finding.since_ns))
+def causes_first(findings: list[Finding]) -> list[Finding]:
+    """By what they did to the run, then by the time at which they began: what came first explains what followed. The
+    checks leave out what only follows from another finding, such as a wait for a rank that died."""
+    return sorted(findings, key=lambda finding: (_EFFECTS.index(finding.effect), finding.since_ns))
 
 
 @dataclass(frozen=True)
 class Death:
-    """A rank that died, in order of time: the first death explains the later ones."""
+    """A rank that died: first those that died by themselves, in order of time, then those that died because of them."""
 
     rank: int
     how: str
     after_s: float  # after the first
 
 
-def _deaths(run: Run) -> tuple[Death, ...]:
-    died = sorted((rank for rank in run.ranks.values() if rank.died_ns), key=lambda rank: rank.died_ns)
-    return tuple(Death(rank.number, _how(rank), (rank.died_ns - died[0].died_ns) / 1e9) for rank in died)
+def _deaths(evidence: Evidence) -> tuple[Death, ...]:
+    died = [rank for rank in evidence.run.ranks.values() if rank.died_ns]
+    died.sort(key=lambda rank: (rank.number not in evidence.died_by_themselves, rank.died_ns))
+    return tuple(Death(rank.number, _how(rank), max(rank.died_ns - died[0].died_ns, 0) / 1e9) for rank in died)
 
 
 def _how(rank: Rank) -> str:
@@ -114,10 +118,7 @@ def _how(rank: Rank) -> str:
 
 
 def _outcome(evidence: Evidence) -> str:
-    run, is_blocked = evidence.run, bool(evidence.blocked)
-    if run.outcome in ("stopped", "running") and is_blocked:
-        return "hung" if run.outcome == "stopped" else "running"
-    return run.outcome
+    return "hung" if evidence.run.outcome == "stopped" and evidence.stuck else evidence.run.outcome
 
 
 def to_json(explanation: Explanation) -> dict[str, Any]:
@@ -126,7 +127,7 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
         "run": explanation.run.name,
         "attempt": explanation.run.attempt,
         "outcome": explanation.outcome,
-        "verdict": _finding(found[0]) if found else None,
+        "verdict": _finding(explanation.verdict) if explanation.verdict else None,
         "findings": [_finding(each) for each in found],
         "waits": [
             {
@@ -169,6 +170,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "call": {"op": finding.op, "group": finding.group, "seq": finding.seq},
         "sites": [f"{site.file}:{site.line}" for site in finding.sites],
         "message": finding.message,
+        "advice": finding.is_advice,
         "evidence": {str(key): value for key, value in finding.evidence.items()},
     }
 
@@ -184,7 +186,7 @@ def in_words(finding: Finding) -> str:
 
 def advice(finding: Finding) -> str:
     """What to change; empty if that depends on the program."""
-    return _ADVICE[finding.kind]
+    return _CHANGES[finding.kind]
 
 
 def _text(site: Site) -> str:

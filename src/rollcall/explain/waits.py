@@ -3,7 +3,7 @@
 This is the one place that computes it. The terminal, the page, the timeline and the trace draw what is here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -61,7 +61,7 @@ def intervals(run: Run, calls: Calls, pairs: Pairs, now_ns: int = 0) -> Interval
     ended_ns[never_blocked] = blocked_ns[never_blocked]
     last, arrived_ns = np.arange(len(table)), blocked_ns
     if run.is_one_clock:
-        last = _last_rows(table, calls, pairs)
+        last = last_rows(table, calls, pairs)
         arrived_ns = _arrived_ns(table, last, blocked_ns, ended_ns)
         in_time = np.flatnonzero((last >= 0) & (arrived_ns == blocked_ns))
         last[in_time] = in_time
@@ -100,7 +100,7 @@ def _first_op_shift_ns(table: Table) -> _Times:
     return shift_ns
 
 
-def _last_rows(table: Table, calls: Calls, pairs: Pairs) -> _Rows:
+def last_rows(table: Table, calls: Calls, pairs: Pairs) -> _Rows:
     """Per row: the last to arrive at its call, or the later half of a send and its receive; -1: a rank is missing."""
     last = np.full(len(table), -1, dtype=np.intp)
     if len(calls):
@@ -172,6 +172,14 @@ class Waits:
         whose[last] = self.for_rank[over]
         calls = np.flatnonzero(np.isfinite(shortest_s))
         return np.minimum(self._by_rank(whose[calls], shortest_s[calls]), self.run_s)
+
+    def saved_without(self, ranks: Sequence[int]) -> float:
+        """How much shorter the run would be if none of these ranks had ever been the last to arrive: in each call, the
+        shortest of the other ranks' waits for one of them."""
+        counted = np.flatnonzero(self.is_over & np.isin(self.for_rank, ranks) & ~np.isin(self.rank, ranks))
+        shortest_s = np.full(self.last.max(initial=-1) + 1, np.inf)
+        np.minimum.at(shortest_s, self.last[counted], self.seconds[counted])
+        return min(float(shortest_s[np.isfinite(shortest_s)].sum()), self.run_s)
 
     def _by_rank(self, ranks: NDArray[np.int32], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.bincount(ranks, seconds, minlength=len(self.last_in)).astype(np.float64)

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.explain import rings
+from rollcall.explain.cut import Moment, as_of
 from rollcall.explain.load import Rank, Run, clocks
 from rollcall.explain.table import UNKNOWN_GROUP, Group, Ops, Readings, Table, parse_group
 from rollcall.record import ring_format
-from rollcall.runs import WATCHED, facts_of_attempt, read_facts, recorded_attempts
+from rollcall.runs import WATCHED, facts_of_attempt, is_over, read_facts, recorded_attempts
 
 _LOOK_BACK = 64  # records that may have been open when they were read last
 _MTIME_STEP_NS = 2_000_000_000  # file systems may count modification times in steps of this
@@ -88,12 +89,13 @@ class LiveRing:
         good = (records["number"] > max(count - self.header.capacity, 0)) & (records["op"] < len(ring_format.OPS))
         return records[good]
 
-    def read_new(self) -> NDArray[np.void]:
-        """The records since the last call, and a few earlier ones that may have completed meanwhile."""
+    def read_new(self, at_ns: int) -> NDArray[np.void]:
+        """The records since the last call, and a few earlier ones that may have completed meanwhile, as they were at
+        this moment: rings are read one after the other."""
         count = self.count()
-        records = self.tail(count, count - self.seen + _LOOK_BACK)
+        records = as_of(self.tail(count, count - self.seen + _LOOK_BACK), at_ns)
         self._note(records)
-        self.seen = count
+        self.seen = max(self.seen, int(records["number"].max(initial=0)))
         return records
 
     def _note(self, records: NDArray[np.void]) -> None:
@@ -198,10 +200,7 @@ class LiveRun:
     @property
     def is_over(self) -> bool:
         """It has an outcome, or its launcher is gone."""
-        if self.facts.get("outcome", "running") != "running":
-            return True
-        pid = self.facts.get("launcher_pid")
-        return bool(pid) and self._is_launchers_host and not os.path.exists(f"/proc/{pid}")
+        return is_over(self.facts)
 
     @property
     def attempt_facts(self) -> dict[str, Any]:
@@ -222,11 +221,11 @@ class LiveRun:
         return readings[-1][1] if readings else 0
 
     def now_ns(self, ring: LiveRing) -> int:
-        """Now by the clock of a ring: as the launcher on this host has compared it; else by the wall clock, since the
-        header of a ring has one moment by both clocks."""
-        if self._is_launchers_host and self.clock(ring.header.rank):
-            return time.monotonic_ns() + self.offset_ns(ring.header.rank)
-        return time.time_ns() - (ring.header.wall_ns - ring.header.monotonic_ns)
+        """Now by the clock of a ring."""
+        return self.moment().by_clock_of(ring.header, self.clock(ring.header.rank))
+
+    def moment(self) -> Moment:
+        return Moment.now(self._is_launchers_host)
 
     @property
     def is_one_clock(self) -> bool:

@@ -74,8 +74,9 @@ class Observer:
             self._run.note_watching()
         found: dict[int, RankNow] = {}
         opened: dict[int, _OpenOp] = {}
+        moment = self._run.moment()  # one for all ranks: a rank that is read first is not late for that
         for rank, ring in self._run.rings.items():
-            found[rank], open_op = self._look_at(ring)
+            found[rank], open_op = self._look_at(ring, moment.by_clock_of(ring.header, self._run.clock(rank)))
             if open_op is not None:
                 opened[rank] = open_op
         held: Counter[int] = Counter()
@@ -109,9 +110,9 @@ class Observer:
         hosts = self._run.attempt_facts.get("hosts") or {}
         return next((str(host) for host, ranks in hosts.items() if rank in ranks), "")
 
-    def _look_at(self, ring: LiveRing) -> tuple[RankNow, _OpenOp | None]:
-        rank, now_ns, before = ring.header.rank, self._run.now_ns(ring), ring.seen
-        records = ring.read_new()
+    def _look_at(self, ring: LiveRing, now_ns: int) -> tuple[RankNow, _OpenOp | None]:
+        rank, before = ring.header.rank, ring.seen
+        records = ring.read_new(now_ns)
         fresh = records[records["number"] > before]
         ops = fresh[~IS_EVENT[fresh["op"]]]
         passed_s = (now_ns - self._looked_ns.get(rank, now_ns)) / 1e9

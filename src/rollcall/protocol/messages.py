@@ -234,6 +234,7 @@ class StacksDumped(Message):
     """The ranks have written their stacks, and the launcher has the files."""
 
     unreachable: list[str] = dataclasses.field(default_factory=list)
+    idle: dict[str, bool] = dataclasses.field(default_factory=dict)  # by rank: whether it used no processor
 
 
 @dataclasses.dataclass(frozen=True)

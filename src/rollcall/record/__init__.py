@@ -9,6 +9,7 @@ hooks/           hooks into torch, which call the recorder
 signatures       what an op is called with, as far as ranks must agree on it
 tensors          describes any tensor
 sites            the user's lines on a stack
+sources          copies of the user's files, beside the rings
 cuda_timing      when ops on a GPU completed
 sampler          where the main thread is while it is in no op
 stacks           the stacks of all threads, on request

@@ -19,6 +19,7 @@ from rollcall.record.hooks.patching import guarded, stop
 from rollcall.record.hooks.sink import NO_RECORD, NON_MEMBER, PHASE, CallArgs, this_thread
 from rollcall.record.ring import Ring
 from rollcall.record.sampler import Sampler
+from rollcall.record.sources import SourceKeeper
 from rollcall.record.tensors import version
 
 # Looked up once: they are used for every op.
@@ -39,8 +40,8 @@ class _InOp(threading.local):
 class PythonRecorder:
     """The sink of a rank. A mark is the offset of a record in the ring."""
 
-    def __init__(self, ring: Ring, world_size: int) -> None:
-        self._ring, self._world_size = ring, world_size
+    def __init__(self, ring: Ring, world_size: int, sources: SourceKeeper | None = None) -> None:
+        self._ring, self._world_size, self._sources = ring, world_size, sources
         self._write, self._completed = ring.write, ring.completed  # looked up once, since they are used for every op
         self._device = DeviceClock(ring)
         self._sampler: Sampler | None = None
@@ -328,6 +329,8 @@ class PythonRecorder:
         number = self._sites.get(places)
         if number is None:
             frames = sites.describe(places)
+            if self._sources is not None:
+                self._sources.keep(frames)
             number = self._sites[places] = self._ring.name("site", tuple(frames), frames)
         return number
 

@@ -31,6 +31,7 @@ class Results:
     """What explain found out about the last attempt. On a live page it changes."""
 
     outcome: str
+    verdict: Finding | None
     findings: Sequence[Finding]
     problems: Sequence[str]
     facts: Sequence[tuple[str, str]]
@@ -175,10 +176,13 @@ def _header(content: Content) -> str:
 
 
 def _verdict(results: Results) -> str:
-    first, rest = (results.findings[0], results.findings[1:_MOST_FINDINGS]) if results.findings else (None, [])
-    parts = [_finding(first)] if first else ['<p class="verdict">No finding: the calls of all ranks match.</p>']
+    is_running = results.outcome == "running"
+    rest = [finding for finding in results.findings if finding is not results.verdict][:_MOST_FINDINGS]
+    nothing = f'<p class="verdict">No finding{" so far" * is_running}: the calls of all ranks match.</p>'
+    parts = [_finding(results.verdict)] if results.verdict else [nothing]
     if rest:
-        parts.append(f"<details><summary>{len(rest)} more</summary>{''.join(map(_finding, rest))}</details>")
+        word = "advice" if all(finding.is_advice for finding in rest) else "more"
+        parts.append(f"<details><summary>{len(rest)} {word}</summary>{''.join(map(_finding, rest))}</details>")
     parts += [f'<p class="problem">{escape(problem)}</p>' for problem in results.problems]
     return f'<section id="verdict"><h2>Verdict</h2>{"".join(parts)}</section>'
 

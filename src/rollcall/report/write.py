@@ -68,6 +68,7 @@ def _results(evidence: Evidence, run_facts: dict[str, Any]) -> page.Results:
     explanation = explain_run(evidence)
     return page.Results(
         outcome=explanation.outcome,
+        verdict=explanation.verdict,
         findings=explanation.findings,
         problems=evidence.run.problems,
         facts=facts.lines(run_facts, explanation),

@@ -28,6 +28,7 @@ CALLS: list[tuple[str, str, dict[str, object]]] = [
     ("dist.monitored_barrier()", "barrier", {}),
     ("dist.all_gather_object([None] * size, {'a': 1})", "all_gather", {}),
     ("dist.new_group([0, 1])", "new_group", {}),
+    ("dist.init_device_mesh('cpu', (2, 1))", "new_group", {}),
     ("with torch.inference_mode(): dist.all_reduce(torch.ones(4))", "all_reduce", {"reduce": "SUM"}),
 ]
 

@@ -15,6 +15,7 @@ PATCH = Patch(
         "torch:ops.c10d.allreduce_.default",
         "torch:_C._after_autograd_keyset",
         "torch.autograd:Variable._execution_engine.queue_callback",
+        f"{_DDP}._check_global_requires_backward_grad_sync",
         *FORWARD_USES,
     ),
     can_be_left_out=True,

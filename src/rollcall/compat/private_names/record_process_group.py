@@ -12,6 +12,8 @@ PATCH = Patch(
         "torch.distributed:ProcessGroup._reduce_scatter_base",
         "torch.distributed:Work.wait",
         "torch.distributed:Work.get_future",
+        "torch.distributed:Work.is_completed",
+        "torch.distributed:Reducer._set_forward_pass_work_handle",
         "torch.distributed:Work._source_rank",
         "torch.distributed:_broadcast_coalesced",
         "torch.distributed:ProcessGroup._start_coalescing",

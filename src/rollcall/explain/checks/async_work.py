@@ -1,6 +1,7 @@
 """Async ops: buffers that change too early, and results that nobody waited for."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,20 +22,22 @@ def overwritten_buffers(evidence: Evidence) -> Iterator[Finding]:
         first = changed.first()
         same = _ranks_at(changed, first.row)
         message = f"{ranks_in_words(same)} changed the buffer of {where(first)} before it was waited for"
-        yield of_ops("buffer-overwritten", same, message, [first])
+        yield replace(of_ops("buffer-overwritten", same, message, [first]), effect="wrong")
 
 
 def unwaited_work(evidence: Evidence) -> Iterator[Finding]:
-    """Only of ranks that exited with 0: another rank might still have called wait()."""
+    """Only of ranks that exited with 0: another rank might still have called wait(). DDP's reducer waits for its
+    buckets itself, in C++."""
     table = evidence.table
     ended = [rank.number for rank in evidence.run.ranks.values() if rank.exit_code == 0 and not rank.stopped]
     is_unwaited = table.is_async & ~table.has(ring_format.WAITED) & ~table.has_failed & (table.completed_ns == 0)
+    is_unwaited &= ~table.has(ring_format.BUCKET)
     unwaited = table.where(is_unwaited & ~table.is_event & np.isin(table.rank, ended))
     if unwaited:
         first = unwaited.first()
         same = _ranks_at(unwaited, first.row)
         message = f"{ranks_in_words(same)} never waited for {where(first)}: its result may have been used too early"
-        yield of_ops("unwaited-work", same, message, [first])
+        yield replace(of_ops("unwaited-work", same, message, [first]), effect="advice")
 
 
 def _ranks_at(ops: Ops, row: int) -> list[int]:

@@ -1,17 +1,19 @@
 """The same calls, on some ranks in another order."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from rollcall.explain.effects import effect_of_call
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.findings import Finding, of_call, where
+from rollcall.explain.findings import Effect, Finding, of_call, where
 from rollcall.explain.matching import deviants
 from rollcall.explain.table import Op
 from rollcall.protocol.rank_ranges import ranks_in_words
 
-_AHEAD = 8  # by how many calls two ranks may be out of step
+_AHEAD = 8  # by how many calls two ranks may be out of step: a few losses, or the layers of a block; more cost time
 
 
 def permutation(evidence: Evidence, number: int) -> Finding | None:
@@ -64,5 +66,7 @@ def inversions(evidence: Evidence) -> Iterator[Finding]:
     for number in calls.unlike(candidates, table.site):
         finding = permutation(evidence, number)
         if finding is not None:
-            yield finding
+            call = calls.get(number)
+            effect: Effect = "advice" if finding.op == "barrier" else effect_of_call(evidence, call)
+            yield replace(finding, effect=effect)  # barriers carry nothing that could be mixed up
             return

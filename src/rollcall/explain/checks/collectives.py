@@ -2,14 +2,16 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rollcall.explain import source
 from rollcall.explain.checks.call_order import permutation
+from rollcall.explain.effects import effect_of_call
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.findings import Finding, each, of_call, of_ops, where
+from rollcall.explain.findings import Effect, Finding, each, of_call, of_ops, where
 from rollcall.explain.matching import Call, deviants
 from rollcall.explain.table import Op
 from rollcall.protocol.rank_ranges import ranks_in_words
@@ -30,10 +32,22 @@ def mismatches(evidence: Evidence) -> Iterator[Finding]:
     table, calls = evidence.table, evidence.calls
     columns = (table.op, table.reduce, table.peer, table.signature)
     for number in calls.unlike(calls.differ_in(*columns), *columns, table.site):
-        finding = permutation(evidence, number) or _mismatch(evidence, calls.get(number))
+        call = calls.get(number)
+        finding = permutation(evidence, number) or _mismatch(evidence, call)
         if finding is not None:
-            yield finding
+            yield replace(finding, since_ns=_differs_since_ns(call), effect=effect_of_call(evidence, call))
             return
+
+
+def _differs_since_ns(call: Call) -> int:
+    """When the first rank came that does not fit those before it."""
+    first = min(call.ops.values(), key=lambda op: op.entered_ns)
+    others = [op for op in call.ops.values() if _identity(op) != _identity(first)]
+    return min((op.entered_ns for op in others), default=first.entered_ns)
+
+
+def _identity(op: Op) -> tuple[Any, ...]:
+    return op.op, op.reduce, op.peer, str(op.signature), op.site
 
 
 def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
@@ -47,8 +61,12 @@ def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
     known = {rank: op for rank, op in call.ops.items() if op.signature}  # else its ring had no room for it
     for kind, noun, read in _ALIKE:
         values = {rank: read(op) for rank, op in known.items()}
-        if len(set(values.values())) > 1 and _must_agree(kind, call):
+        if _differ(noun, values) and _must_agree(kind, call):
             odd = _ranks_of_bad_transfers(call) if op.op == "all_to_all" else _odd_ones(evidence, call, values, read)
+            if any(_are_other_calls(evidence, mine, theirs) for mine, theirs in _pairs_of_ops(call, odd)):
+                by_rank = each({rank: f"in {where(op)}" for rank, op in call.ops.items()})
+                message = f"call {call.seq} of group {call.group.name} is not the same on all ranks ({by_rank})"
+                return of_call("missing-rank", call, odd, message, _some(call, odd), values=values)
             if any(_is_swapped(mine, theirs) for mine, theirs in _pairs_of_ops(call, odd)):
                 kind = "order-swap"
             what = {"new_group": "members", "ddp": "parameters"}.get(op.op, noun)
@@ -56,6 +74,36 @@ def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
             kind = {"new_group": "group-incomplete", "ddp": "ddp-model-mismatch"}.get(op.op, kind)
             return of_call(kind, call, odd, message, [call.ops[rank] for rank in odd], values=values)
     return None
+
+
+def _differ(noun: str, values: dict[int, Any]) -> bool:
+    """In gather_object and scatter_object_list only the root has a list, whose length older rings have recorded."""
+    different = set(values.values())
+    return len(different - {0} if noun == "number of objects" else different) > 1
+
+
+def _are_other_calls(evidence: Evidence, mine: Op, theirs: Op) -> bool:
+    """Whether two ranks that differ in an argument are in different calls of the program: on lines of which one comes
+    after the other, or one of them past a loop that the other is in. Then one of them has left a call out."""
+    if mine.op in ("new_group", "ddp"):  # whatever the line, ranks make other groups or modules: that says more
+        return False
+    divergence = source.divergence_of(mine.site, theirs.site) if mine.site and theirs.site else None
+    is_in_order = divergence is not None and source.relation(divergence) in ("after", "before")
+    return is_in_order or _has_left_loop(evidence, mine, theirs)
+
+
+def _has_left_loop(evidence: Evidence, mine: Op, theirs: Op) -> bool:
+    """Whether one of two ranks is past a loop that the other is in, and in which it made this call before."""
+    for inner, outer in ((theirs, mine), (mine, theirs)):
+        if inner.site is None or outer.site is None or inner.site == outer.site:
+            continue
+        table = evidence.table
+        before = (
+            (table.rank == outer.rank) & (table.site == table.site[inner.row]) & (table.group == table.group[inner.row])
+        )
+        if before.any() and source.is_outside_loop(outer.site, inner.site):
+            return True
+    return False
 
 
 def _some(call: Call, odd: list[int]) -> list[Op]:
@@ -82,11 +130,22 @@ _PRECEDENTS = 64
 
 
 def _must_agree(kind: str, call: Call) -> bool:
-    """all_to_all may have different sizes on each rank, if each rank expects what the other sends."""
-    op = next(iter(call.ops.values())).op
-    if op == "all_to_all" and kind in ("mismatched-shape", "mismatched-splits"):
+    """all_to_all may have different sizes on each rank, if each rank expects what the other sends; all_gather on a GPU,
+    if all ranks expect them alike."""
+    op = next(iter(call.ops.values()))
+    if op.op == "all_to_all" and kind in ("mismatched-shape", "mismatched-splits"):
         return bool(_bad_transfers(call))
+    if op.op == "all_gather" and op.signature.get("device") == "cuda" and kind == "mismatched-shape":
+        return any(not _is_expected(call, rank) for rank in call.ops)
     return True
+
+
+def _is_expected(call: Call, rank: int) -> bool:
+    """Whether all ranks have room for just what this rank gives: nccl gathers tensors of different sizes, too."""
+    given = call.ops[rank].signature.get("shapes")
+    place = call.group.ranks.index(rank)
+    rooms = [(op.signature.get("splits") or [[]])[0] for op in call.ops.values()]
+    return all(place < len(room) and [room[place]] == given for room in rooms)
 
 
 def _ranks_of_bad_transfers(call: Call) -> list[int]:
@@ -168,7 +227,15 @@ def non_member_calls(evidence: Evidence) -> Iterator[Finding]:
         first = found.first()
         same = sorted({op.rank for op in found if op.site == first.site})
         message = f"{ranks_in_words(same)} called {where(first)} without being in its group"
-        yield of_ops("non-member-call", same, message, [first])
+        effect: Effect = "stopped" if any(_failed_on_no_result(evidence, rank) for rank in same) else "advice"
+        yield replace(of_ops("non-member-call", same, message, [first]), effect=effect)
+
+
+def _failed_on_no_result(evidence: Evidence, number: int) -> bool:
+    """Whether a rank used what such a call returns: None, and no handle."""
+    rank = evidence.run.ranks[number]
+    is_none_error = rank.error.partition(":")[0] in ("AttributeError", "TypeError")
+    return is_none_error and rank.last is not None and rank.last.is_non_member
 
 
 def concurrent_calls(evidence: Evidence) -> Iterator[Finding]:
@@ -177,19 +244,32 @@ def concurrent_calls(evidence: Evidence) -> Iterator[Finding]:
     candidates = calls.differ_in(table.site) & calls.any(table.thread > 0) & ~calls.any(table.site == 0)
     for number in calls.unlike(candidates, table.site, table.thread):
         call = calls.get(number)
-        if _is_shared(evidence, call):
+        if _is_disordered(evidence, call):
             places = {rank: op.site for rank, op in call.ops.items()}
             message = f"group {call.group.name} is used by several threads at once, and the order differs between ranks"
             threads = {"threads": {rank: op.thread for rank, op in call.ops.items()}}
-            yield of_call("concurrent-calls", call, deviants(places), message, call.ops.values(), **threads)
+            finding = of_call("concurrent-calls", call, deviants(places), message, call.ops.values(), **threads)
+            yield replace(finding, effect=effect_of_call(evidence, call))
             return
 
 
-def _is_shared(evidence: Evidence, call: Call) -> bool:
-    """Whether some rank uses the group from several threads."""
+def _is_disordered(evidence: Evidence, call: Call) -> bool:
+    """Whether some rank makes the calls of these lines from different threads: then their order is a matter of chance.
+    A thread of autograd alone does not disturb it: it works while the main thread waits for it."""
+    table = evidence.table
     op = next(iter(call.ops.values()))
-    of_group = evidence.table.group == evidence.table.group[op.row]
-    by_rank = {(rank, thread) for rank, thread in zip(
-        evidence.table.rank[of_group].tolist(), evidence.table.thread[of_group].tolist(), strict=True
-    )}  # fmt: skip
-    return len(by_rank) > len({rank for rank, _ in by_rank})
+    sites = [int(table.site[each.row]) for each in call.ops.values()]
+    near = (table.group == table.group[op.row]) & np.isin(table.site, sites) & ~table.is_event
+    near &= np.abs(table.seq.astype(np.int64) - call.seq) <= _NEAR
+    threads: dict[tuple[int, int], int] = {}  # by rank and line
+    for row in np.flatnonzero(near).tolist():
+        threads[int(table.rank[row]), int(table.site[row])] = int(table.thread[row])
+    return any(
+        thread != other
+        for (rank, site), thread in threads.items()
+        for (other_rank, other_site), other in threads.items()
+        if rank == other_rank and site != other_site
+    )
+
+
+_NEAR = 8  # calls; threads that share a group are not further apart than the ops that are in flight

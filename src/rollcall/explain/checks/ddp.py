@@ -3,10 +3,11 @@
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from rollcall.explain.checks.deaths import is_consequence
+from rollcall.explain import source
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, each, of_ops
 from rollcall.explain.matching import deviants
@@ -16,26 +17,50 @@ from rollcall.record import ring_format
 
 
 def uneven_inputs(evidence: Evidence) -> Iterator[Finding]:
-    """Ranks that called their DDP module more or less often than the others, in a run that did not end well."""
+    """Ranks that are in a forward or backward of their DDP module, while those with fewer batches are past their loop:
+    they have ended, or are in another call after it. A rank that is in no op may still come."""
     if any(rank.dropped or rank.stopped for rank in evidence.run.ranks.values()):
         return  # some are overwritten or were not recorded: how many batches there were is not known
     counts = _forwards(evidence)
-    failed = [rank for rank in evidence.run.ranks.values() if rank.error or rank.exit_code is None or rank.exit_code]
-    if not failed or len(set(counts.values())) < 2 or not all(counts.values()):
+    if len(set(counts.values())) < 2 or not all(counts.values()):
+        return
+    most = max(counts.values())
+    waiting = [op for rank, count in counts.items() if count == most and (op := _stopped_in(evidence, rank))]
+    fewer = [rank for rank, count in counts.items() if count < most]
+    if not any(map(_is_of_module, waiting)) or not all(_is_past_loop(evidence, rank) for rank in fewer):
         return
     odd = deviants(counts)
-    if any(_ended_by_itself(evidence, rank) for rank in odd):
-        return  # its end explains why it made fewer calls
     last = [_last_forward(evidence, rank) for rank in odd]
-    stuck = [evidence.blocked[rank] for rank in odd if rank in evidence.blocked]
+    stuck = [op for rank in odd if (op := _stopped_in(evidence, rank)) is not None]
     message = f"the ranks had different numbers of batches for their DDP module ({each(counts)})"
-    yield of_ops("ddp-uneven-inputs", odd, message, [*last, *stuck])
+    finding = of_ops("ddp-uneven-inputs", odd, message, [*last, *stuck])
+    began_ns = min(_last_forward(evidence, op.rank).entered_ns for op in waiting)
+    yield replace(finding, since_ns=began_ns)
 
 
-def _ended_by_itself(evidence: Evidence, rank: int) -> bool:
+def _stopped_in(evidence: Evidence, rank: int) -> Op | None:
+    """The op in which a rank is stuck, or that failed at its end."""
+    last = next((op for op in reversed(evidence.run.ranks[rank].ops[-_RECENT:]) if op.is_failed), None)
+    return evidence.blocked.get(rank) or last
+
+
+_RECENT = 64  # the buckets of a backward
+
+
+def _is_of_module(op: Op) -> bool:
+    """DDP made this call: the average of a bucket, or the broadcast of buffers before a forward."""
+    return op.is_bucket or op.phase in ("forward", "backward")
+
+
+def _is_past_loop(evidence: Evidence, rank: int) -> bool:
+    op, forward = _stopped_in(evidence, rank), _last_forward(evidence, rank)
     found = evidence.run.ranks[rank]
-    was_killed = found.exit_code is not None and found.exit_code < 0
-    return was_killed or (bool(found.error) and not is_consequence(evidence, found))
+    if found.exit_code == 0:  # unless it called sys.exit in the middle of the loop
+        exit_site = found.exit_site
+        return exit_site is None or forward.site is None or source.is_outside_loop(exit_site, forward.site)
+    if op is None or _is_of_module(op) or op.entered_ns < forward.entered_ns or not op.site or not forward.site:
+        return False
+    return source.is_outside_loop(op.site, forward.site)
 
 
 def unused_parameters(evidence: Evidence) -> Iterator[Finding]:
@@ -47,7 +72,10 @@ def unused_parameters(evidence: Evidence) -> Iterator[Finding]:
             f"on {ranks_in_words(short)} the backward at {first.site} ended before all parameters of the DDP module had"
             f" a gradient: the forward did not use them, so their buckets were never averaged"
         )
-        yield of_ops("ddp-unused-parameter", short, message, list(short.values()))
+        # The reducer raises in the next forward; ranks that averaged their buckets wait for those that did not.
+        has_stopped = bool(evidence.stuck) or any(evidence.run.ranks[rank].error for rank in short)
+        finding = of_ops("ddp-unused-parameter", short, message, list(short.values()))
+        yield replace(finding, since_ns=first.entered_ns, effect="stopped" if has_stopped else "wrong")
 
 
 def _short_backward(evidence: Evidence, rank: int) -> Op | None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rollcall.explain import source
+from rollcall.explain.ends import exited_badly, failed_by_itself, was_killed
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, of_call, wait_in
 from rollcall.explain.load import Rank
@@ -15,14 +16,18 @@ from rollcall.protocol.rank_ranges import ranks_in_words
 
 def deaths(evidence: Evidence) -> Iterator[Finding]:
     for rank in evidence.run.ranks.values():
-        if rank.cause or _was_stopped(evidence, rank):
+        if was_stopped(evidence, rank):
             yield _stopped(evidence, rank)
-        elif rank.error and not is_consequence(evidence, rank):
+        elif failed_by_itself(evidence, rank):
             sites = rank.error_site.chain[:3] if rank.error_site else ()
             message = f"rank {rank.number} failed at {rank.error_site}: {rank.error}"
             yield Finding("rank-failed", (rank.number,), message, sites=sites, since_ns=rank.ended_ns)
-        elif rank.exit_code is not None and rank.exit_code < 0:
+        elif was_killed(rank):
             yield _killed(evidence, rank)
+        elif exited_badly(evidence, rank):
+            message = f"rank {rank.number} exited with code {rank.exit_code} at {rank.exit_site}"
+            sites = rank.exit_site.chain[:3] if rank.exit_site else ()
+            yield Finding("rank-exited-early", (rank.number,), message, sites=sites, since_ns=rank.ended_ns)
 
 
 def _killed(evidence: Evidence, rank: Rank) -> Finding:
@@ -37,7 +42,7 @@ def _killed(evidence: Evidence, rank: Rank) -> Finding:
         message = f"rank {rank.number} was killed by {name}; it was last seen at {place or 'its start'}"
     users = rank.own_stack[:3] if sent is None else ()
     sites = users or ((place, *place.callers[:2]) if place else ())
-    since_ns = sent.entered_ns if sent else rank.last.entered_ns if rank.last else 0
+    since_ns = sent.entered_ns if sent else evidence.ended_ns(rank.number)
     return Finding("rank-killed", (rank.number,), message, sites=sites, since_ns=since_ns)
 
 
@@ -49,11 +54,14 @@ def _stopped(evidence: Evidence, rank: Rank) -> Finding:
     if sent is not None and sent.site is not None:
         message += f"; {_who_sent(sent, rank)} sent the signal at {sent.site}"
         sites = (sent.site, *sites) if sent.site not in sites else sites
-    return Finding("stopped-rank", (rank.number,), f"rank {rank.number} {message}", sites=sites)
+    since_ns = sent.entered_ns if sent else evidence.ended_ns(rank.number)
+    return Finding("stopped-rank", (rank.number,), f"rank {rank.number} {message}", sites=sites, since_ns=since_ns)
 
 
-def _was_stopped(evidence: Evidence, rank: Rank) -> bool:
-    """It got SIGSTOP and no SIGCONT, and did nothing since."""
+def was_stopped(evidence: Evidence, rank: Rank) -> bool:
+    """The launcher saw that, or it got SIGSTOP and no SIGCONT, and did nothing since."""
+    if rank.cause:
+        return True
     if rank.has_ended and rank.exit_code is not None:
         return False
     sent = _sender(evidence, rank, signal.SIGSTOP)
@@ -62,7 +70,7 @@ def _was_stopped(evidence: Evidence, rank: Rank) -> bool:
     return rank.last is None or max(rank.last.entered_ns, rank.last.completed_ns) <= sent.entered_ns + _SOON_NS
 
 
-_SOON_NS = 50_000_000
+_SOON_NS = 50_000_000  # a signal takes effect when the rank is scheduled next: until then it may end an op
 
 
 def _sender(evidence: Evidence, rank: Rank, number: int) -> Op | None:
@@ -85,38 +93,6 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-def is_consequence(evidence: Evidence, rank: Rank) -> bool:
-    """Whether its error is the consequence of another rank's: its op failed because that rank did not come, or died."""
-    last = next((op for op in reversed(rank.ops[-_RECENT:]) if op.is_failed), None)
-    if last is None:
-        return False
-    if last.issued_ns and _others_are_stuck(evidence, last):
-        return True
-    absent = [other for other in evidence.waits_for(last) if other in evidence.run.ranks]
-    if any(evidence.has_ended(other) or other in evidence.blocked for other in absent):
-        return True
-    others = [other for other in evidence.run.ranks.values() if other.number != rank.number]
-    return any(_died_before(other, rank) for other in others)
-
-
-_RECENT = 64
-
-
-def _others_are_stuck(evidence: Evidence, op: Op) -> bool:
-    """Whether the call failed or hangs on other ranks, too: then the call failed, not this rank."""
-    call = evidence.calls.of(op)
-    return call is not None and any(
-        other.is_blocked or other.is_failed for rank, other in call.ops.items() if rank != op.rank
-    )
-
-
-def _died_before(other: Rank, rank: Rank) -> bool:
-    if other.exit_code is not None and other.exit_code < 0:
-        return True
-    died_in_op = other.last is not None and other.last.is_failed
-    return bool(other.ended_ns) and other.ended_ns < rank.ended_ns and not died_in_op
-
-
 def network_cuts(evidence: Evidence) -> Iterator[Finding]:
     """Hosts to which the network was cut."""
     cut = [lost for lost in evidence.run.lost if lost.is_cut]
@@ -136,14 +112,22 @@ def _last_ops(evidence: Evidence) -> dict[int, Op]:
 
 
 def early_exits(evidence: Evidence) -> Iterator[Finding]:
-    """Ranks that exited while others are in calls that need them."""
-    stuck = evidence.calls.any(evidence.table.is_blocked | evidence.table.has_failed)
-    for call in evidence.calls.where(~evidence.calls.has_all & stuck):
-        gone = [rank for rank in call.missing if rank in evidence.run.ranks and evidence.run.ranks[rank].exit_code == 0]
-        waiting = [op for op in call.ops.values() if op.is_blocked or op.is_failed]
+    """Ranks that exited with 0 while others are in calls that need them, or from a thread while they were in an op
+    themselves."""
+    stuck = evidence.calls.any(evidence.is_stuck | evidence.table.has_failed)
+    for call in evidence.calls.where(stuck):
+        gone = [rank for rank in call.group.ranks if _left(evidence, call, rank)]
+        waiting = [op for op in call.ops.values() if op.rank not in gone and (op.is_blocked or op.is_failed)]
         if gone and waiting:
             yield _explain_exit(evidence, call, gone, waiting)
             return
+
+
+def _left(evidence: Evidence, call: Call, number: int) -> bool:
+    rank = evidence.run.ranks.get(number)
+    if rank is None or rank.exit_code != 0:
+        return False
+    return number not in call.ops or (call.ops[number].is_blocked and rank.exit_site is not None)
 
 
 def _explain_exit(evidence: Evidence, call: Call, gone: list[int], waiting: list[Op]) -> Finding:

@@ -1,37 +1,43 @@
 """Sends and receives that wait in a circle, have no partner, or differ from their partner."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from rollcall.explain.checks.deaths import was_stopped
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.findings import Finding, of_ops, where
+from rollcall.explain.findings import Effect, Finding, of_ops, where
 from rollcall.explain.table import Op
 
 
 def deadlocks(evidence: Evidence) -> Iterator[Finding]:
     """Ranks that wait for each other in a circle of sends and receives."""
     done: set[int] = set()
-    for start in evidence.blocked:
+    for start in evidence.stuck:
         path: list[int] = []
         rank = start
         while (
-            rank in evidence.blocked
-            and rank not in path
-            and rank not in done
-            and evidence.blocked[rank].is_point_to_point
+            rank in evidence.stuck and rank not in path and rank not in done and evidence.stuck[rank].is_point_to_point
         ):
             path.append(rank)
-            waited_for = evidence.waits_for(evidence.blocked[rank])
+            waited_for = evidence.waits_for(evidence.stuck[rank])
             if len(waited_for) != 1:
                 break
             rank = waited_for[0]
         else:
-            if rank in path and (finding := _circle(evidence, path[path.index(rank) :])):
+            circle = path[path.index(rank) :] if rank in path else []
+            if circle and not _is_misaddressed(evidence, circle) and (finding := _circle(evidence, circle)):
                 yield finding
                 return
         done.update(path)
+
+
+def _is_misaddressed(evidence: Evidence, circle: list[int]) -> bool:
+    """Whether one of them only waits since a message went under another tag, or to or from another rank."""
+    told = misaddressed(evidence)
+    return told is not None and any(evidence.table.rank[row] in circle for row in told.evidence["rows"])
 
 
 def _circle(evidence: Evidence, cycle: list[int]) -> Finding | None:
@@ -39,32 +45,84 @@ def _circle(evidence: Evidence, cycle: list[int]) -> Finding | None:
     if len({op.op for op in ops}) > 1 and len(cycle) == 2:
         return None  # a send and a receive that do not match: another finding says why
     details = ", ".join(f"rank {op.rank} in {where(op)} for rank {op.peer}" for op in ops)
-    return of_ops("p2p-deadlock", cycle, f"these ranks wait for each other in a circle: {details}", ops, cycle=cycle)
+    finding = of_ops("p2p-deadlock", cycle, f"these ranks wait for each other in a circle: {details}", ops, cycle=cycle)
+    return replace(finding, since_ns=min(op.entered_ns for op in ops))
 
 
 def unmatched(evidence: Evidence) -> Iterator[Finding]:
     """Sends that nobody receives, receives that nobody sends to, and why."""
-    recvs, sends = list(evidence.pairs.unmatched("recv")[:_MANY]), list(evidence.pairs.unmatched("send")[:_MANY])
-    stuck = sorted((op for op in recvs if op.is_blocked or op.is_failed), key=lambda op: op.entered_ns)
-    for explain in (_by_tag, _by_sender, _by_receiver):
-        for recv in stuck:
-            if (finding := explain(evidence, recv, sends, recvs)) is not None:
-                yield finding
-                return
+    if (finding := misaddressed(evidence)) is not None:
+        yield finding
+        return
+    sends = list(evidence.pairs.unmatched("send")[:_MANY])
+    stuck = [recv for recv in _stuck_receives(evidence) if not _only_waits(evidence, recv)]
+    is_deadlock = next(deadlocks(evidence), None) is not None
+    lost = [send for send in sends if not is_deadlock and _is_lost(evidence, send)]
     if stuck:
         recv = stuck[0]
-        message = f"rank {recv.rank} waits in {where(recv)} for rank {recv.peer}, which never sends to it"
+        peer = f"rank {recv.peer}" if recv.peer >= 0 else "any rank"
+        message = f"rank {recv.rank} waits in {where(recv)} for {peer}, which never sends to it"
         yield of_ops("unmatched-recv", [recv.rank], message, [recv])
-    elif sends:
+    elif lost:
         # First the sends whose receiver never receives from this rank: another receiver may only be stuck.
         met, _ = evidence.pairs.matched()
         known = set(zip(evidence.table.rank[met].tolist(), evidence.table.peer[met].tolist(), strict=True))
-        send = min(sends, key=lambda op: ((op.rank, op.peer) in known, op.entered_ns))
+        send = min(lost, key=lambda op: ((op.rank, op.peer) in known, op.entered_ns))
         message = f"rank {send.rank}'s {where(send)} to rank {send.peer} was never received"
-        yield of_ops("unmatched-send", [send.rank], message, [send])
+        has_stopped = evidence.is_stuck[send.row] or send.is_failed
+        yield replace(
+            of_ops("unmatched-send", [send.rank], message, [send]), effect="stopped" if has_stopped else "wrong"
+        )
 
 
 _MANY = 500  # more ops without partner say nothing new
+
+
+def misaddressed(evidence: Evidence) -> Finding | None:
+    """A receive that waits for what was sent under another tag, to another rank, or by another rank."""
+    recvs, sends = list(evidence.pairs.unmatched("recv")[:_MANY]), list(evidence.pairs.unmatched("send")[:_MANY])
+    stuck = [recv for recv in _stuck_receives(evidence) if not _is_elsewhere(evidence, recv.peer)]
+    for explain in (_by_tag, _by_sender, _by_receiver):
+        for recv in stuck:
+            if (finding := explain(evidence, recv, sends, recvs)) is not None:
+                return replace(finding, evidence={"rows": [recv.row]})
+    return None
+
+
+def _stuck_receives(evidence: Evidence) -> list[Op]:
+    """Without a partner, in the order in which they began."""
+    recvs = evidence.pairs.unmatched("recv")[:_MANY]
+    return sorted((op for op in recvs if evidence.is_stuck[op.row] or op.is_failed), key=lambda op: op.entered_ns)
+
+
+def _only_waits(evidence: Evidence, recv: Op) -> bool:
+    """Whether what its peer does explains that it sends nothing: it waits itself for others, or does something else."""
+    if recv.peer in evidence.blocked and not evidence.has_ended(recv.peer):
+        return not evidence.blocked[recv.peer].is_point_to_point or next(deadlocks(evidence), None) is not None
+    return _is_elsewhere(evidence, recv.peer)
+
+
+def _is_elsewhere(evidence: Evidence, number: int) -> bool:
+    """Whether a rank died or was stopped, or whether it, or whom it waits for, is in no op and known to sit somewhere:
+    another finding says so."""
+    rank = evidence.run.ranks.get(number)
+    if rank is None or rank.exit_code == 0:
+        return False
+    is_gone = number in evidence.died_by_themselves or was_stopped(evidence, rank)
+    return is_gone or any(_is_idle(evidence, each) for each in evidence.ways_on([number]))
+
+
+def _is_idle(evidence: Evidence, rank: int) -> bool:
+    return rank not in evidence.blocked and not evidence.has_ended(rank) and evidence.seen_now(rank) is not None
+
+
+def _is_lost(evidence: Evidence, send: Op) -> bool:
+    """Whether a send without a partner never gets one: it is stuck or failed, or its receiver came to a good end."""
+    receiver = evidence.run.ranks.get(send.peer)
+    if receiver is not None and (send.peer in evidence.died_by_themselves or was_stopped(evidence, receiver)):
+        return False
+    is_over = evidence.run.outcome == "ok" or (receiver is not None and receiver.exit_code == 0)
+    return bool(evidence.is_stuck[send.row]) or send.is_failed or is_over
 
 
 def _by_tag(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:
@@ -85,7 +143,7 @@ def _by_receiver(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op])
     if any((send.rank, send.peer) == (recv.peer, recv.rank) for send in sends):
         return None
     for send in sends:
-        if send.peer == recv.rank:
+        if send.peer == recv.rank and not _waits_in_circle(evidence, send):
             message = (
                 f"rank {recv.rank} waits in {where(recv)} for rank {recv.peer}, but it is rank {send.rank} that sends"
                 f" to it, in {where(send)}"
@@ -97,7 +155,8 @@ def _by_receiver(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op])
 def _by_sender(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:
     """The rank it waits for sent to another rank, which does not receive that."""
     for send in sends:
-        if send.rank == recv.peer and not any((r.rank, r.peer) == (send.peer, send.rank) for r in recvs):
+        is_received = any((r.rank, r.peer) == (send.peer, send.rank) for r in recvs)
+        if send.rank == recv.peer and not is_received and not _waits_in_circle(evidence, send):
             message = (
                 f"rank {recv.rank} waits in {where(recv)} for rank {recv.peer}, which sends to rank {send.peer}"
                 f" instead, in {where(send)}"
@@ -106,14 +165,37 @@ def _by_sender(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -
     return None
 
 
+def _waits_in_circle(evidence: Evidence, send: Op) -> bool:
+    """Whether its rank is still in this send, in a circle of sends: its receiver comes to its receive later."""
+    ops = [evidence.blocked[rank] for rank in evidence.ways_on([send.peer]) if rank in evidence.blocked]
+    return send.is_blocked and any(op.op == "send" and op.rank != send.rank for op in ops) and send in ops
+
+
 def _odd_side(evidence: Evidence, send: Op, recv: Op, read: Callable[[Op], Any]) -> list[Op]:
-    """Of two ops that do not match, the one that differs from most others; both if that cannot be decided."""
-    others = [evidence.table.get(row) for row in evidence.pairs.rows[:_MANY] if row not in (send.row, recv.row)]
-    like_send = sum(read(op) == read(send) for op in others)
-    like_recv = sum(read(op) == read(recv) for op in others)
-    if len(evidence.run.ranks) < 3 or like_send == like_recv:
+    """Of two ops that do not match, the one that differs from what other ranks did in the same turn on the same lines,
+    or else from most others; both if that cannot be decided."""
+    if len(evidence.run.ranks) < 3:
         return [send, recv]
-    return [recv] if like_send > like_recv else [send]
+    table, rows = evidence.table, evidence.pairs.rows
+    alike = [table.get(row) for op in (send, recv) for row in _same_turn(evidence, op)]
+    others = [table.get(row) for row in rows[:_MANY] if row not in (send.row, recv.row)]
+    for given in (alike, others):
+        like_send = sum(read(op) == read(send) for op in given)
+        like_recv = sum(read(op) == read(recv) for op in given)
+        if like_send != like_recv:
+            return [recv] if like_send > like_recv else [send]
+    return [send, recv]
+
+
+def _same_turn(evidence: Evidence, op: Op) -> list[int]:
+    """The rows of other ranks' ops of this line that are their n-th there, as this is the n-th of its rank."""
+    table = evidence.table
+    rows = evidence.pairs.rows[table.site[evidence.pairs.rows] == table.site[op.row]]
+    by_rank: dict[int, list[int]] = {}
+    for row in rows.tolist():
+        by_rank.setdefault(int(table.rank[row]), []).append(row)
+    turn = by_rank[op.rank].index(op.row)
+    return [mine[turn] for rank, mine in by_rank.items() if rank != op.rank and turn < len(mine)]
 
 
 def mismatches(evidence: Evidence) -> Iterator[Finding]:
@@ -133,7 +215,19 @@ def mismatches(evidence: Evidence) -> Iterator[Finding]:
         details = f"{_tensor(send)} was sent, {_tensor(recv)} received"
         message = f"rank {send.rank}'s {where(send)} and rank {recv.rank}'s {where(recv)} do not match: {details}"
         odd = _odd_side(evidence, send, recv, lambda op: op.signature.get(field))
-        yield of_ops(kind, {op.rank for op in odd}, message, [send, recv])
+        has_stopped = any(op.is_blocked or op.is_failed for op in (send, recv))
+        has_stopped = has_stopped or any(
+            evidence.is_stuck[op.row] or op.is_failed for op in _after(evidence, send, recv)
+        )
+        effect: Effect = "stopped" if has_stopped else "wrong"
+        yield replace(of_ops(kind, {op.rank for op in odd}, message, [send, recv]), effect=effect)
+
+
+def _after(evidence: Evidence, send: Op, recv: Op) -> list[Op]:
+    """The later ops between the two ranks: bytes that were not expected are taken for the next message."""
+    table, rows = evidence.table, evidence.pairs.rows
+    of_two = np.isin(table.rank[rows], (send.rank, recv.rank)) & np.isin(table.peer[rows], (send.rank, recv.rank))
+    return [table.get(row) for row in rows[of_two & (table.entered_ns[rows] > send.entered_ns)][:_MANY]]
 
 
 def _tensor(op: Op) -> str:

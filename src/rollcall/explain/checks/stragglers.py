@@ -1,6 +1,7 @@
 """Ranks that keep the others waiting."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,36 +9,74 @@ from numpy.typing import NDArray
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, of_ops
 from rollcall.explain.table import Op
+from rollcall.explain.waits import is_setup
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 
-_ENOUGH_CALLS = 5
-_MOST_OF_IT = 0.7  # of all delays
-_NOTABLE, _NOTABLE_S = 0.2, 0.3  # share of the run; seconds
+_ENOUGH_CALLS = 5  # fewer delays are events, such as a checkpoint or a rebuilt cache, and no habit
+# Of all delays: if a few ranks do not account for most of them, all ranks are uneven by chance.
+_MOST_OF_IT = 0.7
+# Share of the run, and seconds: less than a fifth is not worth a search, and a run of a second has no steady pace yet.
+_NOTABLE, _NOTABLE_S = 0.2, 0.3
 
 
 def stragglers(evidence: Evidence) -> Iterator[Finding]:
-    """One rank that costs the others a good part of the run: again and again, or because it waited for its data."""
+    """Ranks that cost the others a good part of the run: again and again, or because they waited for their data."""
     waits = evidence.waits
     own_s = _own_delays_s(evidence)
-    rank = int(np.argmax(own_s))
-    share = waits.share(waits.saved_s[rank])
-    if own_s[rank] < _MOST_OF_IT * own_s.sum() or share < _NOTABLE or own_s[rank] < _NOTABLE_S:
+    ranks = _slowest(evidence, own_s)
+    rank = ranks[0]
+    share = waits.share(waits.saved_without(ranks))
+    if own_s[ranks].sum() < _MOST_OF_IT * own_s.sum() or share < _NOTABLE or own_s[rank] < _NOTABLE_S:
         return
+    late = int(waits.last_in[ranks].sum())
     message = (
-        f"rank {rank} arrived last in {waits.last_in[rank]} of {waits.calls} calls: without its delays the run would be"
-        f" {share:.0%} shorter"
+        f"{ranks_in_words(ranks)} arrived last in {late} of {waits.calls} calls: without"
+        f" {'its' if len(ranks) == 1 else 'their'} delays the run would be {share:.0%} shorter"
     )
     caused_s = {number: float(waits.caused_s[number]) for number in evidence.run.ranks}
     fetching, fetching_s = _samples(evidence, rank, ring_format.INPUT)
     if fetching_s > share * waits.run_s / 2:
         message += f"; meanwhile it waited for its data at {fetching[0].site}"
-        yield of_ops("input-stall", [rank], message, [fetching[0], *_late(evidence, rank)], waits=caused_s)
+        finding = of_ops("input-stall", ranks, message, [fetching[0], *_late(evidence, rank)], waits=caused_s)
+        yield replace(finding, effect="slow")
     elif _is_a_habit(evidence, rank):
         samples, _ = _samples(evidence, rank)
         seen = samples[:2]
         if seen:
             message += f"; meanwhile it was seen at {seen[0].site}"
-        yield of_ops("straggler", [rank], message, [*seen, *_late(evidence, rank)], waits=caused_s)
+        finding = of_ops("straggler", ranks, message, [*seen, *_late(evidence, rank)], waits=caused_s)
+        yield replace(finding, effect="slow")
+
+
+def _slowest(evidence: Evidence, own_s: NDArray[np.float64]) -> list[int]:
+    """The rank that costs most, and those that come at least half as late: without it, all would wait for them. At most
+    half of all ranks: else the others are the quick ones."""
+    worst = int(np.argmax(own_s))
+    late_s = _lateness_s(evidence)
+    alike = [
+        rank for rank in np.argsort(-late_s, kind="stable").tolist() if late_s[rank] >= max(late_s[worst] / 2, _TINY)
+    ]
+    others = [rank for rank in alike if rank != worst] if late_s[worst] > _TINY else []
+    return sorted([worst, *others[: max(len(evidence.run.ranks) // 2 - 1, 0)]], key=lambda rank: rank != worst)
+
+
+_TINY = 1e-6
+
+
+def _lateness_s(evidence: Evidence) -> NDArray[np.float64]:
+    """By rank: by how much it came later to collectives than the ranks of its group on average, less what it waited
+    itself."""
+    calls, table, waits = evidence.calls, evidence.table, evidence.waits
+    size = len(waits.last_in)
+    if not len(calls) or not evidence.run.is_one_clock:
+        return np.zeros(size)
+    is_whole = (calls.has_all & (calls.sizes > 1) & ~calls.any(is_setup(table)))[calls.numbers]
+    first_ns = calls.least(table.entered_ns)[calls.numbers]
+    after_ns = (table.entered_ns[calls.rows] - first_ns) * is_whole
+    mean_ns = (np.add.reduceat(after_ns, calls.starts) / calls.sizes)[calls.numbers]
+    late_s = np.bincount(table.rank[calls.rows], np.clip(after_ns - mean_ns, 0, None) / 1e9, size)
+    return np.clip(late_s - waits.suffered_s, 0, None)
 
 
 def _own_delays_s(evidence: Evidence) -> NDArray[np.float64]:

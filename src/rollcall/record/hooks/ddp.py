@@ -13,7 +13,7 @@ from rollcall.compat.private_names.record_ddp import FORWARD_USES
 from rollcall.record.hooks import reducer, sink
 from rollcall.record.hooks.patching import Hook, callback, install, seek
 from rollcall.record.hooks.process_group import enter
-from rollcall.record.hooks.sink import CallArgs
+from rollcall.record.hooks.sink import CallArgs, this_thread
 from rollcall.record.tensors import shape_of
 
 _Construction = tuple[int, DistributedDataParallel]  # of a module: its mark, and the module
@@ -22,6 +22,8 @@ _has_step_hooks = False
 
 def install_all() -> None:
     install(DistributedDataParallel, "__init__", Hook("DistributedDataParallel", _before_init, _complete, _fail))
+    own_check = "_check_global_requires_backward_grad_sync"
+    install(DistributedDataParallel, own_check, Hook("join", _before_own_check, _after_own_check, _after_own_check))
     if all(map(exists, FORWARD_USES)):
         # torch.compile traces forward, and would warn that it cannot trace the C++ recorder.
         install(DistributedDataParallel, "forward", Hook("forward", _before_forward, _end, _end), unless=is_compiling)
@@ -39,6 +41,16 @@ def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Construction
     parameters = tuple((n, shape_of(p), str(p.dtype)) for n, p in module.named_parameters() if p.requires_grad)
     mark = enter("ddp", CallArgs(splits=parameters, flags=0))
     return None if mark is None else (mark, args[0])
+
+
+def _before_own_check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
+    """With join(), DDP itself forgets the handle of this all_reduce, except on ranks that have no inputs left."""
+    this_thread.forgets_handles = not (kwargs.get("is_joined_rank") or any(args[1:]))
+    return this_thread.forgets_handles or None
+
+
+def _after_own_check(*_: Any) -> None:
+    this_thread.forgets_handles = False
 
 
 def _complete(state: _Construction, _: Any) -> None:

@@ -15,8 +15,9 @@ from rollcall.record.ring_format import ASYNC, OP
 _UNREADABLE = CallArgs()
 _Work = dist.Work  # looked up once
 _FROM_ANY = "recv_anysource"
-# Collectives of objects, and which argument is the list whose length must be the same on all ranks.
-_OBJECT_LISTS = {"all_gather_object": 0, "broadcast_object_list": 0, "scatter_object_list": 1, "gather_object": 1}
+# Collectives of objects, and which argument is the list whose length must be the same on all ranks. Of gather_object
+# and scatter_object_list only the root's list counts, and torch checks that itself.
+_OBJECT_LISTS = {"all_gather_object": 0, "broadcast_object_list": 0}
 # By id of a group: the marks of the ops since _start_coalescing, which begin together at _end_coalescing.
 _batches: dict[int, list[int]] = {}
 
@@ -24,6 +25,7 @@ _batches: dict[int, list[int]] = {}
 def install_all() -> None:
     for name, (op, read) in METHODS.items():
         install(dist.ProcessGroup, name, _from_any_hook(read) if name == _FROM_ANY else _op_hook(op, read))
+    install(dist.Reducer, "_set_forward_pass_work_handle", Hook("join", _before_handing_over))
     install(dist.ProcessGroup, "_start_coalescing", Hook("_start_coalescing", _before_start, _after_start))
     install(dist.ProcessGroup, "_end_coalescing", Hook("_end_coalescing", _before_end, _after_end, _failed_end))
     for module in (dist, distributed_c10d):
@@ -76,7 +78,10 @@ def _op_hook(name: str, read: Reader) -> Hook:
         if work is None:
             current.completed(state[0])
         elif state[1]:
-            works.keep(work, state)
+            if this_thread.forgets_handles:
+                _complete_for_torch(state[0])
+            else:
+                works.keep(work, state)
         else:
             if type(work) is not _Work:
                 works.hook_class(type(work))
@@ -108,6 +113,19 @@ def _before_start(args: tuple[Any, ...], _: dict[str, Any]) -> int:
 
 def _after_start(key: int, _: Any) -> None:
     _batches[key] = []
+
+
+def _before_handing_over(args: tuple[Any, ...], _: dict[str, Any]) -> None:
+    """DDP's join() leaves the handle to its reducer, which waits for it in C++ at the end of the backward."""
+    found = unwaited.pop(id(args[1]), None) if len(args) > 1 else None
+    if found is not None:
+        _complete_for_torch(found[1][0])
+
+
+def _complete_for_torch(mark: int) -> None:
+    """Of a handle that torch keeps to itself: the program has nothing to wait for, and sees no end."""
+    sink.current.waiting(mark)
+    sink.current.completed(mark)
 
 
 def _before_end(args: tuple[Any, ...], _: dict[str, Any]) -> list[int] | None:

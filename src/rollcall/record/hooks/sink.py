@@ -108,6 +108,7 @@ class _Off:
 class _Thread(threading.local):
     """What this thread is doing."""
 
+    forgets_handles = False  # torch itself makes async ops, and does not wait for them
     object_count = 0  # the length of the list that a collective of objects passes around, while it runs
 
 

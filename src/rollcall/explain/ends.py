@@ -1,0 +1,69 @@
+"""How ranks ended: by themselves, or because of what another rank did."""
+
+from typing import TYPE_CHECKING
+
+from rollcall.explain.load import Rank
+from rollcall.explain.table import Op
+
+if TYPE_CHECKING:
+    from rollcall.explain.evidence import Evidence
+
+_RECENT = 64  # ops that may be in flight at once: which of them failed, is among the newest
+
+
+def was_killed(rank: Rank) -> bool:
+    return rank.exit_code is not None and rank.exit_code < 0
+
+
+def failed_by_itself(evidence: "Evidence", rank: Rank) -> bool:
+    """Its program raised an error, and not because another rank died, or did not come."""
+    return bool(rank.error) and not is_consequence(evidence, rank)
+
+
+def died_by_itself(evidence: "Evidence", rank: Rank) -> bool:
+    """Its death needs no other rank's to explain it. A rank that aborts in an op, as gloo does, may have no part in
+    that: a signal that comes from outside has."""
+    return failed_by_itself(evidence, rank) or was_killed(rank) or exited_badly(evidence, rank)
+
+
+def exited_badly(evidence: "Evidence", rank: Rank) -> bool:
+    """By sys.exit or os._exit with another code than 0, and not because another rank died, or did not come."""
+    has_exited = not rank.error and rank.exit_site is not None and (rank.exit_code or 0) > 0
+    return has_exited and not is_consequence(evidence, rank)
+
+
+def is_consequence(evidence: "Evidence", rank: Rank) -> bool:
+    """Whether its error is the consequence of another rank's: its op failed because that rank did not come, or died."""
+    last = next((op for op in reversed(rank.ops[-_RECENT:]) if op.is_failed), None)
+    if last is None:
+        return False
+    if last.issued_ns and _others_are_stuck(evidence, last):
+        return True
+    if failed_for_others(last) and any(other in evidence.run.ranks for other in evidence.waits_for(last)):
+        return True
+    absent = [other for other in evidence.waits_for(last) if other in evidence.run.ranks]
+    if any(evidence.has_ended(other) or other in evidence.blocked for other in absent):
+        return True
+    others = [other for other in evidence.run.ranks.values() if other.number != rank.number]
+    return any(_died_before(other, rank) for other in others)
+
+
+def failed_for_others(op: Op) -> bool:
+    """Whether an op failed for what other ranks did, or did not do: it had been issued before it failed. A barrier has
+    no arguments of its own that could be wrong."""
+    return op.is_failed and (op.issued_ns > 0 or op.op == "barrier")
+
+
+def _others_are_stuck(evidence: "Evidence", op: Op) -> bool:
+    """Whether the call failed or hangs on other ranks, too: then the call failed, not this rank."""
+    call = evidence.calls.of(op)
+    return call is not None and any(
+        other.is_blocked or other.is_failed for rank, other in call.ops.items() if rank != op.rank
+    )
+
+
+def _died_before(other: Rank, rank: Rank) -> bool:
+    if was_killed(other):
+        return True
+    died_in_op = other.last is not None and other.last.is_failed
+    return bool(other.ended_ns) and other.ended_ns < rank.ended_ns and not died_in_op

@@ -1,0 +1,64 @@
+"""What the launcher says of a run that hangs."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rollcall.explain.load import load
+from rollcall.explain.terminal import tell
+from rollcall.runs import SOURCES, stored_source_file, stored_source_name
+from tests.report.rings import FakeOp, write
+
+STACK = 'Current thread 0x1 (most recent call first):\n  File "/nowhere/train.py", line 3 in load\n\n'
+
+
+def hanging(folder: Path, **facts: object) -> Path:
+    """Rank 0 waits for rank 1, which is in no op."""
+    write(folder, [[FakeOp("barrier", 1, 10)], []])
+    (folder / "rings" / "attempt-0" / "rank-1.stacks").write_text(STACK)
+    attempt = {"world_size": 2, **facts}
+    (folder / "run.json").write_text(json.dumps({"outcome": "running", "attempts": [attempt]}))
+    return folder
+
+
+@pytest.mark.parametrize(("is_idle", "is_left"), [(True, False), (False, True)])
+def test_a_rank_that_computes_is_left_alone(
+    is_idle: bool, is_left: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And that is said; one that only sits somewhere is stuck."""
+    assert tell(hanging(tmp_path, idle={"1": is_idle}), hangs_for_s=5) is is_left
+    said = capsys.readouterr().err
+    assert "busy-rank — look at rank 1" in said
+    assert ("rank 1 uses its processor, so the run is left alone" in said) is is_left
+    assert ("a rank is busy for 5 s" in said) is is_left
+
+
+def test_lines_are_shown_as_they_were(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The program has changed since, or is not on this machine."""
+    folder = hanging(tmp_path)
+    stored = folder / "rings" / "attempt-0" / SOURCES
+    stored.mkdir()
+    (stored / stored_source_name("/nowhere/train.py")).write_text("import x\n\nrows = x.load(path)\n")
+    tell(folder, hangs_for_s=5)
+    assert "train.py:3  rows = x.load(path)" in capsys.readouterr().err
+    # Of another run, which has no copy, nothing is left over.
+    tell(hanging(tmp_path / "other"), hangs_for_s=5)
+    assert "rows = x.load(path)" not in capsys.readouterr().err
+
+
+def test_a_path_comes_back_from_its_name() -> None:
+    """Also one with odd characters; one that is too long for a file's name is not kept."""
+    assert stored_source_file(stored_source_name("/a b/ü%2F.py")) == "/a b/ü%2F.py"
+    assert stored_source_name("/" + "x" * 300) == ""
+
+
+def test_a_stack_from_before_the_last_op_says_nothing(tmp_path: Path) -> None:
+    """The rank has gone on since it was asked."""
+    folder = write(tmp_path, [[FakeOp("barrier", 1, 10, 20)]])
+    stacks = folder / "rings" / "attempt-0" / "rank-0.stacks"
+    stacks.write_text(STACK)
+    assert load(folder).ranks[0].stack
+    os.utime(stacks, ns=(0, 0))
+    assert not load(folder).ranks[0].stack
