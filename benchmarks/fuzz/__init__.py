@@ -1,0 +1,12 @@
+"""Distributed programs from seeds, correct and with one planted bug each, to measure `rollcall explain`.
+
+script     the text of a program, and what is known of each of its calls
+parts      what programs are composed of: collectives, groups, sends and receives, training
+programs   a correct program from a seed
+mutations  a program with one bug: which kinds, ranks and lines are a right answer
+server     the process that ranks are forked from
+worlds     runs programs on warm ranks, several worlds at a time, and notices hangs within a second
+score      compares verdicts with what is known; prints the confusion matrix
+peers      what torch's own tools say of the same programs
+__main__   the command: `make fuzz-explain N=200`
+"""

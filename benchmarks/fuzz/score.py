@@ -1,0 +1,113 @@
+"""Compares what explain says with what is known, and prints a confusion matrix."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.fuzz.mutations import Mutant, Verdict
+from benchmarks.fuzz.worlds import Ended
+from rollcall.explain import verdict as explaining
+
+NOTHING = Verdict("nothing")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run and its verdict."""
+
+    seed: int
+    mutation: str  # empty: the program is correct
+    outcome: str
+    got: Verdict
+    mutant: Mutant | None = None
+    right: tuple[bool, bool, bool] = (True, True, True)  # kind, ranks, line
+
+    @property
+    def wanted(self) -> str:
+        return self.mutant.guilt.kinds[0] if self.mutant else "nothing"
+
+    @property
+    def is_right(self) -> bool:
+        return all(self.right)
+
+    def in_words(self) -> str:
+        if self.mutant is None:
+            return f"seed {self.seed}, correct, {self.outcome}: blamed as {_in_words(self.got)}: {self.got.message}"
+        guilt = self.mutant.guilt
+        wanted = f"{' or '.join(guilt.kinds)} of rank {self.mutant.guilty_rank} at {sorted(guilt.lines)}"
+        return f"seed {self.seed}, {self.mutation}, {self.outcome}: wanted {wanted}, got {_in_words(self.got)}"
+
+
+def _in_words(got: Verdict) -> str:
+    return f"{got.kind} {list(got.ranks)} at {list(got.lines)}"
+
+
+def explain(folder: Path, script: Path) -> Verdict:
+    """The verdict of a run; of an explanation that fails, its error."""
+    try:
+        told = explaining.to_json(explaining.explain(folder))
+    except Exception as error:
+        return Verdict(f"{type(error).__name__} in explain", message=str(error))
+    found = told["verdict"] or next(iter(told["findings"]), None)
+    if found is None:
+        return NOTHING
+    lines = [site.rpartition(":") for site in found["sites"]]
+    mine = tuple(int(number) for file, _, number in lines if file == str(script))
+    return Verdict(found["kind"], tuple(found["ranks"]), mine, found["message"])
+
+
+def judge(seed: int, mutant: Mutant | None, ended: Ended) -> Result:
+    got = explain(ended.job.folder, ended.job.script)
+    if mutant is None:
+        return Result(seed, "", ended.outcome, got, None, (got == NOTHING,) * 3)
+    has_ended = ended.exit_codes.get(mutant.guilty_rank) == 0
+    return Result(seed, mutant.mutation, ended.outcome, got, mutant, mutant.guilt.accepts(got, has_ended))
+
+
+def is_seen(result: Result, printed: dict[int, str], right: dict[int, str]) -> bool:
+    """Whether a mutant does anything wrong: one that ends well with the right results may not."""
+    assert result.mutant is not None
+    return result.mutant.guilt.is_always_seen or result.outcome != "ok" or printed != right
+
+
+def summary(results: Iterable[Result]) -> str:
+    mutants = [result for result in results if result.mutant]
+    named = [result for result in mutants if result.is_right]
+    parts = [sum(result.right[place] for result in mutants) for place in range(3)]
+    share = 100 * len(named) / max(len(mutants), 1)
+    return (
+        f"{len(named)} of {len(mutants)} bugs named with kind, ranks and line ({share:.1f} %);"
+        f" kind {parts[0]}, ranks {parts[1]}, line {parts[2]}"
+    )
+
+
+def matrix(results: Iterable[Result]) -> str:
+    """Per kind: how many, how many named with all, and what was said instead."""
+    rows: dict[str, list[Result]] = {}
+    for result in results:
+        if result.mutant:
+            rows.setdefault(result.wanted, []).append(result)
+    lines = [f"{'planted':24} {'bugs':>5} {'named':>6}  said instead"]
+    for kind, group in sorted(rows.items()):
+        wrong = Counter(_what_is_wrong(result) for result in group if not result.is_right)
+        said = ", ".join(f"{what} {count}" for what, count in wrong.most_common())
+        lines.append(f"{kind:24} {len(group):5} {sum(result.is_right for result in group):6}  {said}")
+    return "\n".join(lines)
+
+
+def _what_is_wrong(result: Result) -> str:
+    is_kind, is_rank, _ = result.right
+    if not is_kind:
+        return result.got.kind
+    return f"{result.got.kind}{'' if is_rank else ' (other ranks)'}{'' if result.right[2] else ' (other line)'}"
+
+
+def by_mutation(results: Iterable[Result]) -> str:
+    rows: dict[str, list[Result]] = {}
+    for result in results:
+        if result.mutant:
+            rows.setdefault(result.mutation, []).append(result)
+    return "\n".join(
+        f"{name:24} {len(group):5} {sum(result.is_right for result in group):6}" for name, group in sorted(rows.items())
+    )
