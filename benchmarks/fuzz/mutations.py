@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from benchmarks.fuzz.script import Call, Line, Script, Slot
 
 Ranks = frozenset[int]
+Make = Callable[[Script, int, int, random.Random], "Mutant | None"]  # place of the line, guilty rank
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Chance:
 
     mutation: str
     place: int
-    make: Callable[[Script, int, int, random.Random], Mutant | None]
+    make: Make
 
 
 def mutate(script: Script) -> Mutant | None:
@@ -145,7 +146,7 @@ def _alone_or_pair(call: Call, rank: int) -> list[Ranks]:
 _ALSO = {"mismatched-splits": ("mismatched-splits", "mismatched-shape")}
 
 
-def _wrong_argument(kind: str) -> Callable[[Script, int, int, random.Random], Mutant | None]:
+def _wrong_argument(kind: str) -> Make:
     def make(script: Script, place: int, rank: int, rng: random.Random) -> Mutant | None:
         line = script.lines[place]
         call = line.call
@@ -174,7 +175,7 @@ def _either(line: Line, wrong: str, condition: str) -> tuple[Line, ...]:
     )
 
 
-def _other_call(kind: str) -> Callable[[Script, int, int, random.Random], Mutant | None]:
+def _other_call(kind: str) -> Make:
     """Another call in its place, on one rank."""
 
     def make(script: Script, place: int, rank: int, rng: random.Random) -> Mutant | None:
@@ -309,8 +310,9 @@ def _swap(script: Script, place: int, rank: int, rng: random.Random) -> Mutant |
         replace(following, depth=line.depth + 1, is_guilty=True),
     )
     changed = replace(script, lines=(*script.lines[:place], *new, *script.lines[place + 2 :]))
-    kinds, ranks = ("order-swap", "order-inversion"), _alone_or_pair(mine, rank)
-    if mine.groups != theirs.groups or mine.name != theirs.name and not mine.is_async:
+    kinds: tuple[str, ...] = ("order-swap", "order-inversion")
+    ranks = _alone_or_pair(mine, rank)
+    if mine.groups != theirs.groups or (mine.name != theirs.name and not mine.is_async):
         kinds = ("cross-group-deadlock", *kinds)
         ranks += [frozenset(mine.group_of(rank)), frozenset(theirs.group_of(rank))]
     return _finish(changed, line, rank, kinds, ranks, is_always_seen=mine.groups == theirs.groups)
@@ -319,7 +321,7 @@ def _swap(script: Script, place: int, rank: int, rng: random.Random) -> Mutant |
 # What one rank does before a call.
 
 
-def _insert(kinds: tuple[str, ...], *texts: str) -> Callable[[Script, int, int, random.Random], Mutant | None]:
+def _insert(kinds: tuple[str, ...], *texts: str) -> Make:
     def make(script: Script, place: int, rank: int, rng: random.Random) -> Mutant | None:
         line = script.lines[place]
         assert line.call is not None
@@ -373,14 +375,16 @@ _ENOUGH_TURNS = 5
 # Every line can be preceded by these. Without weights they would be most of the mutants, and rare arguments be missed.
 _WEIGHTS = dict.fromkeys(("exit", "exit with code", "exit in thread", "kill", "raise", "sleep", "stop"), 0.25)
 _WEIGHTS |= {"compute": 0.06}
+_WEIGHTS |= dict.fromkeys(("ddp-model-mismatch", "ddp-uneven-inputs", "ddp-unused-parameter", "group-incomplete"), 4.0)
+_WEIGHTS |= dict.fromkeys(("mismatched-root", "mismatched-splits", "straggler", "swap", "wrong-peer", "p2p-deadlock"), 3.0)
 _STOPPABLE = ("collective", "framework", "init", "group", "data", "p2p")
-_BY_SORT = {
+_BY_SORT: dict[str, dict[str, Make]] = {
     "collective": {"skip": _skip, "repeat": _repeat, "swap": _swap, "break": _break, "receive": _receive},
     "framework": {"skip framework": _skip, "break": _break},
     "p2p": {"skip send or receive": _skip_p2p},
     "wait": {"skip wait": _skip_wait, "overwrite": _overwrite},
 }
-_BEFORE = {
+_BEFORE: dict[str, Make] = {
     "raise": _insert(
         ("rank-failed",),
         'raise ValueError("bad record in shard 7")',

@@ -16,10 +16,8 @@ def show(results: list[Result]) -> None:
         named = sum(result.is_right for result in results)
         print(f"{named} of {len(bugs)} bugs with the right kind, ranks and line: rollcall explain")
         for name, found in peers.scores(bugs).items():
-            kinds = sorted({program.kind for program in found})
-            print(
-                f"{len(found)} of {len(bugs)} bugs with the right class and ranks: {name} ({', '.join(kinds) or 'none'})"
-            )
+            kinds = ", ".join(sorted({program.kind for program in found})) or "none"
+            print(f"{len(found)} of {len(bugs)} bugs with the right class and ranks: {name} ({kinds})")
 
 
 def _program(mutant: Mutant, home: Path) -> Program:

@@ -1,6 +1,7 @@
 """A correct program from a seed."""
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -49,8 +50,8 @@ def make(seed: int) -> Script:
 def _choose(rng: random.Random, world_size: int) -> list[Part]:
     """One to four light parts, with up to two of training among them."""
     has_factors = world_size > 3  # the world sizes above three can be split into equal groups
-    light = [part for part in LIGHT if has_factors or part not in groups.NEEDS_FACTORS]
-    chosen = rng.sample(light, rng.randint(1, 4)) + rng.sample(HEAVY, rng.choice((0, 0, 1, 1, 2)))
+    light: list[Part] = [part for part in LIGHT if has_factors or part not in groups.NEEDS_FACTORS]
+    chosen: list[Part] = rng.sample(light, rng.randint(1, 4)) + rng.sample(HEAVY, rng.choice((0, 0, 1, 1, 2)))
     rng.shuffle(chosen)
     return chosen
 
@@ -68,7 +69,7 @@ def _write(writer: Writer, part: Part) -> None:
 def _assemble(seed: int, names: tuple[str, ...], writer: Writer, has_main: bool) -> tuple[Line, ...]:
     everyone = writer.everyone
     head = [Line(0, text) for text in (f'"""Seed {seed} on {len(everyone)} ranks: {", ".join(names)}."""', "")]
-    head += [Line(0, text) for text in _IMPORTS.splitlines()]
+    head += _imports("\n".join(line.text for line in (*writer.helpers, *writer.body)))
     head += [Line(0, ""), Line(0, 'dist.init_process_group("gloo")', Call("init", everyone, (everyone,)))]
     head += [Line(0, "rank, world = dist.get_rank(), dist.get_world_size()")]
     head += [Line(0, f"torch.manual_seed({seed} + rank)"), Line(0, ""), Line(0, "")]
@@ -77,3 +78,17 @@ def _assemble(seed: int, names: tuple[str, ...], writer: Writer, has_main: bool)
         body = [Line(0, "def main():"), *(replace(line, depth=line.depth + 1) for line in body)]
         body += [Line(0, ""), Line(0, ""), Line(0, "main()")]
     return (*head, *writer.helpers, *body, Line(0, "dist.destroy_process_group()"))
+
+
+def _imports(text: str) -> list[Line]:
+    """The standard library's, which mutations need; of torch what the program uses."""
+    return [Line(0, line) for line in _IMPORTS.splitlines() if "torch." not in line or _names(line) & _words(text)]
+
+
+def _names(line: str) -> set[str]:
+    """The names that an import binds."""
+    return {part.rpartition(" as ")[2] for part in line.rpartition("import ")[2].split(", ")}
+
+
+def _words(text: str) -> set[str]:
+    return {"dist", *re.findall(r"\w+", text)}

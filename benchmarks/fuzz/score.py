@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.fuzz.mutations import Mutant, Verdict
 from benchmarks.fuzz.worlds import Ended
+
 from rollcall.explain import verdict as explaining
 
 NOTHING = Verdict("nothing")

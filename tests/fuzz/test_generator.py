@@ -4,7 +4,6 @@ import ast
 from functools import cache
 
 import pytest
-
 from benchmarks.fuzz import mutations, programs
 from benchmarks.fuzz.mutations import Guilt, Mutant, Verdict
 from benchmarks.fuzz.script import Call, Line, Script, Slot

@@ -13,13 +13,10 @@ def pair(w: Writer) -> None:
     known = {"members": Slot(str(list(members)), {"group-incomplete": str(list(others))} if others != members else {})}
     w.call(f"{group} = dist.new_group(<members>)", "group", known, instead={"group-incomplete": f"{group} = None"})
     w.line(f"{value} = torch.full(({w.size()},), rank + 1.0)")
-    with w.block(f"if rank in {list(members)}:", ranks=members):
-        with w.loop(w.name("round"), w.size(1, 4)):
-            w.call(
-                f"dist.all_reduce(<tensor>, group={group})", slots={"tensor": slots.tensor(value, w)}, groups=(members,)
-            )
-            inner = slots.root(w, members)
-            w.call(f"dist.broadcast({value}, src=<root>, group={group})", slots={"root": inner}, groups=(members,))
+    with w.block(f"if rank in {list(members)}:", ranks=members), w.loop(w.name("round"), w.size(1, 4)):
+        w.call(f"dist.all_reduce(<tensor>, group={group})", slots={"tensor": slots.tensor(value, w)}, groups=(members,))
+        inner = slots.root(w, members)
+        w.call(f"dist.broadcast({value}, src=<root>, group={group})", slots={"root": inner}, groups=(members,))
     w.line(f"results.append({value}.sum().item())")
 
 
@@ -74,12 +71,11 @@ def checkpoint_thread(w: Writer) -> None:
     jobs, value = w.name("jobs"), w.name("state_sum")
     w.call(f"{group} = dist.new_group()", "group")
     w.line(f"{jobs} = queue.Queue()")
-    with w.helper(f"def {save}(jobs, group, saved):"):
-        with w.block("while (state := jobs.get()) is not None:"):
-            w.line("done = torch.tensor([state.sum().item()])")
-            w.line("dist.all_reduce(done, group=group)")
-            w.line("saved.append(done.item())")
-    w.line(f"saved = []")
+    with w.helper(f"def {save}(jobs, group, saved):"), w.block("while (state := jobs.get()) is not None:"):
+        w.line("done = torch.tensor([state.sum().item()])")
+        w.line("dist.all_reduce(done, group=group)")
+        w.line("saved.append(done.item())")
+    w.line("saved = []")
     w.line(f"{saver} = threading.Thread(target={save}, args=({jobs}, {group}, saved))")
     w.line(f"{saver}.start()")
     step = w.name("step")

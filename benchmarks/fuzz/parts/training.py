@@ -42,9 +42,8 @@ def two_heads(w: Writer) -> None:
     with w.helper(f"class {net}(nn.Module):"):
         with w.block("def __init__(self):"):
             w.line("super().__init__()")
-            w.line(
-                f"self.body, self.first, self.second = nn.Linear(6, {width}), nn.Linear({width}, 2), nn.Linear({width}, 1)"
-            )
+            w.line(f"self.body, self.first = nn.Linear(6, {width}), nn.Linear({width}, 2)")
+            w.line(f"self.second = nn.Linear({width}, 1)")
         w.line()
         with w.block("def forward(self, x, has_labels=True):"):
             w.line("hidden = torch.relu(self.body(x))")
@@ -68,9 +67,8 @@ def joined(w: Writer) -> None:
     """DDP with uneven inputs under join(), as torch documents it."""
     model = w.name("model", "ranker")
     w.line(f"{model} = DistributedDataParallel(nn.Linear(4, {w.size(1, 4)}))")
-    with w.block(f"with {model}.join():"):
-        with w.block(f"for _ in range({w.size(1, 3)} + rank):"):
-            w.line(f"{model}(torch.ones(2, 4)).sum().backward()")
+    with w.block(f"with {model}.join():"), w.block(f"for _ in range({w.size(1, 3)} + rank):"):
+        w.line(f"{model}(torch.ones(2, 4)).sum().backward()")
     w.call("dist.barrier()")
     w.line(f"results.append({model}.module.weight.grad.sum().item())")
 
@@ -100,7 +98,7 @@ def fsdp(w: Writer) -> None:
     """FSDP2: each layer sharded, then the whole."""
     model, width = w.name("model", "sharded"), w.size(2, 6) * 4
     w.line(f"{model} = nn.Sequential(*(nn.Linear({width}, {width}) for _ in range({w.size(1, 3)})))")
-    w.line(f'shards = init_device_mesh("cpu", (world,))')
+    w.line('shards = init_device_mesh("cpu", (world,))')
     with w.block(f"for layer in {model}:"):
         w.line("fully_shard(layer, mesh=shards)")
     w.line(f"fully_shard({model}, mesh=shards)")
@@ -154,13 +152,12 @@ def pipeline(w: Writer) -> None:
 def sharded_optimizer(w: Writer) -> None:
     """Each parameter has an owner, which gets its gradient and sends the new value to all."""
     update, owner = w.name("update", "optimizer_step"), "index % world"
-    with w.helper(f"def {update}(parameters):"):
-        with w.block("for index, parameter in enumerate(parameters):"):
-            known = {"root": Slot(owner, {"mismatched-root": "(index + 1) % world"})}
-            w.call("dist.reduce(parameter.grad, dst=<root>)", slots=known)
-            with w.block(f"if rank == {owner}:"):
-                w.line("parameter.data -= 0.01 * parameter.grad / world")
-            w.call("dist.broadcast(parameter.data, src=<root>)", slots=known)
+    with w.helper(f"def {update}(parameters):"), w.block("for index, parameter in enumerate(parameters):"):
+        known = {"root": Slot(owner, {"mismatched-root": "(index + 1) % world"})}
+        w.call("dist.reduce(parameter.grad, dst=<root>)", slots=known)
+        with w.block(f"if rank == {owner}:"):
+            w.line("parameter.data -= 0.01 * parameter.grad / world")
+        w.call("dist.broadcast(parameter.data, src=<root>)", slots=known)
     net = w.name("net", "model")
     w.line(f"{net} = nn.Sequential({_layers(w)})")
     with w.loop(w.name("step"), w.size(1, 4)):
