@@ -376,7 +376,9 @@ _ENOUGH_TURNS = 5
 _WEIGHTS = dict.fromkeys(("exit", "exit with code", "exit in thread", "kill", "raise", "sleep", "stop"), 0.25)
 _WEIGHTS |= {"compute": 0.06}
 _WEIGHTS |= dict.fromkeys(("ddp-model-mismatch", "ddp-uneven-inputs", "ddp-unused-parameter", "group-incomplete"), 4.0)
-_WEIGHTS |= dict.fromkeys(("mismatched-root", "mismatched-splits", "straggler", "swap", "wrong-peer", "p2p-deadlock"), 3.0)
+_WEIGHTS |= dict.fromkeys(
+    ("mismatched-root", "mismatched-splits", "straggler", "swap", "wrong-peer", "p2p-deadlock"), 3.0
+)
 _STOPPABLE = ("collective", "framework", "init", "group", "data", "p2p")
 _BY_SORT: dict[str, dict[str, Make]] = {
     "collective": {"skip": _skip, "repeat": _repeat, "swap": _swap, "break": _break, "receive": _receive},

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from benchmarks.fuzz import score, worlds
 from benchmarks.fuzz.worlds import Ended, Job
 
