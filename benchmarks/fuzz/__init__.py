@@ -3,7 +3,10 @@
 script     the text of a program, and what is known of each of its calls
 parts      what programs are composed of: collectives, groups, sends and receives, training
 programs   a correct program from a seed
-mutations  a program with one bug: which kinds, ranks and lines are a right answer
+guilt      what is known of a bug: which kinds, ranks and lines are a right answer
+edits      how the text changes around one line
+bugs       the mutations
+mutations  chooses a mutation, a line and a rank for a program
 server     the process that ranks are forked from
 worlds     runs programs on warm ranks, several worlds at a time, and notices hangs within a second
 score      compares verdicts with what is known; prints the confusion matrix

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.fuzz import mutations, programs, score, worlds
-from benchmarks.fuzz.mutations import Mutant
+from benchmarks.fuzz.guilt import Mutant
 from benchmarks.fuzz.score import Result
 from benchmarks.fuzz.worlds import Ended, Job
 

@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from benchmarks.fuzz.mutations import Mutant
+from benchmarks.fuzz.guilt import Mutant
 from benchmarks.fuzz.score import Result
 from tests.explain import peers
 from tests.explain.corpus import Program

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.fuzz.mutations import Mutant, Verdict
+from benchmarks.fuzz.guilt import Mutant, Verdict
 from benchmarks.fuzz.worlds import Ended
 
 from rollcall.explain import verdict as explaining

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 from benchmarks.fuzz import mutations, programs
-from benchmarks.fuzz.mutations import Guilt, Mutant, Verdict
+from benchmarks.fuzz.guilt import Guilt, Mutant, Verdict
 from benchmarks.fuzz.script import Call, Line, Script, Slot
 
 SEEDS = range(150)
@@ -80,7 +80,8 @@ def mutants_of(script: Script, count: int = 300) -> dict[str, Mutant]:
     """By mutation: one mutant of it, found by trying seeds."""
     found = {}
     for seed in range(count):
-        mutant = mutations.mutate(Script(seed, script.world_size, (), script.lines))
+        lines = (*script.lines, Line(0, "dist.destroy_process_group()"))
+        mutant = mutations.mutate(Script(seed, script.world_size, (), lines))
         if mutant is not None:
             found[mutant.mutation] = mutant
     return found
