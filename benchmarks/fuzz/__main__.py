@@ -3,6 +3,7 @@
 make fuzz-explain N=200            200 seeds: a mutant and the correct program of each
 make fuzz-explain SEED=17          one seed; keeps its scripts and run folders, and prints all that explain says
 make fuzz-explain N=50 FUZZ=--identical   runs the correct programs with and without recording, and compares results
+make fuzz-explain SEED=17 FUZZ='--keep tests/explain/fuzzed'   keeps the scripts of a seed for the tests
 make fuzz-explain N=50 FUZZ='--peers 20'  also asks torch's own tools about 20 of the mutants
 """
 
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.fuzz import mutations, programs, score, worlds
+from benchmarks.fuzz import kept, mutations, programs, score, worlds
 from benchmarks.fuzz.guilt import Mutant
 from benchmarks.fuzz.score import Result
 from benchmarks.fuzz.worlds import Ended, Job
@@ -37,6 +38,8 @@ def main() -> int:
     options = _options()
     options.out.mkdir(parents=True, exist_ok=True)
     first = options.first if options.first is not None else random.randrange(_MOST_SEEDS)
+    if options.keep is not None:
+        return _keep(options.seed, options.keep)
     if options.seed is not None:
         return _replay(options.seed, options.out)
     seeds = range(first, first + options.count)
@@ -54,6 +57,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("count", type=int, nargs="?", default=100, help="Number of seeds.")
     parser.add_argument("--first", type=int, help="The first seed (default: a random one).")
     parser.add_argument("--seed", type=int, help="Run one seed again, and keep everything.")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="With --seed: write its scripts there, for a test.")
     parser.add_argument("--identical", action="store_true", help="Compare results with and without recording.")
     parser.add_argument("--peers", type=int, default=0, metavar="K", help="Ask torch's own tools about K mutants.")
     parser.add_argument("--at-once", type=int, default=4, help="Worlds that run at the same time.")
@@ -165,6 +169,15 @@ def _replay(seed: int, out: Path) -> int:
         print("right" if result.is_right else "WRONG")
         for finding in verdict.explain(case.job.folder).findings:
             print(verdict.in_words(finding))
+    return 0
+
+
+def _keep(seed: int, folder: Path) -> int:
+    script = programs.make(seed)
+    mutant = mutations.mutate(script)
+    kept.write(script, None, folder / f"seed_{seed}_ok.py")
+    if mutant is not None:
+        kept.write(script, mutant, folder / f"seed_{seed}.py")
     return 0
 
 

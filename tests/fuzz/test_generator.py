@@ -2,9 +2,10 @@
 
 import ast
 from functools import cache
+from pathlib import Path
 
 import pytest
-from benchmarks.fuzz import mutations, programs
+from benchmarks.fuzz import kept, mutations, programs
 from benchmarks.fuzz.guilt import Guilt, Mutant, Verdict
 from benchmarks.fuzz.script import Call, Line, Script, Slot
 
@@ -133,3 +134,20 @@ def test_in_a_group_of_two_naming_both_is_right() -> None:
     line = Line(0, "dist.all_reduce(<x>)", Call("collective", pair, (pair,), REDUCE.slots))
     mutant = mutants_of(Script(0, 2, (), (line,)))["mismatched-shape"]
     assert frozenset({0, 1}) in mutant.guilt.ranks
+
+
+def test_a_kept_script_has_the_same_lines_and_what_is_known_of_its_bug(tmp_path: Path) -> None:
+    for seed in SEEDS[:30]:
+        script, mutant = made(seed)
+        kept.write(script, mutant, tmp_path / "bug.py")
+        kept.write(script, None, tmp_path / "ok.py")
+        bug = kept.read(tmp_path / "bug.py")
+        assert bug.guilt is not None
+        assert (bug.guilty_rank, bug.guilt.kinds, bug.guilt.lines) == (
+            mutant.guilty_rank,
+            mutant.guilt.kinds,
+            mutant.guilt.lines,
+        )
+        assert set(bug.guilt.ranks) == set(mutant.guilt.ranks)
+        assert (tmp_path / "bug.py").read_text().startswith(mutant.script.text)
+        assert kept.read(tmp_path / "ok.py").guilt is None
