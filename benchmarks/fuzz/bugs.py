@@ -22,6 +22,8 @@ from benchmarks.fuzz.script import Call, Script, Slot
 
 Make = Callable[[Script, int, int, random.Random], Mutant | None]  # the place of the line, the guilty rank
 
+# One call less, or one too many: the rank then waits in its next call, which may be one of another group.
+_LEFT_OUT = ("missing-rank", "mismatched-op", "cross-group-deadlock")
 _ALSO = {"mismatched-splits": ("mismatched-splits", "mismatched-shape")}
 
 
@@ -72,7 +74,7 @@ def skip(script: Script, place: int, rank: int, rng: random.Random) -> Mutant | 
     if is_used(line):
         return None
     is_forward = call.has_forward and call.sort == "framework"
-    kinds = ("missing-rank", "mismatched-op", *(["ddp-uneven-inputs"] if is_forward else []))
+    kinds = (*_LEFT_OUT, *(["ddp-uneven-inputs"] if is_forward else []))
     changed = replaced(script, place, *unless(line, only(rank, call, rng)))
     return mutant(changed, line, rank, kinds, alone_or_pair(call, rank), is_always_seen=False)
 
@@ -121,7 +123,7 @@ def repeat(script: Script, place: int, rank: int, rng: random.Random) -> Mutant 
     new = before(guilty(line), only(rank, call, rng), "dist.barrier()" if is_barrier else text_of(line))
     world = (tuple(range(script.world_size)),)
     ranks = alone_or_pair(replace(call, groups=world) if is_barrier else call, rank)
-    return mutant(replaced(script, place, *new), line, rank, ("missing-rank", "mismatched-op"), ranks)
+    return mutant(replaced(script, place, *new), line, rank, _LEFT_OUT, ranks)
 
 
 def swap(script: Script, place: int, rank: int, rng: random.Random) -> Mutant | None:
@@ -156,7 +158,7 @@ def leave_loop(script: Script, place: int, rank: int, rng: random.Random) -> Mut
         return None
     turn = rng.randrange(call.loop.turns)
     new = before(guilty(line), f"rank == {rank} and {call.loop.variable} == {turn}", "break")
-    kinds = (*(["ddp-uneven-inputs"] if call.has_forward else []), "missing-rank", "mismatched-op")
+    kinds = (*(["ddp-uneven-inputs"] if call.has_forward else []), *_LEFT_OUT)
     return mutant(replaced(script, place, *new), line, rank, kinds, alone_or_pair(call, rank), is_always_seen=False)
 
 

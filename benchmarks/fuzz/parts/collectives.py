@@ -127,7 +127,7 @@ def objects(w: Writer) -> None:
 
 def early_stop(w: Writer) -> None:
     """All ranks leave a loop together, when one of them asks for it."""
-    flag, turn = w.name("stop", "has_converged"), w.name("epoch", "round")
+    flag, turn = w.name("stop", "has_converged"), w.name("epoch", "trial")
     turns = w.size(3, 8)
     with w.loop(turn, turns):
         w.line(f"{flag} = torch.tensor([float({turn} >= {w.rng.randint(1, turns)} and rank == 0)])")

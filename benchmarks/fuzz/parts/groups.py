@@ -13,7 +13,7 @@ def pair(w: Writer) -> None:
     known = {"members": Slot(str(list(members)), {"group-incomplete": str(list(others))} if others != members else {})}
     w.call(f"{group} = dist.new_group(<members>)", "group", known, instead={"group-incomplete": f"{group} = None"})
     w.line(f"{value} = torch.full(({w.size()},), rank + 1.0)")
-    with w.block(f"if rank in {list(members)}:", ranks=members), w.loop(w.name("round"), w.size(1, 4)):
+    with w.block(f"if rank in {list(members)}:", ranks=members), w.loop(w.name("pass_number"), w.size(1, 4)):
         w.call(f"dist.all_reduce(<tensor>, group={group})", slots={"tensor": slots.tensor(value, w)}, groups=(members,))
         inner = slots.root(w, members)
         w.call(f"dist.broadcast({value}, src=<root>, group={group})", slots={"root": inner}, groups=(members,))

@@ -103,16 +103,14 @@ def fsdp(w: Writer) -> None:
         w.line("fully_shard(layer, mesh=shards)")
     w.line(f"fully_shard({model}, mesh=shards)")
     w.line(f"optimizer = torch.optim.SGD({model}.parameters(), lr=0.1)")
+    has_clipping = w.rng.random() < 0.5
     with w.loop(w.name("step"), w.size(1, 4)):
         w.call(f"loss = {model}(torch.randn(3, {width})).square().mean()", "framework")
         w.call("loss.backward()", "framework")
+        if has_clipping:
+            w.call(f"torch.nn.utils.clip_grad_norm_({model}.parameters(), 1.0).full_tensor()", "framework")
         w.line("optimizer.step()")
         w.line("optimizer.zero_grad()")
-    if w.rng.random() < 0.5:
-        w.call(
-            f"results.append(torch.nn.utils.clip_grad_norm_({model}.parameters(), 1.0).full_tensor().item())",
-            "framework",
-        )
     w.call(f"results.append({model}[0].weight.full_tensor().sum().item())", "framework")
 
 
@@ -131,7 +129,7 @@ def tensor_parallel(w: Writer) -> None:
 def pipeline(w: Writer) -> None:
     """torch's pipeline schedules, one stage a rank."""
     kind = w.rng.choice(("ScheduleGPipe", "Schedule1F1B"))
-    width, chunks = w.size(2, 5), w.size(2, 4)
+    width, chunks = w.size(2, 5), w.world_size + w.size(0, 2)
     stage, schedule = w.name("stage"), w.name("schedule")
     w.line(f"layer = nn.Linear({width}, {width})")
     w.line(f'{stage} = PipelineStage(layer, rank, world, torch.device("cpu"))')
