@@ -10,7 +10,8 @@ mutations  chooses a mutation, a line and a rank for a program
 server     the process that ranks are forked from
 worlds     runs programs on warm ranks, several worlds at a time, and notices hangs within a second
 score      compares verdicts with what is known; prints the confusion matrix
-kept       seeds that failed once, as scripts for the tests
+kept       programs in files, with what is known of their bug
+measure    runs the programs of many seeds, and counts
 peers      what torch's own tools say of the same programs
 __main__   the command: `make fuzz-explain N=200`
 """

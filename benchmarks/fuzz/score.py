@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.fuzz.guilt import Mutant, Verdict
+from benchmarks.fuzz.kept import Program
 from benchmarks.fuzz.worlds import Ended
 
 from rollcall.explain import verdict as explaining
@@ -34,7 +35,8 @@ class Result:
 
     def in_words(self) -> str:
         if self.mutant is None:
-            return f"seed {self.seed}, correct, {self.outcome}: blamed as {_in_words(self.got)}: {self.got.message}"
+            said = "not blamed" if self.is_right else f"blamed as {_in_words(self.got)}: {self.got.message}"
+            return f"seed {self.seed}, correct, {self.outcome}: {said}"
         guilt = self.mutant.guilt
         wanted = f"{' or '.join(guilt.kinds)} of rank {self.mutant.guilty_rank} at {sorted(guilt.lines)}"
         return f"seed {self.seed}, {self.mutation}, {self.outcome}: wanted {wanted}, got {_in_words(self.got)}"
@@ -58,18 +60,17 @@ def explain(folder: Path, script: Path) -> Verdict:
     return Verdict(found["kind"], tuple(found["ranks"]), mine, found["message"])
 
 
-def judge(seed: int, mutant: Mutant | None, ended: Ended) -> Result:
-    got = explain(ended.job.folder, ended.job.script)
+def judge(program: Program, ended: Ended) -> Result:
+    got, mutant = explain(ended.job.folder, ended.job.script), program.mutant
     if mutant is None:
-        return Result(seed, "", ended.outcome, got, None, (got == NOTHING,) * 3)
+        return Result(program.seed, "", ended.outcome, got, None, (got == NOTHING,) * 3)
     has_ended = ended.exit_codes.get(mutant.guilty_rank) == 0
-    return Result(seed, mutant.mutation, ended.outcome, got, mutant, mutant.guilt.accepts(got, has_ended))
+    return Result(program.seed, mutant.mutation, ended.outcome, got, mutant, mutant.guilt.accepts(got, has_ended))
 
 
-def is_seen(result: Result, printed: dict[int, str], right: dict[int, str]) -> bool:
+def is_seen(mutant: Mutant, ended: Ended, right_prints: dict[int, str] | None) -> bool:
     """Whether a mutant does anything wrong: one that ends well with the right results may not."""
-    assert result.mutant is not None
-    return result.mutant.guilt.is_always_seen or result.outcome != "ok" or printed != right
+    return mutant.guilt.is_always_seen or ended.outcome != "ok" or ended.printed != right_prints
 
 
 def summary(results: Iterable[Result]) -> str:
@@ -109,6 +110,12 @@ def by_mutation(results: Iterable[Result]) -> str:
     for result in results:
         if result.mutant:
             rows.setdefault(result.mutation, []).append(result)
-    return "\n".join(
-        f"{name:24} {len(group):5} {sum(result.is_right for result in group):6}" for name, group in sorted(rows.items())
+    head = [f"{'mutation':24} {'bugs':>5} {'named':>6}"]
+    return (
+        "\n".join(head)
+        + "\n"
+        + "\n".join(
+            f"{name:24} {len(group):5} {sum(result.is_right for result in group):6}"
+            for name, group in sorted(rows.items())
+        )
     )

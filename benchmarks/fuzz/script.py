@@ -66,8 +66,8 @@ class Line:
 class Script:
     seed: int
     world_size: int
-    parts: tuple[str, ...]
-    lines: tuple[Line, ...]
+    parts: tuple[str, ...] = ()
+    lines: tuple[Line, ...] = ()
 
     @property
     def text(self) -> str:

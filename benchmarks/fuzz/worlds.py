@@ -57,6 +57,13 @@ class Ended:
         return {rank: _log(self.job, rank, "out").read_text(errors="replace") for rank in range(self.job.world_size)}
 
 
+def read(job: Job) -> Ended:
+    """A world that has ended before, from its folder."""
+    facts = json.loads((job.folder / "run.json").read_text())
+    codes = {int(rank): int(code) for rank, code in facts["attempts"][0]["exit_codes"].items()}
+    return Ended(job, facts["outcome"], codes, facts["seconds"])
+
+
 def _log(job: Job, rank: int, stream: str) -> Path:
     return job.folder / "logs" / "attempt-0" / f"rank-{rank}.{stream}"
 
@@ -211,10 +218,11 @@ class _World:
             "asked": {str(rank): True for rank in self.asked},
             "causes": {str(rank): cause for rank, cause in self.causes.items()},
         }
-        facts = {"command": [str(self.job.script)], "attempts": [attempt], "outcome": outcome}
+        seconds = round(time.monotonic() - self._began_s, 3)
+        facts = {"command": [str(self.job.script)], "attempts": [attempt], "outcome": outcome, "seconds": seconds}
         (self.job.folder / "run.json").write_text(json.dumps(facts))
         codes = {rank: end.code for rank, end in self.ends.items()}
-        return Ended(self.job, outcome, codes, time.monotonic() - self._began_s)
+        return Ended(self.job, outcome, codes, seconds)
 
 
 def _state(pid: int) -> str:

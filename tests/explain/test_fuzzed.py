@@ -19,6 +19,5 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_bug_is_named_and_the_correct_program_is_not_blamed(name: str, ended: dict[str, Ended]) -> None:
-    script, run = SCRIPTS[name], ended[name]
-    got = score.explain(run.job.folder, run.job.script)
-    assert script.accepts(got, run.exit_codes.get(script.guilty_rank) == 0), got
+    result = score.judge(SCRIPTS[name], ended[name])
+    assert result.is_right, result.in_words()
