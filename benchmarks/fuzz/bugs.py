@@ -24,7 +24,10 @@ Make = Callable[[Script, int, int, random.Random], Mutant | None]  # the place o
 
 # One call less, or one too many: the rank then waits in its next call, which may be one of another group.
 _LEFT_OUT = ("missing-rank", "mismatched-op", "cross-group-deadlock")
-_ALSO = {"mismatched-splits": ("mismatched-splits", "mismatched-shape")}
+_ALSO = {
+    "ddp-uneven-inputs": ("ddp-uneven-inputs", "missing-rank"),
+    "mismatched-splits": ("mismatched-splits", "mismatched-shape"),
+}
 
 
 def wrong_argument(kind: str) -> Make:

@@ -58,5 +58,5 @@ def text_of(line: Line) -> str:
 
 def is_used(line: Line) -> bool:
     """Whether the program needs what this line returns or assigns."""
-    is_async = line.call is not None and line.call.is_async
-    return is_async or line.text.startswith("return") or "=" in line.text.split("(")[0]
+    is_needed = line.call is not None and (line.call.is_async or line.call.is_needed)
+    return is_needed or line.text.startswith("return") or "=" in line.text.split("(")[0]

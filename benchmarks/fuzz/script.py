@@ -41,6 +41,7 @@ class Call:
     buffer: str = ""  # of a wait: the tensor that must not change before
     is_async: bool = False
     has_forward: bool = False  # in a loop that calls a DDP module
+    is_needed: bool = False  # later lines fail on a rank that leaves it out
 
     def group_of(self, rank: int) -> tuple[int, ...]:
         return next((group for group in self.groups if rank in group), self.ranks)
@@ -129,9 +130,10 @@ class Writer:
         self._ranks, self._depth = before, self._depth - 1
 
     @contextlib.contextmanager
-    def loop(self, variable: str, turns: int, has_forward: bool = False) -> Iterator[None]:
+    def loop(self, variable: str, turns: int, has_forward: bool = False, reached: int | None = None) -> Iterator[None]:
+        """A loop of so many turns, of which the program may reach only the first ones."""
         before = self._loop, self._has_forward
-        self._loop, self._has_forward = Loop(variable, turns), has_forward or self._has_forward
+        self._loop, self._has_forward = Loop(variable, reached or turns), has_forward or self._has_forward
         with self.block(f"for {variable} in range({turns}):"):
             yield
         self._loop, self._has_forward = before

@@ -13,9 +13,11 @@ from rollcall.worker import main as worker_main
 _MODULES = (
     "torch._dynamo",
     "torch.distributed._functional_collectives",
+    "torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
     "torch.distributed.nn.functional",
+    "torch.distributed.optim",
     "torch.distributed.pipelining",
     "torch.distributed.tensor.parallel",
     "torch.utils.data.distributed",

@@ -129,8 +129,9 @@ def early_stop(w: Writer) -> None:
     """All ranks leave a loop together, when one of them asks for it."""
     flag, turn = w.name("stop", "has_converged"), w.name("epoch", "trial")
     turns = w.size(3, 8)
-    with w.loop(turn, turns):
-        w.line(f"{flag} = torch.tensor([float({turn} >= {w.rng.randint(1, turns)} and rank == 0)])")
+    last = w.rng.randrange(1, turns)
+    with w.loop(turn, turns, reached=last + 1):
+        w.line(f"{flag} = torch.tensor([float({turn} >= {last} and rank == 0)])")
         w.call(
             f"dist.all_reduce({flag}, op=<op>)",
             slots={"op": Slot("dist.ReduceOp.MAX", {"mismatched-reduce-op": "dist.ReduceOp.MIN"})},
@@ -172,7 +173,7 @@ def functional(w: Writer) -> None:
     w.call(f"{value} = funcol.all_reduce(<tensor>, <op>, dist.group.WORLD)", slots=known)
     w.line(f"{value} = {value}.clone().requires_grad_()")
     w.call(f"{rows} = torch.cat(distnn.all_gather({value}))")
-    w.call(f"({rows}.sum() * (rank + 1)).backward()", sort="framework")
+    w.call(f"({rows}.sum() * (rank + 1)).backward()", sort="framework", is_needed=True)
     w.line(f"results.append({value}.grad.sum().item())")
 
 

@@ -12,7 +12,12 @@ def ddp(w: Writer) -> None:
     other = layers.replace("nn.Linear(8,", "nn.Linear(8, 3), nn.Linear(3,", 1)
     known = {"layers": Slot(layers, {"ddp-model-mismatch": other})}
     w.call(f"{model} = DistributedDataParallel(nn.Sequential(<layers>))", "framework", known)
-    w.line(f"{optimizer} = torch.optim.SGD({model}.parameters(), lr=0.1)")
+    if w.rng.random() < 0.2:
+        w.line(f"{model}.register_comm_hook(None, default_hooks.fp16_compress_hook)")
+    if w.rng.random() < 0.2:
+        w.line(f"{optimizer} = ZeroRedundancyOptimizer({model}.parameters(), torch.optim.SGD, lr=0.1)")
+    else:
+        w.line(f"{optimizer} = torch.optim.SGD({model}.parameters(), lr=0.1)")
     steps = {"steps": Slot(str(turns), {"ddp-uneven-inputs": str(turns - 1)})}
     w.call(f"for {step} in range(<steps>):", "loop", steps, related=(forward, backward))
     with w.body_of(Loop(step, turns), has_forward=True):
@@ -84,7 +89,8 @@ def sampled(w: Writer) -> None:
         with w.block("def __getitem__(self, index):"):
             w.call("return torch.full((3,), float(index))", "data")
     sampler = f"torch.utils.data.distributed.DistributedSampler({rows}(), world, rank, seed={w.size(1, 99)})"
-    w.line(f"{loader} = torch.utils.data.DataLoader({rows}(), batch_size=2, sampler={sampler})")
+    workers = w.rng.choice(("", "", "", ", num_workers=1"))
+    w.line(f"{loader} = torch.utils.data.DataLoader({rows}(), batch_size=2, sampler={sampler}{workers})")
     w.line(f"{weight} = torch.ones(3, requires_grad=True)")
     with w.block(f"for rows in {loader}:"):
         w.line(f"(rows * {weight}).sum().backward()")
@@ -94,11 +100,28 @@ def sampled(w: Writer) -> None:
     w.line(f"results.append({weight}.sum().item())")
 
 
+def fed(w: Writer) -> None:
+    """A thread of each rank reads batches ahead, into a queue."""
+    feed, batches, feeder = w.name("feed", "read_ahead"), w.name("batches"), w.name("feeder", "reader")
+    turns, total = w.size(2, 6), w.name("running_sum")
+    with w.helper(f"def {feed}(batches):"), w.block(f"for number in range({turns}):"):
+        w.line("time.sleep(0.002)")
+        w.line(f"batches.put(torch.full(({w.size()},), float(number + rank)))")
+    w.line(f"{batches} = queue.Queue(maxsize=2)")
+    w.line(f"{feeder} = threading.Thread(target={feed}, args=({batches},), daemon=True)")
+    w.line(f"{feeder}.start()")
+    with w.loop(w.name("step"), turns):
+        w.line(f"{total} = {batches}.get()")
+        w.call("dist.all_reduce(<tensor>)", slots={"tensor": slots.tensor(total, w)})
+    w.line(f"results.append({total}.sum().item())")
+
+
 def fsdp(w: Writer) -> None:
     """FSDP2: each layer sharded, then the whole."""
     model, width = w.name("model", "sharded"), w.size(2, 6) * 4
     w.line(f"{model} = nn.Sequential(*(nn.Linear({width}, {width}) for _ in range({w.size(1, 3)})))")
-    w.line('shards = init_device_mesh("cpu", (world,))')
+    shape = "(2, world // 2)" if w.world_size % 2 == 0 and w.rng.random() < 0.4 else "(world,)"
+    w.line(f'shards = init_device_mesh("cpu", {shape})')
     with w.block(f"for layer in {model}:"):
         w.line("fully_shard(layer, mesh=shards)")
     w.line(f"fully_shard({model}, mesh=shards)")
@@ -106,7 +129,7 @@ def fsdp(w: Writer) -> None:
     has_clipping = w.rng.random() < 0.5
     with w.loop(w.name("step"), w.size(1, 4)):
         w.call(f"loss = {model}(torch.randn(3, {width})).square().mean()", "framework")
-        w.call("loss.backward()", "framework")
+        w.call("loss.backward()", "framework", is_needed=has_clipping)
         if has_clipping:
             w.call(f"torch.nn.utils.clip_grad_norm_({model}.parameters(), 1.0).full_tensor()", "framework")
         w.line("optimizer.step()")
@@ -119,7 +142,8 @@ def tensor_parallel(w: Writer) -> None:
     model, width = w.name("mlp", "block"), w.size(1, 3) * w.world_size
     w.line(f"{model} = nn.Sequential(nn.Linear(6, {width}), nn.ReLU(), nn.Linear({width}, 6))")
     w.line('tp = init_device_mesh("cpu", (world,))')
-    w.call(f'parallelize_module({model}, tp, {{"0": ColwiseParallel(), "2": RowwiseParallel()}})', "framework")
+    plan = '{"0": ColwiseParallel(), "2": RowwiseParallel()}'
+    w.call(f"parallelize_module({model}, tp, {plan})", "framework", is_needed=True)
     with w.loop(w.name("step"), w.size(1, 4)):
         w.call(f"output = {model}(torch.ones(2, 6))", "framework")
         w.call("output.sum().backward()", "framework")
@@ -174,4 +198,4 @@ def saved(w: Writer) -> None:
     w.line(f"results.append(len(os.listdir('{folder}')) > 0)")
 
 
-PARTS = (ddp, two_heads, joined, sampled, fsdp, tensor_parallel, pipeline, sharded_optimizer, saved)
+PARTS = (ddp, two_heads, joined, sampled, fed, fsdp, tensor_parallel, pipeline, sharded_optimizer, saved)
