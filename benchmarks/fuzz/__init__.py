@@ -8,7 +8,8 @@ edits      how the text changes around one line
 bugs       the mutations
 mutations  chooses a mutation, a line and a rank for a program
 server     the process that ranks are forked from
-worlds     runs programs on warm ranks, several worlds at a time, and notices hangs within a second
+worlds     runs programs on warm ranks, several worlds at a time, and ends those that hang
+activity   decides whether a world hangs
 score      compares verdicts with what is known; prints the confusion matrix
 kept       programs in files, with what is known of their bug
 measure    runs the programs of many seeds, and counts

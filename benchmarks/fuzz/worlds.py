@@ -1,7 +1,6 @@
 """Runs programs on warm ranks, several worlds at a time. Leaves a run folder as `rollcall run` does.
 
-One loop for all worlds: it notices the ends of ranks, and looks at rings and CPU times. A world hangs if its rings do
-not change and its ranks use no CPU for half a second; with a rank that computes, it is given some seconds more.
+One loop for all worlds: it notices the ends of ranks, and looks at rings and CPU times to see which worlds hang.
 """
 
 import contextlib
@@ -14,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.fuzz.activity import Activity, Look
+
 from rollcall.agent.monitoring.hang_detector import newest_ops
 from rollcall.compat.torch_dns import impatient_env
 from rollcall.protocol.plan import LOOPBACK
@@ -23,11 +24,8 @@ from rollcall.record.stacks import ASK, is_listening
 from rollcall.worker.fork_server import Exit, ForkServer
 
 _LOOK_S = 0.1
-_STILL_S = 0.5
-_BUSY_S = 4.0  # a rank of a healthy program computes for less, also on a busy machine
-_MOST_S = 40.0
 _STACKS_S = 0.1
-_IDLE_TICKS = 3  # of 10 ms, of all ranks between two looks: the recorder's sampler and gloo's threads take as much
+_KILL_S = 1.0
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -121,11 +119,7 @@ class _World:
         from torch.distributed import TCPStore  # here: generating and scoring need no torch
 
         self._began_s = self._next_look_s = time.monotonic()
-        self._seen: object = None
-        self._ticks = 0
-        self._recorded_s = self._used_cpu_s = (
-            self._began_s
-        )  # when an op was recorded last, and when a rank computed last
+        self._activity = Activity(self._began_s)
         self._end_by_s: float | None = None
         (self.job.folder / "rings" / "attempt-0").mkdir(parents=True)
         _log(self.job, 0, "out").parent.mkdir(parents=True)
@@ -165,7 +159,9 @@ class _World:
             return
         self.ends[rank] = end
         if end.code and rank not in self.asked and self._end_by_s is None:
-            self.outcome, self._end_by_s = "failed", time.monotonic() + SETTLE_S
+            # As the agent does: of a rank that was killed, no other can have failed before.
+            settle_s = SETTLE_S if end.code > 0 else 0
+            self.outcome, self._end_by_s = "failed", time.monotonic() + settle_s
 
     def tick(self) -> None:
         now = time.monotonic()
@@ -179,17 +175,11 @@ class _World:
                 self._ask_for_stacks()
                 self._end_by_s = now + _STACKS_S
 
-    def _hangs(self, now: float) -> bool:
-        rings = (self.job.folder / "rings" / "attempt-0").glob("rank-*.ring")
-        seen = (tuple(self.running), *((path.name, newest_ops(path)) for path in sorted(rings)))
-        ticks = sum(map(_cpu_ticks, self.running))
-        if seen != self._seen:
-            self._recorded_s = self._used_cpu_s = now
-        if ticks - self._ticks > _IDLE_TICKS or "R" in map(_state, self.running):
-            self._used_cpu_s = now
-        self._seen, self._ticks = seen, ticks
-        is_still = now - self._used_cpu_s >= _STILL_S or now - self._recorded_s >= _BUSY_S
-        return is_still or now - self._began_s > _MOST_S
+    def _hangs(self, now_s: float) -> bool:
+        rings = sorted((self.job.folder / "rings" / "attempt-0").glob("rank-*.ring"))
+        ops = (*self.running, *map(newest_ops, rings))
+        is_runnable = "R" in map(_state, self.running)
+        return self._activity.hangs(Look(now_s, ops, sum(map(_cpu_ticks, self.running)), is_runnable))
 
     def _ask_for_stacks(self) -> None:
         for pid, rank in self.running.items():
@@ -205,7 +195,7 @@ class _World:
             self.asked.add(rank)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
-        self._end_by_s = time.monotonic() + 1.0
+        self._end_by_s = time.monotonic() + _KILL_S  # then once more
 
     def close(self) -> Ended:
         """Write what the launcher would write."""
