@@ -22,8 +22,8 @@ from benchmarks.fuzz.script import Call, Script, Slot
 
 Make = Callable[[Script, int, int, random.Random], Mutant | None]  # the place of the line, the guilty rank
 
-# One call less, or one too many: the rank then waits in its next call, which may be one of another group.
-_LEFT_OUT = ("missing-rank", "mismatched-op", "cross-group-deadlock")
+# One call less, or one too many: the rank then waits in its next call, which may be one of another group, or a receive.
+_LEFT_OUT = ("missing-rank", "mismatched-op", "cross-group-deadlock", "p2p-against-collective")
 _ALSO = {
     "ddp-uneven-inputs": ("ddp-uneven-inputs", "missing-rank"),
     "mismatched-splits": ("mismatched-splits", "mismatched-shape"),
@@ -90,7 +90,14 @@ def skip_p2p(script: Script, place: int, rank: int, rng: random.Random) -> Mutan
     partner = call.partners[rank]
     changed = replaced(script, place, *unless(line, only(rank, call, rng)))
     lines = tuple(guilty(each) if each.call and _meets(each.call, partner, rank) else each for each in changed.lines)
-    kinds = ("unmatched-recv" if "send" in line.text else "unmatched-send", "p2p-against-collective", "missing-rank")
+    # Its next send or receive may wait for the partner, which waits for it; or meet the partner's under another tag.
+    also = (
+        "p2p-against-collective",
+        "missing-rank",
+        "p2p-deadlock",
+        *(["tag-mismatch"] if "tag" in call.slots else []),
+    )
+    kinds = ("unmatched-recv" if "send" in line.text else "unmatched-send", *also)
     ranks = [frozenset({rank}), frozenset({partner}), frozenset({rank, partner})]
     return mutant(replace(changed, lines=lines), line, rank, kinds, ranks)
 
@@ -126,7 +133,10 @@ def repeat(script: Script, place: int, rank: int, rng: random.Random) -> Mutant 
     new = before(guilty(line), only(rank, call, rng), "dist.barrier()" if is_barrier else text_of(line))
     world = (tuple(range(script.world_size)),)
     ranks = alone_or_pair(replace(call, groups=world) if is_barrier else call, rank)
-    return mutant(replaced(script, place, *new), line, rank, _LEFT_OUT, ranks)
+    # The others may have ended before the rank waits for them; of two ranks, either may then be named.
+    others = [frozenset(both - {rank}) for both in ranks if len(both) == 2]
+    kinds = (*_LEFT_OUT, "rank-exited-early")
+    return mutant(replaced(script, place, *new), line, rank, kinds, [*ranks, *others])
 
 
 def swap(script: Script, place: int, rank: int, rng: random.Random) -> Mutant | None:

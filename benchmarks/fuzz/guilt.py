@@ -34,9 +34,11 @@ class Guilt:
 
     def accepts(self, verdict: Verdict, has_ended: bool) -> tuple[bool, bool, bool]:
         """Whether the kind, the ranks, and one of the lines are right. A rank that left out a call and has ended since
-        may be named for its end."""
+        may be named for its end; of a circle, all ranks are named."""
         kinds = (*self.kinds, "rank-exited-early") if has_ended and "missing-rank" in self.kinds else self.kinds
-        return verdict.kind in kinds, frozenset(verdict.ranks) in self.ranks, bool(self.lines & set(verdict.lines))
+        named = frozenset(verdict.ranks)
+        are_right = named in self.ranks or (verdict.kind == "cross-group-deadlock" and named >= self.ranks[0])
+        return verdict.kind in kinds, are_right, bool(self.lines & set(verdict.lines))
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def experts(w: Writer) -> None:
     with w.loop(w.name("layer", "step"), w.size(1, 4)):
         w.line(f"{send} = torch.tensor([(rank + other) % 3 + 1 for other in range(world)])")
         w.line(f"take = torch.empty_like({send})")
-        w.call(f"dist.all_to_all_single(take, {send})")
+        w.call(f"dist.all_to_all_single(take, {send})", is_needed=True)
         w.line(f"{tokens} = torch.full((int({send}.sum()), {width}), float(rank))")
         w.line(f"{arrived} = torch.empty(int(take.sum()), {width})")
         wrong = f"torch.cat([{tokens}, {tokens}[:1]]), take.tolist(), [*{send}[:-1].tolist(), int({send}[-1]) + 1]"

@@ -78,7 +78,7 @@ def halo(w: Writer) -> None:
     count = w.world_size // 2 * 2
     evens, odds = tuple(range(0, count, 2)), tuple(range(1, count, 2))
     to = {rank: rank ^ 1 for rank in range(count)}
-    w.line(f"{edge}, {ghost} = torch.full(({w.size()},), rank + 1.0), torch.zeros({1})")
+    w.line(f"{edge} = torch.full(({w.size()},), rank + 1.0)")
     w.line(f"{ghost} = torch.zeros_like({edge})")
     with w.loop(w.name("iteration"), w.size(2, 5)):
         with w.block(f"if rank in {evens}:", ranks=evens):
@@ -98,24 +98,25 @@ def server(w: Writer) -> None:
     weight, grad = w.name("weight"), w.name("delta")
     any_order = w.rng.random() < 0.4
     others = w.everyone[1:]
-    w.line(f"{weight}, {grad} = torch.ones({4}), torch.zeros(4)")
+    take, give = f"take {grad}", f"give {weight}"
+    w.line(f"{weight}, {grad} = torch.ones(4), torch.zeros(4)")
     with w.loop(w.name("step"), w.size(2, 4)):
         with w.block("if rank == 0:", ranks=(0,)):
             with w.block("for worker in range(1, world):"):
                 if any_order:
-                    w.line(f"source = dist.recv({grad}, tag=1)")
+                    w.call(f"source = dist.recv({grad}, tag=1)", "server", name=take)
                 else:
                     w.line("source = worker")
-                    w.line(f"dist.recv({grad}, source, tag=1)")
+                    w.call(f"dist.recv({grad}, source, tag=1)", "server", name=take)
                 w.line(f"{weight} -= 0.1 * {grad}")
             with w.block("for worker in range(1, world):"):
-                w.line(f"dist.send({weight}, worker, tag=2)")
+                w.call(f"dist.send({weight}, worker, tag=2)", "server", name=give)
         with w.block("else:", ranks=others):
             known = {"tensor": slots.sent(f"({weight} * rank)", w), "tag": Slot("1", {"tag-mismatch": "3"})}
             to = dict.fromkeys(others, 0)
-            w.call("dist.send(<tensor>, 0, tag=<tag>)", "p2p", known, partners=to)
+            w.call("dist.send(<tensor>, 0, tag=<tag>)", "p2p", known, partners=to, related=(take,))
             known = {"tensor": slots.sent(weight, w), "tag": Slot("2", {"tag-mismatch": "4"})}
-            w.call("dist.recv(<tensor>, 0, tag=<tag>)", "p2p", known, partners=to)
+            w.call("dist.recv(<tensor>, 0, tag=<tag>)", "p2p", known, partners=to, related=(give,))
     w.line(f"results.append(round({weight}.sum().item(), 4))")
 
 

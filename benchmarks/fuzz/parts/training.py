@@ -120,8 +120,9 @@ def fsdp(w: Writer) -> None:
     """FSDP2: each layer sharded, then the whole."""
     model, width = w.name("model", "sharded"), w.size(2, 6) * 4
     w.line(f"{model} = nn.Sequential(*(nn.Linear({width}, {width}) for _ in range({w.size(1, 3)})))")
-    shape = "(2, world // 2)" if w.world_size % 2 == 0 and w.rng.random() < 0.4 else "(world,)"
-    w.line(f'shards = init_device_mesh("cpu", {shape})')
+    is_hybrid = w.world_size > 2 and w.world_size % 2 == 0 and w.rng.random() < 0.4
+    axes = '(2, world // 2), mesh_dim_names=("replicas", "shards")' if is_hybrid else "(world,)"
+    w.line(f'shards = init_device_mesh("cpu", {axes})')
     with w.block(f"for layer in {model}:"):
         w.line("fully_shard(layer, mesh=shards)")
     w.line(f"fully_shard({model}, mesh=shards)")
