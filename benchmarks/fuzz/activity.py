@@ -16,6 +16,7 @@ class Look:
     ops: object  # the newest ops of all rings, and which ranks run
     cpu_ticks: int  # of all ranks
     is_runnable: bool  # a rank wants the CPU, even if it does not get it
+    is_waiting: bool = True  # a rank is blocked in an op; else the ranks may be about to end
 
 
 class Activity:
@@ -29,7 +30,7 @@ class Activity:
         last, self._last = self._last, look
         if last is None or look.ops != last.ops:
             self._op_s = self._cpu_s = look.at_s
-        elif look.is_runnable or look.cpu_ticks - last.cpu_ticks > _IDLE_TICKS:
+        elif look.is_runnable or not look.is_waiting or look.cpu_ticks - last.cpu_ticks > _IDLE_TICKS:
             self._cpu_s = look.at_s
         is_still = look.at_s - self._cpu_s >= _STILL_S or look.at_s - self._op_s >= _BUSY_S
         return is_still or look.at_s - self._began_s > _MOST_S

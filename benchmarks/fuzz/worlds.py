@@ -20,6 +20,7 @@ from rollcall.compat.torch_dns import impatient_env
 from rollcall.protocol.plan import LOOPBACK
 from rollcall.protocol.timing import SETTLE_S
 from rollcall.protocol.torchrun_env import rank_env
+from rollcall.record import ring_format
 from rollcall.record.stacks import ASK, is_listening
 from rollcall.worker.fork_server import Exit, ForkServer
 
@@ -177,9 +178,11 @@ class _World:
 
     def _hangs(self, now_s: float) -> bool:
         rings = sorted((self.job.folder / "rings" / "attempt-0").glob("rank-*.ring"))
-        ops = (*self.running, *map(newest_ops, rings))
+        ops = tuple(map(newest_ops, rings))
+        is_waiting = any(ring_format.blocks(ring_format.RECORD.unpack(op)) for of_rank in ops for op in of_rank)
         is_runnable = "R" in map(_state, self.running)
-        return self._activity.hangs(Look(now_s, ops, sum(map(_cpu_ticks, self.running)), is_runnable))
+        ticks = sum(map(_cpu_ticks, self.running))
+        return self._activity.hangs(Look(now_s, (*self.running, *ops), ticks, is_runnable, is_waiting))
 
     def _ask_for_stacks(self) -> None:
         for pid, rank in self.running.items():

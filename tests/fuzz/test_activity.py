@@ -1,6 +1,7 @@
 """When a world counts as hung: decided from looks at it, without any rank."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from benchmarks.fuzz.activity import Activity, Look
 
@@ -30,6 +31,10 @@ def test_a_rank_that_computes_has_some_seconds_more() -> None:
 
 def test_a_rank_that_waits_for_the_cpu_is_no_hang_yet() -> None:
     assert hangs_at(looks(30, is_runnable=True)) is None
+
+
+def test_ranks_that_wait_for_nobody_may_be_about_to_end() -> None:
+    assert hangs_at(replace(look, is_waiting=False) for look in looks(30)) is None
 
 
 def test_no_world_runs_for_ever() -> None:
