@@ -192,7 +192,7 @@ def insert(kinds: tuple[str, ...], *texts: str) -> Make:
             accepted = ("world-incomplete", *kinds)
         if call.sort == "data" and kinds[0] == "busy-rank":
             accepted = ("input-stall", *kinds)
-        new = before(line, only(rank, call, rng), rng.choice(texts))
-        return mutant(replaced(script, place, *new), line, rank, accepted, [frozenset({rank})])
+        changed = replaced(script, place, *before(line, only(rank, call, rng), rng.choice(texts)))
+        return mutant(changed, replace(line, call=None), rank, accepted, [frozenset({rank})])
 
     return make

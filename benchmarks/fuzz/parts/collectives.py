@@ -169,7 +169,9 @@ def functional(w: Writer) -> None:
     """Functional collectives, and those with gradients."""
     size, value, rows = w.size(), w.name("features", "logits"), w.name("joined")
     w.line(f"{value} = torch.arange({size}.0) + rank")
-    known = {"tensor": slots.tensor(value, w), "op": Slot('"sum"', {"mismatched-reduce-op": '"max"'})}
+    # Integers have no gradients: the rank would fail in the next line.
+    other = {"mismatched-shape": f"{value}[:-1].clone()", "mismatched-dtype": f"{value}.double()"}
+    known = {"tensor": Slot(value, other), "op": Slot('"sum"', {"mismatched-reduce-op": '"max"'})}
     w.call(f"{value} = funcol.all_reduce(<tensor>, <op>, dist.group.WORLD)", slots=known)
     w.line(f"{value} = {value}.clone().requires_grad_()")
     w.call(f"{rows} = torch.cat(distnn.all_gather({value}))")
