@@ -1,7 +1,7 @@
 """Compares what explain says with what is known, and prints a confusion matrix."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,49 +73,44 @@ def is_seen(mutant: Mutant, ended: Ended, right_prints: dict[int, str] | None) -
     return mutant.guilt.is_always_seen or ended.outcome != "ok" or ended.printed != right_prints
 
 
-def summary(results: Iterable[Result]) -> str:
-    mutants = [result for result in results if result.mutant]
-    named = [result for result in mutants if result.is_right]
-    parts = [sum(result.right[place] for result in mutants) for place in range(3)]
-    share = 100 * len(named) / max(len(mutants), 1)
+def summary(mutants: Sequence[Result]) -> str:
+    named = sum(result.is_right for result in mutants)
+    kind, ranks, line = (sum(result.right[place] for result in mutants) for place in range(3))
+    share = 100 * named / max(len(mutants), 1)
     return (
-        f"{len(named)} of {len(mutants)} bugs named with kind, ranks and line ({share:.1f} %);"
-        f" kind {parts[0]}, ranks {parts[1]}, line {parts[2]}"
+        f"{named} of {len(mutants)} bugs named with kind, ranks and line ({share:.1f} %);"
+        f" kind {kind}, ranks {ranks}, line {line}"
     )
 
 
-def matrix(results: Iterable[Result]) -> str:
+def matrix(mutants: Sequence[Result]) -> str:
     """Per kind: how many, how many named with all, and what was said instead."""
-    rows: dict[str, list[Result]] = {}
-    for result in results:
-        if result.mutant:
-            rows.setdefault(result.wanted, []).append(result)
     lines = [f"{'planted':24} {'bugs':>5} {'named':>6}  said instead"]
-    for kind, group in sorted(rows.items()):
+    for kind, group in _grouped(mutants, lambda result: result.wanted):
         wrong = Counter(_what_is_wrong(result) for result in group if not result.is_right)
         said = ", ".join(f"{what} {count}" for what, count in wrong.most_common())
-        lines.append(f"{kind:24} {len(group):5} {sum(result.is_right for result in group):6}  {said}")
+        lines.append(f"{_counts(kind, group)}  {said}".rstrip())
     return "\n".join(lines)
 
 
 def _what_is_wrong(result: Result) -> str:
-    is_kind, is_rank, _ = result.right
+    is_kind, are_ranks, is_line = result.right
     if not is_kind:
         return result.got.kind
-    return f"{result.got.kind}{'' if is_rank else ' (other ranks)'}{'' if result.right[2] else ' (other line)'}"
+    return f"{result.got.kind}{'' if are_ranks else ' (other ranks)'}{'' if is_line else ' (other line)'}"
 
 
-def by_mutation(results: Iterable[Result]) -> str:
-    rows: dict[str, list[Result]] = {}
+def by_mutation(mutants: Sequence[Result]) -> str:
+    lines = [_counts(name, group) for name, group in _grouped(mutants, lambda result: result.mutation)]
+    return "\n".join([f"{'mutation':24} {'bugs':>5} {'named':>6}", *lines])
+
+
+def _counts(name: str, group: Sequence[Result]) -> str:
+    return f"{name:24} {len(group):5} {sum(result.is_right for result in group):6}"
+
+
+def _grouped(results: Sequence[Result], key: Callable[[Result], str]) -> list[tuple[str, list[Result]]]:
+    groups: dict[str, list[Result]] = {}
     for result in results:
-        if result.mutant:
-            rows.setdefault(result.mutation, []).append(result)
-    head = [f"{'mutation':24} {'bugs':>5} {'named':>6}"]
-    return (
-        "\n".join(head)
-        + "\n"
-        + "\n".join(
-            f"{name:24} {len(group):5} {sum(result.is_right for result in group):6}"
-            for name, group in sorted(rows.items())
-        )
-    )
+        groups.setdefault(key(result), []).append(result)
+    return sorted(groups.items())

@@ -6,8 +6,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from benchmarks.fuzz import kept, mutations, programs
+from benchmarks.fuzz import kept, mutations, programs, score
 from benchmarks.fuzz.guilt import Guilt, Mutant, Verdict
+from benchmarks.fuzz.score import Result
 from benchmarks.fuzz.script import Call, Line, Script, Slot
 
 SEEDS = range(150)
@@ -149,3 +150,16 @@ def test_a_kept_script_has_the_same_lines_and_what_is_known_of_its_bug(tmp_path:
         assert bug.mutant.guilt == replace(mutant.guilt, ranks=tuple(dict.fromkeys(mutant.guilt.ranks)))
         assert (tmp_path / "bug.py").read_text().startswith(mutant.script.text)
         assert kept.read(tmp_path / "ok.py").mutant is None
+
+
+def test_the_matrix_shows_what_was_said_instead() -> None:
+    _, mutant = made(3)
+    guilt = mutant.guilt
+    right = Verdict(guilt.kinds[0], tuple(guilt.ranks[0]), tuple(guilt.lines))
+    results = [
+        Result(3, mutant.mutation, "failed", got, mutant, guilt.accepts(got, has_ended=False))
+        for got in (right, replace(right, lines=()), Verdict("straggler"))
+    ]
+    text = score.matrix(results)
+    assert f"{guilt.kinds[0]} (other line) 1, straggler 1" in text or "straggler 1, " in text
+    assert score.summary(results).startswith("1 of 3 bugs named with kind, ranks and line (33.3 %)")
