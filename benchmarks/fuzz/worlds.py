@@ -25,7 +25,8 @@ from rollcall.record.stacks import ASK, is_listening
 from rollcall.worker.fork_server import Exit, ForkServer
 
 _LOOK_S = 0.1
-_STACKS_S = 0.1
+_STACKS_S = 0.1  # for the rest of a stack, once it has begun to be written
+_MOST_STACKS_S = 1.0
 _KILL_S = 1.0
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -174,7 +175,7 @@ class _World:
             if self._hangs(now):
                 self.outcome = "stopped"
                 self._ask_for_stacks()
-                self._end_by_s = now + _STACKS_S
+                self._end_by_s = time.monotonic() + _STACKS_S
 
     def _hangs(self, now_s: float) -> bool:
         rings = sorted((self.job.folder / "rings" / "attempt-0").glob("rank-*.ring"))
@@ -185,12 +186,18 @@ class _World:
         return self._activity.hangs(Look(now_s, (*self.running, *ops), ticks, is_runnable, is_waiting))
 
     def _ask_for_stacks(self) -> None:
+        """Returns when all ranks have begun to write them: on a busy machine that takes a while."""
+        asked = []
         for pid, rank in self.running.items():
-            if is_listening(pid) and self.job.is_recorded:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, ASK)
             if _state(pid) == "T":
                 self.causes[rank] = "was stopped (SIGSTOP)"
+            elif self.job.is_recorded and is_listening(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, ASK)
+                asked.append(self.job.folder / "rings" / "attempt-0" / f"rank-{rank}.stacks")
+        deadline_s = time.monotonic() + _MOST_STACKS_S
+        while time.monotonic() < deadline_s and not all(path.stat().st_size for path in asked):
+            time.sleep(0.01)
 
     def _kill(self) -> None:
         """Whole sessions: a rank may have children."""
