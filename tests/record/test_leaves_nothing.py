@@ -42,7 +42,8 @@ def test_no_thread_or_file_stays_open(runner: Runner) -> None:
         threads, files, known = map(int, torchs.out[len("grown by [") : torchs.out.index("]")].split(", "))
         assert with_ours.out == f"grown by [{threads + 1}, {files}, {known}] then by [0, 0, 0]\n"
     assert sorted(path.name for path in (runner.latest() / "rings/attempt-0").iterdir()) == [
-        f"rank-{rank}.{kind}" for rank in (0, 1) for kind in ("ring", "stacks")
+        *(f"rank-{rank}.{kind}" for rank in (0, 1) for kind in ("ring", "stacks")),
+        "sources",
     ]
 
 

@@ -49,7 +49,7 @@ class PythonRecorder:
         self._groups: dict[int, Group] = {}  # by id
         self._sites: dict[sites.Places, int] = {}
         self._signatures = ring.numbers("signature")
-        # By mark: its flags, the tensor whose version is recorded, and whether that is on a GPU.
+        # By mark: its flags, the tensor whose version is recorded, if any, and whether the op is on a GPU.
         self._watched: dict[int, tuple[int, Any, bool]] = {}
         self._waited_for: set[int] = set()  # async ops that a thread waits for
         self._threads: dict[int, int] = {}
@@ -102,6 +102,8 @@ class PythonRecorder:
             if key is None:
                 size_bytes, is_cuda, key = signatures.measure(call)
             is_watched = first is not None and (flags & _ASYNC or is_cuda)
+            # gloo copies the results of a coalesced op into its tensors, in a thread of its own: these are writes, too.
+            kept = first if is_watched and len(tensors) == 1 else None
             mark = self._write(
                 op,
                 flags,
@@ -113,11 +115,11 @@ class PythonRecorder:
                 tag,
                 0 if _get_ident() == self._main else self.name_thread(),
                 reduce,
-                version(first) if is_watched else 0,
+                0 if kept is None else version(kept),
                 size_bytes,
             )
             if is_watched:
-                self._watched[mark] = (flags, first, is_cuda)
+                self._watched[mark] = (flags, kept, is_cuda)
             return mark
 
     def all_reduce_options(self, options: Any) -> tuple[int, int]:

@@ -30,7 +30,7 @@ def find(place: Path) -> list[Path]:
 
 
 def _files(folder: Path, depth: int) -> Iterator[Path]:
-    for path in sorted(folder.iterdir()) if depth else ():
+    for path in sorted(folder.iterdir()) if depth and folder.is_dir() else ():
         if path.name.startswith("."):
             continue
         if path.is_dir():
