@@ -377,3 +377,13 @@ def test_only_what_is_taken_in_every_step_is_input(line: int, kind: str) -> None
     waiting = [*steps(2), FakeOp("all_reduce", 3, 40)]
     stack = {1: (Site(queue.__file__, 180, "get"), at(line))}
     assert verdict(waiting, steps(2), waiting, stack=stack) == (kind, (1,))
+
+
+def test_an_error_that_the_program_has_dealt_with_is_no_cause() -> None:
+    """A barrier with a timeout, which one rank skips, and whose error the others catch: all end well. Its twin does
+    not."""
+    gave_up = [*steps(2), FakeOp("barrier", 3, 40, flags=FAILED)]
+    assert explain(gave_up, steps(2), outcome="ok", exit_code={0: 0, 1: 0}).findings == []
+    failed = explain(gave_up, steps(2), outcome="failed", exit_code={0: 1, 1: 0}, error={0: "RuntimeError: timeout"})
+    assert failed.verdict is not None
+    assert failed.verdict.ranks == (1,)

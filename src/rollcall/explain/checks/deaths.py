@@ -117,10 +117,15 @@ def early_exits(evidence: Evidence) -> Iterator[Finding]:
     stuck = evidence.calls.any(evidence.is_stuck | evidence.table.has_failed)
     for call in evidence.calls.where(stuck):
         gone = [rank for rank in call.group.ranks if _left(evidence, call, rank)]
-        waiting = [op for op in call.ops.values() if op.rank not in gone and (op.is_blocked or op.is_failed)]
+        waiting = [op for op in call.ops.values() if op.rank not in gone and _was_stopped_by(evidence, op)]
         if gone and waiting:
             yield _explain_exit(evidence, call, gone, waiting)
             return
+
+
+def _was_stopped_by(evidence: Evidence, op: Op) -> bool:
+    """Not by an op that raised, if its rank ended well: then the program has dealt with the error."""
+    return op.is_blocked or (op.is_failed and evidence.run.ranks[op.rank].exit_code != 0)
 
 
 def _left(evidence: Evidence, call: Call, number: int) -> bool:
