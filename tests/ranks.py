@@ -1,5 +1,6 @@
 """Starts real ranks as processes, none of which outlives its test."""
 
+import atexit
 import functools
 import os
 import re
@@ -92,6 +93,7 @@ fork_server.serve(socket.socket(fileno=int(sys.argv[1])), main.run_request)
 
     def __init__(self) -> None:
         self._server = ForkServer.launch([sys.executable, "-c", self._SERVER], clean_environ())
+        atexit.register(self._server.close)
         self._exit_codes: dict[int, int] = {}
 
     def start(
