@@ -387,3 +387,11 @@ def test_an_error_that_the_program_has_dealt_with_is_no_cause() -> None:
     failed = explain(gave_up, steps(2), outcome="failed", exit_code={0: 1, 1: 0}, error={0: "RuntimeError: timeout"})
     assert failed.verdict is not None
     assert failed.verdict.ranks == (1,)
+
+
+def test_a_rank_that_makes_a_call_more_is_the_odd_one() -> None:
+    """The others have come to the end of the program. Of two ranks, or where the others left by sys.exit, they are."""
+    more = [*steps(2), FakeOp("barrier", 3, 40)]
+    assert verdict(more, steps(2), steps(2), exit_code={1: 0, 2: 0}) == ("missing-rank", (0,))
+    left = {"exit_code": {1: 0, 2: 0}, "exit_site": {1: Site("train.py", 9, "main"), 2: Site("train.py", 9, "main")}}
+    assert verdict(more, steps(2), steps(2), **left) == ("rank-exited-early", (1, 2))

@@ -79,7 +79,8 @@ def _leaves(path: list[tuple[ast.AST, str]], other: int) -> bool:
 
 
 def is_choice_of_loop(divergence: Divergence) -> bool:
-    """Whether the variable of a loop decides between the two lines: then each line comes in its turn."""
+    """Whether the variable of a loop, and nothing else, decides between the two lines: then each comes in its turn.
+    Where something else takes part, such as the rank, ranks go different ways in the same turn."""
     tree = _parse(divergence.file)
     if tree is None:
         return False
@@ -90,7 +91,8 @@ def is_choice_of_loop(divergence: Divergence) -> bool:
         if node is not other:
             break
         if branch != other_branch:
-            return isinstance(node, ast.If) and bool(turns & {n.id for n in _names_in(node.test)})
+            deciding = {n.id for n in _names_in(node.test)} if isinstance(node, ast.If) else set()
+            return bool(deciding) and deciding <= turns
         if isinstance(node, ast.For):
             turns |= {n.id for n in _names_in(node.target)}
     return False

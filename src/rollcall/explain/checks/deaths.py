@@ -139,6 +139,10 @@ def _explain_exit(evidence: Evidence, call: Call, gone: list[int], waiting: list
     """Either it left in the middle of the program, or only this call is missing from it."""
     found = [evidence.run.ranks[rank] for rank in gone]
     exits = tuple(rank.exit_site for rank in found if rank.exit_site is not None)
+    if not exits and len(waiting) < len(gone):  # most ranks came to the end of the program: these few make a call more
+        odd = [op.rank for op in waiting]
+        message = f"{wait_in(waiting)}, which {ranks_in_words(gone)} did not make: they have ended"
+        return of_call("missing-rank", call, odd, message, waiting)
     made_it = (evidence.table.rank == gone[0]) & (evidence.table.site == evidence.table.site[waiting[0].row])
     kind = "rank-exited-early" if exits or made_it.any() else "missing-rank"
     message = f"{ranks_in_words(gone)} exited while {wait_in(waiting)}"

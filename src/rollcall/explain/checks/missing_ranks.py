@@ -11,6 +11,7 @@ from rollcall.explain.checks import p2p
 from rollcall.explain.checks.deaths import was_stopped
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, of_call, sites, wait_in, where
+from rollcall.explain.load import Rank
 from rollcall.explain.matching import Call
 from rollcall.explain.table import Op, Site
 from rollcall.protocol.rank_ranges import ranks_in_words
@@ -30,10 +31,18 @@ def incomplete_worlds(evidence: Evidence) -> Iterator[Finding]:
             f"; {ranks_in_words(absent)} never called it" if absent else ", which waits for more ranks than there are"
         )
         message = f"{ranks_in_words(op.rank for op in stuck)} did not get through {where(stuck[0])}{never}"
-        exits = tuple(site for rank in absent if (site := evidence.run.ranks[rank].exit_site) is not None)
+        places = tuple(site for rank in absent if (site := _place_of(evidence.run.ranks[rank])) is not None)
         finding = of_call("world-incomplete", call, absent or [op.rank for op in stuck], message, stuck)
-        yield replace(finding, sites=(*exits, *finding.sites))
+        yield replace(finding, sites=(*places[:_FEW], *finding.sites))
         return
+
+
+_FEW = 3
+
+
+def _place_of(rank: Rank) -> Site | None:
+    """Where it exited, or where it is."""
+    return rank.exit_site or (rank.stack[0] if rank.stack else None)
 
 
 def missing_ranks(evidence: Evidence) -> Iterator[Finding]:
