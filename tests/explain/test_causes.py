@@ -110,6 +110,14 @@ def test_a_rank_that_is_past_its_loop_had_fewer_batches() -> None:
     assert verdict(ddp(6, True), ddp(5), ddp(6, True), **exits) == ("rank-exited-early", (1,))
 
 
+def test_ranks_of_a_run_that_goes_on_had_fewer_batches_only_if_they_are_stuck() -> None:
+    """With join(), ranks without batches make calls behind the loop, while the others are in a backward."""
+    made = run([ddp(6, True), [*ddp(5), FakeOp("all_reduce", 6, 70, line=BARRIER)]], outcome="running")
+    for ms, is_named in ((80, False), (80 + 1000 * (made.hang_after_s + 1), True)):
+        found = explain_run(Evidence(replace(made, cut_ns=START_NS + int(ms * 1e6)))).findings
+        assert any(finding.kind == "ddp-uneven-inputs" for finding in found) == is_named
+
+
 def test_a_call_that_one_rank_makes_within_the_loop_is_no_missing_batch() -> None:
     """The others make their next forward instead of it."""
     metric = [*ddp(5), FakeOp("all_reduce", 6, 70, line=METRIC, shape=(1,))]
