@@ -183,11 +183,11 @@ def test_deadlocks_hang_and_are_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_disagreements_crash_hang_or_give_wrong_values(tmp_path: Path) -> None:
-    """Another dtype or reduce op gives wrong values, another order hangs; explain names the rank that differs."""
+    """Another dtype or reduce op gives wrong values, another order none at all; explain names the rank that differs."""
     results, verdict = run("mismatch", tmp_path, ranks=3)
     fates, kinds = verdict.numbers["fates"], verdict.numbers["explain"]
     assert fates["reduce op"] == fates["dtype"] == "wrong values"
-    assert fates["order"] == fates["absence"] == "hang"
+    assert {fates["order"], fates["absence"]} <= {"hang", "crash"}  # gloo may notice that the sizes differ
     assert (kinds["shape"], kinds["dtype"]) == ("mismatched-shape", "mismatched-dtype")
     assert (kinds["reduce op"], kinds["order"]) == ("mismatched-reduce-op", "order-swap")
     assert all(results[case]["verdict"]["ranks"] == [2] for case in ("shape", "dtype", "reduce op", "order"))
