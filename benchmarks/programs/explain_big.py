@@ -23,6 +23,11 @@ def main(ranks: str, ops: str, faults: list[str]) -> None:
     started_s = time.monotonic()
     run = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     made_s = time.monotonic() - started_s
+    explain(run, folder, made_s=made_s)
+
+
+def explain(run: str, folder: Path, **more: float) -> None:
+    """What it says goes into told.json, and what it took, with more figures, into figures.json."""
     with open(folder / "told.json", "wb") as told:
         started_s = time.monotonic()
         child = subprocess.Popen([str(ROLLCALL), "explain", "--json", run], stdout=told)
@@ -31,8 +36,7 @@ def main(ranks: str, ops: str, faults: list[str]) -> None:
     child.returncode = code
     if code:
         sys.exit(code)
-    figures = {"made_s": made_s, "seconds": seconds, "peak_bytes": peak_bytes}
-    (folder / "figures.json").write_text(json.dumps(figures))
+    (folder / "figures.json").write_text(json.dumps({**more, "seconds": seconds, "peak_bytes": peak_bytes}))
 
 
 def watch(pid: int) -> tuple[int, int]:

@@ -133,7 +133,7 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None, is
         raise UsageError(f"no ring of {folder.name} can be read: {files.problems[0]}{hint}")
     ranks = {rank: _rank(files, rank, attempt_facts) for rank in sorted(files.table.spans)}
     # Children of a rank may have formed a larger world than the launcher knows of.
-    world_size = max(int(attempt_facts.get("world_size") or 0), files.world_size, len(ranks))
+    world_size = max(launched, files.world_size, len(ranks))
     hosts = sorted({rank.host for rank in ranks.values()})
     is_one_clock = len(hosts) < 2 or all(rank < len(known) and known[rank] for rank in ranks)
     outcome = attempt_facts.get("outcome") or facts.get("outcome") or _outcome(ranks, world_size)
@@ -372,7 +372,6 @@ def _read(
         if moment is not None:
             ring = files.cut(ring, clock, moment)
         files.add(path, ring, clock)
-        files.world_size = min(world_size, _MOST_RANKS)
     files.table.close()
     return files
 

@@ -7,7 +7,7 @@ from torch.distributed import device_mesh, distributed_c10d
 
 from rollcall.record.hooks import sink
 from rollcall.record.hooks.patching import Hook, install
-from rollcall.record.hooks.process_group import enter
+from rollcall.record.hooks.process_group import complete, enter, fail
 from rollcall.record.hooks.sink import NON_MEMBER, WORLD, CallArgs
 from rollcall.record.ring_format import OP
 
@@ -22,18 +22,10 @@ def install_all() -> None:
         for module in (dist, distributed_c10d, device_mesh):
             install(module, "new_group", _new_group_hook("new_group"))
     for module in (dist, distributed_c10d, device_mesh):
-        install(module, "split_group", Hook("split_group", _before_split, _complete, _fail))
+        install(module, "split_group", Hook("split_group", _before_split, complete, fail))
     for module in (dist, distributed_c10d):
-        install(module, "init_process_group", Hook("init_process_group", _before_init, _complete, _fail))
+        install(module, "init_process_group", Hook("init_process_group", _before_init, complete, fail))
     install(distributed_c10d, "_warn_not_in_group", Hook("a call of a non-member", _before_warning))
-
-
-def _complete(mark: int, _: Any) -> None:
-    sink.current.completed(mark)
-
-
-def _fail(mark: int) -> None:
-    sink.current.failed(mark)
 
 
 def _before_init(*_: Any) -> int | None:
@@ -51,7 +43,7 @@ def _new_group_hook(name: str) -> Hook:
         group = tuple(sorted(ranks)) if is_local else WORLD
         return enter("new_group", CallArgs(splits=(tuple(ranks),), flags=0), group)
 
-    return Hook("new_group", before, _complete, _fail)
+    return Hook("new_group", before, complete, fail)
 
 
 def _before_split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:

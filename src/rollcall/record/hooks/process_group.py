@@ -31,7 +31,7 @@ def install_all() -> None:
     for module in (dist, distributed_c10d):
         for name, place in _OBJECT_LISTS.items():
             install(module, name, _object_list_hook(name, place))
-        install(module, "_broadcast_coalesced", Hook("broadcast of buffers", _before_broadcast, _complete, _fail))
+        install(module, "_broadcast_coalesced", Hook("broadcast of buffers", _before_broadcast, complete, fail))
 
 
 def enter(op: str, call: CallArgs, group: Any = WORLD) -> int | None:
@@ -40,11 +40,12 @@ def enter(op: str, call: CallArgs, group: Any = WORLD) -> int | None:
     return mark if mark >= 0 else None
 
 
-def _complete(mark: int, _: Any) -> None:
+def complete(mark: int, _: Any) -> None:
+    """What follows a hook whose call returns when the op is over."""
     sink.current.completed(mark)
 
 
-def _fail(mark: int) -> None:
+def fail(mark: int) -> None:
     sink.current.failed(mark)
 
 

@@ -11,7 +11,7 @@ from rollcall.record.hooks import sink
 from rollcall.record.hooks.arguments import REDUCE
 from rollcall.record.hooks.functional import install_op, is_real
 from rollcall.record.hooks.patching import Hook, install
-from rollcall.record.hooks.process_group import enter
+from rollcall.record.hooks.process_group import complete, enter, fail
 from rollcall.record.hooks.sink import WORLD, CallArgs
 from rollcall.record.ring_format import OP
 
@@ -51,7 +51,7 @@ def install_all() -> None:
             install_op("symm_mem", name, _op_hook(op, names))
     memory = getattr(_distributed_c10d, "_SymmetricMemory", None)
     if memory is not None:
-        install(memory, "rendezvous", Hook("rendezvous", _before_rendezvous, _complete, _fail))
+        install(memory, "rendezvous", Hook("rendezvous", _before_rendezvous, complete, fail))
 
 
 def _op_hook(name: str, names: list[str]) -> Hook:
@@ -84,11 +84,3 @@ def _before_rendezvous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | N
     """All ranks of the group exchange where their memory is: who does not come holds up the others."""
     name = args[1] if len(args) > 1 else kwargs.get("group_name")
     return enter("barrier", CallArgs(flags=0), WORLD if name is None else torch_groups.group_named(name))
-
-
-def _complete(mark: int, _: Any) -> None:
-    sink.current.completed(mark)
-
-
-def _fail(mark: int) -> None:
-    sink.current.failed(mark)
