@@ -93,8 +93,9 @@ os.mkfifo(pipe)
 def answer():  # as nccl's thread does
     with open(pipe) as asked:
         asked.read()
+    dump = _dump_fr_trace(includeStackTraces=False)  # which take seconds
     with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + rank, "wb") as file:
-        file.write(_dump_fr_trace())
+        file.write(dump)
 
 threading.Thread(target=answer, daemon=True).start()
 dist.init_process_group("gloo")

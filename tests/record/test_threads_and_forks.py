@@ -1,6 +1,7 @@
 """Collectives from other threads, and forks in the middle of a program."""
 
 from rollcall.explain.verdict import explain
+from tests.blame import blamed
 from tests.record.recorded import HEAD, ops_of, run_recorded
 from tests.rollcall_command import Runner
 
@@ -56,7 +57,7 @@ def test_threads_communicate_and_loaders_fork(runner: Runner) -> None:
     assert [[line for line in rank.out.splitlines() if line in expected] for rank in ran] == [expected] * 2
     assert not any("recording" in rank.err for rank in ran), ran
     found = explain(runner.latest().resolve())
-    assert found.findings == []
+    assert blamed(found) == []
     assert {cost.name for cost in found.costs.by_site} >= {"script.py:20", "script.py:32"}
 
 
@@ -92,7 +93,7 @@ def test_the_group_of_a_forked_child_is_not_its_parents(runner: Runner) -> None:
     body = f"{HEAD_LINES[0]}\n{CHILDREN}\nchild('before')\n{init}\ndist.all_reduce(t)\nos.fork() or os._exit(0)\n"
     run_recorded(runner, body)
     found = explain(runner.latest().resolve())
-    assert found.findings == []
+    assert blamed(found) == []
     assert {cost.name: cost.ops for cost in found.costs.by_op} == {"all_reduce": 2}
 
 

@@ -131,7 +131,8 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None, is
         writer = (facts.get("versions") or {}).get("rollcall")
         hint = f"; rollcall {writer} wrote it" if writer else ""
         raise UsageError(f"no ring of {folder.name} can be read: {files.problems[0]}{hint}")
-    ranks = {rank: _rank(files, rank, attempt_facts) for rank in sorted(files.table.spans)}
+    grace_s = float((facts.get("plan") or {}).get("grace_s") or Plan.grace_s)
+    ranks = {rank: _rank(files, rank, attempt_facts, grace_s) for rank in sorted(files.table.spans)}
     # Children of a rank may have formed a larger world than the launcher knows of.
     world_size = max(launched, files.world_size, len(ranks))
     hosts = sorted({rank.host for rank in ranks.values()})
@@ -396,7 +397,7 @@ def _folded(ring: rings.Ring) -> list[Folded]:
     ]
 
 
-def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
+def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any], grace_s: float = 0.0) -> Rank:
     table = files.table
     path, header = files.kept[rank]
     start, end = table.spans[rank]
@@ -405,18 +406,22 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
     rows = np.arange(start, end)
     ops, events = Ops(table, rows[~is_event]), Ops(table, rows[is_event])
     key = str(rank)
-    was_asked = bool(attempt_facts.get("asked", {}).get(key))
+    asked_ns = _asked_ns(attempt_facts, key, grace_s, files.ahead_ns[rank])
+    was_asked = asked_ns > 0
     error, error_site, exit_site, ended_ns, exit_code = "", None, None, 0, None
     for op in Ops(table, rows[_IS_END[table.op[start:end]]]):
+        if asked_ns and op.entered_ns >= asked_ns:  # the others were gone, say: its end is the launcher's doing
+            continue
         if op.op == "exception":
-            ended_ns, exit_code = op.entered_ns, 1
-            if not was_asked:  # else its error is the launcher's doing
-                error, error_site = _error(op), op.site
+            ended_ns, exit_code, was_asked = op.entered_ns, 1, False
+            error, error_site = _error(op), op.site
         elif op.op == "exit":
             ended_ns, exit_site, exit_code = op.entered_ns, op.site, op.tag
     if was_asked:
         # It was asked to end while it was blocked in these: that they failed is the launcher's doing.
         table.flags[ops.rows[-_RECENT:]] &= ~np.uint8(ring_format.FAILED)
+    if not _has_own_end(attempt_facts, key, header.pid, ended_ns):
+        exit_code = None if was_asked else attempt_facts["exit_codes"].get(key)
     if header.stopped:
         _close(table, start, end)
     stack, no_stack = _stack(path.with_suffix(".stacks"), _last_ns(ops) + files.ahead_ns[rank])
@@ -430,15 +435,13 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any]) -> Rank:
         unread=max(dropped - header.overwritten, 0),
         unnamed=header.unnamed,
         has_all_counters=not header.overwritten or 0 < header.counters < ring_format.MOST_COUNTERS,
-        exit_code=exit_code
-        if _has_own_end(attempt_facts, key, header.pid, ended_ns)
-        else _exit_code(attempt_facts, key),
+        exit_code=exit_code,
         cause=str(attempt_facts.get("causes", {}).get(key, "")),
         error=error,
         error_site=error_site,
         exit_site=exit_site,
         ended_ns=ended_ns,
-        died_ns=(died_ns := _died_ns(attempt_facts, key)),
+        died_ns=(died_ns := 0 if was_asked else _died_ns(attempt_facts, key)),
         gone_ns=died_ns - files.ahead_ns[rank] if died_ns else 0,
         stack=stack,
         no_stack=no_stack,
@@ -465,13 +468,20 @@ def _has_own_end(attempt_facts: dict[str, Any], rank: str, pid: int, ended_ns: i
     return "exit_codes" not in attempt_facts or (is_child and ended_ns > 0)
 
 
-def _exit_code(attempt_facts: dict[str, Any], rank: str) -> int | None:
-    """As the launcher saw it; None if the launcher asked the rank to end."""
-    return None if attempt_facts.get("asked", {}).get(rank) else attempt_facts["exit_codes"].get(rank)
+def _asked_ns(attempt_facts: dict[str, Any], rank: str, grace_s: float, ahead_ns: int) -> int:
+    """The earliest moment, by the clock of its ops, at which the launcher can have asked a rank to end, which is gone
+    soon after; 0 if it was not asked."""
+    if not attempt_facts.get("asked", {}).get(rank):
+        return 0
+    gone_ns = int(attempt_facts.get("ended_ns", {}).get(rank, 0)) - ahead_ns
+    return max(gone_ns - int((grace_s + _KILLED_S) * 1e9), 1)
+
+
+_KILLED_S = 5.0  # until a rank that was killed is gone, on a machine that is busy
 
 
 def _died_ns(attempt_facts: dict[str, Any], rank: str) -> int:
-    has_died = attempt_facts.get("exit_codes", {}).get(rank) and not attempt_facts.get("asked", {}).get(rank)
+    has_died = attempt_facts.get("exit_codes", {}).get(rank)
     return int(attempt_facts.get("ended_ns", {}).get(rank, 0)) if has_died else 0
 
 

@@ -171,6 +171,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "sites": [f"{site.file}:{site.line}" for site in finding.sites],
         "message": finding.message,
         "advice": finding.is_advice,
+        "effect": finding.effect,
         "evidence": {str(key): value for key, value in finding.evidence.items()},
     }
 

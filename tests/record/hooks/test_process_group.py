@@ -1,11 +1,11 @@
 """What is recorded of ops that Python calls."""
 
-import json
-
 import torch
 import torch.distributed as dist
 
+from rollcall.explain.verdict import explain
 from rollcall.record.hooks.arguments import METHODS
+from tests.blame import blamed
 from tests.record.recorded import HEAD, ops_of
 from tests.rollcall_command import Runner
 
@@ -91,7 +91,7 @@ def test_a_group_that_only_its_members_make_is_theirs_alone(runner: Runner) -> N
     )
     made = {rank: [op.group.ranks for op in mine if op.op == "new_group"] for rank, mine in ops.items()}
     assert made == {0: [(0, 1)], 1: [(0, 1)], 2: [(2, 3)], 3: [(2, 3)]}
-    assert json.loads(runner("explain", "--json").out)["findings"] == []
+    assert blamed(explain(runner.latest().resolve())) == []
 
 
 def test_a_gather_into_one_tensor_is_a_gather() -> None:

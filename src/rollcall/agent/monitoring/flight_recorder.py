@@ -15,7 +15,7 @@ from pathlib import Path
 from rollcall.protocol.devices import visible_gpus
 from rollcall.runs import DUMPS
 
-_DUMP_S = 3.0  # for ranks to write: torch looks at the pipe every second
+_DUMP_S = 8.0  # for ranks to write: torch looks at the pipe every second, and takes as long for the stacks of its ops
 _SETTLE_S = 0.05  # between the first and the last byte of a dump
 # Each variable with its older names; what the user has set, by any name, stays.
 _BUFFER = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
