@@ -4,11 +4,13 @@
     make matrix MATRIX='--only 2.9.1'      those with one torch; the page keeps what it says of the others
     make matrix MATRIX='--tests record'    a part of the tests
     make matrix MATRIX='--page'            the page alone, from docs/compatibility.json
+    make matrix MATRIX='--keep --folder F' environments stay in F, and the next call uses them again
 
 There is one environment at a time, in a folder that is removed after it: a torch with CUDA takes seven gigabytes.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -64,7 +66,7 @@ def main() -> int:
     for versions in chosen:
         print(f"torch {versions.torch}, Python {versions.python}", flush=True)
         name = f"{versions.torch} {versions.python}"
-        result = try_versions(versions, options.tests.split(","), options.folder)
+        result = try_versions(versions, options.tests.split(","), options)
         result["tests"] = {**results.get(name, {}).get("tests", {}), **result.get("tests", {})}
         results[name] = result
         RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
@@ -78,20 +80,33 @@ def read_options() -> argparse.Namespace:
     options.add_argument("--tests", default=",".join(TESTS), metavar="START,…", help="a part of the tests")
     options.add_argument("--page", action="store_true", help="write the page from the last results")
     options.add_argument("--folder", type=Path, help="where environments are made (a temporary folder)")
+    options.add_argument("--keep", action="store_true", help="leave the environments in the folder, and use them again")
     return options.parse_args()
 
 
-def try_versions(versions: Versions, tests: list[str], folder: Path | None) -> dict[str, Any]:
-    """What works in a fresh environment; or why there is none."""
+def try_versions(versions: Versions, tests: list[str], options: argparse.Namespace) -> dict[str, Any]:
+    """What works in an environment with these versions; or why there is none."""
     interpreter = find_python(versions.python)
     if interpreter is None:
         return {"problem": f"there is no Python {versions.python} on this machine"}
-    with tempfile.TemporaryDirectory(prefix="rollcall-matrix-", dir=folder) as temporary:
+    with environment_folder(versions, options.folder, options.keep) as folder:
         try:
-            python = make_environment(Path(temporary), interpreter, versions)
+            python = make_environment(folder, interpreter, versions)
         except subprocess.CalledProcessError as error:
             return {"problem": f"cannot be installed: {last_line(error.stderr)}"}
         return {**asdict(versions), **examine(python), "tests": dict(run_tests(python, tests))}
+
+
+@contextlib.contextmanager
+def environment_folder(versions: Versions, folder: Path | None, is_kept: bool) -> Iterator[Path]:
+    """A new folder that is removed afterwards; or one that stays, by the name of the versions."""
+    if is_kept:
+        kept = (folder or Path(tempfile.gettempdir())) / f"{versions.torch}-{versions.python}"
+        kept.mkdir(parents=True, exist_ok=True)
+        yield kept
+        return
+    with tempfile.TemporaryDirectory(prefix="rollcall-matrix-", dir=folder) as temporary:
+        yield Path(temporary)
 
 
 def find_python(version: str) -> str | None:
@@ -105,14 +120,16 @@ def find_python(version: str) -> str | None:
 
 def make_environment(folder: Path, interpreter: str, versions: Versions) -> str:
     """Installs torch and a wheel of rollcall, as a user does, with its C++ parts compiled. Returns its Python."""
-    run([interpreter, "-m", "venv", str(folder / "env")])
     python = str(folder / "env/bin/python")
+    if not Path(python).exists():
+        run([interpreter, "-m", "venv", str(folder / "env")])
     pinned = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("torch==")]
     constraints = folder / "constraints.txt"
     constraints.write_text("\n".join([*pinned, f"torch=={versions.torch}"]) + "\n")
     words = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", str(constraints)]
     run([*words, "torch", "numpy"])
     run([*words, f"{ROOT}[demo]", *PACKAGES])
+    run([*words, "--force-reinstall", "--no-deps", str(ROOT)])  # a kept environment has that of another day
     subprocess.run([python, "-m", "rollcall.native"], cwd=folder, env=environ(), check=False)
     return python
 
