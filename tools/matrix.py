@@ -11,6 +11,7 @@ There is one environment at a time, in a folder that is removed after it: a torc
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -119,8 +120,12 @@ def find_python(version: str) -> str | None:
 
 
 def make_environment(folder: Path, interpreter: str, versions: Versions) -> str:
-    """Installs torch and a wheel of rollcall, as a user does, with its C++ parts compiled. Returns its Python."""
+    """Installs torch and a wheel of rollcall, as a user does, with its C++ parts compiled. Returns its Python. A kept
+    environment that has this rollcall already stays as it is."""
     python = str(folder / "env/bin/python")
+    stamp, sources = folder / "sources", hash_of_sources()
+    if stamp.exists() and stamp.read_text() == sources:
+        return python
     if not Path(python).exists():
         run([interpreter, "-m", "venv", str(folder / "env")])
     pinned = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("torch==")]
@@ -131,7 +136,17 @@ def make_environment(folder: Path, interpreter: str, versions: Versions) -> str:
     run([*words, f"{ROOT}[demo]", *PACKAGES])
     run([*words, "--force-reinstall", "--no-deps", str(ROOT)])  # a kept environment has that of another day
     subprocess.run([python, "-m", "rollcall.native"], cwd=folder, env=environ(), check=False)
+    stamp.write_text(sources)
     return python
+
+
+def hash_of_sources() -> str:
+    """Of all that the wheel is made of."""
+    paths = sorted(path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".pth", ".cpp"))
+    found = hashlib.sha256()
+    for path in (ROOT / "pyproject.toml", *paths):
+        found.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    return found.hexdigest()
 
 
 def examine(python: str) -> dict[str, Any]:
