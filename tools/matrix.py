@@ -3,6 +3,7 @@
     make matrix                            all of them, which takes about an hour and downloads 9 GB
     make matrix MATRIX='--only 2.9.1'      those with one torch; the page keeps what it says of the others
     make matrix MATRIX='--tests record'    a part of the tests
+    make matrix MATRIX='--failed'          those that failed the last time, as on a machine that was too busy
     make matrix MATRIX='--page'            the page alone, from docs/compatibility.json
     make matrix MATRIX='--keep --folder F' environments stay in F, and the next call uses them again
 
@@ -19,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,10 @@ def main() -> int:
     for versions in chosen:
         print(f"torch {versions.torch}, Python {versions.python}", flush=True)
         name = f"{versions.torch} {versions.python}"
-        result = try_versions(versions, options.tests.split(","), options)
-        result["tests"] = {**results.get(name, {}).get("tests", {}), **result.get("tests", {})}
+        before = results.get(name, {}).get("tests", {})
+        result = try_versions(versions, chosen_tests(options, before), options)
+        again = {each: merge(before[each], now) if options.failed else now for each, now in result["tests"].items()}
+        result["tests"] = {**before, **again}
         results[name] = result
         RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
     PAGE.write_text(page(results))
@@ -82,20 +85,36 @@ def read_options() -> argparse.Namespace:
     options.add_argument("--page", action="store_true", help="write the page from the last results")
     options.add_argument("--folder", type=Path, help="where environments are made (a temporary folder)")
     options.add_argument("--keep", action="store_true", help="leave the environments in the folder, and use them again")
+    options.add_argument("--failed", action="store_true", help="run only the tests that failed the last time")
+    options.add_argument("--workers", type=int, default=4, help="tests at a time (4)")
     return options.parse_args()
 
 
-def try_versions(versions: Versions, tests: list[str], options: argparse.Namespace) -> dict[str, Any]:
+def chosen_tests(options: argparse.Namespace, before: dict[str, Any]) -> dict[str, Sequence[str]]:
+    """By name of a part: what pytest is to run."""
+    if options.failed:
+        return {name: sorted(set(tests["failed"])) for name, tests in before.items() if tests["failed"]}
+    return {name: TESTS[name] for name in options.tests.split(",")}
+
+
+def merge(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """What came out of all tests, of which those that had failed were run again."""
+    counts = {**before["counts"], "passed": before["counts"].get("passed", 0) + now["counts"].get("passed", 0)}
+    counts = {what: number for what, number in counts.items() if what not in ("failed", "error")}
+    return {**now, "counts": counts | ({"failed": len(set(now["failed"]))} if now["failed"] else {})}
+
+
+def try_versions(versions: Versions, tests: dict[str, Sequence[str]], options: argparse.Namespace) -> dict[str, Any]:
     """What works in an environment with these versions; or why there is none."""
     interpreter = find_python(versions.python)
     if interpreter is None:
-        return {"problem": f"there is no Python {versions.python} on this machine"}
+        return {"problem": f"there is no Python {versions.python} on this machine", "tests": {}}
     with environment_folder(versions, options.folder, options.keep) as folder:
         try:
             python = make_environment(folder, interpreter, versions)
         except subprocess.CalledProcessError as error:
-            return {"problem": f"cannot be installed: {last_line(error.stderr)}"}
-        return {**asdict(versions), **examine(python), "tests": dict(run_tests(python, tests))}
+            return {"problem": f"cannot be installed: {last_line(error.stderr)}", "tests": {}}
+        return {**asdict(versions), **examine(python), "tests": dict(run_tests(python, tests, options.workers))}
 
 
 @contextlib.contextmanager
@@ -162,10 +181,10 @@ def examine(python: str) -> dict[str, Any]:
     return {"compat_count": len(found["compat"]), "compat": compat, "hooks": found["hooks"]}
 
 
-def run_tests(python: str, names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    pytest = [python, "-m", "pytest", "-q", "-n", "4", "--dist", "worksteal", "-p", "no:cacheprovider"]
-    for name in names:
-        words = [*pytest, *TESTS[name]]
+def run_tests(python: str, tests: dict[str, Sequence[str]], workers: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    pytest = [python, "-m", "pytest", "-q", "-n", str(workers), "--dist", "worksteal", "-p", "no:cacheprovider"]
+    for name, paths in tests.items():
+        words = [*pytest, *paths]
         ran = subprocess.run(words, cwd=ROOT, env=environ(), capture_output=True, text=True, check=False)
         counts = {what.rstrip("s"): int(number) for number, what in _COUNT.findall(last_line(ran.stdout))}
         failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", ran.stdout, re.MULTILINE)
