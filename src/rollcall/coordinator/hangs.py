@@ -10,6 +10,7 @@ from rollcall.coordinator.agents import Agent, Agents
 from rollcall.coordinator.run_folder import RunFolder
 from rollcall.protocol.messages import DumpStacks, StacksDumped, Standstill
 from rollcall.protocol.plan import Plan
+from rollcall.protocol.timing import LOOK_S
 
 _STACKS_S = 10.0  # for all hosts to send the stacks of their ranks
 _MOVING = Standstill(is_still=False, is_waiting=False)
@@ -57,7 +58,8 @@ class Hangs:
         addresses = self._folder.addresses()
         for agent in self._agents.all:
             agent.send(DumpStacks({name: at for name, at in addresses.items() if name != agent.name}))
-        self._awaited, self._awaited_until_s = set(nodes), time.monotonic() + _STACKS_S
+        limit_s = _STACKS_S + (LOOK_S if self._plan.by_hand else 0)
+        self._awaited, self._awaited_until_s = set(nodes), time.monotonic() + limit_s
 
     def _explain_hang(self, attempt: int) -> bool:
         self._folder.note_attempt(attempt, hung=True)

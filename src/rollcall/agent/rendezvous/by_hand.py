@@ -17,9 +17,9 @@ from rollcall.agent.rendezvous.store import StoreRendezvous
 from rollcall.protocol.channel import Channel
 from rollcall.protocol.messages import Begin, Note, Standstill
 from rollcall.protocol.plan import ByHand, Plan
+from rollcall.protocol.timing import LOOK_S
 
 _STANDSTILL, _LOOK = "standstill", "look"  # what agents tell one another
-_LOOK_S = 5.0  # they check for a standstill once a second, and then look for less than two
 _POLL_S = 0.1
 
 
@@ -91,7 +91,7 @@ class ByHandRendezvous(LedRendezvous):
         """All launchers notice a standstill within a moment, and have their agents look. One that does not answer is
         left out."""
         self._agreement.publish(_LOOK, json.dumps(asdict(mine)))
-        deadline = time.monotonic() + _LOOK_S
+        deadline = time.monotonic() + LOOK_S
         while not all(texts := self._agreement.published(_LOOK)) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         return [HostLook(**json.loads(text)) for text in texts if text]
