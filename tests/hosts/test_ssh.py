@@ -268,7 +268,7 @@ def test_hosts_end_their_ranks_when_the_launcher_sleeps(rollcall: Runner, hosts:
         assert hosts.wait_until_idle(15) == []
     finally:
         process.send_signal(signal.SIGCONT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 1, err
     assert "rollcall here was stopped for" in err
     assert "was lost" in err
