@@ -43,7 +43,7 @@ class Runner:
         }
         return subprocess.Popen([*ROLLCALL, *map(str, words)], cwd=self.folder, env=self.env, **options)  # type: ignore[call-overload,no-any-return]
 
-    def __call__(self, *words: object, stdin: str | None = None, timeout_s: float = 60) -> Result:
+    def __call__(self, *words: object, stdin: str | None = None, timeout_s: float = 180) -> Result:
         process = self.start(*words, stdin=subprocess.PIPE)
         try:
             out, err = process.communicate(stdin, timeout=timeout_s)
