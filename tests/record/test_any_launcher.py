@@ -15,6 +15,7 @@ from rollcall.record.ring import Ring
 from rollcall.runs import recorded_attempts
 from tests.record.rings_of import ops_of
 from tests.rollcall_command import Result, Runner
+from tests.torch_output import without_torchs
 
 SUM = """\
 import torch, torch.distributed as dist
@@ -79,7 +80,7 @@ def python(runner: Runner, *words: object, **env: str) -> Result:
         timeout=120,
         check=False,
     )
-    return Result(ran.returncode, ran.stdout, ran.stderr)
+    return Result(ran.returncode, without_torchs(ran.stdout), ran.stderr)
 
 
 def test_rollcall_record_records_the_ranks_of_torchrun(rollcall: Runner) -> None:
