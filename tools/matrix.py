@@ -189,7 +189,17 @@ def run_tests(python: str, tests: dict[str, Sequence[str]], workers: int) -> Ite
         counts = {what.rstrip("s"): int(number) for number, what in _COUNT.findall(last_line(ran.stdout))}
         failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", ran.stdout, re.MULTILINE)
         print(f"  {name}: {last_line(ran.stdout)}", *failed, sep="\n    ", flush=True)
+        if failed:
+            keep_output(f"{Path(python).parents[2].name}-{name}.txt", ran.stdout)
         yield name, {"code": ran.returncode, "counts": counts, "failed": failed}
+
+
+def keep_output(name: str, text: str) -> None:
+    """What failing tests said: the environment that they ran in may be gone."""
+    path = ROOT / ".rollcall/matrix" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    print(f"    {path}", flush=True)
 
 
 def environ() -> dict[str, str]:
