@@ -229,7 +229,7 @@ def page(results: dict[str, Any]) -> str:
 def table(results: dict[str, Any]) -> str:
     head = ["torch", "Python", *TESTS, "hooks", "private names"]
     rows = [row(name, results[name]) for name in sorted(results, key=numbers)]
-    lost = sorted({line for result in results.values() for line in losses(result)}, key=numbers)
+    lost = sorted({line for result in results.values() for line in losses(result)}, key=by_numbers)
     lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *rows, "", *(lost or [NOTHING_LOST])]
     return "\n".join(lines) + "\n"
 
@@ -268,6 +268,11 @@ def losses(result: dict[str, Any]) -> Iterator[str]:
 def numbers(text: str) -> list[int]:
     """A version is greater by its numbers, not by its letters."""
     return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def by_numbers(text: str) -> tuple[list[int], str]:
+    """Lines with the same numbers have an order, too."""
+    return numbers(text), text
 
 
 if __name__ == "__main__":
