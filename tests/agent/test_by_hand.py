@@ -85,6 +85,13 @@ def test_a_host_sees_the_rings_of_another_on_a_disk_that_both_share(tmp_path: Pa
     ]
 
 
+def test_a_rank_that_has_no_recording_yet_may_compute(tmp_path: Path) -> None:
+    """A fresh interpreter that still imports torch: those that wait for it do not hang."""
+    look = host_look.look(tmp_path, 0, {"1": False})
+    assert host_look.computing_unseen([look]) == [1]
+    assert list(host_look.what_is_not_seen([look])) == [f"rank 1 on {look.host} computes, so the run is left alone"]
+
+
 def test_a_rank_in_an_op_does_not_compute(tmp_path: Path) -> None:
     """It may use the processor while it waits, as with nccl."""
     a_ring(tmp_path, 0, is_in_op=True)

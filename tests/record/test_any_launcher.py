@@ -268,7 +268,7 @@ def test_hosts_that_are_started_by_hand_are_recorded(rollcall: Runner) -> None:
     port = find_free_port()
     options = ("--nnodes", 2, "-n", 1, "--master-addr", "127.0.0.1", "--master-port", port, *HANG_OPTIONS)
     launchers = [rollcall.start("run", "--node-rank", node, *options, "script.py") for node in (0, 1)]
-    ran = [(launcher.communicate(timeout=60)[1], launcher.returncode) for launcher in launchers]
+    ran = [(launcher.communicate(timeout=180)[1], launcher.returncode) for launcher in launchers]
     first = [code for _, code in ran].index(124)  # it ends the run on both
     assert "verdict: p2p-deadlock" in ran[first][0], ran
     assert "ranks 0-1: script.py:7 in receive" in ran[first][0], ran

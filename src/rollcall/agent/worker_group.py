@@ -270,15 +270,16 @@ class WorkerGroupAgent(SimpleElasticAgent):
         self._flight_recorder.ask(self._handler.attempt, [worker.global_rank for worker in self._rank_of.values()])
         self._unless_sent_back(lambda: self._folder.send_copies(self._channel, "rings"))
         self._unless_sent_back(lambda: self._folder.send_copies(self._channel, DUMPS))
-        looks = self._handler.looks_of_others(host_look.look(self._folder.path, self._handler.attempt, idle))
+        here = host_look.look(self._folder.path, self._handler.attempt, idle)
+        looks = self._handler.looks_of_others(here)
         dumped = StacksDumped(
             connectivity.unreachable(others),
             {rank: is_idle for each in looks for rank, is_idle in each.idle.items()} | idle,
             [ring for each in looks for ring in each.readable_rings()],
-            host_look.computing_unseen(looks),
+            host_look.computing_unseen([here, *looks]),
         )
         with contextlib.suppress(OSError):  # the launcher is gone; the heartbeat notices that
-            for sentence in host_look.what_is_not_seen(looks):
+            for sentence in host_look.what_is_not_seen([here, *looks]):
                 self._channel.send(Note(sentence))
             self._channel.send(dumped)
 

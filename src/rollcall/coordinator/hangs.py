@@ -23,7 +23,7 @@ class Hangs:
         self._was_hang = False
         self._awaited: set[int] | None = None  # nodes whose stacks have not come yet, while a hang is looked at
         self._awaited_until_s = 0.0
-        # Of hosts that were started by hand: rings that can be read here, and ranks that compute, where they cannot.
+        # Of hosts that were started by hand: rings that can be read here. Of all: ranks that compute and have none.
         self._elsewhere: list[str] = []
         self._computing: list[int] = []
         self.is_explained = False  # the hang that ended the run
@@ -32,7 +32,8 @@ class Hangs:
         self._standstills[agent.node] = standstill
 
     def note_stacks(self, agent: Agent, dumped: StacksDumped) -> None:
-        self._elsewhere, self._computing = dumped.elsewhere, dumped.computing
+        self._elsewhere += dumped.elsewhere
+        self._computing += dumped.computing
         if self._awaited is not None:
             self._awaited.discard(agent.node)
 
@@ -58,6 +59,7 @@ class Hangs:
         addresses = self._folder.addresses()
         for agent in self._agents.all:
             agent.send(DumpStacks({name: at for name, at in addresses.items() if name != agent.name}))
+        self._elsewhere, self._computing = [], []
         limit_s = _STACKS_S + (LOOK_S if self._plan.by_hand else 0)
         self._awaited, self._awaited_until_s = set(nodes), time.monotonic() + limit_s
 

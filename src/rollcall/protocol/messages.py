@@ -242,8 +242,8 @@ class StacksDumped(Message):
 
     unreachable: list[str] = dataclasses.field(default_factory=list)
     idle: dict[str, bool] = dataclasses.field(default_factory=dict)  # by rank: whether it used no processor
-    # Of hosts that were started by hand, which this launcher does not lead: their rings, where this host can read them,
-    # and the ranks that compute there, where it cannot.
+    # Of hosts that were started by hand, which this launcher does not lead: their rings, where this host can read them.
+    # Of all hosts: ranks that compute, and of which this one can read no ring.
     elsewhere: list[str] = dataclasses.field(default_factory=list)
     computing: list[int] = dataclasses.field(default_factory=list)
 

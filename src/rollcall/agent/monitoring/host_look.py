@@ -44,13 +44,18 @@ def what_is_not_seen(looks: Iterable[HostLook]) -> Iterator[str]:
         if unread := sorted(set(each.rings) - set(each.readable_rings())):
             ranks = ranks_in_words([_rank(Path(path)) for path in unread])
             yield f"the recording of {ranks} is in {each.folder} on {each.host}, which cannot be read here"
-            if each.computing:
-                yield f"{ranks_in_words(each.computing)} on {each.host} computes, so the run is left alone"
+        if computing := computing_unseen([each]):
+            yield f"{ranks_in_words(computing)} on {each.host} computes, so the run is left alone"
 
 
 def computing_unseen(looks: Iterable[HostLook]) -> list[int]:
-    """Ranks that compute on hosts whose recording this one cannot read: explain does not know of them."""
-    return [rank for each in looks if set(each.rings) > set(each.readable_rings()) for rank in each.computing]
+    """Ranks that compute and of which no recording can be read here, so that explain does not know of them. They may
+    also have none yet: a fresh interpreter is recorded from its first group on."""
+    return [rank for each in looks for rank in each.computing if rank not in _ranks_seen(each)]
+
+
+def _ranks_seen(each: HostLook) -> set[int]:
+    return {_rank(Path(path)) for path in each.readable_rings()}
 
 
 def _rank(ring: Path) -> int:
