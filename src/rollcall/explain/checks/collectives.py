@@ -72,7 +72,7 @@ def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
             what = {"new_group": "members", "ddp": "parameters"}.get(op.op, noun)
             message = f"in {where(op)} the ranks differ in their {what} ({each(values)})"
             kind = {"new_group": "group-incomplete", "ddp": "ddp-model-mismatch"}.get(op.op, kind)
-            return of_call(kind, call, odd, message, [call.ops[rank] for rank in odd], values=values)
+            return of_call(kind, call, odd, message, _some(call, odd), values=values)
     return None
 
 

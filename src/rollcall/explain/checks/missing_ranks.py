@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.explain import source
-from rollcall.explain.checks import p2p
+from rollcall.explain.checks import ddp, p2p
 from rollcall.explain.checks.deaths import was_stopped
-from rollcall.explain.evidence import Evidence
-from rollcall.explain.findings import Finding, of_call, sites, wait_in, where
+from rollcall.explain.evidence import Evidence, Seen
+from rollcall.explain.findings import Finding, of_call, of_ops, sites, wait_in, where
 from rollcall.explain.load import Rank
 from rollcall.explain.matching import Call
 from rollcall.explain.table import Op, Site
@@ -41,8 +41,8 @@ _FEW = 3
 
 
 def _place_of(rank: Rank) -> Site | None:
-    """Where it exited, or where it is."""
-    return rank.exit_site or (rank.stack[0] if rank.stack else None)
+    """Where it exited, or where it is: the line of the program, if its stack has one."""
+    return rank.exit_site or next(iter((*rank.own_stack, *rank.stack)), None)
 
 
 def missing_ranks(evidence: Evidence) -> Iterator[Finding]:
@@ -53,8 +53,37 @@ def missing_ranks(evidence: Evidence) -> Iterator[Finding]:
         if any(_has_fallen(evidence, rank) or evidence.run.ranks[rank].exit_code == 0 for rank in absent):
             continue  # that it does not come follows from that
         absent = [rank for rank in absent if not evidence.has_ended(rank)]
+        if set(absent) & set(_without_gradients(evidence, call)):
+            continue  # their backward never averages these gradients
         if absent and (finding := _explain(evidence, call, absent)) is not None:
             yield finding
+            return
+
+
+def _without_gradients(evidence: Evidence, call: Call) -> tuple[int, ...]:
+    """Of an average of gradients by DDP: the ranks whose backward ended before it had all of them."""
+    is_average = all(op.is_bucket for op in call.ops.values())
+    finding = next(ddp.unused_parameters(evidence), None) if is_average else None
+    return finding.ranks if finding else ()
+
+
+def idle_peers(evidence: Evidence) -> Iterator[Finding]:
+    """Sends and receives that wait, in the end, for a rank that is in no op. If a collective waits for it, too, then
+    that is what is told."""
+    waiting = [op for op in evidence.stuck.values() if op.is_point_to_point and evidence.waits_for(op)]
+    if not waiting or next(missing_ranks(evidence), None) is not None:
+        return
+    for op in sorted(waiting, key=lambda op: op.entered_ns):
+        chain = evidence.ways_on(evidence.waits_for(op))
+        idle = [rank for rank in chain if rank not in evidence.blocked and not evidence.has_ended(rank)]
+        if any(_has_fallen(evidence, rank) for rank in chain) or not idle:
+            continue
+        if seen := evidence.seen_now(idle[0]):
+            direct = [each for each in waiting if each.peer == idle[0]] or [op]
+            kind, words = _activity(evidence, idle[0], seen)
+            message = f"{wait_in(direct)}; rank {idle[0]} is {words} {seen.site}"
+            finding = of_ops(kind, idle[:1], message, direct, **_use_of_processor(evidence, idle[:1]))
+            yield replace(finding, sites=(seen.site, *finding.sites))
             return
 
 
@@ -104,12 +133,16 @@ def _explain_idle(evidence: Evidence, call: Call, idle: list[int], waiting: list
 
 
 def _have_reasons(evidence: Evidence, call: Call, in_ops: list[Op]) -> bool:
-    """Whether one of these ranks is stuck for a reason of its own: in a call on which its ranks disagree, or in a
-    receive of what was sent under another tag or to another rank."""
+    """Whether one of these ranks is stuck for a reason of its own: in a call on which its ranks disagree, in a receive
+    of what was sent under another tag or to another rank, or in a circle of sends and receives."""
     told = p2p.misaddressed(evidence)
     told_rows = set(told.evidence["rows"]) if told else set()
+    deadlock = next(p2p.deadlocks(evidence), None)
+    in_circle = deadlock.ranks if deadlock else ()
     others = [op for op in in_ops if op.rank not in call.ops and not op.is_point_to_point]
-    return any(_disagree(evidence, op) for op in others) or any(op.row in told_rows for op in in_ops)
+    return any(_disagree(evidence, op) for op in others) or any(
+        op.row in told_rows or op.rank in in_circle for op in in_ops
+    )
 
 
 def _disagree(evidence: Evidence, op: Op) -> bool:
@@ -152,18 +185,30 @@ def _stalled(evidence: Evidence, absent: list[int], waiting: list[Op]) -> tuple[
             continue
         if waiting[0].site is not None and source.is_past(seen.site, waiting[0].site):
             return "missing-rank", seen.site, "past this call already, at"
-        if seen.is_input:
-            return "input-stall", seen.site, "waiting for data at"
-        return (
-            "busy-rank",
-            seen.site,
-            "stuck, without using the processor, at" if _is_idle(evidence, rank) else "busy at",
-        )
+        if _has_gone_on(evidence, rank, waiting):
+            return "missing-rank", seen.site, "past this call already, at"
+        kind, words = _activity(evidence, rank, seen)
+        return kind, seen.site, words
     return None
 
 
-def _is_idle(evidence: Evidence, rank: int) -> bool:
-    return evidence.run.ranks[rank].is_idle is True
+def _activity(evidence: Evidence, rank: int, seen: Seen) -> tuple[str, str]:
+    """What a rank does that is in no op: the kind of finding, and how that is told."""
+    if seen.is_input:
+        return "input-stall", "waiting for data at"
+    is_idle = evidence.run.ranks[rank].is_idle is True
+    return "busy-rank", "stuck, without using the processor, at" if is_idle else "busy at"
+
+
+def _has_gone_on(evidence: Evidence, rank: int, waiting: list[Op]) -> bool:
+    """Whether it has begun a later async op on the same thread, which the waiting ranks have not come to: it only polls
+    that one, and has left out the call that they are in."""
+    for op in reversed(evidence.run.ranks[rank].ops[-_FEW:]):
+        is_open = op.is_async and not op.completed_ns and not op.is_failed and not op.is_point_to_point
+        call = evidence.calls.of(op) if is_open and op.thread == 0 else None
+        if call is not None and all(each.thread == 0 and each.rank in call.missing for each in waiting):
+            return True
+    return False
 
 
 def _use_of_processor(evidence: Evidence, ranks: Iterable[int]) -> dict[str, list[int]]:

@@ -58,6 +58,7 @@ def unmatched(evidence: Evidence) -> Iterator[Finding]:
     stuck = [recv for recv in _stuck_receives(evidence) if not _only_waits(evidence, recv)]
     is_deadlock = next(deadlocks(evidence), None) is not None
     lost = [send for send in sends if not is_deadlock and _is_lost(evidence, send)]
+    lost = [send for send in lost if not (evidence.is_stuck[send.row] and _only_waits(evidence, send))]
     if stuck:
         recv = stuck[0]
         peer = f"rank {recv.peer}" if recv.peer >= 0 else "any rank"
@@ -82,7 +83,7 @@ def misaddressed(evidence: Evidence) -> Finding | None:
     """A receive that waits for what was sent under another tag, to another rank, or by another rank."""
     recvs, sends = list(evidence.pairs.unmatched("recv")[:_MANY]), list(evidence.pairs.unmatched("send")[:_MANY])
     stuck = [recv for recv in _stuck_receives(evidence) if not _is_elsewhere(evidence, recv.peer)]
-    for explain in (_by_tag, _by_sender, _by_receiver):
+    for explain in (_by_tag, _by_distance, _by_sender, _by_receiver):
         for recv in stuck:
             if (finding := explain(evidence, recv, sends, recvs)) is not None:
                 return replace(finding, evidence={"rows": [recv.row]})
@@ -92,14 +93,20 @@ def misaddressed(evidence: Evidence) -> Finding | None:
 def _stuck_receives(evidence: Evidence) -> list[Op]:
     """Without a partner, in the order in which they began."""
     recvs = evidence.pairs.unmatched("recv")[:_MANY]
-    return sorted((op for op in recvs if evidence.is_stuck[op.row] or op.is_failed), key=lambda op: op.entered_ns)
+    return sorted((op for op in recvs if _has_stopped(evidence, op)), key=lambda op: op.entered_ns)
 
 
-def _only_waits(evidence: Evidence, recv: Op) -> bool:
-    """Whether what its peer does explains that it sends nothing: it waits itself for others, or does something else."""
-    if recv.peer in evidence.blocked and not evidence.has_ended(recv.peer):
-        return not evidence.blocked[recv.peer].is_point_to_point or next(deadlocks(evidence), None) is not None
-    return _is_elsewhere(evidence, recv.peer)
+def _has_stopped(evidence: Evidence, op: Op) -> bool:
+    """Whether an op is stuck, or failed for want of a partner. If a rank has died by itself, ops fail for that."""
+    return bool(evidence.is_stuck[op.row]) or (op.is_failed and not evidence.died_by_themselves)
+
+
+def _only_waits(evidence: Evidence, op: Op) -> bool:
+    """Whether what its peer does explains that it does not come: it waits itself for others, or does something else."""
+    if op.peer in evidence.blocked and not evidence.has_ended(op.peer):
+        its = evidence.blocked[op.peer]
+        return not its.is_point_to_point or its.peer != op.rank or next(deadlocks(evidence), None) is not None
+    return _is_elsewhere(evidence, op.peer)
 
 
 def _is_elsewhere(evidence: Evidence, number: int) -> bool:
@@ -122,15 +129,16 @@ def _is_lost(evidence: Evidence, send: Op) -> bool:
     if receiver is not None and (send.peer in evidence.died_by_themselves or was_stopped(evidence, receiver)):
         return False
     is_over = evidence.run.outcome == "ok" or (receiver is not None and receiver.exit_code == 0)
-    return bool(evidence.is_stuck[send.row]) or send.is_failed or is_over
+    return _has_stopped(evidence, send) or is_over
 
 
 def _by_tag(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:
     """The sender sent, under another tag."""
     for send in sends:
-        if (send.rank, send.peer) == (recv.peer, recv.rank) and send.tag != recv.tag:
+        is_expected = send.peer == recv.rank and recv.peer in (send.rank, _ANY)
+        if is_expected and send.tag != recv.tag:
             message = (
-                f"rank {recv.rank} waits in {where(recv)} for tag {recv.tag} of rank {recv.peer}, which sent tag"
+                f"rank {recv.rank} waits in {where(recv)} for tag {recv.tag}, but rank {send.rank} sent tag"
                 f" {send.tag} in {where(send)}"
             )
             ops = _odd_side(evidence, send, recv, lambda op: op.tag)
@@ -138,12 +146,44 @@ def _by_tag(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -> F
     return None
 
 
+_ANY = -1  # the peer of a receive from any rank
+
+
+def _by_distance(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:
+    """It waits for a rank at another distance than all other ranks do, as the left neighbour of a ring; or the rank
+    that it waits for has sent to another distance."""
+    for op in (recv, *(send for send in sends if send.rank == recv.peer)):
+        if _is_at_odd_distance(evidence, op):
+            message = f"rank {op.rank}'s {where(op)} names rank {op.peer}, at another distance than on all other ranks"
+            return of_ops("wrong-peer", [op.rank], message, [op])
+    return None
+
+
+def _is_at_odd_distance(evidence: Evidence, op: Op) -> bool:
+    """Compared with the same send or receive of the other ranks: their n-th, as it is the n-th of this rank."""
+    table, size = evidence.table, len(op.group.ranks)
+    rows = evidence.pairs.rows
+    rows = rows[(table.op[rows] == table.op[op.row]) & (table.group[rows] == table.group[op.row])]
+    by_rank = {rank: rows[table.rank[rows] == rank] for rank in op.group.ranks}
+    turn = int(np.searchsorted(by_rank[op.rank], op.row))
+    others = [table.get(mine[turn]) for rank, mine in by_rank.items() if rank != op.rank and turn < len(mine)]
+    distances = {(other.peer - other.rank) % size for other in others if other.peer != _ANY}
+    return len(others) >= _ENOUGH and len(distances) == 1 and (op.peer - op.rank) % size not in distances
+
+
+_ENOUGH = 3  # ranks: two may have the same distance by chance, as the workers of a server
+
+
 def _by_receiver(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:
-    """It waits for a rank that sends nothing to it, while another rank does: it waits for the wrong one."""
+    """It waits for a rank that sends nothing to it, while another rank does: it waits for the wrong one. Unless that
+    rank waits for it in turn: then they wait for each other, and the other sender only waits."""
+    peer = evidence.blocked.get(recv.peer)
+    if recv.peer == _ANY or (peer is not None and peer.is_point_to_point and peer.peer == recv.rank):
+        return None
     if any((send.rank, send.peer) == (recv.peer, recv.rank) for send in sends):
         return None
     for send in sends:
-        if send.peer == recv.rank and not _waits_in_circle(evidence, send):
+        if send.peer == recv.rank and not _is_only_early(evidence, send):
             message = (
                 f"rank {recv.rank} waits in {where(recv)} for rank {recv.peer}, but it is rank {send.rank} that sends"
                 f" to it, in {where(send)}"
@@ -156,13 +196,22 @@ def _by_sender(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -
     """The rank it waits for sent to another rank, which does not receive that."""
     for send in sends:
         is_received = any((r.rank, r.peer) == (send.peer, send.rank) for r in recvs)
-        if send.rank == recv.peer and not is_received and not _waits_in_circle(evidence, send):
+        if send.rank == recv.peer and not is_received and not _is_only_early(evidence, send):
             message = (
                 f"rank {recv.rank} waits in {where(recv)} for rank {recv.peer}, which sends to rank {send.peer}"
                 f" instead, in {where(send)}"
             )
             return of_ops("wrong-peer", [send.rank], message, [send])
     return None
+
+
+def _is_only_early(evidence: Evidence, send: Op) -> bool:
+    """Whether its receiver may still come to receive it: it is in a circle of sends, or in a collective to which few
+    ranks have come, so that it is the receiver that is astray."""
+    its = evidence.blocked.get(send.peer)
+    call = evidence.calls.of(its) if its is not None and not its.is_point_to_point else None
+    is_alone = call is not None and len(call.ops) < len(call.missing)
+    return (send.is_blocked and is_alone) or _waits_in_circle(evidence, send)
 
 
 def _waits_in_circle(evidence: Evidence, send: Op) -> bool:
