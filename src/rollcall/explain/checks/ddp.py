@@ -35,7 +35,9 @@ def uneven_inputs(evidence: Evidence) -> Iterator[Finding]:
     message = f"the ranks had different numbers of batches for their DDP module ({each(counts)})"
     finding = of_ops("ddp-uneven-inputs", odd, message, [*last, *stuck])
     began_ns = min(_last_forward(evidence, op.rank).entered_ns for op in waiting)
-    yield replace(finding, since_ns=began_ns)
+    ends = [(op.site if op else None, forward.site) for op, forward in zip(stuck, last, strict=False)]
+    ways_out = next((found for end, loop in ends if (found := source.ways_out_of_loop(end, loop))), ())
+    yield replace(finding, since_ns=began_ns, sites=(*finding.sites, *ways_out))
 
 
 def _stopped_in(evidence: Evidence, rank: int) -> Op | None:

@@ -10,6 +10,7 @@ from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, of_call, wait_in
 from rollcall.explain.load import Rank
 from rollcall.explain.matching import Call
+from rollcall.explain.steps import out_of_step
 from rollcall.explain.table import Op, Site
 from rollcall.protocol.rank_ranges import ranks_in_words
 
@@ -139,13 +140,14 @@ def _explain_exit(evidence: Evidence, call: Call, gone: list[int], waiting: list
     """Either it left in the middle of the program, or only this call is missing from it."""
     found = [evidence.run.ranks[rank] for rank in gone]
     exits = tuple(rank.exit_site for rank in found if rank.exit_site is not None)
+    first = () if exits else out_of_step(evidence, call, waiting[0].rank, gone[0]) or ()
     if not exits and len(waiting) < len(gone):  # most ranks came to the end of the program: these few make a call more
         odd = [op.rank for op in waiting]
         message = f"{wait_in(waiting)}, which {ranks_in_words(gone)} did not make: they have ended"
-        return of_call("missing-rank", call, odd, message, waiting)
+        return of_call("missing-rank", call, odd, message, [*first, *waiting])
     made_it = (evidence.table.rank == gone[0]) & (evidence.table.site == evidence.table.site[waiting[0].row])
     kind = "rank-exited-early" if exits or made_it.any() else "missing-rank"
     message = f"{ranks_in_words(gone)} exited while {wait_in(waiting)}"
-    finding = of_call(kind, call, gone, message, waiting)
+    finding = of_call("missing-rank" if first else kind, call, gone, message, [*first, *waiting])
     ways_out = source.ways_out(found[0].last.site, waiting[0].site) if found[0].last else ()
     return replace(finding, sites=(*exits, *finding.sites, *ways_out))

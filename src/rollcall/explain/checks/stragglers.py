@@ -88,12 +88,17 @@ def _own_delays_s(evidence: Evidence) -> NDArray[np.float64]:
 
 
 def _is_a_habit(evidence: Evidence, rank: int) -> bool:
-    """Again and again, not once: the delay is spread over many calls."""
-    waits = evidence.waits
+    """Again and again at the same places, not now and then: most of the delay comes from lines on which it is spread
+    over many calls. Chance makes a rank late here and there, and seldom by the same time."""
+    waits, table = evidence.waits, evidence.table
     mine = np.flatnonzero(waits.is_over & (waits.for_rank == rank))
-    _, call = np.unique(waits.last[mine], return_inverse=True)
+    rows, call = np.unique(waits.last[mine], return_inverse=True)
     by_call_s = np.bincount(call, waits.seconds[mine])
-    return bool(by_call_s.sum() ** 2 > _ENOUGH_CALLS * (by_call_s**2).sum())
+    _, line = np.unique(table.site[rows].astype(np.int64) << 8 | table.op[rows], return_inverse=True)
+    by_line_s, squares = np.bincount(line, by_call_s), np.bincount(line, by_call_s**2)
+    # So many equal delays have this sum of squares. Rounded, since no two delays are quite equal.
+    is_spread = by_line_s**2 > (_ENOUGH_CALLS - 0.5) * squares
+    return bool(by_line_s[is_spread].sum() > by_line_s.sum() / 2)
 
 
 def _samples(evidence: Evidence, rank: int, flag: int = 0) -> tuple[list[Op], float]:
