@@ -55,7 +55,9 @@ def other_call(kind: str) -> Make:
         if kind == "group-incomplete":  # one is missing here, and there the others wait for it
             new = (*new[:3], guilty(new[3]))
         ranks = [frozenset({rank, call.partners[rank]})] if kind == "p2p-deadlock" else alone_or_pair(call, rank)
-        return mutant(replaced(script, place, *new), line, rank, (kind,), ranks)
+        # gloo needs only the members of a group: that another rank did not make it may do no harm.
+        is_always_seen = kind != "group-incomplete"
+        return mutant(replaced(script, place, *new), line, rank, (kind,), ranks, is_always_seen)
 
     return make
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rollcall.explain import source
+from rollcall.explain.checks import ddp
 from rollcall.explain.checks.call_order import permutation
 from rollcall.explain.effects import effect_of_call
 from rollcall.explain.evidence import Evidence
@@ -35,6 +36,8 @@ def mismatches(evidence: Evidence) -> Iterator[Finding]:
     for number in calls.unlike(calls.differ_in(*columns), *columns, table.site):
         call = calls.get(number)
         finding = permutation(evidence, number) or _mismatch(evidence, call)
+        if finding is not None and set(finding.ranks) & set(ddp.without_gradients(evidence, call)):
+            return  # their backward never averaged these gradients
         if finding is not None:
             finding = _since_out_of_step(evidence, call, finding)
             yield replace(finding, since_ns=_differs_since_ns(call), effect=effect_of_call(evidence, call))

@@ -10,7 +10,7 @@ import numpy as np
 from rollcall.explain import source
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, each, of_ops
-from rollcall.explain.matching import deviants
+from rollcall.explain.matching import Call, deviants
 from rollcall.explain.table import Op
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
@@ -76,9 +76,18 @@ def unused_parameters(evidence: Evidence) -> Iterator[Finding]:
             f" a gradient: the forward did not use them, so their buckets were never averaged"
         )
         # The reducer raises in the next forward; ranks that averaged their buckets wait for those that did not.
-        has_stopped = bool(evidence.stuck) or any(evidence.run.ranks[rank].error for rank in short)
+        table = evidence.table
+        is_lost = (table.has(ring_format.BUCKET) & table.has_failed) | (table.is_blocked & evidence.is_of_killed)
+        has_stopped = bool(evidence.stuck or is_lost.any()) or any(evidence.run.ranks[rank].error for rank in short)
         finding = of_ops("ddp-unused-parameter", short, message, list(short.values()))
         yield replace(finding, since_ns=first.entered_ns, effect="stopped" if has_stopped else "wrong")
+
+
+def without_gradients(evidence: Evidence, call: Call) -> tuple[int, ...]:
+    """Of an average of gradients: the ranks whose backward ended before it had all of them."""
+    is_average = any(op.is_bucket for op in call.ops.values())
+    finding = next(unused_parameters(evidence), None) if is_average else None
+    return finding.ranks if finding else ()
 
 
 def _short_backward(evidence: Evidence, rank: int) -> Op | None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rollcall.explain import source
+from rollcall.explain.checks import ddp
 from rollcall.explain.ends import exited_badly, failed_by_itself, was_killed
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, of_call, wait_in
@@ -119,7 +120,7 @@ def early_exits(evidence: Evidence) -> Iterator[Finding]:
     for call in evidence.calls.where(stuck):
         gone = [rank for rank in call.group.ranks if _left(evidence, call, rank)]
         waiting = [op for op in call.ops.values() if op.rank not in gone and _was_stopped_by(evidence, op)]
-        if gone and waiting:
+        if gone and waiting and not set(gone) & set(ddp.without_gradients(evidence, call)):
             yield _explain_exit(evidence, call, gone, waiting)
             return
 

@@ -13,6 +13,7 @@ from rollcall.explain.evidence import Evidence, Seen
 from rollcall.explain.findings import Finding, of_call, of_ops, sites, wait_in, where
 from rollcall.explain.load import Rank
 from rollcall.explain.matching import Call
+from rollcall.explain.steps import out_of_step
 from rollcall.explain.table import Op, Site
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
@@ -48,23 +49,26 @@ def _place_of(rank: Rank) -> Site | None:
 def missing_ranks(evidence: Evidence) -> Iterator[Finding]:
     """Collectives in which some ranks wait, and to which others do not come."""
     calls = evidence.calls
+    found = []
     for call in calls.where(~calls.has_all & calls.any(_is_waiting(evidence))):
         absent = [rank for rank in call.missing if rank in evidence.run.ranks]
         if any(_has_fallen(evidence, rank) or evidence.run.ranks[rank].exit_code == 0 for rank in absent):
             continue  # that it does not come follows from that
         absent = [rank for rank in absent if not evidence.has_ended(rank)]
-        if set(absent) & set(_without_gradients(evidence, call)):
+        if set(absent) & set(ddp.without_gradients(evidence, call)):
             continue  # their backward never averages these gradients
         if absent and (finding := _explain(evidence, call, absent)) is not None:
-            yield finding
-            return
+            found.append(finding)
+            if not _waits_for_others(evidence, call, absent):
+                yield finding
+                return
+    yield from found[:1]
 
 
-def _without_gradients(evidence: Evidence, call: Call) -> tuple[int, ...]:
-    """Of an average of gradients by DDP: the ranks whose backward ended before it had all of them."""
-    is_average = all(op.is_bucket for op in call.ops.values())
-    finding = next(ddp.unused_parameters(evidence), None) if is_average else None
-    return finding.ranks if finding else ()
+def _waits_for_others(evidence: Evidence, call: Call, absent: list[int]) -> bool:
+    """Whether the missing ranks wait in a circle that nobody in this call is part of: the circle explains them."""
+    chain = evidence.ways_on(absent)
+    return all(rank in evidence.blocked for rank in chain) and not set(chain) & set(call.ops)
 
 
 def idle_peers(evidence: Evidence) -> Iterator[Finding]:
@@ -158,18 +162,35 @@ def _explain_other_ops(
     first = in_other_ops[0]
     kind, looked_at = "missing-rank", absent
     circle = _circle(evidence, first.rank)
-    if waiting[0].op == "new_group":
+    if _comes_later(waiting[0], first) if waiting[0].op == "new_group" else _comes_later(first, waiting[0]):
+        looked_at = _fewer(absent, call)
+    elif waiting[0].op == "new_group":
         kind = "group-incomplete"
     elif first.op == "new_group":
         kind, looked_at = "group-incomplete", evidence.waits_for(first) or call.blocked
     elif first.is_point_to_point:
-        kind, looked_at = "p2p-against-collective", _fewer(absent, call)
+        kind, looked_at = "p2p-against-collective", _sides(absent, call, in_other_ops)
     elif first.group != call.group and circle:
         kind = "cross-group-deadlock"
         looked_at = _fewer(absent, call) if set(first.group.ranks) == set(call.group.ranks) else circle
         in_other_ops = [evidence.blocked[rank] for rank in circle]
     message = f"{wait_in(waiting)}, while {ranks_in_words(absent)} {_are(absent)} in {where(first)}"
-    return of_call(kind, call, looked_at, message, [*waiting, *in_other_ops])
+    before = out_of_step(evidence, call, absent[0], waiting[0].rank) or ()
+    return of_call(kind, call, looked_at, message, [*before, *waiting, *in_other_ops])
+
+
+def _comes_later(group: Op, other: Op) -> bool:
+    """Whether a group is made after the other op, and by no loop before it, too: then it is that op that was left out,
+    and not the making of the group."""
+    return group.op == "new_group" and bool(group.site and other.site and source.is_past(group.site, other.site))
+
+
+def _sides(absent: list[int], call: Call, in_ops: list[Op]) -> list[int]:
+    """The smaller side; if they are equal, those that wait for a rank on the other side, and the ranks they wait for."""
+    looked_at = _fewer(absent, call)
+    meeting = [op for op in in_ops if op.peer in call.ops]
+    is_tie = len(looked_at) > max(len(absent), len(call.ops))
+    return sorted({rank for op in meeting for rank in (op.rank, op.peer)}) if is_tie and meeting else looked_at
 
 
 def _are(absent: list[int]) -> str:

@@ -98,7 +98,7 @@ def _is_a_habit(evidence: Evidence, rank: int) -> bool:
     by_line_s, squares = np.bincount(line, by_call_s), np.bincount(line, by_call_s**2)
     # So many equal delays have this sum of squares. Rounded, since no two delays are quite equal.
     is_spread = by_line_s**2 > (_ENOUGH_CALLS - 0.5) * squares
-    return bool(by_line_s[is_spread].sum() > by_line_s.sum() / 2)
+    return bool(by_line_s[is_spread].sum() > _MOST_OF_IT * by_line_s.sum())
 
 
 def _samples(evidence: Evidence, rank: int, flag: int = 0) -> tuple[list[Op], float]:
