@@ -34,7 +34,7 @@ def exited_badly(evidence: "Evidence", rank: Rank) -> bool:
 
 def is_consequence(evidence: "Evidence", rank: Rank) -> bool:
     """Whether its error is the consequence of another rank's: its op failed because that rank did not come, or died."""
-    last = next((op for op in reversed(rank.ops[-_RECENT:]) if op.is_failed), None)
+    last = last_failed(rank)
     if last is None:
         return False
     if last.issued_ns and _others_are_stuck(evidence, last):
@@ -46,6 +46,10 @@ def is_consequence(evidence: "Evidence", rank: Rank) -> bool:
         return True
     others = [other for other in evidence.run.ranks.values() if other.number != rank.number]
     return any(_died_before(other, rank) for other in others)
+
+
+def last_failed(rank: Rank) -> Op | None:
+    return next((op for op in reversed(rank.ops[-_RECENT:]) if op.is_failed), None)
 
 
 def failed_for_others(op: Op) -> bool:

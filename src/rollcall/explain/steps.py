@@ -35,7 +35,7 @@ def _rows(evidence: Evidence, call: Call, rank: int) -> NDArray[np.intp]:
     group = table.group[next(iter(call.ops.values())).row]
     is_pair = np.isin(table.op[rows], [ring_format.OP[op] for op in ("send", "recv")])
     rows = rows[(table.group[rows] == group) & ~table.is_event[rows] & ~is_pair & (table.seq[rows] <= call.seq)]
-    return rows[np.argsort(table.seq[rows], kind="stable")]
+    return np.asarray(rows[np.argsort(table.seq[rows], kind="stable")])
 
 
 def _first(mine: NDArray[np.uint32], theirs: NDArray[np.uint32], shift: int) -> int | None:

@@ -120,9 +120,17 @@ def early_exits(evidence: Evidence) -> Iterator[Finding]:
     for call in evidence.calls.where(stuck):
         gone = [rank for rank in call.group.ranks if _left(evidence, call, rank)]
         waiting = [op for op in call.ops.values() if op.rank not in gone and _was_stopped_by(evidence, op)]
-        if gone and waiting and not set(gone) & set(ddp.without_gradients(evidence, call)):
+        if not gone or not waiting or set(gone) & set(ddp.without_gradients(evidence, call)):
+            continue
+        if not _is_in_circle(evidence, call, gone):
             yield _explain_exit(evidence, call, gone, waiting)
             return
+
+
+def _is_in_circle(evidence: Evidence, call: Call, gone: list[int]) -> bool:
+    """Whether another rank is missing, too, that waits for one in this call: it was out of step before these ended."""
+    others = [rank for rank in call.missing if rank not in gone and rank in evidence.held]
+    return any(set(evidence.waits_for(evidence.held[rank])) & set(call.ops) for rank in others)
 
 
 def _was_stopped_by(evidence: Evidence, op: Op) -> bool:

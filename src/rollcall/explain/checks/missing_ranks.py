@@ -54,7 +54,7 @@ def missing_ranks(evidence: Evidence) -> Iterator[Finding]:
         absent = [rank for rank in call.missing if rank in evidence.run.ranks]
         if any(_has_fallen(evidence, rank) or evidence.run.ranks[rank].exit_code == 0 for rank in absent):
             continue  # that it does not come follows from that
-        absent = [rank for rank in absent if not evidence.has_ended(rank)]
+        absent = [rank for rank in absent if not evidence.has_ended(rank) or rank in evidence.held]
         if set(absent) & set(ddp.without_gradients(evidence, call)):
             continue  # their backward never averages these gradients
         if absent and (finding := _explain(evidence, call, absent)) is not None:
@@ -68,7 +68,7 @@ def missing_ranks(evidence: Evidence) -> Iterator[Finding]:
 def _waits_for_others(evidence: Evidence, call: Call, absent: list[int]) -> bool:
     """Whether the missing ranks wait in a circle that nobody in this call is part of: the circle explains them."""
     chain = evidence.ways_on(absent)
-    return all(rank in evidence.blocked for rank in chain) and not set(chain) & set(call.ops)
+    return all(rank in evidence.held for rank in chain) and not set(chain) & set(call.ops)
 
 
 def idle_peers(evidence: Evidence) -> Iterator[Finding]:
@@ -112,7 +112,7 @@ def _explain(evidence: Evidence, call: Call, absent: list[int]) -> Finding | Non
     """What the missing ranks do instead; None if another finding tells why they do not come."""
     waiting = [op for op in call.ops.values() if op.is_blocked or op.is_failed]
     chain = evidence.ways_on(absent)
-    in_ops = [evidence.blocked[rank] for rank in chain if rank in evidence.blocked]
+    in_ops = [evidence.held[rank] for rank in chain if rank in evidence.held]
     if _have_reasons(evidence, call, in_ops):
         return None
     in_other_ops = [op for op in in_ops if op.rank in absent]
@@ -173,7 +173,7 @@ def _explain_other_ops(
     elif first.group != call.group and circle:
         kind = "cross-group-deadlock"
         looked_at = _fewer(absent, call) if set(first.group.ranks) == set(call.group.ranks) else circle
-        in_other_ops = [evidence.blocked[rank] for rank in circle]
+        in_other_ops = [evidence.held[rank] for rank in circle]
     message = f"{wait_in(waiting)}, while {ranks_in_words(absent)} {_are(absent)} in {where(first)}"
     before = out_of_step(evidence, call, absent[0], waiting[0].rank) or ()
     return of_call(kind, call, looked_at, message, [*before, *waiting, *in_other_ops])
@@ -186,7 +186,7 @@ def _comes_later(group: Op, other: Op) -> bool:
 
 
 def _sides(absent: list[int], call: Call, in_ops: list[Op]) -> list[int]:
-    """The smaller side; if they are equal, those that wait for a rank on the other side, and the ranks they wait for."""
+    """The smaller side; if they are equal, those that wait for a rank on the other side, and these ranks."""
     looked_at = _fewer(absent, call)
     meeting = [op for op in in_ops if op.peer in call.ops]
     is_tie = len(looked_at) > max(len(absent), len(call.ops))
@@ -251,7 +251,7 @@ def _circle(evidence: Evidence, start: int) -> list[int]:
     paths, seen = [[start]], {start}
     while paths:
         path = paths.pop()
-        for rank in evidence.waits_for(evidence.blocked[path[-1]]) if path[-1] in evidence.blocked else []:
+        for rank in evidence.waits_for(evidence.held[path[-1]]) if path[-1] in evidence.held else []:
             if rank == start:
                 return sorted(path)
             if rank not in seen:

@@ -54,6 +54,9 @@ def unmatched(evidence: Evidence) -> Iterator[Finding]:
     if (finding := misaddressed(evidence)) is not None:
         yield finding
         return
+    if (finding := _from_collective(evidence)) is not None:
+        yield finding
+        return
     sends = list(evidence.pairs.unmatched("send")[:_MANY])
     stuck = [recv for recv in _stuck_receives(evidence) if not _only_waits(evidence, recv)]
     is_deadlock = next(deadlocks(evidence), None) is not None
@@ -77,6 +80,17 @@ def unmatched(evidence: Evidence) -> Iterator[Finding]:
 
 
 _MANY = 500  # more ops without partner say nothing new
+
+
+def _from_collective(evidence: Evidence) -> Finding | None:
+    """A receive that ended though nobody sent: it took what a collective of its peer sent, as gloo's monitored_barrier
+    does. Then that one waits."""
+    for recv in evidence.pairs.unmatched("recv")[:_MANY] if evidence.stuck else ():
+        its = evidence.stuck.get(recv.peer)
+        if recv.completed_ns and not recv.is_failed and its is not None and not its.is_point_to_point:
+            message = f"rank {recv.rank}'s {where(recv)} took what rank {recv.peer} sent in {where(its)}"
+            return of_ops("p2p-against-collective", [recv.rank], message, [recv, its])
+    return None
 
 
 def misaddressed(evidence: Evidence) -> Finding | None:
