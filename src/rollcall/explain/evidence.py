@@ -1,8 +1,9 @@
 """A run with all that several checks need, each computed once."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,8 @@ from rollcall.explain.matching import Calls, Pairs
 from rollcall.explain.table import Op, Ops, Site
 from rollcall.explain.waits import Intervals, Waits, blocked_since_ns, count, intervals, is_setup, waits_for
 from rollcall.record.sites import waits_for_data
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,14 @@ class Evidence:
         self._now_ns = now_ns or run.cut_ns or run.until_ns
         self.calls = Calls(run)
         self.pairs = Pairs(run)
+        self._found: dict[Callable[[Evidence], Any], Any] = {}
+
+    def once(self, find: Callable[["Evidence"], Found]) -> Found:
+        """What one check finds and others ask for: a search that is made once."""
+        if find not in self._found:
+            self._found[find] = find(self)
+        found: Found = self._found[find]
+        return found
 
     @cached_property
     def intervals(self) -> Intervals:

@@ -62,19 +62,18 @@ def _since_out_of_step(evidence: Evidence, call: Call, finding: Finding) -> Find
 
 
 def _unlike_lines(evidence: Evidence) -> Iterator[Finding]:
-    """A call that all ranks have come to from different lines, and in which all of them are stuck: what differs is not
-    recorded, as with a barrier and a monitored_barrier."""
+    """A call that all ranks have come to, and in which all of them are stuck, from lines of which one comes after the
+    other: what differs is not recorded, as with a barrier and a monitored_barrier."""
     table, calls = evidence.table, evidence.calls
     is_stuck = np.minimum.reduceat(evidence.is_stuck[calls.rows], calls.starts) if len(calls) else np.zeros(0, np.bool_)
     for call in calls.where(calls.has_all & is_stuck & calls.differ_in(table.site) & ~calls.any(table.site == 0)):
         odd = deviants({rank: op.site for rank, op in call.ops.items()})
         by_rank = each({rank: f"in {where(op)}" for rank, op in call.ops.items()})
         message = f"all ranks are stuck in call {call.seq} of group {call.group.name}, on different lines ({by_rank})"
-        is_other_call = any(_are_other_calls(evidence, mine, theirs) for mine, theirs in _pairs_of_ops(call, odd))
-        kind = "missing-rank" if is_other_call else "mismatched-op"
-        finding = of_call(kind, call, odd, message, _some(call, odd))
-        yield replace(finding, since_ns=_differs_since_ns(call))
-        return
+        if any(_are_other_calls(evidence, mine, theirs) for mine, theirs in _pairs_of_ops(call, odd)):
+            finding = of_call("missing-rank", call, odd, message, _some(call, odd))
+            yield replace(finding, since_ns=_differs_since_ns(call))
+            return
 
 
 def _differs_since_ns(call: Call) -> int:

@@ -67,26 +67,32 @@ def _is_past_loop(evidence: Evidence, rank: int) -> bool:
 
 
 def unused_parameters(evidence: Evidence) -> Iterator[Finding]:
+    if (finding := evidence.once(_unused)) is not None:
+        yield finding
+
+
+def _unused(evidence: Evidence) -> Finding | None:
     """Backwards that ended before the gradients of all parameters were averaged."""
     short = {rank: phase for rank in evidence.run.ranks if (phase := _short_backward(evidence, rank)) is not None}
-    if short:
-        first = min(short.values(), key=lambda op: op.entered_ns)
-        message = (
-            f"on {ranks_in_words(short)} the backward at {first.site} ended before all parameters of the DDP module had"
-            f" a gradient: the forward did not use them, so their buckets were never averaged"
-        )
-        # The reducer raises in the next forward; ranks that averaged their buckets wait for those that did not.
-        table = evidence.table
-        is_lost = (table.has(ring_format.BUCKET) & table.has_failed) | (table.is_blocked & evidence.is_of_killed)
-        has_stopped = bool(evidence.stuck or is_lost.any()) or any(evidence.run.ranks[rank].error for rank in short)
-        finding = of_ops("ddp-unused-parameter", short, message, list(short.values()))
-        yield replace(finding, since_ns=first.entered_ns, effect="stopped" if has_stopped else "wrong")
+    if not short:
+        return None
+    first = min(short.values(), key=lambda op: op.entered_ns)
+    message = (
+        f"on {ranks_in_words(short)} the backward at {first.site} ended before all parameters of the DDP module had"
+        f" a gradient: the forward did not use them, so their buckets were never averaged"
+    )
+    # The reducer raises in the next forward; ranks that averaged their buckets wait for those that did not.
+    table = evidence.table
+    is_lost = (table.has(ring_format.BUCKET) & table.has_failed) | (table.is_blocked & evidence.is_of_killed)
+    has_stopped = bool(evidence.stuck or is_lost.any()) or any(evidence.run.ranks[rank].error for rank in short)
+    finding = of_ops("ddp-unused-parameter", short, message, list(short.values()))
+    return replace(finding, since_ns=first.entered_ns, effect="stopped" if has_stopped else "wrong")
 
 
 def without_gradients(evidence: Evidence, call: Call) -> tuple[int, ...]:
     """Of an average of gradients: the ranks whose backward ended before it had all of them."""
     is_average = any(op.is_bucket for op in call.ops.values())
-    finding = next(unused_parameters(evidence), None) if is_average else None
+    finding = evidence.once(_unused) if is_average else None
     return finding.ranks if finding else ()
 
 

@@ -47,9 +47,13 @@ def _place_of(rank: Rank) -> Site | None:
 
 
 def missing_ranks(evidence: Evidence) -> Iterator[Finding]:
-    """Collectives in which some ranks wait, and to which others do not come."""
-    calls = evidence.calls
-    found = []
+    if (finding := evidence.once(_missing)) is not None:
+        yield finding
+
+
+def _missing(evidence: Evidence) -> Finding | None:
+    """A collective in which some ranks wait, and to which others do not come."""
+    calls, found = evidence.calls, None
     for call in calls.where(~calls.has_all & calls.any(_is_waiting(evidence))):
         absent = [rank for rank in call.missing if rank in evidence.run.ranks]
         if any(_has_fallen(evidence, rank) or evidence.run.ranks[rank].exit_code == 0 for rank in absent):
@@ -58,11 +62,10 @@ def missing_ranks(evidence: Evidence) -> Iterator[Finding]:
         if set(absent) & set(ddp.without_gradients(evidence, call)):
             continue  # their backward never averages these gradients
         if absent and (finding := _explain(evidence, call, absent)) is not None:
-            found.append(finding)
             if not _waits_for_others(evidence, call, absent):
-                yield finding
-                return
-    yield from found[:1]
+                return finding
+            found = found or finding
+    return found
 
 
 def _waits_for_others(evidence: Evidence, call: Call, absent: list[int]) -> bool:
@@ -75,7 +78,7 @@ def idle_peers(evidence: Evidence) -> Iterator[Finding]:
     """Sends and receives that wait, in the end, for a rank that is in no op. If a collective waits for it, too, then
     that is what is told."""
     waiting = [op for op in evidence.stuck.values() if op.is_point_to_point and evidence.waits_for(op)]
-    if not waiting or next(missing_ranks(evidence), None) is not None:
+    if not waiting or evidence.once(_missing) is not None:
         return
     for op in sorted(waiting, key=lambda op: op.entered_ns):
         chain = evidence.ways_on(evidence.waits_for(op))
@@ -139,9 +142,9 @@ def _explain_idle(evidence: Evidence, call: Call, idle: list[int], waiting: list
 def _have_reasons(evidence: Evidence, call: Call, in_ops: list[Op]) -> bool:
     """Whether one of these ranks is stuck for a reason of its own: in a call on which its ranks disagree, in a receive
     of what was sent under another tag or to another rank, or in a circle of sends and receives."""
-    told = p2p.misaddressed(evidence)
+    told = evidence.once(p2p.misaddressed)
     told_rows = set(told.evidence["rows"]) if told else set()
-    deadlock = next(p2p.deadlocks(evidence), None)
+    deadlock = evidence.once(p2p.deadlock)
     in_circle = deadlock.ranks if deadlock else ()
     others = [op for op in in_ops if op.rank not in call.ops and not op.is_point_to_point]
     return any(_disagree(evidence, op) for op in others) or any(

@@ -13,6 +13,11 @@ from rollcall.explain.table import Op
 
 
 def deadlocks(evidence: Evidence) -> Iterator[Finding]:
+    if (finding := evidence.once(deadlock)) is not None:
+        yield finding
+
+
+def deadlock(evidence: Evidence) -> Finding | None:
     """Ranks that wait for each other in a circle of sends and receives."""
     done: set[int] = set()
     for start in evidence.stuck:
@@ -29,14 +34,14 @@ def deadlocks(evidence: Evidence) -> Iterator[Finding]:
         else:
             circle = path[path.index(rank) :] if rank in path else []
             if circle and not _is_misaddressed(evidence, circle) and (finding := _circle(evidence, circle)):
-                yield finding
-                return
+                return finding
         done.update(path)
+    return None
 
 
 def _is_misaddressed(evidence: Evidence, circle: list[int]) -> bool:
     """Whether one of them only waits since a message went under another tag, or to or from another rank."""
-    told = misaddressed(evidence)
+    told = evidence.once(misaddressed)
     return told is not None and any(evidence.table.rank[row] in circle for row in told.evidence["rows"])
 
 
@@ -51,7 +56,7 @@ def _circle(evidence: Evidence, cycle: list[int]) -> Finding | None:
 
 def unmatched(evidence: Evidence) -> Iterator[Finding]:
     """Sends that nobody receives, receives that nobody sends to, and why."""
-    if (finding := misaddressed(evidence)) is not None:
+    if (finding := evidence.once(misaddressed)) is not None:
         yield finding
         return
     if (finding := _from_collective(evidence)) is not None:
@@ -59,7 +64,7 @@ def unmatched(evidence: Evidence) -> Iterator[Finding]:
         return
     sends = list(evidence.pairs.unmatched("send")[:_MANY])
     stuck = [recv for recv in _stuck_receives(evidence) if not _only_waits(evidence, recv)]
-    is_deadlock = next(deadlocks(evidence), None) is not None
+    is_deadlock = evidence.once(deadlock) is not None
     lost = [send for send in sends if not is_deadlock and _is_lost(evidence, send)]
     lost = [send for send in lost if not (evidence.is_stuck[send.row] and _only_waits(evidence, send))]
     if stuck:
@@ -119,7 +124,7 @@ def _only_waits(evidence: Evidence, op: Op) -> bool:
     """Whether what its peer does explains that it does not come: it waits itself for others, or does something else."""
     if op.peer in evidence.blocked and not evidence.has_ended(op.peer):
         its = evidence.blocked[op.peer]
-        return not its.is_point_to_point or its.peer != op.rank or next(deadlocks(evidence), None) is not None
+        return not its.is_point_to_point or its.peer != op.rank or evidence.once(deadlock) is not None
     return _is_elsewhere(evidence, op.peer)
 
 
@@ -175,14 +180,15 @@ def _by_distance(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op])
 
 def _is_at_odd_distance(evidence: Evidence, op: Op) -> bool:
     """Compared with the same send or receive of the other ranks: their n-th, as it is the n-th of this rank."""
-    table, size = evidence.table, len(op.group.ranks)
+    table, members = evidence.table, np.array(op.group.ranks)
     rows = evidence.pairs.rows
     rows = rows[(table.op[rows] == table.op[op.row]) & (table.group[rows] == table.group[op.row])]
-    by_rank = {rank: rows[table.rank[rows] == rank] for rank in op.group.ranks}
-    turn = int(np.searchsorted(by_rank[op.rank], op.row))
-    others = [table.get(mine[turn]) for rank, mine in by_rank.items() if rank != op.rank and turn < len(mine)]
-    distances = {(other.peer - other.rank) % size for other in others if other.peer != _ANY}
-    return len(others) >= _ENOUGH and len(distances) == 1 and (op.peer - op.rank) % size not in distances
+    begins, ends = (np.searchsorted(table.rank[rows], members, side) for side in ("left", "right"))
+    nth = begins + int(np.searchsorted(rows, op.row) - begins[op.group.ranks.index(op.rank)])
+    others = (nth < ends) & (members != op.rank)
+    peers = table.peer[rows[nth[others]]]
+    distances = set(((peers - members[others]) % len(members)).tolist())
+    return len(peers) >= _ENOUGH and len(distances) == 1 and (op.peer - op.rank) % len(members) not in distances
 
 
 _ENOUGH = 3  # ranks: two may have the same distance by chance, as the workers of a server
