@@ -169,9 +169,9 @@ def swap(script: Script, place: int, rank: int, rng: random.Random) -> Mutant | 
 def leave_loop(script: Script, place: int, rank: int, rng: random.Random) -> Mutant | None:
     """One rank leaves a loop early."""
     line, call = call_at(script, place)
-    if call.loop is None:
+    if call.loop is None or call.loop.turns < 2:
         return None
-    turn = rng.randrange(call.loop.turns)
+    turn = rng.randrange(1, call.loop.turns)  # after its first turn, later lines have what the loop assigns
     new = before(guilty(line), f"rank == {rank} and {call.loop.variable} == {turn}", "break")
     kinds = (*(["ddp-uneven-inputs"] if call.has_forward else []), *_LEFT_OUT)
     return mutant(replaced(script, place, *new), line, rank, kinds, alone_or_pair(call, rank), is_always_seen=False)

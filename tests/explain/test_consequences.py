@@ -34,11 +34,16 @@ def train():
     dist.barrier()
     group = dist.new_group([0, 1])
     dist.barrier()
+    for epoch in range(3):
+        group = dist.new_group()
+        for batch in range(6):
+            dist.all_reduce(loss)
 """
 LOOP, LOSS, BREAK, SHARE = 3, 4, 6, 7
 MINE = (9, 10)  # square, mean
 THEIRS = (12, 13)  # mean, square
 EXTRA, FIRST, GROUP, LAST = 15, 16, 17, 18
+MAKE, INNER = 20, 22
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +124,20 @@ def test_a_receive_at_another_distance_than_all_others_has_a_wrong_peer() -> Non
     assert told(*ranks) == ("wrong-peer", (2,))
 
 
+def test_distances_are_compared_under_a_tag() -> None:
+    """Before, some ranks have received more than others."""
+    rings = [[FakeOp("recv", turn, turn, turn + 1, peer=(rank - 1) % 4, tag=7) for turn in (1, 2)] for rank in range(4)]
+    rings[1].insert(0, FakeOp("recv", 1, 0, 1, peer=3, tag=1))
+    rings[2].append(FakeOp("recv", 1, 12, peer=0, tag=7))
+    rings[0].append(FakeOp("send", 3, 11, peer=1, tag=7))
+    waiting = rings[1]
+    rings[1] = [*waiting, FakeOp("send", 3, 11, peer=2, tag=7)]
+    assert told(*rings) == ("wrong-peer", (2,))
+    # If nobody sends to it, it has no right peer either.
+    rings[1] = [*waiting, FakeOp("barrier", 1, 11)]
+    assert told(*rings)[0] != "wrong-peer"
+
+
 def test_a_receive_from_any_rank_may_wait_for_another_tag() -> None:
     """There is no peer that could be wrong."""
     recv, send = [FakeOp("recv", 1, 9, peer=-1, tag=1)], [FakeOp("send", 1, 5, peer=0, tag=3)]
@@ -192,6 +211,27 @@ def test_who_stands_before_the_making_of_a_group_has_not_left_that_out() -> None
     assert told(waiting, waiting, group, groups=world) == ("missing-rank", (2,))
     behind = [FakeOp("barrier", 1, 10, line=LAST)]
     assert told(group, group, behind, groups=world) == ("group-incomplete", (2,))
+
+
+def test_who_makes_a_group_in_the_next_turn_has_left_a_loop_inside() -> None:
+    """Rank 0 makes the second group while rank 1 is in the loop of the first."""
+    groups = {"world": range(2)}
+    made = [FakeOp("new_group", 1, 1, 2, line=MAKE, group="world")]
+    again = [*made, FakeOp("all_reduce", 1, 5, 6, line=INNER), FakeOp("new_group", 2, 8, line=MAKE, group="world")]
+    inside = [*made, FakeOp("all_reduce", 1, 5, 6, line=INNER), FakeOp("all_reduce", 2, 7, line=INNER)]
+    assert told(again, inside, groups=groups) == ("missing-rank", (0, 1))
+    # If most ranks make the group, the one in the loop did not.
+    assert told(again, again, inside, groups={"world": range(3)})[0] == "group-incomplete"
+
+
+def test_a_rank_that_has_begun_its_next_forward_has_left_out_what_comes_before() -> None:
+    """The reducer waits there for the others, in no op."""
+    forward = FakeOp("ddp_forward", 0, 5, 6, group="", line=LOOP)
+    waiting = [forward, FakeOp("all_reduce", 1, 10, line=LOSS)]
+    ahead = [forward, replace(forward, entered_ms=12, completed_ms=0)]
+    stack = {"stack": {0: (at(LOOP),)}}
+    assert told(ahead, waiting, waiting, **stack) == ("missing-rank", (0,))
+    assert told(ahead[:1], waiting, waiting, **stack) == ("busy-rank", (0,))
 
 
 def test_a_circle_is_told_of_the_ranks_in_it() -> None:

@@ -21,7 +21,7 @@ def uneven_inputs(evidence: Evidence) -> Iterator[Finding]:
     they have ended, or are in another call after it. A rank that is in no op may still come."""
     if any(rank.dropped or rank.stopped for rank in evidence.run.ranks.values()):
         return  # some are overwritten or were not recorded: how many batches there were is not known
-    counts = _forwards(evidence)
+    counts = forwards(evidence)
     if len(set(counts.values())) < 2 or not all(counts.values()):
         return
     most = max(counts.values())
@@ -121,10 +121,15 @@ def _elements(op: Op) -> int:
     return sum(math.prod(shape) for shape in op.signature.get("shapes", []))
 
 
-def _forwards(evidence: Evidence) -> dict[int, int]:
+def forwards(evidence: Evidence) -> dict[int, int]:
+    """By rank: how many forwards of a DDP module it has begun."""
     rows = np.flatnonzero(evidence.table.op == ring_format.OP["ddp_forward"])
     counts = np.bincount(evidence.table.rank[rows], minlength=max(evidence.run.ranks, default=-1) + 1)
     return {rank: int(counts[rank]) for rank in evidence.run.ranks}
+
+
+def is_in_forward(evidence: Evidence, rank: int) -> bool:
+    return forwards(evidence)[rank] > 0 and not _last_forward(evidence, rank).completed_ns
 
 
 def _last_forward(evidence: Evidence, rank: int) -> Op:

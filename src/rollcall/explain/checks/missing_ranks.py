@@ -165,8 +165,11 @@ def _explain_other_ops(
     first = in_other_ops[0]
     kind, looked_at = "missing-rank", absent
     circle = _circle(evidence, first.rank)
-    if _comes_later(waiting[0], first) if waiting[0].op == "new_group" else _comes_later(first, waiting[0]):
-        looked_at = _fewer(absent, call)
+    if _comes_later(evidence, waiting[0], first):  # told of the call that comes before
+        before = evidence.calls.of(first)
+        looked_at = _fewer(before.missing, before) if before else absent
+    elif _comes_later(evidence, first, waiting[0]):
+        looked_at = _fewer([op.rank for op in in_other_ops if op.op == "new_group"], call)
     elif waiting[0].op == "new_group":
         kind = "group-incomplete"
     elif first.op == "new_group":
@@ -178,14 +181,20 @@ def _explain_other_ops(
         looked_at = _fewer(absent, call) if set(first.group.ranks) == set(call.group.ranks) else circle
         in_other_ops = [evidence.held[rank] for rank in circle]
     message = f"{wait_in(waiting)}, while {ranks_in_words(absent)} {_are(absent)} in {where(first)}"
-    before = out_of_step(evidence, call, absent[0], waiting[0].rank) or ()
-    return of_call(kind, call, looked_at, message, [*before, *waiting, *in_other_ops])
+    since = out_of_step(evidence, call, absent[0], waiting[0].rank) or ()
+    return of_call(kind, call, looked_at, message, [*since, *waiting, *in_other_ops])
 
 
-def _comes_later(group: Op, other: Op) -> bool:
-    """Whether a group is made after the other op, and by no loop before it, too: then it is that op that was left out,
-    and not the making of the group."""
-    return group.op == "new_group" and bool(group.site and other.site and source.is_past(group.site, other.site))
+def _comes_later(evidence: Evidence, group: Op, other: Op) -> bool:
+    """Whether a group is made after the other op: on a line behind it, or by a few ranks in the next turn of a loop,
+    while the other is still in a loop inside. Then it is that op that was left out, and not the making of the group."""
+    call = evidence.calls.of(group)
+    if group.op != "new_group" or other.is_point_to_point or not group.site or not other.site or call is None:
+        return False
+    table = evidence.table
+    turns = int(((table.rank == group.rank) & (table.site == table.site[group.row])).sum())
+    is_next_turn = turns > 1 and len(call.ops) <= len(call.missing)
+    return source.is_past(group.site, other.site) or (is_next_turn and source.is_outside_loop(group.site, other.site))
 
 
 def _sides(absent: list[int], call: Call, in_ops: list[Op]) -> list[int]:
@@ -225,8 +234,12 @@ def _activity(evidence: Evidence, rank: int, seen: Seen) -> tuple[str, str]:
 
 
 def _has_gone_on(evidence: Evidence, rank: int, waiting: list[Op]) -> bool:
-    """Whether it has begun a later async op on the same thread, which the waiting ranks have not come to: it only polls
-    that one, and has left out the call that they are in."""
+    """Whether it has left out the call that they are in. It has begun a later async op on the same thread, which they
+    have not come to, and only polls that one; or it has begun more forwards of its DDP module than they, and waits for
+    them in that."""
+    forwards = ddp.forwards(evidence)
+    if ddp.is_in_forward(evidence, rank) and any(forwards[rank] > forwards[op.rank] for op in waiting):
+        return True
     for op in reversed(evidence.run.ranks[rank].ops[-_FEW:]):
         is_open = op.is_async and not op.completed_ns and not op.is_failed and not op.is_point_to_point
         call = evidence.calls.of(op) if is_open and op.thread == 0 else None

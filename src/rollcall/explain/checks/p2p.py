@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollcall.explain.checks.deaths import was_stopped
 from rollcall.explain.evidence import Evidence
@@ -169,9 +170,10 @@ _ANY = -1  # the peer of a receive from any rank
 
 
 def _by_distance(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:
-    """It waits for a rank at another distance than all other ranks do, as the left neighbour of a ring; or the rank
-    that it waits for has sent to another distance."""
-    for op in (recv, *(send for send in sends if send.rank == recv.peer)):
+    """It waits for a rank at another distance than all other ranks do, as the left neighbour of a ring, while another
+    rank sends to it; or the rank that it waits for has sent to another distance."""
+    is_sent_to = any(send.peer == recv.rank for send in sends)
+    for op in (*([recv] if is_sent_to else []), *(send for send in sends if send.rank == recv.peer)):
         if _is_at_odd_distance(evidence, op):
             message = f"rank {op.rank}'s {where(op)} names rank {op.peer}, at another distance than on all other ranks"
             return of_ops("wrong-peer", [op.rank], message, [op])
@@ -179,16 +181,22 @@ def _by_distance(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op])
 
 
 def _is_at_odd_distance(evidence: Evidence, op: Op) -> bool:
-    """Compared with the same send or receive of the other ranks: their n-th, as it is the n-th of this rank."""
+    """Compared with the same send or receive of the other ranks: their n-th, as it is the n-th of this rank; or all
+    under its tag."""
     table, members = evidence.table, np.array(op.group.ranks)
     rows = evidence.pairs.rows
     rows = rows[(table.op[rows] == table.op[op.row]) & (table.group[rows] == table.group[op.row])]
     begins, ends = (np.searchsorted(table.rank[rows], members, side) for side in ("left", "right"))
     nth = begins + int(np.searchsorted(rows, op.row) - begins[op.group.ranks.index(op.rank)])
-    others = (nth < ends) & (members != op.rank)
-    peers = table.peer[rows[nth[others]]]
-    distances = set(((peers - members[others]) % len(members)).tolist())
-    return len(peers) >= _ENOUGH and len(distances) == 1 and (op.peer - op.rank) % len(members) not in distances
+    alike = rows[nth[nth < ends]], rows[table.tag[rows] == op.tag]
+    return any(_differs_from_all(evidence, op, found[found != op.row]) for found in alike)
+
+
+def _differs_from_all(evidence: Evidence, op: Op, others: NDArray[np.intp]) -> bool:
+    table, size = evidence.table, len(op.group.ranks)
+    distances = set(((table.peer[others] - table.rank[others]) % size).tolist())
+    is_odd = len(distances) == 1 and (op.peer - op.rank) % size not in distances
+    return is_odd and len(set(table.rank[others].tolist()) - {op.rank}) >= _ENOUGH
 
 
 _ENOUGH = 3  # ranks: two may have the same distance by chance, as the workers of a server
