@@ -155,7 +155,7 @@ def _after_future(state: State, future: Any) -> None:
     """The value of a future whose op failed raises that error."""
     try:
         future.value()
-    except RuntimeError:
+    except Exception:
         _failed_wait(state)
     else:
         _after_wait(state, None)
