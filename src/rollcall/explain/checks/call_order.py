@@ -24,7 +24,8 @@ def permutation(evidence: Evidence, number: int, name: Callable[[Op], Any] | Non
     sequences = {rank: _sequence(evidence, op) for rank, op in call.ops.items()}
     if any(op.site is None or not op.signature for sequence in sequences.values() for op in sequence):
         return None  # a ring had no room for them
-    keys = {rank: tuple(_key(op, name or _lines) for op in sequence) for rank, sequence in sequences.items()}
+    name = name or (lambda op: int(evidence.table.site[op.row]))  # its line, and those of its callers
+    keys = {rank: tuple(_key(op, name) for op in sequence) for rank, sequence in sequences.items()}
     for length in range(2, _AHEAD + 1):
         heads = {rank: key[:length] for rank, key in keys.items() if len(key) >= length}
         # A rank that died on the way has made only the first calls of one of these orders: it counts for that order.
@@ -59,10 +60,6 @@ def _sequence(evidence: Evidence, op: Op) -> list[Op]:
 
 def _key(op: Op, name: Callable[[Op], Any]) -> tuple[Any, ...]:
     return op.op, str(op.signature), op.reduce, op.peer, name(op)
-
-
-def _lines(op: Op) -> tuple[str, ...]:
-    return tuple(map(str, op.site.chain)) if op.site else ()
 
 
 def _texts(op: Op) -> tuple[str, ...]:
