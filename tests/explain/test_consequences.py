@@ -91,6 +91,14 @@ def test_a_chain_of_receives_ends_at_the_rank_that_is_in_no_op() -> None:
     assert told([FakeOp("recv", 1, 10, peer=1)], [], exit_code={1: 0}) == ("unmatched-recv", (0,))
 
 
+def test_a_rank_that_exited_in_the_middle_explains_who_waits_for_its_send() -> None:
+    """Not if it came to the end of the program, in `sys.exit(main())`."""
+    waiting = [FakeOp("recv", 1, 10, peer=1, line=LOOP)]
+    found = verdict(waiting, [], exit_code={1: 0}, exit_site={1: at(SHARE)})
+    assert (found.kind, found.ranks, lines(found)) == ("rank-exited-early", (1,), [SHARE, LOOP])
+    assert told(waiting, [], exit_code={1: 0}, exit_site={1: at(LOOP)}) == ("unmatched-recv", (0,))
+
+
 def test_a_send_to_a_rank_that_is_in_a_collective_only_waits() -> None:
     """The collective is what the two do not agree on."""
     send, reduce = [FakeOp("send", 1, 5, peer=1)], [FakeOp("all_reduce", 1, 10)]
@@ -285,6 +293,17 @@ def test_a_rank_that_is_killed_in_an_op_that_it_polls_died_of_what_differs_there
     assert told(*ranks, outcome="failed", **facts) == ("mismatched-dtype", (1,))
 
 
+def test_a_rank_that_aborts_in_another_op_than_the_others_was_out_of_step() -> None:
+    """It has skipped what they are in. Where they are in the same op, or it is killed, the death counts."""
+    groups = {"world": range(3)}
+    module, gather = [FakeOp("ddp", 1, 12, group="world", line=LAST)], [FakeOp("all_gather", 1, 10, line=FIRST)]
+    aborts = {"exit_code": {2: -6}, "gone_ns": {2: START_NS + 10**8}, "outcome": "failed", "groups": groups}
+    assert told(gather, gather, module, **aborts)[1] == (2,)
+    assert told(gather, gather, module, **aborts)[0] != "rank-killed"
+    assert told(gather, gather, gather, **aborts) == ("rank-killed", (2,))
+    assert told(gather, gather, module, **(aborts | {"exit_code": {2: -9}})) == ("rank-killed", (2,))
+
+
 # Ranks that are slow.
 
 
@@ -301,6 +320,12 @@ def slow_by(delays_ms: list[int], places: list[int]) -> list[list[FakeOp]]:
 def test_five_delays_on_one_line_are_a_habit() -> None:
     """They need not be quite equal."""
     assert told(*slow_by([150, 160, 150, 149, 155], [LOSS] * 5), outcome="ok") == ("straggler", (1,))
+
+
+def test_who_is_late_in_a_subgroup_may_take_turns_with_its_partner_in_the_world() -> None:
+    """In the call after it, the one or the other is the last."""
+    places = [LOSS, SHARE] * 3 + [LOSS] * 2
+    assert told(*slow_by([150, 300] * 3 + [150] * 2, places), outcome="ok") == ("straggler", (1,))
 
 
 def test_delays_here_and_there_are_chance() -> None:

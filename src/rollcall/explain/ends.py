@@ -1,5 +1,6 @@
 """How ranks ended: by themselves, or because of what another rank did."""
 
+import signal
 from typing import TYPE_CHECKING
 
 from rollcall.explain.load import Rank
@@ -23,7 +24,19 @@ def failed_by_itself(evidence: "Evidence", rank: Rank) -> bool:
 def died_by_itself(evidence: "Evidence", rank: Rank) -> bool:
     """Its death needs no other rank's to explain it. A rank that aborts in an op, as gloo does, may have no part in
     that: a signal that comes from outside has."""
-    return failed_by_itself(evidence, rank) or was_killed(rank) or exited_badly(evidence, rank)
+    if was_killed(rank):
+        return not _aborted_out_of_step(evidence, rank)
+    return failed_by_itself(evidence, rank) or exited_badly(evidence, rank)
+
+
+def _aborted_out_of_step(evidence: "Evidence", rank: Rank) -> bool:
+    """Whether it aborted in an op, while it and another rank waited for each other in different ops: then gloo has
+    taken the bytes of one op for those of the other."""
+    op = evidence.blocked.get(rank.number)
+    if op is None or rank.exit_code != -signal.SIGABRT:
+        return False
+    others = [evidence.blocked[other] for other in evidence.waits_for(op) if other in evidence.blocked]
+    return any(rank.number in evidence.waits_for(other) for other in others)
 
 
 def exited_badly(evidence: "Evidence", rank: Rank) -> bool:

@@ -17,14 +17,22 @@ from rollcall.protocol.rank_ranges import ranks_in_words
 _AHEAD = 8  # by how many calls two ranks may be out of step: a few losses, or the layers of a block; more cost time
 
 
-def permutation(evidence: Evidence, number: int, name: Callable[[Op], Any] | None = None) -> Finding | None:
+def _line(op: Op) -> Any:
+    return op.site and (op.site.file, op.site.line)
+
+
+def _texts(op: Op) -> Any:
+    """What stands on its line, and on those of its callers."""
+    return op.site and tuple(source.text_of(site) or str(site) for site in op.site.chain)
+
+
+def permutation(evidence: Evidence, number: int, name: Callable[[Op], Any] = _line) -> Finding | None:
     """From this call on, all ranks make the same ops, only not in the same order. `name`: what tells calls apart that
     have the same arguments."""
     call = evidence.calls.get(number)
     sequences = {rank: _sequence(evidence, op) for rank, op in call.ops.items()}
     if any(op.site is None or not op.signature for sequence in sequences.values() for op in sequence):
         return None  # a ring had no room for them
-    name = name or (lambda op: int(evidence.table.site[op.row]))  # its line, and those of its callers
     keys = {rank: tuple(_key(op, name) for op in sequence) for rank, sequence in sequences.items()}
     for length in range(2, _AHEAD + 1):
         heads = {rank: key[:length] for rank, key in keys.items() if len(key) >= length}
@@ -60,11 +68,6 @@ def _sequence(evidence: Evidence, op: Op) -> list[Op]:
 
 def _key(op: Op, name: Callable[[Op], Any]) -> tuple[Any, ...]:
     return op.op, str(op.signature), op.reduce, op.peer, name(op)
-
-
-def _texts(op: Op) -> tuple[str, ...]:
-    """What stands on its line, and on those of its callers."""
-    return tuple(source.text_of(site) or str(site) for site in op.site.chain) if op.site else ()
 
 
 def inversions(evidence: Evidence) -> Iterator[Finding]:

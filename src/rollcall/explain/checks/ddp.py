@@ -33,7 +33,7 @@ def uneven_inputs(evidence: Evidence) -> Iterator[Finding]:
     last = [_last_forward(evidence, rank) for rank in odd]
     stuck = [op for rank in odd if (op := _stopped_in(evidence, rank)) is not None]
     message = f"the ranks had different numbers of batches for their DDP module ({each(counts)})"
-    finding = of_ops("ddp-uneven-inputs", odd, message, [*last, *stuck])
+    finding = of_ops("ddp-uneven-inputs", odd, message, [*last, *stuck, *waiting[:1]])
     began_ns = min(_last_forward(evidence, op.rank).entered_ns for op in waiting)
     ends = [(op.site if op else None, forward.site) for op, forward in zip(stuck, last, strict=False)]
     ways_out = next((found for end, loop in ends if (found := source.ways_out_of_loop(end, loop))), ())

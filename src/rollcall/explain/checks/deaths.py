@@ -145,10 +145,20 @@ def _left(evidence: Evidence, call: Call, number: int) -> bool:
     return number not in call.ops or (call.ops[number].is_blocked and rank.exit_site is not None)
 
 
+def way_out(rank: Rank, waiting: Op) -> Site | None:
+    """The line at which a rank exited in the middle of the program: not `sys.exit(main())` around all of it, which the
+    others are in, too."""
+    chain = waiting.site.chain if waiting.site else ()
+    is_around = rank.exit_site is not None and any(
+        (site.file, site.line) == (rank.exit_site.file, rank.exit_site.line) for site in chain
+    )
+    return None if is_around else rank.exit_site
+
+
 def _explain_exit(evidence: Evidence, call: Call, gone: list[int], waiting: list[Op]) -> Finding:
     """Either it left in the middle of the program, or only this call is missing from it."""
     found = [evidence.run.ranks[rank] for rank in gone]
-    exits = tuple(rank.exit_site for rank in found if rank.exit_site is not None)
+    exits = tuple(site for rank in found if (site := way_out(rank, waiting[0])) is not None)
     first = () if exits else out_of_step(evidence, call, waiting[0].rank, gone[0]) or ()
     if not exits and len(waiting) < len(gone):  # most ranks came to the end of the program: these few make a call more
         odd = [op.rank for op in waiting]

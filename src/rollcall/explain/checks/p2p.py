@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain.checks.deaths import was_stopped
+from rollcall.explain.checks.deaths import was_stopped, way_out
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.findings import Effect, Finding, of_ops, where
+from rollcall.explain.findings import Effect, Finding, of_ops, wait_in, where
 from rollcall.explain.table import Op
 
 
@@ -68,7 +68,9 @@ def unmatched(evidence: Evidence) -> Iterator[Finding]:
     is_deadlock = evidence.once(deadlock) is not None
     lost = [send for send in sends if not is_deadlock and _is_lost(evidence, send)]
     lost = [send for send in lost if not (evidence.is_stuck[send.row] and _only_waits(evidence, send))]
-    if stuck:
+    if (finding := _exited(evidence, [*stuck, *lost])) is not None:
+        yield finding
+    elif stuck:
         recv = stuck[0]
         peer = f"rank {recv.peer}" if recv.peer >= 0 else "any rank"
         message = f"rank {recv.rank} waits in {where(recv)} for {peer}, which never sends to it"
@@ -83,6 +85,18 @@ def unmatched(evidence: Evidence) -> Iterator[Finding]:
         yield replace(
             of_ops("unmatched-send", [send.rank], message, [send]), effect="stopped" if has_stopped else "wrong"
         )
+
+
+def _exited(evidence: Evidence, ops: list[Op]) -> Finding | None:
+    """A rank that exited in the middle of the program, while others wait for its sends or receives."""
+    for op in ops:
+        peer = evidence.run.ranks.get(op.peer)
+        if peer is None or peer.exit_code != 0 or (site := way_out(peer, op)) is None:
+            continue
+        message = f"rank {op.peer} exited at {site} while {wait_in([op])} for it"
+        finding = of_ops("rank-exited-early", [op.peer], message, [op])
+        return replace(finding, sites=(site, *finding.sites))
+    return None
 
 
 _MANY = 500  # more ops without partner say nothing new

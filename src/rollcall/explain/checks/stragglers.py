@@ -89,7 +89,7 @@ def _own_delays_s(evidence: Evidence) -> NDArray[np.float64]:
 
 def _is_a_habit(evidence: Evidence, rank: int) -> bool:
     """Again and again at the same places, not now and then: most of the delay comes from lines on which it is spread
-    over many calls. Chance makes a rank late here and there, and seldom by the same time."""
+    over several calls, and those are many. Chance makes a rank late here and there, and seldom by the same time."""
     waits, table = evidence.waits, evidence.table
     mine = np.flatnonzero(waits.is_over & (waits.for_rank == rank))
     rows, call = np.unique(waits.last[mine], return_inverse=True)
@@ -97,8 +97,13 @@ def _is_a_habit(evidence: Evidence, rank: int) -> bool:
     _, line = np.unique(table.site[rows].astype(np.int64) << 8 | table.op[rows], return_inverse=True)
     by_line_s, squares = np.bincount(line, by_call_s), np.bincount(line, by_call_s**2)
     # So many equal delays have this sum of squares. Rounded, since no two delays are quite equal.
-    is_spread = by_line_s**2 > (_ENOUGH_CALLS - 0.5) * squares
-    return bool(by_line_s[is_spread].sum() > _MOST_OF_IT * by_line_s.sum())
+    is_spread = by_line_s**2 > (_SEVERAL - 0.5) * squares
+    habit_s = by_line_s[is_spread].sum()
+    is_often = habit_s**2 > (_ENOUGH_CALLS - 0.5) * squares[is_spread].sum()
+    return bool(is_often and habit_s > _MOST_OF_IT * by_line_s.sum())
+
+
+_SEVERAL = 3  # two ranks of a subgroup may take turns in being the last
 
 
 def _samples(evidence: Evidence, rank: int, flag: int = 0) -> tuple[list[Op], float]:
