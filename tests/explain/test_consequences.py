@@ -242,6 +242,15 @@ def test_a_rank_that_has_begun_its_next_forward_has_left_out_what_comes_before()
     assert told(ahead[:1], waiting, waiting, **stack) == ("busy-rank", (0,))
 
 
+def test_most_ranks_that_wait_in_a_forward_have_more_inputs() -> None:
+    """The other one is past the loop."""
+    forward = FakeOp("ddp_forward", 0, 5, 6, phase="forward", group="", line=LOOP)
+    ahead = [forward, replace(forward, entered_ms=12, completed_ms=0)]
+    behind = [forward, FakeOp("barrier", 1, 10, line=FIRST)]
+    stack = {"stack": {0: (at(LOOP),), 1: (at(LOOP),)}}
+    assert told(ahead, ahead, behind, **stack) == ("ddp-uneven-inputs", (2,))
+
+
 def test_a_circle_is_told_of_the_ranks_in_it() -> None:
     """Ranks 0 and 1 wait for ranks 2 and 3, which wait for each other."""
     barrier = [FakeOp("barrier", 1, 5)]

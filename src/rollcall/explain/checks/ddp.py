@@ -17,18 +17,23 @@ from rollcall.record import ring_format
 
 
 def uneven_inputs(evidence: Evidence) -> Iterator[Finding]:
+    if (finding := evidence.once(uneven)) is not None:
+        yield finding
+
+
+def uneven(evidence: Evidence) -> Finding | None:
     """Ranks that are in a forward or backward of their DDP module, while those with fewer batches are past their loop:
     they have ended, or are in another call after it. A rank that is in no op may still come."""
     if any(rank.dropped or rank.stopped for rank in evidence.run.ranks.values()):
-        return  # some are overwritten or were not recorded: how many batches there were is not known
+        return None  # some are overwritten or were not recorded: how many batches there were is not known
     counts = forwards(evidence)
     if len(set(counts.values())) < 2 or not all(counts.values()):
-        return
+        return None
     most = max(counts.values())
-    waiting = [op for rank, count in counts.items() if count == most and (op := _stopped_in(evidence, rank))]
+    waiting = [op for rank, count in counts.items() if count == most and (op := _waits_in(evidence, rank))]
     fewer = [rank for rank, count in counts.items() if count < most]
     if not any(map(_is_of_module, waiting)) or not all(_is_past_loop(evidence, rank) for rank in fewer):
-        return
+        return None
     odd = deviants(counts)
     last = [_last_forward(evidence, rank) for rank in odd]
     stuck = [op for rank in odd if (op := _stopped_in(evidence, rank)) is not None]
@@ -37,7 +42,13 @@ def uneven_inputs(evidence: Evidence) -> Iterator[Finding]:
     began_ns = min(_last_forward(evidence, op.rank).entered_ns for op in waiting)
     ends = [(op.site if op else None, forward.site) for op, forward in zip(stuck, last, strict=False)]
     ways_out = next((found for end, loop in ends if (found := source.ways_out_of_loop(end, loop))), ())
-    yield replace(finding, since_ns=began_ns, sites=(*finding.sites, *ways_out))
+    return replace(finding, since_ns=began_ns, sites=(*finding.sites, *ways_out))
+
+
+def _waits_in(evidence: Evidence, rank: int) -> Op | None:
+    """Where a rank is stopped; also a forward, in which the reducer may wait for other ranks in C++."""
+    in_forward = not evidence.run.cut_ns and is_in_forward(evidence, rank)
+    return _stopped_in(evidence, rank) or (_last_forward(evidence, rank) if in_forward else None)
 
 
 def _stopped_in(evidence: Evidence, rank: int) -> Op | None:
@@ -129,7 +140,15 @@ def forwards(evidence: Evidence) -> dict[int, int]:
 
 
 def is_in_forward(evidence: Evidence, rank: int) -> bool:
-    return forwards(evidence)[rank] > 0 and not _last_forward(evidence, rank).completed_ns
+    return rank in evidence.once(_in_forward)
+
+
+def _in_forward(evidence: Evidence) -> frozenset[int]:
+    """The ranks that have not come to the end of their last forward."""
+    table = evidence.table
+    rows = np.flatnonzero(table.op == ring_format.OP["ddp_forward"])
+    last = dict(zip(table.rank[rows].tolist(), table.completed_ns[rows].tolist(), strict=True))
+    return frozenset(rank for rank, completed_ns in last.items() if not completed_ns)
 
 
 def _last_forward(evidence: Evidence, rank: int) -> Op:

@@ -119,6 +119,8 @@ def _explain(evidence: Evidence, call: Call, absent: list[int]) -> Finding | Non
     if _have_reasons(evidence, call, in_ops):
         return None
     in_other_ops = [op for op in in_ops if op.rank in absent]
+    if any(ddp.is_in_forward(evidence, rank) for rank in chain) and evidence.once(ddp.uneven) is not None:
+        return None
     idle = [rank for rank in chain if rank not in evidence.blocked and not evidence.has_ended(rank)]
     if in_other_ops and (not idle or _circle(evidence, in_other_ops[0].rank)):
         return _explain_other_ops(evidence, call, absent, waiting, in_other_ops)
@@ -237,7 +239,7 @@ def _has_gone_on(evidence: Evidence, rank: int, waiting: list[Op]) -> bool:
     """Whether it has left out the call that they are in. It has begun a later async op on the same thread, which they
     have not come to, and only polls that one; or it has begun more forwards of its DDP module than they, and waits for
     them in that."""
-    forwards = ddp.forwards(evidence)
+    forwards = evidence.once(ddp.forwards)
     if ddp.is_in_forward(evidence, rank) and any(forwards[rank] > forwards[op.rank] for op in waiting):
         return True
     for op in reversed(evidence.run.ranks[rank].ops[-_FEW:]):

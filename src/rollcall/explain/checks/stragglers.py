@@ -16,8 +16,9 @@ from rollcall.record import ring_format
 _ENOUGH_CALLS = 5  # fewer delays are events, such as a checkpoint or a rebuilt cache, and no habit
 # Of all delays: if a few ranks do not account for most of them, all ranks are uneven by chance.
 _MOST_OF_IT = 0.7
-# Share of the run, and seconds: less than a fifth is not worth a search, and a run of a second has no steady pace yet.
-_NOTABLE, _NOTABLE_S = 0.2, 0.3
+# What the run would be shorter by, as a share and in seconds: less than a fifth is not worth a search. On a busy
+# machine, any rank of a run of a second comes to lose half of that.
+_NOTABLE, _NOTABLE_S = 0.2, 0.5
 
 
 def stragglers(evidence: Evidence) -> Iterator[Finding]:
@@ -26,8 +27,9 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
     own_s = _own_delays_s(evidence)
     ranks = _slowest(evidence, own_s)
     rank = ranks[0]
-    share = waits.share(waits.saved_without(ranks))
-    if own_s[ranks].sum() < _MOST_OF_IT * own_s.sum() or share < _NOTABLE or own_s[rank] < _NOTABLE_S:
+    saved_s = waits.saved_without(ranks)
+    share = waits.share(saved_s)
+    if own_s[ranks].sum() < _MOST_OF_IT * own_s.sum() or share < _NOTABLE or saved_s < _NOTABLE_S:
         return
     late = int(waits.last_in[ranks].sum())
     message = (
