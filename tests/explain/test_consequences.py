@@ -341,5 +341,7 @@ def test_delays_here_and_there_are_chance() -> None:
     """On a busy machine, a rank of a short run is late now and then."""
     scattered = slow_by([150, 160, 150, 149, 155], [LOSS, SHARE, FIRST, LAST, EXTRA])
     uneven = slow_by([330, 54, 26, 16, 11, 9, 3, 2], [LOSS] * 8)
-    for ranks in (scattered, uneven):
+    few = slow_by([30] * 15, [LOSS] * 15)
+    assert told(*slow_by([30] * 60, [LOSS] * 60), outcome="ok") == ("straggler", (1,))
+    for ranks in (scattered, uneven, few):
         assert explain_run(Evidence(run(ranks))).findings == []

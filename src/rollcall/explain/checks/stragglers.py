@@ -16,9 +16,10 @@ from rollcall.record import ring_format
 _ENOUGH_CALLS = 5  # fewer delays are events, such as a checkpoint or a rebuilt cache, and no habit
 # Of all delays: if a few ranks do not account for most of them, all ranks are uneven by chance.
 _MOST_OF_IT = 0.7
-# What the run would be shorter by, as a share and in seconds: less than a fifth is not worth a search. On a busy
-# machine, any rank of a run of a second comes to lose half of that.
-_NOTABLE, _NOTABLE_S = 0.2, 0.5
+# Share of the run, and seconds: less than a fifth is not worth a search, and a run of a second has no steady pace yet.
+_NOTABLE, _NOTABLE_S = 0.2, 0.3
+# On a busy machine, a run may lose so many seconds to one rank by chance: then more delays are needed.
+_CHANCE_S, _NO_CHANCE_CALLS = 0.5, 50
 
 
 def stragglers(evidence: Evidence) -> Iterator[Finding]:
@@ -29,7 +30,7 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
     rank = ranks[0]
     saved_s = waits.saved_without(ranks)
     share = waits.share(saved_s)
-    if own_s[ranks].sum() < _MOST_OF_IT * own_s.sum() or share < _NOTABLE or saved_s < _NOTABLE_S:
+    if own_s[ranks].sum() < _MOST_OF_IT * own_s.sum() or share < _NOTABLE or own_s[rank] < _NOTABLE_S:
         return
     late = int(waits.last_in[ranks].sum())
     message = (
@@ -42,7 +43,7 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
         message += f"; meanwhile it waited for its data at {fetching[0].site}"
         finding = of_ops("input-stall", ranks, message, [fetching[0], *_late(evidence, rank)], waits=caused_s)
         yield replace(finding, effect="slow")
-    elif _is_a_habit(evidence, rank):
+    elif _is_a_habit(evidence, rank, _ENOUGH_CALLS if saved_s > _CHANCE_S else _NO_CHANCE_CALLS):
         samples, _ = _samples(evidence, rank)
         seen = samples[:2]
         if seen:
@@ -89,9 +90,9 @@ def _own_delays_s(evidence: Evidence) -> NDArray[np.float64]:
     return np.clip(np.bincount(waits.for_rank, seconds, size) - np.bincount(waits.rank, seconds, size), 0, None)
 
 
-def _is_a_habit(evidence: Evidence, rank: int) -> bool:
+def _is_a_habit(evidence: Evidence, rank: int, enough_calls: int) -> bool:
     """Again and again at the same places, not now and then: most of the delay comes from lines on which it is spread
-    over several calls, and those are many. Chance makes a rank late here and there, and seldom by the same time."""
+    over several calls, and those are enough. Chance makes a rank late here and there, and seldom by the same time."""
     waits, table = evidence.waits, evidence.table
     mine = np.flatnonzero(waits.is_over & (waits.for_rank == rank))
     rows, call = np.unique(waits.last[mine], return_inverse=True)
@@ -101,7 +102,7 @@ def _is_a_habit(evidence: Evidence, rank: int) -> bool:
     # So many equal delays have this sum of squares. Rounded, since no two delays are quite equal.
     is_spread = by_line_s**2 > (_SEVERAL - 0.5) * squares
     habit_s = by_line_s[is_spread].sum()
-    is_often = habit_s**2 > (_ENOUGH_CALLS - 0.5) * squares[is_spread].sum()
+    is_often = habit_s**2 > (enough_calls - 0.5) * squares[is_spread].sum()
     return bool(is_often and habit_s > _MOST_OF_IT * by_line_s.sum())
 
 
