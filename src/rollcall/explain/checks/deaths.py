@@ -128,8 +128,8 @@ def early_exits(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _is_in_circle(evidence: Evidence, call: Call, gone: list[int]) -> bool:
-    """Whether another rank is missing, too, that waits for one in this call and not for these: it was out of step before
-    they ended."""
+    """Whether another rank is missing, too, that waits for one in this call and not for these: it was out of step
+    before they ended."""
     others = [rank for rank in call.missing if rank not in gone and rank in evidence.held]
     waited_for = [set(evidence.waits_for(evidence.held[rank])) for rank in others]
     return any(ranks & set(call.ops) and not ranks & set(gone) for ranks in waited_for)
