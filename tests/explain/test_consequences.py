@@ -122,6 +122,22 @@ def test_ranks_that_receive_from_each_other_have_no_wrong_peer() -> None:
     assert told(both[0], [], both[1], [FakeOp("send", 1, 5, peer=0)]) == ("p2p-deadlock", (0, 2))
 
 
+def test_who_is_still_in_an_earlier_call_has_no_wrong_peer() -> None:
+    """Rank 2 skipped the scatter in which rank 1 waits for it, and which rank 0 has left behind."""
+    scatter = FakeOp("scatter", 1, 10, 11, peer=1)
+    done = [scatter, FakeOp("recv", 1, 15, peer=1, tag=1)]
+    waits = [replace(scatter, completed_ms=0)]
+    assert told(done, waits, [FakeOp("send", 1, 12, peer=0, tag=1)])[0] != "wrong-peer"
+
+
+def test_a_send_to_a_rank_that_is_stuck_elsewhere_has_no_wrong_peer() -> None:
+    """Ranks 2 and 3 do not agree on the root of their broadcast."""
+    pair = {"pair": [2, 3]}
+    roots = [[FakeOp("broadcast", 1, 20, peer=rank, group="pair")] for rank in (2, 3)]
+    waiting = [FakeOp("recv", 1, 12, peer=1)], [FakeOp("send", 1, 11, peer=2)]
+    assert told(*waiting, *roots, groups=pair) == ("mismatched-root", (2, 3))
+
+
 def test_a_receive_at_another_distance_than_all_others_has_a_wrong_peer() -> None:
     """In a ring of five, rank 2 receives from rank 0. The sends of the others wait for it in a circle."""
     ranks = [
@@ -272,6 +288,30 @@ def test_a_group_that_a_rank_did_not_make_explains_who_failed_since_others_ended
         [replace(group, completed_ms=11)], [group], failed, outcome="failed", groups={"world": range(3)}, **facts
     )
     assert found == ("group-incomplete", (2,))
+
+
+def test_who_was_out_of_step_before_did_not_leave_out_a_group() -> None:
+    """Rank 1 has made a call too many, and is still in the loop when the others make their next group."""
+    groups = {"world": range(3)}
+    made = FakeOp("new_group", 1, 1, 2, line=MAKE, group="world")
+    reduced = calls("all_reduce", INNER, INNER, INNER)
+    ahead = [made, *reduced, FakeOp("new_group", 2, 60, line=MAKE, group="world")]
+    behind = [made, reduced[0], replace(reduced[1], line=EXTRA), reduced[2], FakeOp("all_reduce", 4, 50, line=INNER)]
+    assert told(ahead, behind, ahead, groups=groups) == ("missing-rank", (1,))
+
+
+def test_who_is_lost_in_init_since_another_has_ended_is_no_incomplete_world() -> None:
+    """All came to it, and two got through: one of them is missing in the call after it."""
+    init = FakeOp("init", 1, 1, 5, group="world")
+    failed = [replace(init, completed_ms=0, flags=FAILED)]
+    waiting = [init, FakeOp("all_reduce", 1, 8, flags=FAILED, issued_ms=9, line=LOSS)]
+    facts = {
+        "exit_code": {0: 1, 1: 1, 2: 0},
+        "error": {0: "RuntimeError: connectFullMesh", 1: "RuntimeError: closed"},
+        "ended_ns": {0: START_NS + 2 * 10**8, 1: START_NS + 3 * 10**8, 2: START_NS + 10**8},
+    }
+    found = told(failed, waiting, [init], outcome="failed", groups={"world": range(3)}, **facts)
+    assert found == ("missing-rank", (2,))
 
 
 def test_a_rank_that_polls_a_later_call_has_left_out_the_one_before() -> None:

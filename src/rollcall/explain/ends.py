@@ -8,6 +8,7 @@ from rollcall.explain.table import Op
 
 if TYPE_CHECKING:
     from rollcall.explain.evidence import Evidence
+    from rollcall.explain.matching import Call
 
 _RECENT = 64  # ops that may be in flight at once: which of them failed, is among the newest
 
@@ -54,11 +55,20 @@ def is_consequence(evidence: "Evidence", rank: Rank) -> bool:
         return True
     if failed_for_others(last) and any(other in evidence.run.ranks for other in evidence.waits_for(last)):
         return True
+    call = evidence.calls.of(last)
+    if last.op == "init" and call is not None and is_init_lost(call):
+        return True
     absent = [other for other in evidence.waits_for(last) if other in evidence.run.ranks]
     if any(evidence.has_ended(other) or other in evidence.blocked for other in absent):
         return True
     others = [other for other in evidence.run.ranks.values() if other.number != rank.number]
     return any(_died_before(other, rank) for other in others)
+
+
+def is_init_lost(call: "Call") -> bool:
+    """Whether all ranks came to init_process_group, and some got through: then it fails on the others since one that
+    got through has ended meanwhile."""
+    return not call.missing and any(op.completed_ns for op in call.ops.values())
 
 
 def last_failed(rank: Rank) -> Op | None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from rollcall.explain import source
 from rollcall.explain.checks import ddp, p2p
 from rollcall.explain.checks.deaths import was_stopped
+from rollcall.explain.ends import is_init_lost
 from rollcall.explain.evidence import Evidence, Seen
 from rollcall.explain.findings import Finding, of_call, of_ops, sites, wait_in, where
 from rollcall.explain.load import Rank
@@ -26,7 +27,7 @@ def incomplete_worlds(evidence: Evidence) -> Iterator[Finding]:
     for call in calls.where(calls.any(stuck_in_init)):
         stuck = [op for op in call.ops.values() if op.op == "init" and (op.is_blocked or op.is_failed)]
         absent = [rank for rank in evidence.run.ranks if rank not in call.ops]
-        if any(_has_fallen(evidence, rank) for rank in absent):
+        if any(_has_fallen(evidence, rank) for rank in absent) or is_init_lost(call):
             return
         never = (
             f"; {ranks_in_words(absent)} never called it" if absent else ", which waits for more ranks than there are"
@@ -184,6 +185,8 @@ def _explain_other_ops(
         in_other_ops = [evidence.held[rank] for rank in circle]
     message = f"{wait_in(waiting)}, while {ranks_in_words(absent)} {_are(absent)} in {where(first)}"
     since = out_of_step(evidence, call, absent[0], waiting[0].rank) or ()
+    if since and since[0].op != "new_group" and kind == "group-incomplete":  # it went wrong before a group was made
+        kind, looked_at = "missing-rank", _fewer(absent, call)
     return of_call(kind, call, looked_at, message, [*since, *waiting, *in_other_ops])
 
 

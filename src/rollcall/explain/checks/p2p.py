@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rollcall.explain.checks.deaths import was_stopped, way_out
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect, Finding, of_ops, wait_in, where
+from rollcall.explain.matching import Call
 from rollcall.explain.table import Op
 
 
@@ -218,9 +219,12 @@ _ENOUGH = 3  # ranks: two may have the same distance by chance, as the workers o
 
 def _by_receiver(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:
     """It waits for a rank that sends nothing to it, while another rank does: it waits for the wrong one. Unless that
-    rank waits for it in turn: then they wait for each other, and the other sender only waits."""
-    peer = evidence.blocked.get(recv.peer)
+    rank waits for it in turn: then they wait for each other, and the other sender only waits; or is still in a
+    collective that this rank has left behind."""
+    peer, call = evidence.blocked.get(recv.peer), _collective_of(evidence, recv.peer)
     if recv.peer == _ANY or (peer is not None and peer.is_point_to_point and peer.peer == recv.rank):
+        return None
+    if call is not None and recv.rank in call.ops:
         return None
     if any((send.rank, send.peer) == (recv.peer, recv.rank) for send in sends):
         return None
@@ -248,12 +252,19 @@ def _by_sender(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -
 
 
 def _is_only_early(evidence: Evidence, send: Op) -> bool:
-    """Whether its receiver may still come to receive it: it is in a circle of sends, or in a collective to which few
-    ranks have come, so that it is the receiver that is astray."""
-    its = evidence.blocked.get(send.peer)
-    call = evidence.calls.of(its) if its is not None and not its.is_point_to_point else None
-    is_alone = call is not None and len(call.ops) < len(call.missing)
-    return (send.is_blocked and is_alone) or _waits_in_circle(evidence, send)
+    """Whether its receiver may still come to receive it: it is in a circle of sends; or stuck for something else than
+    this rank; or in a collective that this rank has left behind, or to which few ranks have come, so that it is the
+    receiver that is astray."""
+    is_stuck = send.peer in evidence.blocked and send.rank not in evidence.ways_on([send.peer])
+    call = _collective_of(evidence, send.peer)
+    is_behind = call is not None and (send.rank in call.ops or len(call.ops) < len(call.missing))
+    return (send.is_blocked and (is_stuck or is_behind)) or _waits_in_circle(evidence, send)
+
+
+def _collective_of(evidence: Evidence, rank: int) -> Call | None:
+    """The collective that a rank is blocked in."""
+    op = evidence.blocked.get(rank)
+    return evidence.calls.of(op) if op is not None and not op.is_point_to_point else None
 
 
 def _waits_in_circle(evidence: Evidence, send: Op) -> bool:
