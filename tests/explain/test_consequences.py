@@ -324,6 +324,21 @@ def test_a_rank_that_polls_a_later_call_has_left_out_the_one_before() -> None:
     assert told([], waiting, polls, groups=pair, **stack) == ("busy-rank", (0,))
 
 
+def test_who_waits_for_a_send_of_a_rank_that_polls_waits_in_vain() -> None:
+    """It is in no op, and has left out the send before."""
+    polls = [FakeOp("all_reduce", 1, 20, flags=ASYNC, line=LAST)]
+    waiting = [FakeOp("recv", 1, 10, peer=0, line=SHARE)]
+    assert told(polls, waiting, stack={0: (at(LOOP),)}) == ("unmatched-recv", (1,))
+
+
+def test_a_rank_at_its_end_counts_like_one_that_has_ended() -> None:
+    """Rank 0 makes a barrier more than rank 2, which has ended, and rank 1, which was about to."""
+    mine = calls("barrier", EXTRA, LAST, is_last_open=True)
+    others = calls("barrier", LAST)
+    found = verdict(mine, others, others, exit_code={2: 0})
+    assert (found.kind, found.ranks) == ("missing-rank", (0,))
+
+
 def test_of_two_ends_of_a_transfer_the_one_on_another_line_is_odd() -> None:
     """Rank 1 sends one row more to rank 2 than that expects."""
     splits = ("single", (1, 1, 1), (1, 1, 1), (3,))

@@ -162,7 +162,8 @@ def _explain_exit(evidence: Evidence, call: Call, gone: list[int], waiting: list
     found = [evidence.run.ranks[rank] for rank in gone]
     exits = tuple(site for rank in found if (site := way_out(rank, waiting[0])) is not None)
     first = () if exits else out_of_step(evidence, call, waiting[0].rank, gone[0]) or ()
-    if not exits and len(waiting) < len(gone):  # most ranks came to the end of the program: these few make a call more
+    done = [rank for rank in call.missing if rank not in evidence.held and rank not in evidence.died_by_themselves]
+    if not exits and len(waiting) < len(done):  # most ranks came to the end of the program: these few make a call more
         odd = [op.rank for op in waiting]
         message = f"{wait_in(waiting)}, which {ranks_in_words(gone)} did not make: they have ended"
         return of_call("missing-rank", call, odd, message, [*first, *waiting])

@@ -84,7 +84,7 @@ def idle_peers(evidence: Evidence) -> Iterator[Finding]:
     for op in sorted(waiting, key=lambda op: op.entered_ns):
         chain = evidence.ways_on(evidence.waits_for(op))
         idle = [rank for rank in chain if rank not in evidence.blocked and not evidence.has_ended(rank)]
-        if any(_has_fallen(evidence, rank) for rank in chain) or not idle:
+        if any(_has_fallen(evidence, rank) or p2p.polls(evidence, rank) for rank in chain) or not idle:
             continue
         if seen := evidence.seen_now(idle[0]):
             direct = [each for each in waiting if each.peer == idle[0]] or [op]
@@ -245,12 +245,7 @@ def _has_gone_on(evidence: Evidence, rank: int, waiting: list[Op]) -> bool:
     forwards = evidence.once(ddp.forwards)
     if ddp.is_in_forward(evidence, rank) and any(forwards[rank] > forwards[op.rank] for op in waiting):
         return True
-    for op in reversed(evidence.run.ranks[rank].ops[-_FEW:]):
-        is_open = op.is_async and not op.completed_ns and not op.is_failed and not op.is_point_to_point
-        call = evidence.calls.of(op) if is_open and op.thread == 0 else None
-        if call is not None and all(each.thread == 0 and each.rank in call.missing for each in waiting):
-            return True
-    return False
+    return p2p.polls(evidence, rank, waiting)
 
 
 def _use_of_processor(evidence: Evidence, ranks: Iterable[int]) -> dict[str, list[int]]:

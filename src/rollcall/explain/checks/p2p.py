@@ -1,6 +1,6 @@
 """Sends and receives that wait in a circle, have no partner, or differ from their partner."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -155,7 +155,22 @@ def _is_elsewhere(evidence: Evidence, number: int) -> bool:
 
 
 def _is_idle(evidence: Evidence, rank: int) -> bool:
-    return rank not in evidence.blocked and not evidence.has_ended(rank) and evidence.seen_now(rank) is not None
+    is_free = rank not in evidence.blocked and not evidence.has_ended(rank) and not polls(evidence, rank)
+    return is_free and evidence.seen_now(rank) is not None
+
+
+def polls(evidence: Evidence, rank: int, waiting: Sequence[Op] = ()) -> bool:
+    """Whether a rank has begun an async collective, which other ranks have not come to: while it is in no op, it only
+    asks whether that is complete. `waiting`: none of these ranks has come to it."""
+    for op in reversed(evidence.run.ranks[rank].ops[-_RECENT:]):
+        is_open = op.is_async and not op.completed_ns and not op.is_failed and not op.is_point_to_point
+        call = evidence.calls.of(op) if is_open and op.thread == 0 else None
+        if call is not None and call.missing:
+            return all(each.thread == 0 and each.rank in call.missing for each in waiting)
+    return False
+
+
+_RECENT = 3  # ops: a program polls what it has begun last
 
 
 def _is_lost(evidence: Evidence, send: Op) -> bool:
