@@ -12,7 +12,7 @@ from rollcall.protocol.messages import DumpStacks, StacksDumped, Standstill
 from rollcall.protocol.plan import Plan
 from rollcall.protocol.timing import LOOK_S
 
-_STACKS_S = 10.0  # for all hosts to send the stacks of their ranks
+_STACKS_S = 15.0  # for all hosts to send the stacks of their ranks, and nccl's dumps
 _MOVING = Standstill(is_still=False, is_waiting=False)
 
 
