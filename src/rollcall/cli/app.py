@@ -11,6 +11,7 @@ from rollcall.cli import bench as bench_options
 from rollcall.cli import doctor
 from rollcall.cli import lab as lab_options
 from rollcall.cli import record as record_command
+from rollcall.cli import stacks as stacks_command
 from rollcall.cli import train as train_options
 from rollcall.cli.run import run as run_ranks
 from rollcall.cli.run_options import as_command
@@ -161,6 +162,9 @@ def watch(
         from rollcall.live.terminal import watch as show
 
         show(folder, every, once)
+
+
+app.command()(stacks_command.stacks)
 
 
 @app.command()

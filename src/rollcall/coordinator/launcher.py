@@ -13,6 +13,7 @@ from rollcall.coordinator.console import Console, visibility
 from rollcall.coordinator.failure import HOST_LOST, Report
 from rollcall.coordinator.hangs import Hangs
 from rollcall.coordinator.run_folder import RunFolder, command_line
+from rollcall.coordinator.stack_questions import StackQuestions
 from rollcall.coordinator.watch_requests import WatchRequests
 from rollcall.errors import WorldError, say
 from rollcall.linux import prctl, process_tree, signals
@@ -35,6 +36,7 @@ from rollcall.protocol.messages import (
     PortOpened,
     Refused,
     RingsSent,
+    StacksCollected,
     StacksDumped,
     Standstill,
     Started,
@@ -82,6 +84,7 @@ class Launcher:
         self._world: range | None = None  # all ranks of the attempt, where this launcher leads them all
         self._logs = LogFiles(self.say)
         self._watch_requests = WatchRequests(folder.path)
+        self._stack_questions = StackQuestions(folder.path, folder.who_runs)
         self._hangs = Hangs(plan, folder, agents)
         self._stopped_by: int | None = None
         self._stopped_s = 0.0
@@ -107,6 +110,7 @@ class Launcher:
             self._handle(*event)
         self._attempts.tick()
         self._watch_requests.tick(self._agents, self._attempts.attempt)
+        self._stack_questions.tick(self._agents, self._attempts.attempt)
         if self._stopped_by is None and self._hangs.tick(self._attempts.attempt):
             self._is_timed_out = True
             signals.received.append(signal.SIGTERM)
@@ -138,6 +142,8 @@ class Launcher:
                 self._hangs.note_stacks(agent)
                 self._folder.note_attempt(self._attempts.attempt, idle=idle)
                 self._folder.note_unreachable(self._attempts.attempt, agent.name, unreachable)
+            case StacksCollected(number, stacks):
+                self._stack_questions.note_answer(agent.node, number, stacks)
             case RingsSent():
                 self._watch_requests.note_answer(agent.node)
             case HostInfo():
@@ -156,6 +162,7 @@ class Launcher:
                 self._attempts.fail(WorldError(f"{agent.name} {message.problem}"))
             case Disconnected():
                 self._watch_requests.note_answer(agent.node)
+                self._stack_questions.note_gone(agent.node)
                 self._attempts.note_disconnected(agent)
 
     def _keep_log(self, agent: Agent, output: Output) -> None:
@@ -255,6 +262,7 @@ class Launcher:
         """The last words and the exit code."""
         self._console.flush()
         self._logs.close()
+        self._stack_questions.close()
         outcome, code = self._outcome()
         seconds = round(time.monotonic() - self._started_s, 3)
         self._folder.note_clocks({agent.name: agent.clock.readings for agent in self._agents.all})

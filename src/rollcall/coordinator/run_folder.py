@@ -15,7 +15,7 @@ from rollcall import __version__
 from rollcall.errors import UsageError, say
 from rollcall.protocol.messages import File
 from rollcall.protocol.plan import Plan
-from rollcall.runs import all_runs, runs_home
+from rollcall.runs import all_runs, facts_of_attempt, runs_home
 
 _MOST_OF_ONE_SECOND = 1000
 _MOST_PROBED = 16
@@ -128,6 +128,11 @@ class RunFolder:
                 attempts[number].setdefault(key, {}).update(value)
             else:
                 attempts[number][key] = value
+
+    def who_runs(self, attempt: int) -> dict[str, Any]:
+        """The ranks of an attempt, by host, and the exit codes of those that have ended."""
+        facts = facts_of_attempt(self._facts, attempt)
+        return {"hosts": facts.get("hosts", {}), "exit_codes": facts.get("exit_codes", {})}
 
     def take(self, file: File) -> None:
         """Add what a host without our disk sent: only inside this folder, whatever the path says."""

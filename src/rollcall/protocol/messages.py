@@ -98,6 +98,13 @@ class SendRings(Message):
 
 
 @dataclasses.dataclass(frozen=True)
+class CollectStacks(Message):
+    """Somebody asks where the ranks are: find out in a way that their program does not notice, and send it."""
+
+    number: int  # of the question; the answer repeats it
+
+
+@dataclasses.dataclass(frozen=True)
 class Ping(Message):
     """A heartbeat, and a question for the host's clocks."""
 
@@ -235,6 +242,14 @@ class StacksDumped(Message):
 
     unreachable: list[str] = dataclasses.field(default_factory=list)
     idle: dict[str, bool] = dataclasses.field(default_factory=dict)  # by rank: whether it used no processor
+
+
+@dataclasses.dataclass(frozen=True)
+class StacksCollected(Message):
+    """Where the ranks of this host are that have not ended: by rank, a RankStack as a dict."""
+
+    number: int
+    stacks: dict[str, dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)

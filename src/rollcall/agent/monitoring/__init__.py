@@ -5,6 +5,7 @@ hang_detector    notices ranks that make no progress
 idle_ranks       tells ranks that wait from ranks that compute
 stopped_ranks    notices ranks that were stopped by a signal
 stack_requests   asks ranks for their stacks
+stack_collection finds out where ranks are without that their program notices
 ring_upload      sends rings to a launcher that does not see this disk
 flight_recorder  has nccl write its own record to the run's folder
 """
