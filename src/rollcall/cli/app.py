@@ -13,6 +13,7 @@ from rollcall.cli import lab as lab_options
 from rollcall.cli import record as record_command
 from rollcall.cli import stacks as stacks_command
 from rollcall.cli import train as train_options
+from rollcall.cli import warm as warm_command
 from rollcall.cli.run import run as run_ranks
 from rollcall.cli.run_options import as_command
 from rollcall.errors import RollcallError, UsageError, say
@@ -165,6 +166,7 @@ def watch(
 
 
 app.command()(stacks_command.stacks)
+app.command()(warm_command.warm)
 
 
 @app.command()
