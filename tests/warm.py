@@ -17,6 +17,7 @@ def warm_server(rollcall: Runner, folder: Path, *words: str) -> Iterator[Callabl
     """Gives the number of runs that the servers of this test have started."""
     (folder / "runtime").mkdir(mode=0o700)
     rollcall.env["XDG_RUNTIME_DIR"] = str(folder / "runtime")
+    del rollcall.env["ROLLCALL_WARM"]
     begun = rollcall("warm", *words)
     assert begun.code == 0, begun.err
     try:

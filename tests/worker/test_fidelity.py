@@ -99,8 +99,14 @@ OF_ONE_RUN = {
     "modules_at_start",
     "parent_command",
 }
-OF_THE_SERVER = {"rollcall.agent.warm", "rollcall.agent.warm.installation", "rollcall.agent.warm.run",
-                 "rollcall.agent.warm.server", "rollcall.linux.private_folder", "rollcall.linux.process_state"}  # fmt: skip
+OF_THE_SERVER = {
+    "rollcall.agent.warm",
+    "rollcall.agent.warm.installation",
+    "rollcall.agent.warm.run",
+    "rollcall.agent.warm.server",
+    "rollcall.linux.private_folder",
+    "rollcall.linux.process_state",
+}
 
 
 def test_a_rank_of_a_warm_start_sees_what_one_of_a_cold_start_sees(rollcall: Runner, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from rollcall.cli import bench as bench_options
 from rollcall.cli import doctor
 from rollcall.cli import lab as lab_options
 from rollcall.cli import record as record_command
+from rollcall.cli import shell as shell_command
 from rollcall.cli import stacks as stacks_command
 from rollcall.cli import train as train_options
 from rollcall.cli import warm as warm_command
@@ -165,6 +166,7 @@ def watch(
         show(folder, every, once)
 
 
+app.command()(shell_command.shell)
 app.command()(stacks_command.stacks)
 app.command()(warm_command.warm)
 

@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from typing import Literal, cast
+from typing import Literal, NoReturn, cast
 
 import typer
 
@@ -11,7 +11,7 @@ from rollcall.addresses import interface_of
 from rollcall.cli import host_options, submit
 from rollcall.cli.run_options import RunOptions
 from rollcall.cli.warm import IDLE_S
-from rollcall.errors import UsageError, say
+from rollcall.errors import RollcallError, UsageError, say
 from rollcall.linux import signals
 from rollcall.protocol.plan import DEFAULT_PORT, ByHand, Plan, Program, Show, check, describe
 from rollcall.protocol.rank_ranges import ranks_of
@@ -64,6 +64,18 @@ def run(options: RunOptions) -> None:
     if code == 0 and plan.record and sys.stderr.isatty():
         _suggest_native()
     raise typer.Exit(code)
+
+
+def run_and_exit(options: RunOptions) -> NoReturn:
+    """As the command does, for options that were read without it."""
+    try:
+        run(options)
+    except RollcallError as error:
+        say(error)
+        sys.exit(error.exit_code)
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
+    sys.exit(0)
 
 
 def _leave_warm_server(plan: Plan) -> None:

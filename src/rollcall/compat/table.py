@@ -20,6 +20,7 @@ from rollcall.compat.private_names import (
     record_functional,
     record_process_group,
     record_tensors,
+    shell_groups,
 )
 
 PATCHES: tuple[Patch, ...] = tuple(
@@ -44,6 +45,7 @@ PATCHES: tuple[Patch, ...] = tuple(
         compiled_modules,
         pytest_internals,
         nccl_premul_sum,
+        shell_groups,
     )
 )
 

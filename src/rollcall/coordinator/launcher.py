@@ -16,7 +16,7 @@ from rollcall.coordinator.run_folder import RunFolder, command_line
 from rollcall.coordinator.stack_questions import StackQuestions
 from rollcall.coordinator.watch_requests import WatchRequests
 from rollcall.errors import WorldError, say
-from rollcall.linux import prctl, process_tree, signals
+from rollcall.linux import prctl, signals
 from rollcall.linux.broken_pipe import discard_broken_output
 from rollcall.protocol.exit_codes import shell_code
 from rollcall.protocol.log_files import LogFiles, RankLogs
@@ -66,7 +66,17 @@ def run(plan: Plan) -> int:
             return Launcher(known, folder, Agents(known.hosts, start, say)).run()
     finally:
         if has_begun:  # else this process may have children that are not of a run
-            process_tree.end_all(0)
+            _end_what_is_left()
+
+
+def _end_what_is_left() -> None:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # nothing is: orphans below us would be our children
+        return
+    from rollcall.linux import process_tree  # here: it imports psutil
+
+    process_tree.end_all(0)
 
 
 class Launcher:

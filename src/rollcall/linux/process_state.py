@@ -28,6 +28,7 @@ _FILES = {
 }  # fmt: skip
 _LINKS = ("root", "ns/cgroup", "ns/ipc", "ns/mnt", "ns/net", "ns/pid", "ns/time", "ns/user", "ns/uts")
 _IOPRIO_GET = {"x86_64": 252, "aarch64": 31}  # numbers of the system call
+_OF_LIBC = 0b11 << (32 - 1)  # signals 32 and 33
 _CLASS_BITS, _BEST_EFFORT = 13, 2
 # Variables that say where a terminal is, or what was typed last. No library is known to read them when it is imported,
 # and they may differ between two commands of one shell.
@@ -62,7 +63,8 @@ def _rest() -> "dict[str, Any]":
     for line in _read("status").splitlines():
         name, _, value = line.partition(":")
         if name in _STATUS:
-            found.setdefault(_STATUS[name], []).append(value.strip())
+            value = value.strip()
+            found.setdefault(_STATUS[name], []).append(_users_signals(value) if name.startswith("Sig") else value)
     for name, words in _FILES.items():
         found[words] = _read(name)
     for name in _LINKS:
@@ -71,6 +73,11 @@ def _rest() -> "dict[str, Any]":
     found["the scheduling"] = [niceness, policy, os.sched_getparam(0).sched_priority, _io_priority()]
     found["the memory policy"] = _read("numa_maps", 4096).split()[1:2]
     return found
+
+
+def _users_signals(mask: str) -> str:
+    """Without the two that the C library keeps for itself: it ignores them in some ways to start a child."""
+    return f"{int(mask, 16) & ~_OF_LIBC:x}"
 
 
 def _read(name: str, most: int = 1 << 16) -> str:
