@@ -13,17 +13,24 @@ _STARTS = "import json; from rollcall.transport import warm; print(json.dumps(wa
 
 
 @contextmanager
-def warm_server(rollcall: Runner, folder: Path, *words: str) -> Iterator[Callable[[], int]]:
-    """Gives the number of runs that the servers of this test have started."""
+def own_runtime_folder(rollcall: Runner, folder: Path) -> Iterator[None]:
+    """Servers that start inside are found by this test alone, and end with it."""
     (folder / "runtime").mkdir(mode=0o700)
     rollcall.env["XDG_RUNTIME_DIR"] = str(folder / "runtime")
     del rollcall.env["ROLLCALL_WARM"]
-    begun = rollcall("warm", *words)
-    assert begun.code == 0, begun.err
     try:
-        yield lambda: sum(each["starts"] for each in servers(rollcall))
+        yield
     finally:
         rollcall("warm", "--stop")
+
+
+@contextmanager
+def warm_server(rollcall: Runner, folder: Path) -> Iterator[Callable[[], int]]:
+    """Gives the number of runs that the server has started."""
+    with own_runtime_folder(rollcall, folder):
+        begun = rollcall("warm")
+        assert begun.code == 0, begun.err
+        yield lambda: sum(each["starts"] for each in servers(rollcall))
 
 
 def servers(rollcall: Runner) -> list[dict[str, int]]:

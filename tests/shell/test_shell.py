@@ -70,8 +70,8 @@ def terminal(rollcall: Runner) -> Iterator[Terminal]:
 
 @needs_tmux
 def test_a_session(terminal: Terminal, rollcall: Runner) -> None:
-    """Equal answers are folded, others shown by rank; variables stay, also when a line that hangs is explained and taken
-    back; completion knows the ranks' names; Ctrl-D ends ranks and shell with 0."""
+    """Equal answers are folded, others shown by rank; variables stay, also when a line that hangs is explained and
+    taken back; completion knows the ranks' names; Ctrl-D ends ranks and shell with 0."""
     assert "0-2 │ 2" in terminal.typed("1 + 1")
     assert sorted(re.findall(r"(\d) │ (\d+)", terminal.typed("rank + 10"))) == [("0", "10"), ("1", "11"), ("2", "12")]
     assert "0-2 │ tensor([3.])" in terminal.typed("x = torch.ones(1); dist.all_reduce(x); x")

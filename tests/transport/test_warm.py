@@ -15,7 +15,7 @@ from rollcall.coordinator.early_agent import typed_in
 from rollcall.linux import private_folder, process_state
 from rollcall.transport import warm
 from tests.rollcall_command import Runner, until
-from tests.warm import servers, warm_server
+from tests.warm import own_runtime_folder, servers
 
 HELLO = """\
 import torch, torch.distributed as dist
@@ -34,31 +34,31 @@ time.sleep(600)
 
 
 def test_runs_of_one_server(rollcall: Runner, tmp_path: Path) -> None:
-    """They end like others, leave nothing behind, and start cold where something differs, which they say. A server that
-    is ended leaves its runs alone; one whose files have changed ends, and the run starts without it."""
+    """A run leaves a server behind if asked to. Later runs take their ranks from it, end like others and leave nothing
+    behind. A server whose files have changed ends, and the run starts without it, which it says."""
     rollcall.script(HELLO)
     rollcall.script("import sys; sys.exit(3)", "fails.py")
     rollcall.script(WAITS, "waits.py")
     (tmp_path / "lib").mkdir()
     rollcall.env["PYTHONPATH"] = f"{rollcall.env.get('PYTHONPATH', '')}:{tmp_path / 'lib'}".lstrip(":")
-    with warm_server(rollcall, tmp_path) as starts:
+    with own_runtime_folder(rollcall, tmp_path):
+        rollcall.env["ROLLCALL_WARM"] = "1"
         ran = rollcall("run", "-n", 2, "script.py")
-        assert (ran.code, ran.out, ran.err, starts()) == (0, "0-1 │ sum 2\n", "", 1)
+        assert (ran.code, ran.out, ran.err) == (0, "0-1 │ sum 2\n", "")
+        assert until(lambda: len(servers(rollcall)) == 1, 60)
+        del rollcall.env["ROLLCALL_WARM"]
+        assert rollcall("run", "-n", 2, "script.py") == ran
         failed = rollcall("run", "-n", 2, "fails.py")
-        assert (failed.code, starts()) == (3, 2)
+        assert (failed.code, [each["starts"] for each in servers(rollcall)]) == (3, [2])
         assert "exited with code 3" in failed.err
-        rollcall.env["LEARNING_RATE"] = "0.1"
-        cold = rollcall("run", "-n", 2, "script.py")
-        assert (cold.code, starts()) == (0, 2)
-        assert "started without the warm server, because of the variable LEARNING_RATE" in cold.err
-        del rollcall.env["LEARNING_RATE"]
         _check_that_a_killed_launcher_ends_its_ranks(rollcall)
         assert rollcall("warm").err.count("ready already") == 1
         (tmp_path / "lib" / "torchvision.py").touch()  # as an installation does
         stale = rollcall("run", "-n", 2, "script.py")
         assert (stale.code, servers(rollcall)) == (0, [])
+        assert "started without the warm server, because of" in stale.err
         assert "lib, which has changed since: the server has ended" in stale.err
-    assert rollcall("warm", "--status").err == "rollcall: no warm server is running: `rollcall warm` starts one\n"
+        assert rollcall("warm", "--status").err == "rollcall: no warm server is running: `rollcall warm` starts one\n"
 
 
 def _check_that_a_killed_launcher_ends_its_ranks(rollcall: Runner) -> None:
@@ -68,21 +68,6 @@ def _check_that_a_killed_launcher_ends_its_ranks(rollcall: Runner) -> None:
     process.kill()
     process.communicate()
     assert until(lambda: servers(rollcall)[0]["running"] == 0, 30)
-
-
-def test_a_run_leaves_a_server_behind_only_if_asked(rollcall: Runner, tmp_path: Path) -> None:
-    """With ROLLCALL_WARM=1; the run itself starts cold, and the next one does not start a second server."""
-    rollcall.script(HELLO)
-    (tmp_path / "runtime").mkdir(mode=0o700)
-    rollcall.env.update(XDG_RUNTIME_DIR=str(tmp_path / "runtime"), ROLLCALL_WARM="1")
-    try:
-        assert rollcall("run", "-n", 2, "script.py").code == 0
-        assert until(lambda: len(servers(rollcall)) == 1, 60)
-        ran = rollcall("run", "-n", 2, "script.py")
-        assert (ran.code, ran.err) == (0, "")
-        assert [each["starts"] for each in servers(rollcall)] == [1]
-    finally:
-        assert rollcall("warm", "--stop").code == 0
 
 
 # What decides.
