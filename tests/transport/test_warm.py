@@ -106,6 +106,11 @@ def test_variables_that_tell_where_a_terminal_is_may_differ() -> None:
     assert process_state.difference(state(), state(B="")) == "the variable B"
 
 
+def test_an_empty_part_of_a_path_is_the_folder() -> None:
+    here = state(LD_LIBRARY_PATH="/x:")
+    assert process_state.difference(here, {**here, "cwd": "/b"}) == "the folder, to which LD_LIBRARY_PATH is relative"
+
+
 def test_a_relative_pythonpath_belongs_to_its_folder() -> None:
     here, there = state(PYTHONPATH="src"), {**state(PYTHONPATH="src"), "cwd": "/b"}
     assert process_state.difference(here, there) == "the folder, to which PYTHONPATH is relative"

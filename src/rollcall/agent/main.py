@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -92,6 +93,7 @@ def begin_warm(stdin_fd: int, imported: Imported, chose_threads: bool) -> NoRetu
     channel = Channel.on(*take_stdio())
     channel.send(host_info())
     importlib.invalidate_caches()  # of folders that may have changed meanwhile
+    _restart_clock_of_logging()
     most = min(_MOST_SERVERS, os.cpu_count() or 1)
     process_title.find()
     servers = ForkServers.fork(most, worker_main.run_request, (*channel.filenos(), stdin_fd), _settle)
@@ -104,6 +106,12 @@ def begin_warm(stdin_fd: int, imported: Imported, chose_threads: bool) -> NoRetu
         channel.send(Refused("the warm server has imported other modules: set ROLLCALL_WARM=0 to start without it", 1))
         os._exit(1)
     _run(channel, prepare, questions, chose_threads, warm=servers)
+
+
+def _restart_clock_of_logging() -> None:
+    """Log records count the time since logging was imported, which in a cold agent is now."""
+    started: Any = logging._startTime  # type: ignore[attr-defined]
+    logging._startTime = time.time_ns() if isinstance(started, int) else time.time()  # type: ignore[attr-defined]
 
 
 def _run(

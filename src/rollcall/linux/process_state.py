@@ -28,6 +28,8 @@ _FILES = {
 }  # fmt: skip
 _LINKS = ("root", "ns/cgroup", "ns/ipc", "ns/mnt", "ns/net", "ns/pid", "ns/time", "ns/user", "ns/uts")
 _IOPRIO_GET = {"x86_64": 252, "aarch64": 31}  # numbers of the system call
+# Variables that Python and the loader of libraries read at the start of a process, from its folder on.
+_PATHS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD")
 _OF_LIBC = 0b11 << (32 - 1)  # signals 32 and 33
 _CLASS_BITS, _BEST_EFFORT = 13, 2
 # Variables that say where a terminal is, or what was typed last. No library is known to read them when it is imported,
@@ -53,13 +55,17 @@ def difference(one: "dict[str, Any]", other: "dict[str, Any]") -> str:
     for name in sorted({*one, *other} - {"environ", "cwd"}):
         if one.get(name) != other.get(name):
             return name
-    # Python makes relative entries of it absolute at its start.
-    is_relative = any(not part.startswith("/") for part in ours.get("PYTHONPATH", "/").split(":"))
-    return "the folder, to which PYTHONPATH is relative" if is_relative and one["cwd"] != other["cwd"] else ""
+    relative = next((name for name in _PATHS if _is_relative(ours.get(name, "/"))), "")
+    return f"the folder, to which {relative} is relative" if relative and one["cwd"] != other["cwd"] else ""
+
+
+def _is_relative(paths: str) -> bool:
+    """An empty part stands for the folder itself."""
+    return any(not part.startswith("/") for part in paths.split(":"))
 
 
 def _rest() -> "dict[str, Any]":
-    found: dict[str, Any] = {"the Python": [sys.executable, sys.version]}
+    found: dict[str, Any] = {"the Python": [sys.executable, sys.version], "the name of the host": list(os.uname())}
     for line in _read("status").splitlines():
         name, _, value = line.partition(":")
         if name in _STATUS:

@@ -53,3 +53,5 @@ def _python() -> Iterator[str]:
     yield sys.executable
     yield os.path.realpath(sys.executable)
     yield os.path.join(sys.prefix, "pyvenv.cfg")
+    # What the C library reads when a process starts.
+    yield from ("/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/localtime", "/etc/timezone")

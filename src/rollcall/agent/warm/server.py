@@ -138,7 +138,7 @@ class WarmServer:
         if typed["record"] != self._typed["record"]:
             return "--no-record"
         if (late := _late(typed, state["cwd"])) != self._late:
-            return f"that the program {'needs' if late else 'does not need'} {', '.join(late or self._late)}"
+            return f"the program, which {'needs' if late else 'does not need'} {', '.join(late or self._late)}"
         return "the length of the command" if message["title_bytes"] > self._title_bytes else ""
 
     def _program_folder(self, typed: dict[str, Any], state: dict[str, Any]) -> Path:
