@@ -11,10 +11,9 @@ def main() -> None:
     from rollcall.transport import local
 
     try:
-        if sys.argv[1:2] in (["run"], ["train"]):
-            # Before anything else is imported: the agent has a long way to go.
-            if early_agent.begin(sys.argv, os.environ):
-                _run_if_usual()
+        # Before anything else is imported: the agent has a long way to go.
+        if sys.argv[1:2] in (["run"], ["train"]) and early_agent.begin(sys.argv, os.environ):
+            _run_if_usual()
         from rollcall.cli.app import command
 
         command()
