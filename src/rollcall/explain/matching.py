@@ -102,10 +102,11 @@ class Calls:
 
     def unlike(self, mask: NDArray[np.bool_], *columns: NDArray[Any]) -> Iterator[int]:
         """The calls of the mask in order of time, without those that repeat an earlier one: programs run in loops."""
-        seen: set[tuple[bytes, ...]] = set()
+        seen: set[int] = set()  # hashes: the patterns themselves may be as large as the table
         for number in self.by_time[mask[self.by_time]]:
             rows = self.rows_of(number)
-            pattern = tuple(column[rows].tobytes() for column in (self.table.rank, self.table.group, *columns))
+            columns_of_it = (column[rows].tobytes() for column in (self.table.rank, self.table.group, *columns))
+            pattern = hash(tuple(columns_of_it))
             if pattern not in seen:
                 seen.add(pattern)
                 yield int(number)

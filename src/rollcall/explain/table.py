@@ -119,33 +119,81 @@ class Names:
 
     groups: list[Group] = field(default_factory=lambda: [UNKNOWN_GROUP])
     sites: list[Site | None] = field(default_factory=lambda: [None])
-    signatures: list[dict[str, Any]] = field(default_factory=lambda: [{}])
+    signatures: "Signatures" = field(default_factory=lambda: Signatures())
     phases: list[str] = field(default_factory=lambda: [""])
     _known: dict[tuple[str, bytes], int] = field(default_factory=dict)
+    # By identity of a ring's names: they, and their numbers. Rings with the same names share one list of them.
+    _mapped: dict[int, tuple[list[rings.Name], "Numbers"]] = field(default_factory=dict)
 
-    def numbers(self, kind: str, ring: rings.Ring) -> NDArray[np.uint32]:
-        """From the numbers of one ring to those of the table."""
-        mine = [(number, value) for its, number, value in ring.names if its == kind]
-        known = np.zeros(max([number for number, _ in mine if number <= _MOST_NAMES], default=0) + 1, dtype=np.uint32)
+    def numbers(self, names: list[rings.Name]) -> "Numbers":
+        """By kind: from the numbers of one ring to those of the table. The last is 0, for numbers that are damaged."""
+        kept, found = self._mapped.get(id(names), (None, {}))
+        if kept is not names:
+            found = {kind: self._numbers_of(kind, names) for kind in _NAMED}
+            if len(names) < _FEW_NAMES:
+                self._mapped[id(names)] = names, found
+        return found
+
+    def _numbers_of(self, kind: str, names: list[rings.Name]) -> NDArray[np.uint32]:
+        mine = [(number, value) for its, number, value in names if its == kind and number <= _MOST_NAMES]
+        known = np.zeros(max([number for number, _ in mine], default=0) + 2, dtype=np.uint32)
         for number, value in mine:
-            if number < len(known):
-                known[number] = self._known.get((kind, value)) or self._add(kind, value)
+            known[number] = self._known.get((kind, value)) or self._add(kind, value)
         return known
 
     def _add(self, kind: str, value: bytes) -> int:
-        parsed = rings.parse(value)
-        kept, made = {
-            "group": (self.groups, parse_group(parsed)),
-            "site": (self.sites, _site(parsed)),
-            "signature": (self.signatures, parsed if isinstance(parsed, dict) else {}),
-            "phase": (self.phases, str(parsed)),
-        }[kind]
-        kept.append(made)  # type: ignore[attr-defined]
-        number = self._known[kind, value] = len(kept) - 1  # type: ignore[arg-type]
+        match kind:
+            case "group":
+                self.groups.append(parse_group(rings.parse(value)))
+            case "site":
+                self.sites.append(_site(rings.parse(value)))
+            case "signature":
+                self.signatures.append(value)
+            case "phase":
+                self.phases.append(str(rings.parse(value)))
+        number = self._known[kind, value] = len(getattr(self, _NAMED[kind])) - 1
         return number
 
 
+Numbers = dict[str, NDArray[np.uint32]]
 _MOST_NAMES = 1 << 22  # a ring has no room for more: a larger number is damaged
+_FEW_NAMES = 1000  # names that are worth keeping: ranks that have as many rarely have the same
+
+
+class Signatures(Sequence[dict[str, Any]]):
+    """Parsed when they are looked at: an all_to_all may have another one in each call, on each rank."""
+
+    def __init__(self) -> None:
+        self._values = [b"{}"]
+        self._parsed: dict[int, dict[str, Any]] = {}
+
+    def append(self, value: bytes) -> None:
+        self._values.append(value)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @overload
+    def __getitem__(self, number: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[dict[str, Any]]: ...
+
+    def __getitem__(self, number: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        if isinstance(number, slice):
+            return [self[each] for each in range(len(self))[number]]
+        found = self._parsed.get(number)
+        return self._parse(number) if found is None else found
+
+    def _parse(self, number: int) -> dict[str, Any]:
+        parsed = rings.parse(self._values[number])
+        if len(self._parsed) >= _MOST_PARSED:
+            self._parsed.clear()
+        found = self._parsed[number] = parsed if isinstance(parsed, dict) else {}
+        return found
+
+
+_MOST_PARSED = 20_000  # that are kept: a signature of a thousand ranks takes 20 KB
 
 
 def parse_group(parsed: Any) -> Group:
@@ -230,18 +278,26 @@ class Table:
         end = self._end = start + len(records)
         self.spans[ring.header.rank] = (start, end)
         self.rank[start:end] = ring.header.rank
-        for name in _NAMED:
-            ours = self.names.numbers(name, ring)
-            its = records[name]
-            getattr(self, name)[start:end] = ours[np.where(its < len(ours), its, 0)]
-        for name in _TIMES:
-            times = records[name].astype(np.int64)
-            getattr(self, name)[start:end] = _on_one_clock(times, clock) if clock else times
+        used = _used_fields(records)
+        for name, ours in self.names.numbers(ring.names).items():
+            if name in used:
+                np.take(ours, records[name], mode="clip", out=getattr(self, name)[start:end])
         for name in ("op", "flags", "reduce", "seq", "peer", "tag", "thread", "size_bytes"):
-            getattr(self, name)[start:end] = records[name]
+            if name in used:
+                getattr(self, name)[start:end] = records[name]
+        self._add_times(records, clock, start, end)
         if ring.header.version < _NUMBERS_CHANNELS:
             _number_channels(records, self.seq[start:end])
-        self.was_overwritten[start:end] = records["version_waited"] > records["version_issued"]
+        if "version_waited" in used:
+            np.greater(records["version_waited"], records["version_issued"], out=self.was_overwritten[start:end])
+
+    def _add_times(self, records: NDArray[Any], clock: Readings, start: int, end: int) -> None:
+        times = np.empty((len(_TIMES), len(records)), dtype=np.int64)
+        for number, name in enumerate(_TIMES):
+            times[number] = records[name]
+        on_one_clock = _on_one_clock(times, clock) if clock else times
+        for number, name in enumerate(_TIMES):
+            getattr(self, name)[start:end] = on_one_clock[number]
 
     def close(self) -> None:
         """Cut the columns to what was added: a truncated file has fewer records than its header says."""
@@ -308,6 +364,16 @@ class Table:
 
     def where(self, mask: NDArray[np.bool_]) -> "Ops":
         return Ops(self, np.flatnonzero(mask))
+
+
+def _used_fields(records: NDArray[Any]) -> set[str]:
+    """Fields that are not 0 in all records. Columns begin as zeros, which take no memory until they are written."""
+    words = np.bitwise_or.reduce(np.ascontiguousarray(records).view(np.uint64).reshape(-1, _WORDS), axis=0)
+    used = words.view(rings.DTYPE)[0]
+    return {name for name in rings.DTYPE.names or () if used[name]}
+
+
+_WORDS = rings.DTYPE.itemsize // 8
 
 
 def _on_one_clock(times: NDArray[np.int64], clock: Readings) -> NDArray[np.int64]:

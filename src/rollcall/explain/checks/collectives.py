@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rollcall.explain import source
+from rollcall.explain import exchanges, source
 from rollcall.explain.checks.call_order import permutation
 from rollcall.explain.effects import effect_of_call
 from rollcall.explain.evidence import Evidence
@@ -31,7 +31,9 @@ def mismatches(evidence: Evidence) -> Iterator[Finding]:
     """The first call that differs: the calls after it are out of step, and differ for that reason alone."""
     table, calls = evidence.table, evidence.calls
     columns = (table.op, table.reduce, table.peer, table.signature)
-    for number in calls.unlike(calls.differ_in(*columns), *columns, table.site):
+    differing = calls.differ_in(*columns)
+    differing &= ~exchanges.that_match(table, calls, differing)
+    for number in calls.unlike(differing, *columns, table.site):
         call = calls.get(number)
         finding = permutation(evidence, number) or _mismatch(evidence, call)
         if finding is not None:
@@ -164,13 +166,7 @@ def _bad_transfers(call: Call) -> list[tuple[int, int]]:
     sent: dict[tuple[int, int], Any] = {}
     expected: dict[tuple[int, int], Any] = {}
     for rank, op in call.ops.items():
-        splits = op.signature.get("splits") or []
-        if not splits or splits[0] != "single":
-            given, taken = (splits[1], splits[2]) if len(splits) > 2 else ([], [])
-        else:
-            shapes = op.signature.get("shapes") or [[0]]
-            given = splits[2] or [shapes[0][0] // len(members)] * len(members)
-            taken = splits[1] or [splits[3][0] // len(members)] * len(members)
+        given, taken = exchanges.sizes_of(op.signature, len(members))
         sent.update({(rank, other): size for other, size in zip(members, given, strict=False)})
         expected.update({(other, rank): size for other, size in zip(members, taken, strict=False)})
     return [transfer for transfer in sent if transfer in expected and sent[transfer] != expected[transfer]]

@@ -201,8 +201,10 @@ def _same_turn(evidence: Evidence, op: Op) -> list[int]:
 def mismatches(evidence: Evidence) -> Iterator[Finding]:
     """Sends and receives that match, with different sizes or types."""
     table = evidence.table
-    dtypes = np.array([hash(str(each.get("dtypes"))) for each in table.names.signatures])
     sends, recvs = evidence.pairs.matched()
+    if not len(sends):
+        return
+    dtypes = np.array([hash(str(each.get("dtypes"))) for each in table.names.signatures])
     differ = (table.size_bytes[sends] != table.size_bytes[recvs]) | (
         dtypes[table.signature[sends]] != dtypes[table.signature[recvs]]
     )
