@@ -403,7 +403,7 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any], grace_s: floa
     start, end = table.spans[rank]
     dropped = max(header.count - (end - start), 0)
     is_event = _IS_EVENT[table.op[start:end]]
-    rows = np.arange(start, end)
+    rows = np.arange(start, end, dtype=np.int32)  # kept for each rank: half as large as numpy's own indices
     ops, events = Ops(table, rows[~is_event]), Ops(table, rows[is_event])
     key = str(rank)
     asked_ns = _asked_ns(attempt_facts, key, grace_s, files.ahead_ns[rank])

@@ -223,11 +223,11 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "op": np.uint8,
     "flags": np.uint8,
     "reduce": np.uint8,
-    "group": np.uint32,
+    "group": np.uint16,  # these four become larger when there are more names
     "seq": np.uint32,
-    "site": np.uint32,
-    "signature": np.uint32,
-    "phase": np.uint32,
+    "site": np.uint16,
+    "signature": np.uint16,
+    "phase": np.uint16,
     "peer": np.int32,
     "tag": np.int32,
     "thread": np.uint16,
@@ -249,11 +249,11 @@ class Table:
     op: NDArray[np.uint8]
     flags: NDArray[np.uint8]
     reduce: NDArray[np.uint8]
-    group: NDArray[np.uint32]
+    group: NDArray[np.unsignedinteger]
     seq: NDArray[np.uint32]
-    site: NDArray[np.uint32]
-    signature: NDArray[np.uint32]
-    phase: NDArray[np.uint32]
+    site: NDArray[np.unsignedinteger]
+    signature: NDArray[np.unsignedinteger]
+    phase: NDArray[np.unsignedinteger]
     peer: NDArray[np.int32]
     tag: NDArray[np.int32]
     thread: NDArray[np.uint16]
@@ -281,7 +281,9 @@ class Table:
         used = _used_fields(records)
         for name, ours in self.names.numbers(ring.names).items():
             if name in used:
-                np.take(ours, records[name], mode="clip", out=getattr(self, name)[start:end])
+                self._widen(name, ours)
+                column = getattr(self, name)[start:end]
+                np.take(ours.astype(column.dtype), records[name], mode="clip", out=column)
         for name in ("op", "flags", "reduce", "seq", "peer", "tag", "thread", "size_bytes"):
             if name in used:
                 getattr(self, name)[start:end] = records[name]
@@ -290,6 +292,11 @@ class Table:
             _number_channels(records, self.seq[start:end])
         if "version_waited" in used:
             np.greater(records["version_waited"], records["version_issued"], out=self.was_overwritten[start:end])
+
+    def _widen(self, name: str, numbers: NDArray[np.uint32]) -> None:
+        column = getattr(self, name)
+        if int(numbers.max()) > np.iinfo(column.dtype).max:
+            setattr(self, name, column.astype(np.uint32))
 
     def _add_times(self, records: NDArray[Any], clock: Readings, start: int, end: int) -> None:
         times = np.empty((len(_TIMES), len(records)), dtype=np.int64)
@@ -404,7 +411,7 @@ def _number_channels(records: NDArray[np.void], seq: NDArray[np.uint32]) -> None
 class Ops(Sequence[Op]):
     """Some ops of a table, made on demand."""
 
-    def __init__(self, table: Table, rows: NDArray[np.intp]) -> None:
+    def __init__(self, table: Table, rows: NDArray[np.signedinteger]) -> None:
         self.table, self.rows = table, rows
 
     @overload

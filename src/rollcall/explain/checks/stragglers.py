@@ -71,11 +71,14 @@ def _lateness_s(evidence: Evidence) -> NDArray[np.float64]:
     size = len(waits.last_in)
     if not len(calls) or not evidence.run.is_one_clock:
         return np.zeros(size)
-    is_whole = (calls.has_all & (calls.sizes > 1) & ~calls.any(is_setup(table)))[calls.numbers]
-    first_ns = calls.least(table.entered_ns)[calls.numbers]
-    after_ns = (table.entered_ns[calls.rows] - first_ns) * is_whole
-    mean_ns = (np.add.reduceat(after_ns, calls.starts) / calls.sizes)[calls.numbers]
-    late_s = np.bincount(table.rank[calls.rows], np.clip(after_ns - mean_ns, 0, None) / 1e9, size)
+    is_whole = calls.has_all & (calls.sizes > 1) & ~calls.any(is_setup(table))
+    late_s = np.zeros(size)
+    for rows, starts, part in calls.parts():
+        sizes = calls.sizes[part]
+        after_s = (table.entered_ns[rows] - np.repeat(np.minimum.reduceat(table.entered_ns[rows], starts), sizes)) / 1e9
+        after_s *= np.repeat(is_whole[part], sizes)
+        after_s -= np.repeat(np.add.reduceat(after_s, starts) / sizes, sizes)
+        late_s += np.bincount(table.rank[rows], np.clip(after_s, 0, None), size)
     return np.clip(late_s - waits.suffered_s, 0, None)
 
 
