@@ -29,7 +29,7 @@ def that_match(table: Table, calls: Calls, candidates: NDArray[np.bool_]) -> NDA
     if found.any():
         found &= ~calls.differ_in(table.reduce, table.peer, table.site)
     for number in np.flatnonzero(found):
-        found[number] = _matches(table, calls.rows_of(number))
+        found[number] = _matches(table, calls.rows_of(int(number)))
     return found
 
 

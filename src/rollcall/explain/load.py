@@ -182,7 +182,7 @@ def _load_dumps(folder: Path) -> Run:
     files = _Files(Table(sum(len(ring.records) for _, ring in dumps.rings)))
     for path, ring in dumps.rings:
         files.add(path, ring, [])
-    files.table.close()
+    files.close()
     ranks = {rank: _rank(files, rank, {}) for rank in sorted(files.table.spans)}
     return Run(
         name=folder.name,
@@ -326,6 +326,8 @@ class _Files:
     problems: list[str] = field(default_factory=list)
     world_size: int = 0
     cut_ns: int = 0  # by the clock of the table
+    _waiting: list[rings.Ring] = field(default_factory=list)  # of one host and with the same names: added together
+    _clock: Readings = field(default_factory=list)  # of these
 
     def cut(self, ring: rings.Ring, clock: Readings, moment: Moment) -> rings.Ring:
         """The ring as it was at a moment."""
@@ -341,9 +343,23 @@ class _Files:
         self.kept[rank] = path, ring.header
         offset_ns = clock[-1][1] if clock else 0
         self.ahead_ns[rank] = ring.header.wall_ns - ring.header.monotonic_ns + offset_ns
-        self.table.add(ring, clock)
         self.folded += _folded(ring)
         self.world_size = max(self.world_size, min(ring.header.world_size, _MOST_RANKS))
+        waiting = self._waiting
+        is_like_them = not waiting or (waiting[0].names is ring.names and self._clock is clock)
+        if not is_like_them or sum(len(each.records) for each in waiting) > _TOGETHER:
+            self.flush()
+        self._waiting.append(ring)
+        self._clock = clock
+
+    def flush(self) -> None:
+        if self._waiting:
+            self.table.add_alike(self._waiting, self._clock)
+            self._waiting = []
+
+    def close(self) -> None:
+        self.flush()
+        self.table.close()
 
 
 def _read(
@@ -353,6 +369,7 @@ def _read(
     as it was then."""
     found = list(map(rings.count, paths))
     counts, world_size = [count for count, _ in found], _world_size([size for _, size in found], launched)
+    none: Readings = []
     each = None if newest is None else max(newest // max(len(paths), 1), _LEAST_OF_EACH)
     files = _Files(Table(sum(counts if each is None else (min(count, each) for count in counts))))
     for path in paths:
@@ -369,14 +386,15 @@ def _read(
         if rank in files.kept:
             files.problems.append(f"{path.name}: it says it is of rank {rank}, but there is another ring of that rank")
             continue
-        clock = clocks[rank] if rank < len(clocks) else []
+        clock = clocks[rank] if rank < len(clocks) else none
         if moment is not None:
             ring = files.cut(ring, clock, moment)
         files.add(path, ring, clock)
-    files.table.close()
+    files.close()
     return files
 
 
+_TOGETHER = 1 << 13  # records: enough for numpy, and they stay in the processor's cache
 _MOST_RANKS = 1 << 20  # a header with a larger world is damaged
 _LEAST_OF_EACH = 100
 
@@ -424,7 +442,7 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any], grace_s: floa
         exit_code = None if was_asked else attempt_facts["exit_codes"].get(key)
     if header.stopped:
         _close(table, start, end)
-    stack, no_stack = _stack(path.with_suffix(".stacks"), _last_ns(ops) + files.ahead_ns[rank])
+    stack, no_stack = _stack(path.with_suffix(".stacks"), ops, files.ahead_ns[rank])
     return Rank(
         rank,
         ops,
@@ -500,11 +518,11 @@ def _last_ns(ops: Ops) -> int:
     return max(ops[-1].entered_ns, ops[-1].completed_ns) if ops else 0
 
 
-def _stack(path: Path, since_ns: int) -> tuple[tuple[Site, ...], str]:
+def _stack(path: Path, ops: Ops, ahead_ns: int) -> tuple[tuple[Site, ...], str]:
     """What was written last: the stack of the main thread, or of the thread that crashed; or why there is none. Nothing
     if that was before its last op, by the wall clock: the rank has gone on since."""
     try:
-        if path.stat().st_mtime_ns + _MTIME_STEP_NS < since_ns:
+        if path.stat().st_mtime_ns + _MTIME_STEP_NS < _last_ns(ops) + ahead_ns:
             return (), ""
         text = path.read_text(errors="replace")
     except OSError:

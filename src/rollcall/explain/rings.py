@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-
 from pathlib import Path
 from typing import Any, BinaryIO
 

@@ -57,7 +57,7 @@ class Group:
 UNKNOWN_GROUP = Group("?", ())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Op:
     """One communication call on one rank, with the names that its record has by number."""
 
@@ -273,13 +273,28 @@ class Table:
 
     def add(self, ring: rings.Ring, clock: Readings) -> None:
         """Add the records of one rank; `clock` says by how much its host's clock was ahead."""
+        self.add_alike([ring], clock)
+
+    def add_alike(self, alike: Sequence[rings.Ring], clock: Readings) -> None:
+        """Add the records of some ranks of one host that name things by the same numbers: together, since numpy takes
+        a while for each call, and there may be ten thousand ranks."""
         start = self._end
-        records = ring.records[: len(self.rank) - start]  # it may have grown since it was counted
-        end = self._end = start + len(records)
-        self.spans[ring.header.rank] = (start, end)
-        self.rank[start:end] = ring.header.rank
+        for ring in alike:
+            begin = self._end
+            self._end = min(begin + len(ring.records), len(self.rank))  # it may have grown since it was counted
+            self.spans[ring.header.rank] = (begin, self._end)
+            self.rank[begin : self._end] = ring.header.rank
+        records = alike[0].records if len(alike) == 1 else np.concatenate([ring.records for ring in alike])
+        self._add_records(records[: self._end - start], alike[0].names, clock, start, self._end)
+        for ring in alike:
+            if ring.header.version < _NUMBERS_CHANNELS:
+                _number_channels(ring.records, self.seq[slice(*self.spans[ring.header.rank])])
+
+    def _add_records(
+        self, records: NDArray[Any], names: list[rings.Name], clock: Readings, start: int, end: int
+    ) -> None:
         used = _used_fields(records)
-        for name, ours in self.names.numbers(ring.names).items():
+        for name, ours in self.names.numbers(names).items():
             if name in used:
                 self._widen(name, ours)
                 column = getattr(self, name)[start:end]
@@ -288,8 +303,6 @@ class Table:
             if name in used:
                 getattr(self, name)[start:end] = records[name]
         self._add_times(records, clock, start, end)
-        if ring.header.version < _NUMBERS_CHANNELS:
-            _number_channels(records, self.seq[start:end])
         if "version_waited" in used:
             np.greater(records["version_waited"], records["version_issued"], out=self.was_overwritten[start:end])
 

@@ -231,9 +231,16 @@ _Columns = tuple[NDArray[Any], ...]  # rank, for_rank, last, seconds
 
 def _waits_for_late(table: Table, found: Intervals, is_counted: NDArray[np.bool_]) -> _Columns:
     """Waits for a rank that arrived in the end."""
-    rows = np.flatnonzero(is_counted & (found.last >= 0) & (found.arrived_ns > found.blocked_ns))
+    rows = np.flatnonzero(is_counted & (found.last >= 0) & (found.arrived_ns > found.blocked_ns)).astype(np.int32)
+    seconds = np.empty(len(rows))
+    for start in range(0, len(rows), _PART):  # in parts, so that nothing else is as large as the table
+        part = rows[start : start + _PART]
+        seconds[start : start + _PART] = (found.arrived_ns[part] - found.blocked_ns[part]) / 1e9
     last = found.last[rows]
-    return table.rank[rows], table.rank[last], last, (found.arrived_ns[rows] - found.blocked_ns[rows]) / 1e9
+    return table.rank[rows], table.rank[last], last, seconds
+
+
+_PART = 1 << 18
 
 
 def _waits_for_missing(

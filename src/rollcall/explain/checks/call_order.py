@@ -38,9 +38,7 @@ def permutation(evidence: Evidence, number: int) -> Finding | None:
     return None
 
 
-def _other_order(
-    evidence: Evidence, number: int, length: int, rows: dict[int, list[int]], odd: list[int]
-) -> Finding:
+def _other_order(evidence: Evidence, number: int, length: int, rows: dict[int, list[int]], odd: list[int]) -> Finding:
     """`rows`: by rank, those of this call and the next ones. `odd`: the ranks with another order."""
     call = evidence.calls.get(number)
     ops = [evidence.table.get(row) for row in rows[odd[0]][:length]]
