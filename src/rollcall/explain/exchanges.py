@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain.matching import Calls
+from rollcall.explain.matching import Call, Calls
 from rollcall.explain.table import Table
 from rollcall.record import ring_format
 
@@ -47,3 +47,19 @@ def _matches(table: Table, rows: NDArray[np.intp]) -> bool:
 def _kind(signature: dict[str, Any]) -> tuple[Any, Any]:
     """What ranks must have alike, whatever they send."""
     return signature.get("dtypes"), signature.get("objects")
+
+
+def in_words(call: Call, transfers: list[tuple[int, int]]) -> str:
+    """`rank 0 sends 3 to rank 9, which expects 4`; of many such pairs of sender and receiver, a few."""
+    members = list(call.group.ranks)
+    words = []
+    for sender, receiver in transfers[:_FEW]:
+        given, _ = sizes_of(call.ops[sender].signature, len(members))
+        _, taken = sizes_of(call.ops[receiver].signature, len(members))
+        sent, expected = given[members.index(receiver)], taken[members.index(sender)]
+        words.append(f"rank {sender} sends {sent} to rank {receiver}, which expects {expected}")
+    more = [f"{len(transfers) - _FEW} more such"] if len(transfers) > _FEW else []
+    return "; ".join([*words, *more])
+
+
+_FEW = 3

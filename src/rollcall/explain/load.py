@@ -229,9 +229,13 @@ def _problems(
     if missing := sorted(set(range(world_size)) - set(ranks)):
         yield f"no {file} of {ranks_in_words(missing)}: this explanation is without them"
     yield from _losses(ranks)
+    stopped: defaultdict[str, list[int]] = defaultdict(list)
     for rank in ranks.values():
         if rank.stopped:
-            yield f"the recording of rank {rank.number} stopped {rank.stopped}; what it did then is not known"
+            stopped[rank.stopped].append(rank.number)
+    for why, numbers in stopped.items():
+        did = "it" if len(numbers) == 1 else "they"
+        yield f"the recording of {ranks_in_words(numbers)} stopped {why}; what {did} did then is not known"
     if uncompared_hosts:
         yield f"the clocks of {', '.join(uncompared_hosts)} were not compared: who waited for whom is unknown"
 

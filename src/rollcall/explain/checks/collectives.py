@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollcall.explain import exchanges, source
 from rollcall.explain.checks.call_order import permutation
@@ -37,8 +38,23 @@ def mismatches(evidence: Evidence) -> Iterator[Finding]:
         call = calls.get(number)
         finding = permutation(evidence, number) or _mismatch(evidence, call)
         if finding is not None:
+            finding = _with_count(evidence, finding, number, differing)
             yield replace(finding, since_ns=_differs_since_ns(call), effect=effect_of_call(evidence, call))
             return
+
+
+def _with_count(evidence: Evidence, finding: Finding, number: int, differing: NDArray[np.bool_]) -> Finding:
+    """How many calls of the same line differ: the first of them stands for all."""
+    calls, table = evidence.calls, evidence.table
+    first = calls.rows[calls.starts]
+    same = (calls.groups == calls.groups[number]) & (table.site[first] == table.site[first[number]])
+    count = int((differing & same).sum())
+    again = f"; so do the ranks in {count:,} calls of this line" if count > 1 and finding.kind in _REPEATED else ""
+    return replace(finding, message=finding.message + again)
+
+
+# Kinds after which ranks go on in step, so that later calls of the line differ for the same reason.
+_REPEATED = ("mismatched-reduce-op", "mismatched-root", "mismatched-dtype", "mismatched-shape", "mismatched-splits")
 
 
 def _differs_since_ns(call: Call) -> int:
@@ -72,7 +88,9 @@ def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
             if any(_is_swapped(mine, theirs) for mine, theirs in _pairs_of_ops(call, odd)):
                 kind = "order-swap"
             what = {"new_group": "members", "ddp": "parameters"}.get(op.op, noun)
-            message = f"in {where(op)} the ranks differ in their {what} ({each(values)})"
+            is_exchange = op.op == "all_to_all" and noun in ("shape", "splits")
+            details = exchanges.in_words(call, _bad_transfers(call)) if is_exchange else each(values)
+            message = f"in {where(op)} the ranks differ in their {what} ({details})"
             kind = {"new_group": "group-incomplete", "ddp": "ddp-model-mismatch"}.get(op.op, kind)
             return of_call(kind, call, odd, message, [call.ops[rank] for rank in odd], values=values)
     return None
@@ -136,7 +154,9 @@ def _must_agree(kind: str, call: Call) -> bool:
     if all ranks expect them alike."""
     op = next(iter(call.ops.values()))
     if op.op == "all_to_all" and kind in ("mismatched-shape", "mismatched-splits"):
-        return bool(_bad_transfers(call))
+        is_split = any(any((op.signature.get("splits") or ())[1:3]) for op in call.ops.values())
+        # With splits of their own, ranks have different shapes, and rightly so.
+        return (kind == "mismatched-splits" or not is_split) and bool(_bad_transfers(call))
     if op.op == "all_gather" and op.signature.get("device") == "cuda" and kind == "mismatched-shape":
         return any(not _is_expected(call, rank) for rank in call.ops)
     return True

@@ -8,7 +8,7 @@ import numpy as np
 
 from rollcall.explain.checks.deaths import was_stopped
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.findings import Effect, Finding, of_ops, where
+from rollcall.explain.findings import Effect, Finding, in_circle, of_ops, where
 from rollcall.explain.table import Op
 
 
@@ -44,7 +44,7 @@ def _circle(evidence: Evidence, cycle: list[int]) -> Finding | None:
     ops = [evidence.blocked[rank] for rank in cycle]
     if len({op.op for op in ops}) > 1 and len(cycle) == 2:
         return None  # a send and a receive that do not match: another finding says why
-    details = ", ".join(f"rank {op.rank} in {where(op)} for rank {op.peer}" for op in ops)
+    details = in_circle(ops)
     finding = of_ops("p2p-deadlock", cycle, f"these ranks wait for each other in a circle: {details}", ops, cycle=cycle)
     return replace(finding, since_ns=min(op.entered_ns for op in ops))
 
