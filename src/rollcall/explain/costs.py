@@ -143,7 +143,7 @@ _AT_ONCE_NS = 50_000  # a wait() that only finds its op complete returns within 
 
 def _in_flight_since_ns(evidence: Evidence, rows: NDArray[np.intp]) -> NDArray[np.int64]:
     last = evidence.last_rows[rows] if evidence.run.is_one_clock else rows
-    arrived_ns = evidence.table.entered_ns[np.where(last >= 0, last, rows)]
+    arrived_ns = evidence.table.arrived_ns[np.where(last >= 0, last, rows)]
     return np.maximum(evidence.table.issued_ns[rows], arrived_ns)
 
 

@@ -85,6 +85,7 @@ class Run:
     problems: tuple[str, ...] = field(default=())  # what could not be read
     until_ns: int = 0  # until when it was looked at, if that is later than all that is recorded
     is_from_dumps: bool = False  # of torch's Flight Recorder, which knows what is over on the device
+    has_device_times: bool = False  # its ops begin when the devices came to them, and not when hosts asked for them
     device: "Run | None" = None  # of a run with rings: what dumps beside them tell
 
 
@@ -195,6 +196,7 @@ def _load_dumps(folder: Path) -> Run:
         problems=(*dumps.problems, *_problems(ranks, dumps.world_size, [], "dump")),
         until_ns=dumps.until_ns,
         is_from_dumps=True,
+        has_device_times=dumps.has_device_times,
     )
 
 

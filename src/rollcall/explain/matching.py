@@ -71,7 +71,7 @@ class Calls:
     @cached_property
     def last_rows(self) -> NDArray[np.intp]:
         """Per call: the row of the last to arrive."""
-        arrived_ns = self.table.entered_ns[self.rows]
+        arrived_ns = self.table.arrived_ns[self.rows]
         latest_ns = np.maximum.reduceat(arrived_ns, self.starts) if len(self) else arrived_ns
         places = np.flatnonzero(arrived_ns == np.repeat(latest_ns, self.sizes))
         return self.rows[places[np.searchsorted(places, self.starts)]]  # of several, the first

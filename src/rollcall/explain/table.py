@@ -185,6 +185,10 @@ class Signatures(Sequence[dict[str, Any]]):
         found = self._parsed.get(number)
         return self._parse(number) if found is None else found
 
+    def are_on_gpu(self) -> NDArray[np.bool_]:
+        """Per signature; without parsing them."""
+        return np.array([b'"cuda"' in value for value in self._values])
+
     def _parse(self, number: int) -> dict[str, Any]:
         parsed = rings.parse(self._values[number])
         if len(self._parsed) >= _MOST_PARSED:
@@ -355,6 +359,31 @@ class Table:
         return np.asarray(is_blocked & ~self.is_event)
 
     @cached_property
+    def is_on_gpu(self) -> NDArray[np.bool_]:
+        return np.asarray(self.names.signatures.are_on_gpu()[self.signature])
+
+    @cached_property
+    def arrived_ns(self) -> NDArray[np.int64]:
+        """When each rank came to each op. A host only queues the ops of a GPU: the GPU comes to an op when those before
+        it are over, as far as they are known to hold it up. Who queued last need not be the last."""
+        if not self.names.signatures.are_on_gpu().any():
+            return self.entered_ns
+        arrived_ns = self.entered_ns.copy()
+        for start, end in self.spans.values():
+            rows = start + np.flatnonzero(self.is_on_gpu[start:end])
+            arrived_ns[rows] = np.maximum(arrived_ns[rows], self._device_busy_until_ns(rows))
+        return arrived_ns
+
+    def _device_busy_until_ns(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        """When the ops of a rank were over that its GPU does before each: those of the same group, and those of any
+        group that later work waits for, which are all but async ones."""
+        until_ns = _most_before(np.where(self.is_async[rows], 0, self.completed_ns[rows]))
+        for group in np.unique(self.group[rows]):
+            mine = np.flatnonzero(self.group[rows] == group)
+            until_ns[mine] = np.maximum(until_ns[mine], _most_before(self.completed_ns[rows[mine]]))
+        return until_ns
+
+    @cached_property
     def is_non_member(self) -> NDArray[np.bool_]:
         return np.asarray(np.array([group.is_non_member for group in self.names.groups])[self.group])
 
@@ -384,6 +413,11 @@ class Table:
 
     def where(self, mask: NDArray[np.bool_]) -> "Ops":
         return Ops(self, np.flatnonzero(mask))
+
+
+def _most_before(times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Per place: the largest of those before it; 0 for the first."""
+    return np.concatenate([[0], np.maximum.accumulate(times[:-1])]) if len(times) else times
 
 
 def _used_fields(records: NDArray[Any]) -> set[str]:

@@ -57,6 +57,7 @@ def intervals(run: Run, last_rows: _Numbers, now_ns: int = 0) -> Intervals:
     end_ns = max(_end_ns(table, shift_ns), now_ns)
     blocked_ns = blocked_since_ns(table.flags, table.entered_ns, table.waited_ns)
     never_blocked = np.flatnonzero(blocked_ns == 0)
+    np.maximum(blocked_ns, table.arrived_ns, out=blocked_ns)  # a GPU waits in an op from when it comes to it
     blocked_ns[never_blocked] = table.entered_ns[never_blocked]
     ended_ns = _ended_ns(table, end_ns, shift_ns)
     np.maximum(ended_ns, blocked_ns, out=ended_ns)
@@ -116,7 +117,7 @@ def last_rows(table: Table, calls: Calls, pairs: Pairs) -> _Numbers:
         last[calls.rows] = np.repeat(last_of_call, calls.sizes)
         _wait_for_roots(table, calls, last)
     sends, recvs = pairs.matched()
-    last[sends] = last[recvs] = np.where(table.entered_ns[sends] > table.entered_ns[recvs], sends, recvs)
+    last[sends] = last[recvs] = np.where(table.arrived_ns[sends] > table.arrived_ns[recvs], sends, recvs)
     return last
 
 
@@ -135,7 +136,7 @@ def _wait_for_roots(table: Table, calls: Calls, last: _Numbers) -> None:
 
 def _arrived_ns(table: Table, last: _Numbers, blocked_ns: _Times, ended_ns: _Times) -> _Times:
     """Until when each op waited."""
-    arrived_ns = table.entered_ns[last]
+    arrived_ns = table.arrived_ns[last]
     # If a rank is missing, the op waited until its end; of an op that completed without it, that is not known.
     missing = np.flatnonzero(last < 0)
     arrived_ns[missing] = np.where(table.completed_ns[missing] > 0, blocked_ns[missing], ended_ns[missing])

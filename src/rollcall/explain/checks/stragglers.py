@@ -21,7 +21,10 @@ _NOTABLE, _NOTABLE_S = 0.2, 0.3
 
 
 def stragglers(evidence: Evidence) -> Iterator[Finding]:
-    """Ranks that cost the others a good part of the run: again and again, or because they waited for their data."""
+    """Ranks that cost the others a good part of the run: again and again, or because they waited for their data. What
+    dumps tell of the devices counts for more than what hosts asked for."""
+    if evidence.device is not None and evidence.device.run.has_device_times:
+        evidence = evidence.device
     waits = evidence.waits
     own_s = _own_delays_s(evidence)
     ranks = _slowest(evidence, own_s)
@@ -30,8 +33,9 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
     if own_s[ranks].sum() < _MOST_OF_IT * own_s.sum() or share < _NOTABLE or own_s[rank] < _NOTABLE_S:
         return
     late = int(waits.last_in[ranks].sum())
+    who = f"{'the GPU of ' * _is_late_on_gpu(evidence, rank)}{ranks_in_words(ranks)}"
     message = (
-        f"{ranks_in_words(ranks)} arrived last in {late} of {waits.calls} calls: without"
+        f"{who} arrived last in {late} of {waits.calls} calls: without"
         f" {'its' if len(ranks) == 1 else 'their'} delays the run would be {share:.0%} shorter"
     )
     caused_s = {number: float(waits.caused_s[number]) for number in evidence.run.ranks}
@@ -46,6 +50,14 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
             message += f"; meanwhile it was seen at {seen[0].site}"
         finding = of_ops("straggler", ranks, message, [*seen, *_late(evidence, rank)], waits=caused_s)
         yield replace(finding, effect="slow")
+
+
+def _is_late_on_gpu(evidence: Evidence, rank: int) -> bool:
+    """Whether its GPU is late, and not its host: the host had asked for most of the ops in time."""
+    waits, table = evidence.waits, evidence.table
+    rows = np.unique(waits.last[waits.is_over & (waits.for_rank == rank)])
+    is_queued = table.arrived_ns[rows] > table.entered_ns[rows]
+    return bool(evidence.run.has_device_times or is_queued.sum() * 2 > len(rows))
 
 
 def _slowest(evidence: Evidence, own_s: NDArray[np.float64]) -> list[int]:
@@ -74,7 +86,8 @@ def _lateness_s(evidence: Evidence) -> NDArray[np.float64]:
     late_s = np.zeros(size)
     for rows, starts, part in calls.parts():
         sizes = calls.sizes[part]
-        after_s = (table.entered_ns[rows] - np.repeat(np.minimum.reduceat(table.entered_ns[rows], starts), sizes)) / 1e9
+        arrived_ns = table.arrived_ns[rows]
+        after_s = (arrived_ns - np.repeat(np.minimum.reduceat(arrived_ns, starts), sizes)) / 1e9
         after_s *= np.repeat(is_whole[part], sizes)
         after_s -= np.repeat(np.add.reduceat(after_s, starts) / sizes, sizes)
         late_s += np.bincount(table.rank[rows], np.clip(after_s, 0, None), size)

@@ -44,6 +44,7 @@ class Dump:
     is_done: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     is_p2p: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     timeout_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    took_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # on the device, or 0
     was_given_up: bool = False  # torch says that an op has timed out
     unknown: Counter[str] = field(default_factory=Counter)  # ops whose name is not known
     written_ns: int = 0  # by the time of the file
@@ -52,6 +53,7 @@ class Dump:
         """Drop all other records."""
         if not kept.all():
             self.records, self.timeout_ns = self.records[kept], self.timeout_ns[kept]
+            self.took_ns = self.took_ns[kept]
             self.is_done, self.is_p2p = self.is_done[kept], self.is_p2p[kept]
 
     @property
@@ -132,6 +134,7 @@ class _Entries:
         self._fill_records(dump, kept, names)
         self._fill_states(dump, kept, names)
         dump.timeout_ns = _column(entry.get("timeout_ms") or 0 for entry in kept) * 1_000_000
+        dump.took_ns = _column(round(float(entry.get("duration_ms") or 0) * 1e6) for entry in kept)
         _end_batches(dump, [name.text if name.op == BATCH else "" for name in names])
         dump.groups = [(_group_name(*named), self._members.get(named[0], ())) for named in self._groups]
         dump.sites, dump.signatures = list(self._sites), list(self._signatures)
@@ -260,6 +263,7 @@ def _end_batches(dump: Dump, ends: list[str]) -> None:
         while first and _is_member(dump, first - 1, place):
             first -= 1
         records["completed_ns"][first:place] = records["completed_ns"][place]
+        dump.took_ns[first:place] = dump.took_ns[place]
         dump.is_done[first:place] = dump.is_done[place]
         if not dump.is_p2p[place] and first < place:
             op = BATCH_OF.get(ends[place])

@@ -40,6 +40,7 @@ class Dumps:
     outcome: str
     until_ns: int  # when the dumps of a job that hangs were written
     problems: list[str]
+    has_device_times: bool  # they tell how long each op took on the device
 
 
 def read(place: Path) -> Dumps:
@@ -63,7 +64,8 @@ def read(place: Path) -> Dumps:
     folded = _folded(dumps, job)
     times.settle(dumps, seen_until_ns - _IN_FLIGHT_NS if outcome == "running" else seen_until_ns)
     made = [(dump.path, _ring(dump, job, folded.get(dump.rank, []))) for dump in dumps]
-    return Dumps(made, job.world_size, outcome, until_ns, [_NOT_TOLD, *problems, *gaps])
+    is_timed = any(dump.took_ns.any() for dump in dumps)
+    return Dumps(made, job.world_size, outcome, until_ns, [_NOT_TOLD, *problems, *gaps], is_timed)
 
 
 def _read_all(paths: list[Path]) -> tuple[list[Dump], list[str]]:
