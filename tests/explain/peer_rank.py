@@ -6,6 +6,7 @@ the names of gloo's groups, which torch leaves out of it, are filled in: torchfr
 """
 
 import contextlib
+import ctypes
 import os
 import pickle
 import runpy
@@ -14,8 +15,10 @@ import threading
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 GROUP_TIMEOUT_S = 5
@@ -46,14 +49,48 @@ def keep_dumping(folder: Path) -> None:
             dump(folder)
 
 
+def dump_before_the_last_group_goes(folder: Path) -> None:
+    """A program may be over before the thread has written anything."""
+    destroy = distributed_c10d.destroy_process_group
+
+    def dump_and_destroy(*args: Any, **kwargs: Any) -> None:
+        dump(folder)
+        destroy(*args, **kwargs)
+
+    dist.destroy_process_group = distributed_c10d.destroy_process_group = dump_and_destroy
+
+
+def dump_before_abort(folder: Path) -> None:
+    """gloo aborts in C++, in a thread of its own: the op in which that happens would be in no dump."""
+
+    @ctypes.CFUNCTYPE(None)
+    def dump_and_abort() -> None:
+        with contextlib.suppress(Exception):
+            dump(folder)
+        os.abort()
+
+    _kept.append(dump_and_abort)
+    # std::set_terminate
+    ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE(dump_and_abort)
+
+
+_kept: list[Any] = []  # C++ holds no reference to it
+
+
 def main(script: str) -> None:
     distributed_c10d.default_pg_timeout = timedelta(seconds=GROUP_TIMEOUT_S)
     folder = os.environ.get("PEER_DUMPS")
     if folder:
         threading.Thread(target=keep_dumping, args=(Path(folder),), daemon=True).start()
+        dump_before_the_last_group_goes(Path(folder))
+        dump_before_abort(Path(folder))
     sys.argv = [script]
     sys.path[0] = str(Path(script).parent)
-    runpy.run_path(script, run_name="__main__")
+    try:
+        runpy.run_path(script, run_name="__main__")
+    finally:
+        if folder:
+            dump(Path(folder))
 
 
 if __name__ == "__main__":
