@@ -5,6 +5,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -412,9 +413,15 @@ def _world_size(sizes: list[int], launched: int) -> int:
     return Counter(size for size in sizes if size).most_common(1)[0][0] if any(sizes) else 0
 
 
+@lru_cache(maxsize=1024)
+def _group(value: bytes) -> Group:
+    """All ranks of a group name it alike, with all its members: it is parsed once."""
+    return parse_group(rings.parse(value))
+
+
 def _folded(ring: rings.Ring) -> list[Folded]:
     wanted = {group for group, *_ in ring.counters}
-    groups = {n: parse_group(rings.parse(value)) for kind, n, value in ring.names if kind == "group" and n in wanted}
+    groups = {n: _group(value) for kind, n, value in ring.names if kind == "group" and n in wanted}
     return [
         Folded(ring.header.rank, groups.get(group, UNKNOWN_GROUP), ring_format.OPS[op], *rest)
         for group, op, *rest in ring.counters

@@ -99,12 +99,18 @@ def _members(pg_config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """By name of the group: its ranks. Gloo of torch before 2.15 leaves them out."""
     found = {}
     for name, group in pg_config.items():
-        ranks = tuple(sorted(map(int, re.findall(r"\d+", str(group.get("ranks", ""))))))
+        ranks = _ranks_in(str(group.get("ranks", "")))
         if ranks and ranks[-1] >= files.MOST_RANKS:
             raise ValueError(f"it has a rank {ranks[-1]}")
         if ranks:
             found[str(name)] = ranks
     return found
+
+
+@cache
+def _ranks_in(text: str) -> tuple[int, ...]:
+    """All dumps of a job have the same groups."""
+    return tuple(sorted(map(int, re.findall(r"\d+", text))))
 
 
 def _rank_by_groups(members: dict[str, tuple[int, ...]]) -> int | None:
