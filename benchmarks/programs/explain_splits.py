@@ -1,5 +1,5 @@
-"""explain_splits.py RANKS CALLS WRONG makes the rings of all_to_alls with random splits and has `rollcall explain --json`
-read them. In the last call, what rank WRONG expects does not match.
+"""explain_splits.py RANKS CALLS WRONG makes the rings of all_to_alls with random splits, which `rollcall explain` reads
+as JSON. In the last call, what rank WRONG expects does not match.
 
 What it took and what it said goes into $ROLLCALL_BENCH, as with explain_big.py.
 """
