@@ -1,8 +1,9 @@
 """peer_rank.py SCRIPT: runs a program of the corpus as a rank of torchrun, with what its peers need to see anything.
 
 A group's default timeout is half an hour: it is cut to seconds, so that DETAIL comes to say who is late. Torch's flight
-recorder, where it is switched on, is written out again and again, so that even of a killed rank there is a dump; and
-the names of gloo's groups, which torch leaves out of it, are filled in: torchfrtrace ends in a KeyError without them.
+recorder, where it is switched on, is written out when the rank ends, in whatever way; and the names of gloo's groups,
+which torch leaves out of it, are filled in: torchfrtrace ends in a KeyError without them. It is not written while the
+program goes on: a thread that asks for it holds the GIL, and torch may wait for that while it records an op.
 """
 
 import contextlib
@@ -10,9 +11,9 @@ import ctypes
 import os
 import pickle
 import runpy
+import signal
 import sys
 import threading
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 GROUP_TIMEOUT_S = 5
-EVERY_S = 0.02
 
 
 def dump(folder: Path) -> None:
@@ -42,15 +42,20 @@ def dump(folder: Path) -> None:
     fresh.replace(folder / f"rank_{os.environ['RANK']}")
 
 
-def keep_dumping(folder: Path) -> None:
-    while True:
-        time.sleep(EVERY_S)
-        with contextlib.suppress(KeyError, RuntimeError):  # a group is being made, or goes
-            dump(folder)
+def dump_when_asked_to_end(folder: Path) -> None:
+    """The main thread sits in an op then. Threads that are started later have the signal blocked, too."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def wait() -> None:
+        signal.sigwait([signal.SIGTERM])
+        dump(folder)
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def dump_before_the_last_group_goes(folder: Path) -> None:
-    """A program may be over before the thread has written anything."""
+    """Afterwards the names of groups are gone."""
     destroy = distributed_c10d.destroy_process_group
 
     def dump_and_destroy(*args: Any, **kwargs: Any) -> None:
@@ -81,7 +86,7 @@ def main(script: str) -> None:
     distributed_c10d.default_pg_timeout = timedelta(seconds=GROUP_TIMEOUT_S)
     folder = os.environ.get("PEER_DUMPS")
     if folder:
-        threading.Thread(target=keep_dumping, args=(Path(folder),), daemon=True).start()
+        dump_when_asked_to_end(Path(folder))
         dump_before_the_last_group_goes(Path(folder))
         dump_before_abort(Path(folder))
     sys.argv = [script]

@@ -103,7 +103,7 @@ def run(program: Program, folder: Path, env: dict[str, str], launcher: str) -> s
     with places.place(program, folder / "rollcall") as place:
         words = {
             "torchrun": ["torchrun", "--standalone", f"--nproc-per-node={program.ranks}"],
-            "rollcall": ["rollcall", "run", "--no-record", *place.words, "--grace", "1"],
+            "rollcall": ["rollcall", "run", "--no-record", *place.words, "--grace", "10"],
         }[launcher]
         words = [str(_BIN / words[0]), *words[1:], str(_HERE / "peer_rank.py"), str(program.path)]
         done = subprocess.run(
