@@ -107,7 +107,7 @@ def run(program: Program, folder: Path, env: dict[str, str], launcher: str) -> s
         }[launcher]
         words = [str(_BIN / words[0]), *words[1:], str(_HERE / "peer_rank.py"), str(program.path)]
         done = subprocess.run(
-            ["timeout", "--signal=INT", "--kill-after=5", str(SECONDS), *words],
+            ["timeout", "--signal=INT", "--kill-after=15", str(SECONDS), *words],
             cwd=folder,
             env=env | place.env,
             stdin=subprocess.DEVNULL,
