@@ -218,16 +218,24 @@ def count(run: Run, calls: Calls, found: Intervals) -> Waits:
     table = run.table
     ranks = max(run.world_size, int(table.rank.max(initial=0)) + 1)
     is_counted = ~table.is_event & ~is_setup(table)
-    waits = [_waits_for_late(table, found, is_counted), *_waits_for_missing(table, calls, found, is_counted, ranks)]
-    rank, for_rank, last, seconds = (
-        np.concatenate(columns) if len(waits) > 1 else columns[0] for columns in zip(*waits, strict=True)
-    )
+    missing = list(_waits_for_missing(table, calls, found, is_counted, ranks))
+    rank, for_rank, last, seconds = _joined([*zip(_waits_for_late(table, found, is_counted), *missing, strict=True)])
     is_whole = calls.has_all & (calls.sizes > 1) & ~calls.any(is_setup(table)) & run.is_one_clock
     last_in = np.bincount(table.rank[calls.last_rows[is_whole]], minlength=ranks)
     return Waits(rank, for_rank, last, seconds, last_in, int(is_whole.sum()), found.run_s)
 
 
 _Columns = tuple[NDArray[Any], ...]  # rank, for_rank, last, seconds
+
+
+def _joined(columns: list[tuple[NDArray[Any], ...]]) -> list[NDArray[Any]]:
+    """The parts of each column in one. A column's parts go before the next one is made: they take as much memory."""
+    found = []
+    while columns:
+        parts = columns.pop(0)
+        found.append(np.concatenate(parts) if len(parts) > 1 else parts[0])
+        del parts
+    return found
 
 
 def _waits_for_late(table: Table, found: Intervals, is_counted: NDArray[np.bool_]) -> _Columns:

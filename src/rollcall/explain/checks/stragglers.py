@@ -123,6 +123,8 @@ def _input_s(evidence: Evidence) -> NDArray[np.float64]:
     a rank spends between its ops."""
     table, size = evidence.table, len(evidence.waits.last_in)
     rows = np.flatnonzero(table.is_one_of("sample"))
+    if not len(rows):
+        return np.zeros(size)
     weights, ranks = table.completed_ns[rows] - table.entered_ns[rows] + _SAMPLE_NS, table.rank[rows]
     of_input = np.bincount(ranks, weights * ((table.flags[rows] & ring_format.INPUT) > 0), size)
     return of_input / np.maximum(np.bincount(ranks, weights, size), 1) * _between_ops_s(evidence)
@@ -131,10 +133,13 @@ def _input_s(evidence: Evidence) -> NDArray[np.float64]:
 def _between_ops_s(evidence: Evidence) -> NDArray[np.float64]:
     """By rank: how long it was blocked in no op."""
     table, waits = evidence.table, evidence.waits
-    since_ns = blocked_since_ns(table.flags, table.entered_ns, table.waited_ns)
-    has_blocked = (table.completed_ns > since_ns) & (since_ns > 0) & ~table.is_event
-    blocked_ns = np.where(has_blocked, table.completed_ns - since_ns, 0)
-    return np.clip(waits.run_s - np.bincount(table.rank, blocked_ns, len(waits.last_in)) / 1e9, 0, None)
+    blocked_ns = np.zeros(len(waits.last_in))
+    for rank, span in table.spans.items():  # rank by rank: a column of ten million ops takes its memory
+        mine = slice(*span)
+        since_ns = blocked_since_ns(table.flags[mine], table.entered_ns[mine], table.waited_ns[mine])
+        has_blocked = (table.completed_ns[mine] > since_ns) & (since_ns > 0) & ~table.is_event[mine]
+        blocked_ns[rank] = (table.completed_ns[mine] - since_ns)[has_blocked].sum()
+    return np.clip(waits.run_s - blocked_ns / 1e9, 0, None)
 
 
 def _samples(evidence: Evidence, rank: int, flag: int = 0) -> list[Op]:
