@@ -34,6 +34,7 @@ def dump(folder: Path) -> None:
             "ranks": str(sorted(ranks)),
         }
         for group, ranks in list(distributed_c10d._world.pg_group_ranks.items())
+        if group in distributed_c10d._world.pg_names  # not those that this rank is not in
     }
     if not trace["pg_config"]:  # before the first group, or after the last
         return
@@ -44,12 +45,13 @@ def dump(folder: Path) -> None:
 
 def dump_when_asked_to_end(folder: Path) -> None:
     """The main thread sits in an op then. Threads that are started later have the signal blocked, too."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    asked_by = [signal.SIGTERM, signal.SIGINT]
+    signal.pthread_sigmask(signal.SIG_BLOCK, asked_by)
 
     def wait() -> None:
-        signal.sigwait([signal.SIGTERM])
+        number = signal.sigwait(asked_by)
         dump(folder)
-        os._exit(128 + signal.SIGTERM)
+        os._exit(128 + number)
 
     threading.Thread(target=wait, daemon=True).start()
 
