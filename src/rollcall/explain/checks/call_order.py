@@ -1,12 +1,13 @@
 """The same calls, on some ranks in another order."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcall.explain import source
 from rollcall.explain.effects import effect_of_call
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect, Finding, of_call, where
@@ -17,9 +18,19 @@ from rollcall.protocol.rank_ranges import ranks_in_words
 _AHEAD = 8  # by how many calls two ranks may be out of step: a few losses, or the layers of a block; more cost time
 
 
-def permutation(evidence: Evidence, number: int) -> Finding | None:
-    """From this call on, all ranks make the same ops, only not in the same order."""
-    found = _sequences(evidence, number)
+def _line(op: Op) -> Any:
+    return op.site and (op.site.file, op.site.line)
+
+
+def _texts(op: Op) -> Any:
+    """What stands on its line, and on those of its callers."""
+    return op.site and tuple(source.text_of(site) or str(site) for site in op.site.chain)
+
+
+def permutation(evidence: Evidence, number: int, name: Callable[[Op], Any] = _line) -> Finding | None:
+    """From this call on, all ranks make the same ops, only not in the same order. `name`: what tells calls apart that
+    have the same arguments."""
+    found = _sequences(evidence, number, name)
     if found is None:
         return None  # a ring had no room for their lines or shapes
     rows, keys = found
@@ -50,14 +61,16 @@ def _other_order(evidence: Evidence, number: int, length: int, rows: dict[int, l
     return of_call(kind, call, odd, message, [*ops, *map(evidence.table.get, others)])
 
 
-def _sequences(evidence: Evidence, number: int) -> tuple[dict[int, list[int]], dict[int, tuple[int, ...]]] | None:
+def _sequences(
+    evidence: Evidence, number: int, name: Callable[[Op], Any]
+) -> tuple[dict[int, list[int]], dict[int, tuple[int, ...]]] | None:
     """By rank of a call: the rows of its op and of its next ones in the group, and a number for each that says what it
     is. None if that is not known of one of them."""
     table, calls = evidence.table, evidence.calls
     after = np.flatnonzero(calls.groups[number : number + _AHEAD] == calls.groups[number]) + number
     rows = calls.rows[calls.starts[number] : calls.starts[after[-1]] + calls.sizes[after[-1]]]
     rows = rows[np.isin(table.rank[rows], table.rank[calls.rows_of(number)])]
-    kinds = _kinds(evidence, rows)
+    kinds = _kinds(evidence, rows, name)
     if kinds is None:
         return None
     by_rank: dict[int, list[int]] = {}
@@ -68,7 +81,7 @@ def _sequences(evidence: Evidence, number: int) -> tuple[dict[int, list[int]], d
     return by_rank, {rank: tuple(numbers) for rank, numbers in keys.items()}
 
 
-def _kinds(evidence: Evidence, rows: NDArray[np.intp]) -> list[int] | None:
+def _kinds(evidence: Evidence, rows: NDArray[np.intp], name: Callable[[Op], Any]) -> list[int] | None:
     """Per row a number, the same for the same call on the same line; only ops that differ become objects."""
     table = evidence.table
     columns = (table.op, table.signature, table.reduce, table.peer, table.site)
@@ -78,21 +91,22 @@ def _kinds(evidence: Evidence, rows: NDArray[np.intp]) -> list[int] | None:
     if any(op.site is None or not op.signature for op in ops):
         return None
     numbers: dict[tuple[Any, ...], int] = {}
-    same = np.array([numbers.setdefault(_key(op), len(numbers)) for op in ops])
+    same = np.array([numbers.setdefault(_key(op, name), len(numbers)) for op in ops])
     found: list[int] = same[kind.ravel()].tolist()
     return found
 
 
-def _key(op: Op) -> tuple[Any, ...]:
-    return op.op, str(op.signature), op.reduce, op.peer, str(op.site)
+def _key(op: Op, name: Callable[[Op], Any]) -> tuple[Any, ...]:
+    return op.op, str(op.signature), op.reduce, op.peer, name(op)
 
 
 def inversions(evidence: Evidence) -> Iterator[Finding]:
-    """Calls that match by chance: the same op and shape on all ranks, from lines that are swapped on some."""
+    """Calls that match by chance: the same op and shape on all ranks, from lines that are swapped on some; or that
+    stand in the branches of an `if`, in another order in each."""
     table, calls = evidence.table, evidence.calls
     candidates = calls.has_all & calls.differ_in(table.site) & ~calls.differ_in(table.op, table.signature)
     for number in calls.unlike(candidates, table.site):
-        finding = permutation(evidence, number)
+        finding = permutation(evidence, number) or permutation(evidence, number, _texts)
         if finding is not None:
             call = calls.get(number)
             effect: Effect = "advice" if finding.op == "barrier" else effect_of_call(evidence, call)
