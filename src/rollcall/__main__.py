@@ -13,7 +13,8 @@ def main() -> None:
     try:
         if sys.argv[1:2] in (["run"], ["train"]):
             # Before anything else is imported: the agent has a long way to go.
-            early_agent.begin(sys.argv, os.environ)
+            if early_agent.begin(sys.argv, os.environ):
+                _run_if_usual()
         from rollcall.cli.app import command
 
         command()
@@ -21,6 +22,17 @@ def main() -> None:
         sys.exit(_INTERRUPTED)
     finally:
         local.end_early()
+
+
+def _run_if_usual() -> None:
+    """A warm `rollcall run` with nothing unusual: returns if the whole command line is needed to read it."""
+    from rollcall.cli import fast_parse
+
+    options = fast_parse.read(sys.argv[2:], os.environ)
+    if options is not None:
+        from rollcall.cli.run import run_and_exit
+
+        run_and_exit(options)
 
 
 if __name__ == "__main__":

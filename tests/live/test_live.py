@@ -32,7 +32,7 @@ from rollcall.record import ring_format
 from rollcall.record.ring import Ring
 from tests.report.fixtures import OpenedPage
 from tests.report.rings import FakeOp, write
-from tests.rollcall_command import ROLLCALL, Runner, until
+from tests.rollcall_command import ROLLCALL, Result, Runner, until
 
 # Rank 1 keeps the others waiting until a file is there.
 HELD_UP = """\
@@ -62,6 +62,9 @@ class WatchedRun:
     page: dict[str, Any] = field(default_factory=dict)
     page_over: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    stacks: str = ""  # as the page shows them
+    typed: str = ""  # as `rollcall stacks` prints them
+    refused: dict[str, Result] = field(default_factory=dict)
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +86,11 @@ def watched(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[
             named = "document.querySelector('#verdict').textContent.includes('rank 1')"  # after --hang-after
             shown.page.wait_for_function(f"rollcall.live.takes >= 1 && rollcall.live.judged >= 2 && {named}")
             seen.page = _contents(shown)
+            shown.page.click("text=stacks")
+            shown.page.wait_for_function("document.querySelector('#stacks').textContent.includes('│')")
+            seen.stacks = shown.page.inner_text("#stacks")
+            seen.typed = runner("stacks").out
+            seen.refused = {word: runner("stacks", "--rank", word) for word in ("7", "x")}
             # A browser that sleeps while the rest of the run happens.
             asleep = "value => Object.defineProperty(document, 'hidden', { get: () => value, configurable: true })"
             shown.ask(asleep, True)
@@ -91,6 +99,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[
             shown.ask(asleep, False)
             shown.ask("() => dispatchEvent(new Event('visibilitychange'))")
             shown.page.wait_for_function("rollcall.live.isDone")
+            seen.refused["ended"] = runner("stacks")
             seen.page_over, seen.warnings = _contents(shown), shown.warnings
             shown.page.close()
             until(lambda: "code " in screen(), 60)
@@ -185,6 +194,30 @@ def test_the_table_goes_on_in_place(watched: WatchedRun) -> None:
     assert watched.later.count("holds up") == 1
     assert "the run is over: ok" in watched.over
     assert "code 0" in watched.over
+
+
+def test_stacks_of_a_run_are_folded(watched: WatchedRun) -> None:
+    """Ranks that wait in the same place share a block, in the terminal and on the page; the run goes on."""
+    lines = watched.typed.splitlines()
+    assert lines[0].startswith("ranks 0,2 │ ")
+    assert any(line.endswith("(script.py:10)   dist.all_reduce(torch.ones(10))") for line in lines)
+    assert any(line.startswith("rank 1    │ ") for line in lines)
+    assert watched.stacks.startswith("ranks 0,2 │ ")
+    assert "the run is over: ok" in watched.over
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("7", "there is no rank 7 in this run: it has ranks 0-2"),
+        ("x", "--rank x does not name ranks: use 2, or 0,2-3"),
+        ("ended", "has ended (ok): `rollcall explain` says where its ranks were"),
+    ],
+)
+def test_stacks_that_cannot_be_had_are_refused_in_one_sentence(watched: WatchedRun, asked: str, said: str) -> None:
+    refused = watched.refused[asked]
+    assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
+    assert said in refused.err
 
 
 def test_a_pipe_gets_the_table_once(watched: WatchedRun) -> None:

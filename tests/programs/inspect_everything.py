@@ -163,6 +163,13 @@ def process_facts():
     }
 
 
+def inherited():
+    """What the kernel hands down, beyond what Python shows of it."""
+    from rollcall.linux import process_state
+
+    return {name: value for name, value in process_state.current().items() if name not in ("environ", "cwd")}
+
+
 def main():
     PARENT["pid"] = os.getpid()
     facts = {}
@@ -267,6 +274,7 @@ def main():
     # What may differ, and how the test knows it does not matter, is the test's business.
     facts["frames_below"] = len(inspect.stack()) - 2
     facts["modules_at_start"] = sorted(MODULES_AT_START)
+    facts["inherited"] = inherited()
     facts["cmdline"] = Path("/proc/self/cmdline").read_text().rstrip("\0").split("\0")
     facts["parent_command"] = os.getppid()
     with open(f"{sys.argv[1]}.{os.environ['RANK']}", "w") as file:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.rollcall_command import PROGRAMS, Runner
+from tests.warm import warm_server
 
 # All that may differ, and why. docs/fidelity.md says the same to the user.
 DIFFERENT = {
@@ -55,9 +56,11 @@ PROGRAM = {
 }
 
 
-def inspect(launcher: list[str], how: str, folder: Path, env: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+def inspect(
+    launcher: list[str], how: str, folder: Path, env: dict[str, str], loaders: str = ""
+) -> "subprocess.CompletedProcess[str]":
     words, cwd, methods = PROGRAM[how]
-    command = [sys.executable, "-m", *launcher, *words, str(folder / "facts"), methods]
+    command = [sys.executable, "-m", *launcher, *words, str(folder / "facts"), loaders or methods]
     ran = subprocess.run(
         command, cwd=cwd or folder, env=env, input="some input\n", capture_output=True, text=True, timeout=120
     )
@@ -82,3 +85,50 @@ def test_a_rank_sees_what_a_rank_of_torchrun_sees(rollcall: Runner, tmp_path: Pa
     assert set(theirs[0]["modules_at_start"]) <= set(ours[0]["modules_at_start"])
     logs = "".join(log.read_text() for log in rollcall.latest().glob("logs/attempt-0/*.log"))
     assert last_words(logs) == last_words(them.stdout)
+
+
+# Between a cold and a warm start of rollcall itself: what differs between any two runs, and nothing else.
+OF_ONE_RUN = {
+    "environ.MASTER_PORT",
+    "environ.TORCHELASTIC_RUN_ID",
+    "environ.TORCHELASTIC_ERROR_FILE",
+    "environ.ROLLCALL_RUN",
+    "environ.ROLLCALL_WARM",  # by which the test starts cold
+    "environ_in_c",
+    "frames_below",  # three more of rollcall
+    "modules_at_start",
+    "parent_command",
+}
+OF_THE_SERVER = {
+    "rollcall.agent.warm",
+    "rollcall.agent.warm.installation",
+    "rollcall.agent.warm.run",
+    "rollcall.agent.warm.server",
+    "rollcall.linux.private_folder",
+    "rollcall.linux.process_state",
+}
+
+
+def test_a_rank_of_a_warm_start_sees_what_one_of_a_cold_start_sees(rollcall: Runner, tmp_path: Path) -> None:
+    """All that the inspection knows, but for names of the run itself and modules of the server."""
+    cold_at, warm_at = tmp_path / "cold", tmp_path / "warm"
+    cold_at.mkdir()
+    warm_at.mkdir()
+    command = ["rollcall", "run", "-n", "2"]
+    with warm_server(rollcall, tmp_path) as starts:
+        warm = inspect(command, "path", warm_at, rollcall.env, "fork")
+        assert (starts(), warm.returncode) == (1, 7), warm.stderr
+        inspect(command, "path", cold_at, {**rollcall.env, "ROLLCALL_WARM": "0"}, "fork")
+        assert starts() == 1
+    for a, b in zip(facts(cold_at), facts(warm_at), strict=True):
+        assert set(b["modules_at_start"]) - set(a["modules_at_start"]) <= OF_THE_SERVER
+        assert set(a["modules_at_start"]) <= set(b["modules_at_start"])
+        assert names(a["environ_in_c"]) - {"ROLLCALL_WARM"} == names(b["environ_in_c"])
+    pairs = zip(map(flat, facts(cold_at)), map(flat, facts(warm_at)), strict=True)
+    for a, b in pairs:
+        differing = {key for key in a.keys() | b.keys() if a.get(key) != b.get(key)}
+        assert {key: (a.get(key), b.get(key)) for key in differing - OF_ONE_RUN - {"stdin"}} == {}
+
+
+def names(variables: list[str]) -> set[str]:
+    return {each.partition("=")[0] for each in variables}

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from rollcall.agent.host_questions import HostQuestions
-from rollcall.protocol.messages import Begin, Cancel, DumpStacks, Finish, Message, SendRings, Stop
+from rollcall.protocol.messages import Begin, Cancel, CollectStacks, DumpStacks, Finish, Message, SendRings, Stop
 
 if TYPE_CHECKING:
     from rollcall.agent.worker_group import WorkerGroupAgent
@@ -37,6 +37,8 @@ class Dispatcher:
                 self.worker_group.stop(number, now)
             case DumpStacks(others) if self.worker_group is not None:
                 self.worker_group.report_stacks(others)
+            case CollectStacks(number) if self.worker_group is not None:
+                self.worker_group.send_stacks(number)
             case SendRings(attempt) if self.worker_group is not None:
                 self.worker_group.send_new_records(attempt)
             case _:

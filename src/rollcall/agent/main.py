@@ -12,9 +12,11 @@ import logging
 import os
 import socket
 import sys
-from dataclasses import replace
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.fast_import import begin as fast_import
@@ -71,6 +73,47 @@ def follow(link: socket.socket, reader_fd: int, writer_fd: int, supervisor: int)
     _run(channel, prepare, HostQuestions(channel, listener_fds), chose_threads, supervisor, listener_fds)
 
 
+@dataclass(frozen=True)
+class Imported:
+    """What a warm server has imported for its runs, beyond torch: a cold agent would do so for such a plan."""
+
+    preload: tuple[str, ...]
+    late: tuple[str, ...]
+    record: bool
+
+    @classmethod
+    def by(cls, plan: Plan) -> "Imported":
+        return cls(plan.preload, preload.of_torch(plan.program, plan.cwd), plan.record)
+
+
+def begin_warm(stdin_fd: int, imported: Imported, chose_threads: bool) -> NoReturn:
+    """In a fork of a warm server: torch is there. The fork servers come first, from a process that has nothing more
+    loaded than a cold agent; what only the agent needs is imported while the launcher reads its command line."""
+    prctl.ignore_stop_signals()
+    channel = Channel.on(*take_stdio())
+    channel.send(host_info())
+    importlib.invalidate_caches()  # of folders that may have changed meanwhile
+    _restart_clock_of_logging()
+    most = min(_MOST_SERVERS, os.cpu_count() or 1)
+    process_title.find()
+    servers = ForkServers.fork(most, worker_main.run_request, (*channel.filenos(), stdin_fd), _settle)
+    importlib.import_module("rollcall.agent.worker_group")
+    questions = HostQuestions(channel)
+    prepare = questions.until_prepared()
+    if prepare is None:
+        os._exit(2)  # the launcher has found that there is nothing to run
+    if Imported.by(Plan.from_dict(prepare.plan)) != imported:
+        channel.send(Refused("the warm server has imported other modules: set ROLLCALL_WARM=0 to start without it", 1))
+        os._exit(1)
+    _run(channel, prepare, questions, chose_threads, warm=servers)
+
+
+def _restart_clock_of_logging() -> None:
+    """Log records count the time since logging was imported, which in a cold agent is now."""
+    started: Any = logging._startTime  # type: ignore[attr-defined]
+    logging._startTime = time.time_ns() if isinstance(started, int) else time.time()  # type: ignore[attr-defined]
+
+
 def _run(
     channel: Channel,
     prepare: Prepare,
@@ -78,15 +121,17 @@ def _run(
     chose_threads: bool,
     supervisor: int | None = None,
     listener_fds: list[int] | None = None,
+    warm: ForkServers | None = None,
 ) -> NoReturn:
     """This host's part of the run, from here to the end of the process."""
-    os.environ.update(prepare.env)
+    _change_environ(prepare, chose_threads)
     plan = Plan.from_dict(prepare.plan)
-    if chose_threads and plan.slots == 1:
-        del os.environ["OMP_NUM_THREADS"]  # a rank alone may have all cores
     try:
         refuse_older(torch_version())
-        plan, servers = _fork_servers(channel, prepare, plan, listener_fds or [])
+        if warm is None:
+            plan, servers = _fork_servers(channel, prepare, plan, listener_fds or [])
+        else:
+            plan, servers = _settle_servers(channel, prepare, plan, warm, chose_threads)
         code = _serve(channel, prepare, plan, servers, questions, supervisor)
     except RollcallError as error:
         channel.send(Refused(str(error), error.exit_code))
@@ -98,23 +143,64 @@ def _run(
     os._exit(code)
 
 
+def _change_environ(prepare: Prepare, chose_threads: bool) -> None:
+    os.environ.update(prepare.env)
+    if chose_threads and Plan.from_dict(prepare.plan).slots == 1:
+        del os.environ["OMP_NUM_THREADS"]  # a rank alone may have all cores
+
+
+def _settle_servers(
+    channel: Channel, prepare: Prepare, plan: Plan, servers: ForkServers, chose_threads: bool
+) -> tuple[Plan, ForkServers]:
+    """Servers that were forked before the plan was known catch up with `_fork_servers`."""
+    reason = servers.settle(_server_count(plan), {"prepare": asdict(prepare), "chose_threads": chose_threads})
+    plan = _fresh_if(reason, channel, plan)
+    servers.prepare(plan.slots)
+    return plan, servers
+
+
+def _settle(request: dict[str, Any]) -> str:
+    """In such a server: what a cold agent does before it forks, but for the imports. Says why ranks are not forked."""
+    prepare = Prepare(**request["prepare"])
+    _change_environ(prepare, request["chose_threads"])
+    plan = Plan.from_dict(prepare.plan)
+    reason = why_not_to_fork(plan) if plan.start == "warm" else None
+    _answer_names(prepare, plan, forks=plan.start == "warm" and not reason)
+    return reason or ""
+
+
 def _fork_servers(channel: Channel, prepare: Prepare, plan: Plan, private_fds: list[int]) -> tuple[Plan, ForkServers]:
     """Servers that fork ranks; and the plan, with a fresh start where forking is not safe."""
     if plan.start == "warm":
-        _import_once(plan)
-        if reason := why_not_to_fork(plan):
-            channel.send(Note(f"{reason}: ranks start as fresh interpreters"))
-            plan = replace(plan, start="fresh")
-    forks_many = plan.start == "warm" and plan.slots >= _MANY_RANKS
-    # Among several hosts, addresses without a name are common.
-    if prepare.hosts > 1 or forks_many or (plan.start == "warm" and torch_dns.are_slow()):
-        torch_dns.have_torch_give_up()
-    count = min(_MOST_SERVERS, os.cpu_count() or 1, 1 + plan.slots // _RANKS_PER_SERVER)
+        late = preload.of_torch(plan.program, plan.cwd)
+        import_once(late, plan.record, plan.preload, folder_of(plan.program, plan.cwd))
+        plan = _fresh_if(why_not_to_fork(plan), channel, plan)
+    _answer_names(prepare, plan, forks=plan.start == "warm")
     process_title.find()
     inherited = () if prepare.stdin_fd is None else (prepare.stdin_fd,)
-    servers = ForkServers.fork(count, worker_main.run_request, (*channel.filenos(), *inherited, *private_fds))
+    servers = ForkServers.fork(
+        _server_count(plan), worker_main.run_request, (*channel.filenos(), *inherited, *private_fds)
+    )
     servers.prepare(plan.slots)
     return plan, servers
+
+
+def _server_count(plan: Plan) -> int:
+    return min(_MOST_SERVERS, os.cpu_count() or 1, 1 + plan.slots // _RANKS_PER_SERVER)
+
+
+def _fresh_if(reason: str | None, channel: Channel, plan: Plan) -> Plan:
+    """The plan, with fresh interpreters where there is a reason not to fork."""
+    if not reason:
+        return plan
+    channel.send(Note(f"{reason}: ranks start as fresh interpreters"))
+    return replace(plan, start="fresh")
+
+
+def _answer_names(prepare: Prepare, plan: Plan, forks: bool) -> None:
+    """Keep torch from waiting for host names. Among several hosts, addresses without a name are common."""
+    if prepare.hosts > 1 or (forks and (plan.slots >= _MANY_RANKS or torch_dns.are_slow())):
+        torch_dns.have_torch_give_up()
 
 
 def _serve(
@@ -155,16 +241,17 @@ def _quiet(package: str) -> None:
             logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def _import_once(plan: Plan) -> None:
-    """What every rank would import sooner or later: of torch, and of the user's modules."""
-    for name in preload.of_torch(plan):
+def import_once(late: Sequence[str], record: bool, modules: Sequence[str], folder: Path) -> None:
+    """What every rank would import sooner or later: of torch, of the recorder, and of the user's modules, which are
+    found in the folder where the program would find them."""
+    for name in late:
         importlib.import_module(name)
-    if plan.record:
+    if record:
         with contextlib.suppress(Exception):  # a torch that the recorder does not fit; rank 0 says so, and runs
             importlib.import_module("rollcall.record.recorder").prepare()
-    first = str(folder_of(plan.program, plan.cwd))
-    sys.path.insert(0, first)  # the user's modules are found where the program would find them
-    for name in plan.preload:
+    first = str(folder)
+    sys.path.insert(0, first)
+    for name in modules:
         try:
             importlib.import_module(name)
         except ImportError as error:

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from torch.distributed import Store
@@ -32,7 +33,7 @@ from rollcall.agent import connectivity
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.host_folder import HostFolder
 from rollcall.agent.host_questions import HostQuestions
-from rollcall.agent.monitoring import host_look, idle_ranks, stack_requests
+from rollcall.agent.monitoring import host_look, idle_ranks, stack_collection, stack_requests
 from rollcall.agent.monitoring.flight_recorder import FlightRecorder
 from rollcall.agent.monitoring.hang_detector import HangDetector
 from rollcall.agent.monitoring.output import OutputPump
@@ -45,7 +46,17 @@ from rollcall.linux import process_tree
 from rollcall.protocol.channel import Channel
 from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.protocol.log_files import RankLogs
-from rollcall.protocol.messages import STDERR, STDOUT, AttemptOver, Ended, Note, RingsSent, StacksDumped, Started
+from rollcall.protocol.messages import (
+    STDERR,
+    STDOUT,
+    AttemptOver,
+    Ended,
+    Note,
+    RingsSent,
+    StacksCollected,
+    StacksDumped,
+    Started,
+)
 from rollcall.protocol.plan import Plan
 from rollcall.protocol.timing import SETTLE_S
 from rollcall.protocol.torchrun_env import rank_env
@@ -282,6 +293,18 @@ class WorkerGroupAgent(SimpleElasticAgent):
             for sentence in host_look.what_is_not_seen([here, *looks]):
                 self._channel.send(Note(sentence))
             self._channel.send(dumped)
+
+    def send_stacks(self, number: int) -> None:
+        """To somebody who asks where the ranks are. In a thread of its own: py-spy may take seconds."""
+        pids = {worker.global_rank: pid for pid, worker in list(self._rank_of.items())}
+
+        def send() -> None:
+            rings = stack_requests.find_rings(self._folder.path, self._handler.attempt, pids.values())
+            found = stack_collection.collect(pids, rings)
+            with contextlib.suppress(OSError):  # the launcher is gone; the heartbeat notices that
+                self._channel.send(StacksCollected(number, {str(rank): asdict(each) for rank, each in found.items()}))
+
+        threading.Thread(target=send, name="stacks", daemon=True).start()
 
     def send_new_records(self, attempt: int) -> None:
         """To somebody who watches from where the rings are not seen. In a thread of its own: on a slow connection it

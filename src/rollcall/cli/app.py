@@ -11,7 +11,10 @@ from rollcall.cli import bench as bench_options
 from rollcall.cli import doctor
 from rollcall.cli import lab as lab_options
 from rollcall.cli import record as record_command
+from rollcall.cli import shell as shell_command
+from rollcall.cli import stacks as stacks_command
 from rollcall.cli import train as train_options
+from rollcall.cli import warm as warm_command
 from rollcall.cli.run import run as run_ranks
 from rollcall.cli.run_options import as_command
 from rollcall.errors import RollcallError, UsageError, say
@@ -161,6 +164,11 @@ def watch(
         from rollcall.live.terminal import watch as show
 
         show(folder, every, once)
+
+
+app.command()(shell_command.shell)
+app.command()(stacks_command.stacks)
+app.command()(warm_command.warm)
 
 
 @app.command()

@@ -3,14 +3,15 @@
 import os
 import signal
 import sys
-from typing import Literal, cast
+from typing import Literal, NoReturn, cast
 
 import typer
 
 from rollcall.addresses import interface_of
 from rollcall.cli import host_options, submit
 from rollcall.cli.run_options import RunOptions
-from rollcall.errors import UsageError, say
+from rollcall.cli.warm import IDLE_S
+from rollcall.errors import RollcallError, UsageError, say
 from rollcall.linux import signals
 from rollcall.protocol.plan import DEFAULT_PORT, ByHand, Plan, Program, Show, check, describe
 from rollcall.protocol.rank_ranges import ranks_of
@@ -57,11 +58,35 @@ def run(options: RunOptions) -> None:
     from rollcall.coordinator import launcher  # here: `rollcall --help` and `--dry-run` do not need it
 
     code = launcher.run(plan)
+    _leave_warm_server(plan)
     if options.report:
         _report(plan.run_id)
     if code == 0 and plan.record and sys.stderr.isatty():
         _suggest_native()
     raise typer.Exit(code)
+
+
+def run_and_exit(options: RunOptions) -> NoReturn:
+    """As the command does, for options that were read without it."""
+    try:
+        run(options)
+    except RollcallError as error:
+        say(error)
+        sys.exit(error.exit_code)
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
+    sys.exit(0)
+
+
+def _leave_warm_server(plan: Plan) -> None:
+    """If the user has asked for it, and the next run like this one would start without."""
+    from rollcall.coordinator.early_agent import typed_in  # here: what is imported here, is imported already
+    from rollcall.transport import warm
+
+    typed = typed_in(sys.argv, os.environ)
+    is_here = plan.transport.kind == "local" and plan.by_hand is None and plan.start == "warm"
+    if os.environ.get(warm.SWITCH) == "1" and is_here and typed is not None and not warm.is_ready(typed):
+        os.close(warm.start(typed, IDLE_S))
 
 
 def _check(options: RunOptions) -> None:

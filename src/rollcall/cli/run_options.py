@@ -210,6 +210,11 @@ _Argument = type(typer.Argument())
 _HINTS = get_type_hints(RunOptions, include_extras=True)
 
 
+def hint(field: str) -> Any:
+    """The type of an option, with what typer knows of it."""
+    return _HINTS[field]
+
+
 def field_option(field: str) -> Any:
     """What typer knows of an option."""
     return get_args(_HINTS[field])[-1]

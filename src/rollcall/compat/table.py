@@ -14,12 +14,14 @@ from rollcall.compat.private_names import (
     pytest_internals,
     python_finalizers,
     python_frames,
+    python_logging,
     python_main,
     record_ddp,
     record_exits,
     record_functional,
     record_process_group,
     record_tensors,
+    shell_groups,
 )
 
 PATCHES: tuple[Patch, ...] = tuple(
@@ -40,10 +42,12 @@ PATCHES: tuple[Patch, ...] = tuple(
         python_frames,
         python_main,
         python_finalizers,
+        python_logging,
         checkpoint_files,
         compiled_modules,
         pytest_internals,
         nccl_premul_sum,
+        shell_groups,
     )
 )
 

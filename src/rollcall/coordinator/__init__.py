@@ -11,6 +11,7 @@ console         what ranks print, by line and rank
 failure         who failed first, and how that is told
 run_folder      the folder of a run and its run.json
 watch_requests  asks the agents for news of the rings while somebody watches
+stack_questions answers `rollcall stacks`
 other_launcher  runs a command whose ranks another launcher starts, and has them recorded
 doctor          checks hosts before they are needed
 """

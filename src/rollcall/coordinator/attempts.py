@@ -8,7 +8,7 @@ One machine is one host: the same phases, without the search for a master. The l
 message and `tick`; nothing here waits, and the clock is passed in.
 """
 
-import secrets
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -96,7 +96,7 @@ class Attempts:
 
     def _reset(self) -> None:
         self._taking_part: list[Agent] = []
-        self._token = secrets.token_hex(16)
+        self._token = os.urandom(16).hex()
         self._opened: PortOpened | None = None
         self._reached: dict[Agent, MasterReached] = {}
         self._address, self._port = LOOPBACK, self._plan.master_port

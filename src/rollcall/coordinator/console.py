@@ -72,8 +72,9 @@ class Console:
         world_size: int,
         shown: Callable[[int, int], bool],
         clock: Callable[[], float] = time.monotonic,
+        window_s: float = _WINDOW_S,
     ) -> None:
-        self._outs, self._clock, self._shown = outs, clock, shown
+        self._outs, self._clock, self._shown, self._window_s = outs, clock, shown, window_s
         self._colour = {stream: out.isatty() for stream, out in outs.items()}
         self._world_size = world_size
         self._width = len(f"0-{world_size - 1}") if world_size > 1 else 1
@@ -93,6 +94,13 @@ class Console:
             state.partial = state.partial[_MOST_LINE_BYTES:]
         if b"\r" in state.partial:
             self._progress(rank, stream, state)
+
+    def feed_line_end(self, rank: int) -> None:
+        """What the rank has written without a line end is a line."""
+        for stream in (1, 2):
+            state = self._streams.get((rank, stream))
+            if state is not None and state.partial:
+                self.feed(rank, stream, b"\n")
 
     def tick(self) -> None:
         """Show what has waited long enough."""
@@ -193,7 +201,7 @@ class Console:
             self._show(self._pending.popleft())
 
     def _ripe(self, line: _Line, now: float) -> bool:
-        return not line.ranks or now - line.since >= _WINDOW_S or len(line.ranks) == self._world_size
+        return not line.ranks or now - line.since >= self._window_s or len(line.ranks) == self._world_size
 
     def _show(self, line: _Line) -> None:
         if self._joinable.get((line.stream, line.text)) is line:

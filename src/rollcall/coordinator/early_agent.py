@@ -6,11 +6,12 @@ it needs to follow the run.
 
 import os
 
-from rollcall.transport import local
+from rollcall.transport import local, warm
 
 TYPE_CHECKING = False  # this file imports next to nothing, not even typing, before the agent is on its way
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from typing import Any
 
 # Options of `rollcall run` with which no agent of this process is needed: ranks run on other hosts, real or virtual.
 _OTHER_HOSTS = {"--hosts", "--hostfile", "--virtual-hosts", "--slurm", "--kubernetes", "--dry-run"}
@@ -23,33 +24,70 @@ _FEW_CORES = 2
 _WAIT_S = 0.5
 
 
-def begin(argv: list[str], environ: "Mapping[str, str]") -> None:
-    """Start an agent that the next run will take; or none, if the run will most likely be on other hosts."""
-    agent = None if is_on_other_hosts(argv, environ) else local.start_early()
+def begin(argv: list[str], environ: "Mapping[str, str]") -> bool:
+    """Start an agent that the next run will take, or take one of a warm server; none, if the run will most likely be on
+    other hosts. Returns whether the agent is warm."""
+    is_here = not is_on_other_hosts(argv, environ)
+    is_warm = is_here and _take_warm(argv, environ)
+    agent = local.start_early() if is_here and not is_warm else None
     from rollcall.linux import prctl, signals
 
     signals.note()
     prctl.become_subreaper()
     if agent is not None:
         _leave_cores_to(agent)
+    return is_warm
+
+
+def _take_warm(argv: list[str], environ: "Mapping[str, str]") -> bool:
+    if environ.get(warm.SWITCH) == "0" or (typed := typed_in(argv, environ)) is None:
+        return False
+    agent = warm.take(typed)
+    if agent is not None:
+        local.use_early(agent)
+    return agent is not None
+
+
+def typed_in(argv: list[str], environ: "Mapping[str, str]") -> "dict[str, Any] | None":
+    """Of a command line, before it is read: what decides on the modules that an agent imports. None if that cannot be
+    told here."""
+    if argv[1:2] != ["run"] or any(name.startswith("PET_") for name in environ):
+        return None
+    typed: dict[str, Any] = {"preload": [], "record": True, "kind": "script", "script": ""}
+    for name, value in _options(argv):
+        if name == "--preload":
+            typed["preload"].append(value)
+        elif name == "--no-record":
+            typed["record"] = False
+        elif name in ("-m", "--module"):
+            typed["kind"] = "module"
+        elif name == "--no-python":
+            typed["kind"] = "command"
+        elif name.startswith("-m"):  # several short options in one word
+            return None
+        elif not name.startswith("-"):
+            return {**typed, "script": name}
+    return None
 
 
 def is_on_other_hosts(argv: list[str], environ: "Mapping[str, str]") -> bool:
     """A guess, before the command line is read: by the options before the script, and by what schedulers set."""
     if any(name in environ for name in ("SLURM_JOB_ID", "PBS_NODEFILE")):
         return True
+    return any(name in _OTHER_HOSTS for name, _ in _options(argv))
+
+
+def _options(argv: list[str]) -> "Iterator[tuple[str, str]]":
+    """The options before the script, with their values, and the script as the last: what follows is its own."""
     words = iter(argv[2:])  # behind `rollcall run`
     for word in words:
-        name, equals, _ = word.partition("=")
+        if not word.startswith("-"):
+            yield word, ""
+            return
+        name, equals, value = word.partition("=")
         name = name.replace("_", "-") if name.startswith("--") else name
-        if name in _OTHER_HOSTS:
-            return True
-        if not name.startswith("-"):
-            return False  # the script: what follows is its own
         has_value_inside = equals or (len(name) > 2 and name[1] != "-")  # -n4
-        if name not in _FLAGS and not has_value_inside:
-            next(words, None)
-    return False
+        yield name, value if name in _FLAGS or has_value_inside else next(words, "")
 
 
 def _leave_cores_to(agent: local.LocalAgent) -> None:

@@ -13,9 +13,10 @@ from rollcall.coordinator.console import Console, visibility
 from rollcall.coordinator.failure import HOST_LOST, Report
 from rollcall.coordinator.hangs import Hangs
 from rollcall.coordinator.run_folder import RunFolder, command_line
+from rollcall.coordinator.stack_questions import StackQuestions
 from rollcall.coordinator.watch_requests import WatchRequests
 from rollcall.errors import WorldError, say
-from rollcall.linux import prctl, process_tree, signals
+from rollcall.linux import prctl, signals
 from rollcall.linux.broken_pipe import discard_broken_output
 from rollcall.protocol.exit_codes import shell_code
 from rollcall.protocol.log_files import LogFiles, RankLogs
@@ -35,6 +36,7 @@ from rollcall.protocol.messages import (
     PortOpened,
     Refused,
     RingsSent,
+    StacksCollected,
     StacksDumped,
     Standstill,
     Started,
@@ -64,7 +66,17 @@ def run(plan: Plan) -> int:
             return Launcher(known, folder, Agents(known.hosts, start, say)).run()
     finally:
         if has_begun:  # else this process may have children that are not of a run
-            process_tree.end_all(0)
+            _end_what_is_left()
+
+
+def _end_what_is_left() -> None:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # nothing is: orphans below us would be our children
+        return
+    from rollcall.linux import process_tree  # here: it imports psutil
+
+    process_tree.end_all(0)
 
 
 class Launcher:
@@ -82,6 +94,7 @@ class Launcher:
         self._world: range | None = None  # all ranks of the attempt, where this launcher leads them all
         self._logs = LogFiles(self.say)
         self._watch_requests = WatchRequests(folder.path)
+        self._stack_questions = StackQuestions(folder.path, folder.who_runs)
         self._hangs = Hangs(plan, folder, agents)
         self._stopped_by: int | None = None
         self._stopped_s = 0.0
@@ -107,6 +120,7 @@ class Launcher:
             self._handle(*event)
         self._attempts.tick()
         self._watch_requests.tick(self._agents, self._attempts.attempt)
+        self._stack_questions.tick(self._agents, self._attempts.attempt)
         if self._stopped_by is None and self._hangs.tick(self._attempts.attempt):
             self._is_timed_out = True
             signals.received.append(signal.SIGTERM)
@@ -138,6 +152,8 @@ class Launcher:
                 self._hangs.note_stacks(agent, message)
                 self._folder.note_attempt(self._attempts.attempt, idle=idle)
                 self._folder.note_unreachable(self._attempts.attempt, agent.name, unreachable)
+            case StacksCollected(number, stacks):
+                self._stack_questions.note_answer(agent.node, number, stacks)
             case RingsSent():
                 self._watch_requests.note_answer(agent.node)
             case HostInfo():
@@ -156,6 +172,7 @@ class Launcher:
                 self._attempts.fail(WorldError(f"{agent.name} {message.problem}"))
             case Disconnected():
                 self._watch_requests.note_answer(agent.node)
+                self._stack_questions.note_gone(agent.node)
                 self._attempts.note_disconnected(agent)
 
     def _keep_log(self, agent: Agent, output: Output) -> None:
@@ -255,6 +272,7 @@ class Launcher:
         """The last words and the exit code."""
         self._console.flush()
         self._logs.close()
+        self._stack_questions.close()
         outcome, code = self._outcome()
         seconds = round(time.monotonic() - self._started_s, 3)
         self._folder.note_clocks({agent.name: agent.clock.readings for agent in self._agents.all})

@@ -7,7 +7,6 @@ import platform
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from rollcall import __version__
 from rollcall.errors import UsageError, say
 from rollcall.protocol.messages import File
 from rollcall.protocol.plan import Plan
-from rollcall.runs import all_runs, runs_home
+from rollcall.runs import all_runs, facts_of_attempt, runs_home
+from rollcall.torch_version import torch_version
 
 _MOST_OF_ONE_SECOND = 1000
 _MOST_PROBED = 16
@@ -31,7 +31,9 @@ class RunFolder:
     @classmethod
     def begin(cls, plan: Plan, command: list[str]) -> tuple[Plan, "RunFolder"]:
         """A new folder; or, where a scheduler has started the same job again, the job's, for its next attempt."""
-        from rollcall.transport import slurm  # here: agents have no need of it
+        if "SLURM_JOB_ID" not in os.environ:
+            return plan, cls.create(plan, command)
+        from rollcall.transport import slurm  # here: most runs are in no job
 
         job = slurm.job_id(os.environ) if plan.by_hand is None else None
         if job is not None and slurm.has_restarted(os.environ):
@@ -77,7 +79,7 @@ class RunFolder:
                 "plan": {**plan.to_dict(), "slots": plan.slots, "nnodes": plan.by_hand.nnodes if plan.by_hand else 1},
                 "versions": {
                     "rollcall": __version__,
-                    "torch": version("torch"),
+                    "torch": torch_version(),
                     "python": platform.python_version(),
                 },
                 "host": platform.node(),
@@ -128,6 +130,11 @@ class RunFolder:
                 attempts[number].setdefault(key, {}).update(value)
             else:
                 attempts[number][key] = value
+
+    def who_runs(self, attempt: int) -> dict[str, Any]:
+        """The ranks of an attempt, by host, and the exit codes of those that have ended."""
+        facts = facts_of_attempt(self._facts, attempt)
+        return {"hosts": facts.get("hosts", {}), "exit_codes": facts.get("exit_codes", {})}
 
     def take(self, file: File) -> None:
         """Add what a host without our disk sent: only inside this folder, whatever the path says."""

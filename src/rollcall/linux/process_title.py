@@ -23,13 +23,22 @@ def find() -> tuple[int, int]:
     return _found[0]
 
 
+def room() -> int:
+    """How many bytes the command line of this process and its forks may have."""
+    start, end = find()
+    return end - start - 1  # the last byte stays NUL, otherwise the kernel would show the environment too
+
+
+def size(words: list[str]) -> int:
+    return len(_flat(words))
+
+
 def show(words: list[str]) -> None:
     """Show these words as this process's command line, cut to the memory it has for them."""
     import ctypes  # here: the launcher needs only `padding`, and should not wait for it
 
-    start, end = find()
-    room = end - start - 1  # the last byte stays NUL, otherwise the kernel would show the environment too
-    ctypes.memmove(start, _flat(words)[:room].ljust(room, b"\0"), room)
+    start, length = find()[0], room()
+    ctypes.memmove(start, _flat(words)[:length].ljust(length, b"\0"), length)
 
 
 def _flat(words: list[str]) -> bytes:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 _TIMEOUT_S = 5.0
+_NATIVE_TIMEOUT_S = 20.0  # it reads the symbols of all libraries
 Frames = list[tuple[str, int, str]]  # file, line and function, innermost first
 
 
@@ -17,14 +18,16 @@ def command() -> str | None:
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
-def main_thread(pid: int) -> Frames:
-    """The stack of the main thread of a process, which is not paused; empty if that is not possible."""
+def main_thread(pid: int, native: bool = False) -> Frames:
+    """The stack of the main thread of a process, which is not paused; empty if that is not possible. With `native`,
+    also its frames of C and C++, whose line may be 0: for those the process is paused for a moment."""
     found = command()
     if found is None:
         return []
     try:
-        words = [found, "dump", "--nonblocking", "--json", "--pid", str(pid)]
-        ran = subprocess.run(words, capture_output=True, timeout=_TIMEOUT_S, check=True)
+        words = [found, "dump", "--native" if native else "--nonblocking", "--json", "--pid", str(pid)]
+        timeout_s = _NATIVE_TIMEOUT_S if native else _TIMEOUT_S
+        ran = subprocess.run(words, capture_output=True, timeout=timeout_s, check=True)
         return parse(json.loads(ran.stdout))
     except (OSError, subprocess.SubprocessError, ValueError, TypeError, KeyError):
         return []

@@ -4,4 +4,5 @@ reader    reads what is new in the rings
 state     what every rank does now, and its processor and memory
 terminal  `rollcall watch`
 server    `rollcall watch --web`
+stacks    `rollcall stacks`
 """

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from rollcall.errors import UsageError, say
+from rollcall.errors import RollcallError, UsageError, say
 from rollcall.explain.evidence import Evidence
 from rollcall.live.reader import LiveRun
+from rollcall.live.stacks import ask, in_words
 from rollcall.live.state import Observer, RankNow
 from rollcall.live.terminal import check_recorded
 from rollcall.report import page
@@ -77,6 +78,7 @@ class LivePage:
         self._run = LiveRun(folder)
         self._observer = Observer(self._run)
         self._news_lock, self._explain_lock = threading.Lock(), threading.Lock()
+        self._stacks_lock = threading.Lock()
         self._news_limit = RateLimit(_NEWS_SHARE, _NEWS_EVERY_S)
         self.explain_limit = RateLimit(_EXPLAIN_SHARE, _EXPLAIN_EVERY_S)
         self._version, self._parts, self._is_final = 0, {"outcome": "running"}, False
@@ -108,6 +110,14 @@ class LivePage:
                 "outcome": self._parts["outcome"],
                 "again": self.explain_limit.left_s,
             }
+
+    def stacks(self) -> dict[str, str]:
+        """Where the ranks are now, or why that cannot be told."""
+        with self._stacks_lock:  # one question at a time, whoever clicks
+            try:
+                return {"text": in_words(ask(self._folder))}
+            except RollcallError as error:
+                return {"text": str(error)}
 
     def news(self, since_s: float) -> dict[str, Any]:
         """The ops since a moment, as many as fit into one answer; and what each rank does now."""
@@ -191,6 +201,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif url.path == "/news":
             answer = self._page.news(_number(query.get("since", ["0"])[0]))
             self._answer(200, "application/json", json.dumps(answer, allow_nan=False).encode())
+        elif url.path == "/stacks":
+            self._answer(200, "application/json", json.dumps(self._page.stacks()).encode())
         elif url.path == "/explained":
             why = self._page.explained(int(_number(query.get("seen", ["0"])[0])))
             self._answer(200, "application/json", json.dumps(why, allow_nan=False).encode())

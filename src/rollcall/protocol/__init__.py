@@ -9,6 +9,7 @@ channel        how that is framed on a byte stream
 greeting       what an agent prints before its first message
 connect_back   agents that connect to the launcher, because a scheduler has started them
 timing         times that both sides agree on
+rank_stack     where a rank is
 exit_codes     exit codes and signals in words
 first_failure  which of several failures came first
 rank_ranges    ranks in words: 0-3,7

@@ -99,6 +99,13 @@ class SendRings(Message):
 
 
 @dataclasses.dataclass(frozen=True)
+class CollectStacks(Message):
+    """Somebody asks where the ranks are: find out in a way that their program does not notice, and send it."""
+
+    number: int  # of the question; the answer repeats it
+
+
+@dataclasses.dataclass(frozen=True)
 class Ping(Message):
     """A heartbeat, and a question for the host's clocks."""
 
@@ -246,6 +253,14 @@ class StacksDumped(Message):
     # Of all hosts: ranks that compute, and of which this one can read no ring.
     elsewhere: list[str] = dataclasses.field(default_factory=list)
     computing: list[int] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class StacksCollected(Message):
+    """Where the ranks of this host are that have not ended: by rank, a RankStack as a dict."""
+
+    number: int
+    stacks: dict[str, dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)

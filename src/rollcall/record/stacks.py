@@ -7,6 +7,7 @@ the ring, which the sampler's thread reads: it needs no signal, but a thread and
 
 import faulthandler
 import os
+import re
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ from rollcall.record import ring_format
 ASK = signal.SIGRTMIN + 6  # a signal that no library is known to use
 _CAUGHT = "SigCgt:"
 _MOST_FRAMES = 100
+_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _fd = -1  # of this rank's file
 Frames = Iterable[tuple[str, int, str]]  # file, line and function, innermost first
 
@@ -63,6 +65,12 @@ def as_text(thread: str, frames: Frames) -> str:
     """In the form of faulthandler."""
     lines = [f'  File "{file}", line {line} in {function}\n' for file, line, function in frames]
     return f"{thread} (most recent call first):\n{''.join(lines[:_MOST_FRAMES])}\n"
+
+
+def parse_main_thread(text: str) -> list[tuple[str, int, str]]:
+    """The stack of the main thread in what `write` wrote."""
+    block = text.rpartition("Current thread")[2].split("\n\n")[0]
+    return [(file, int(line), function) for file, line, function in _FRAME.findall(block)]
 
 
 def ask_in_ring(path: Path) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from rollcall.protocol.hosts import Host
     from rollcall.transport.connection import Connection, StartAgents
+    from rollcall.transport.warm import WarmAgent
 
 # Without this folder on its path: nothing that lies here may take the place of a module it imports.
 _AGENT = (
@@ -59,13 +60,19 @@ class LocalAgent:
         os.close(self._stdin_fd)
 
 
-_early: list[LocalAgent] = []
+_early: "list[LocalAgent | WarmAgent]" = []
 
 
 def start_early() -> LocalAgent:
     """Start an agent that the next run will take."""
-    _early.append(_start())
-    return _early[-1]
+    agent = _start()
+    _early.append(agent)
+    return agent
+
+
+def use_early(agent: "WarmAgent") -> None:
+    """Have the next run take this agent."""
+    _early.append(agent)
 
 
 def end_early() -> None:
@@ -76,7 +83,7 @@ def end_early() -> None:
 
 def opened() -> "Iterator[StartAgents]":
     """A generator for contextlib.contextmanager: starts agents here, and ends them with the run."""
-    started: list[LocalAgent] = []
+    started: list[LocalAgent | WarmAgent] = []
 
     def start(hosts: "list[Host]", connected: "Callable[[Host, Connection], None]") -> None:
         for host in hosts:
@@ -91,8 +98,8 @@ def opened() -> "Iterator[StartAgents]":
 
 
 def _start() -> LocalAgent:
-    stdin_fd = _copy_of_stdin()
-    inherited = [fd for fd in _open_fds() if fd > 2 and os.get_inheritable(fd)]
+    stdin_fd = copy_of_stdin()
+    inherited = inheritable_fds()
     its_in, writer_fd = os.pipe()
     reader_fd, its_out = os.pipe()
     os.set_inheritable(stdin_fd, True)
@@ -116,7 +123,7 @@ def _start() -> LocalAgent:
     return LocalAgent(pid, writer_fd, reader_fd, stdin_fd)
 
 
-def _copy_of_stdin() -> int:
+def copy_of_stdin() -> int:
     try:
         return os.dup(0)
     except OSError:  # we were started with it closed
@@ -124,7 +131,8 @@ def _copy_of_stdin() -> int:
         return os.dup(0)
 
 
-def _open_fds() -> list[int]:
-    """Without the one that was opened to see them."""
+def inheritable_fds() -> list[int]:
+    """Beyond the standard streams."""
     fds = [int(name) for name in os.listdir("/proc/self/fd")]
-    return [fd for fd in fds if os.path.exists(f"/proc/self/fd/{fd}")]
+    is_open = [fd for fd in fds if os.path.exists(f"/proc/self/fd/{fd}")]  # not the one that was opened to see them
+    return [fd for fd in is_open if fd > 2 and os.get_inheritable(fd)]

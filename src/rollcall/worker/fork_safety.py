@@ -9,7 +9,12 @@ from rollcall.protocol.plan import Plan, Program
 
 
 def why_not_to_fork(plan: Plan) -> str | None:
-    return _threads() or _cuda() or _shadowed(folder_of(plan.program, plan.cwd))
+    return why_no_process_forks() or _shadowed(folder_of(plan.program, plan.cwd))
+
+
+def why_no_process_forks() -> str | None:
+    """What forbids to fork this process, whatever the fork is to run."""
+    return _threads() or _cuda()
 
 
 def folder_of(program: Program, cwd: str) -> Path:

@@ -19,18 +19,17 @@ import sys
 import time
 import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from rollcall.compat import gloo_exit, gloo_listener
-from rollcall.linux import prctl
+from rollcall.linux import fd_messages, prctl
 
 # What a child of the server does with its request and its extra file descriptors.
 RunRequest = Callable[[dict[str, Any], list[int]], NoReturn]
-
-_LENGTH_BYTES = 8
-_MOST_FDS = 16
+# What a server does before its first child, with what is known only then; returns a sentence, or nothing.
+Settle = Callable[[dict[str, Any]], str]
 
 
 @dataclass(frozen=True)
@@ -49,11 +48,14 @@ class ForkServer:
         self.pid = pid
         self._socket = connection
         self._started: list[int] = []
+        self._settled: list[str] = []
         self._ended: list[Exit] = []
         self._buffer = b""
 
     @classmethod
-    def fork(cls, run_request: RunRequest, close_fds: tuple[int, ...] = ()) -> "ForkServer":
+    def fork(
+        cls, run_request: RunRequest, close_fds: tuple[int, ...] = (), settle: Settle | None = None
+    ) -> "ForkServer":
         """Children start from a copy of this process."""
         here, there = socket.socketpair()
         parent = os.getpid()
@@ -63,7 +65,7 @@ class ForkServer:
             here.close()
             for fd in close_fds:
                 os.close(fd)
-            serve(there, run_request)
+            serve(there, run_request, settle)
         there.close()
         return cls(pid, here)
 
@@ -83,13 +85,20 @@ class ForkServer:
         process.returncode = 0
         return cls(process.pid, here)
 
+    def settle(self, request: dict[str, Any]) -> str:
+        """Have the server's `settle` called."""
+        fd_messages.send(self._socket, {"settle": request}, [])
+        while not self._settled:
+            self._read()
+        return self._settled.pop()
+
     def prepare(self, children: int) -> None:
         """Have so many children forked in advance."""
-        _send(self._socket, {"prepare": children}, [])
+        fd_messages.send(self._socket, {"prepare": children}, [])
 
     def start(self, request: dict[str, Any], std: tuple[int, int, int], extra: tuple[int, ...] = ()) -> int:
         """Have a child run the request, with these as its stdin, stdout, stderr."""
-        _send(self._socket, request, [*std, *extra])
+        fd_messages.send(self._socket, request, [*std, *extra])
         while not self._started:
             self._read()
         return self._started.pop()
@@ -131,6 +140,8 @@ class ForkServer:
             reply = json.loads(line)
             if "started" in reply:
                 self._started.append(reply["started"])
+            elif "settled" in reply:
+                self._settled.append(reply["settled"])
             else:
                 self._ended.append(Exit(**reply))
 
@@ -143,11 +154,23 @@ class ForkServers:
         self._turn = itertools.cycle(servers)
 
     @classmethod
-    def fork(cls, count: int, run_request: RunRequest, close_fds: tuple[int, ...] = ()) -> "ForkServers":
+    def fork(
+        cls, count: int, run_request: RunRequest, close_fds: tuple[int, ...] = (), settle: Settle | None = None
+    ) -> "ForkServers":
         servers: list[ForkServer] = []
         for _ in range(count):
-            servers.append(ForkServer.fork(run_request, (*close_fds, *(server.fileno() for server in servers))))
+            others = (server.fileno() for server in servers)
+            servers.append(ForkServer.fork(run_request, (*close_fds, *others), settle))
         return cls(servers)
+
+    def settle(self, count: int, request: dict[str, Any]) -> str:
+        """Keep so many of the servers, and have their `settle` called; what the first of them says."""
+        for server in self._servers[count:]:
+            server.close()
+        self._servers = self._servers[:count]
+        self._turn = itertools.cycle(self._servers)
+        said = [server.settle(request) for server in self._servers]
+        return said[0]
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -166,7 +189,7 @@ class ForkServers:
         return [end for server in self._servers for end in server.ends(0)]
 
 
-def serve(control: socket.socket, run_request: RunRequest) -> NoReturn:
+def serve(control: socket.socket, run_request: RunRequest, settle: Settle | None = None) -> NoReturn:
     """Serve until the parent is gone. Leaves by _exit: this process is a fork of another interpreter."""
     if "torch.distributed" in sys.modules:
         gloo_exit.install()
@@ -177,7 +200,7 @@ def serve(control: socket.socket, run_request: RunRequest) -> NoReturn:
     gc.collect()
     _skip_removal_of_ops()
     try:
-        _Server(control, run_request).run()
+        _Server(control, run_request, settle).run()
     except (EOFError, OSError):  # the parent is gone
         from rollcall.linux import process_tree
 
@@ -195,8 +218,8 @@ def _skip_removal_of_ops() -> None:
 class _Server:
     """Forks children, hands them their requests, and reports their ends."""
 
-    def __init__(self, control: socket.socket, run_request: RunRequest) -> None:
-        self._control, self._run_request = control, run_request
+    def __init__(self, control: socket.socket, run_request: RunRequest, settle: Settle | None) -> None:
+        self._control, self._run_request, self._settle = control, run_request, settle
         self._waiting: dict[int, socket.socket] = {}  # by pid: children that wait for a request
         self._wanted = 0
         self._pid = os.getpid()
@@ -227,16 +250,19 @@ class _Server:
                 self._reply(end)
 
     def _serve_one(self) -> None:
-        request, fds = _receive(self._control)
+        request, fds = fd_messages.receive(self._control)
         if "prepare" in request:
             self._wanted = request["prepare"]
+            return
+        if "settle" in request:
+            self._reply({"settled": self._settle(request["settle"]) if self._settle is not None else ""})
             return
         if not self._waiting:
             self._fork_child()
         pid = next(iter(self._waiting))
         self._wanted = max(0, self._wanted - 1)
         with self._waiting.pop(pid) as connection:
-            _send(connection, request, fds)
+            fd_messages.send(connection, request, fds)
         for fd in fds:
             os.close(fd)
         self._reply({"started": pid})
@@ -260,7 +286,7 @@ class _Server:
                 os.close(fd)
             for connection_of_other in self._waiting.values():
                 connection_of_other.close()
-            request, fds = _receive(connection)
+            request, fds = fd_messages.receive(connection)
             connection.close()
             os.setsid()  # torchrun gives its ranks sessions of their own, too
             for target, fd in enumerate(fds[:3]):
@@ -274,26 +300,8 @@ class _Server:
         finally:
             os._exit(1)
 
-    def _reply(self, reply: dict[str, int]) -> None:
+    def _reply(self, reply: Mapping[str, int | str]) -> None:
         self._control.sendall(json.dumps(reply).encode() + b"\n")
-
-
-def _send(connection: socket.socket, request: dict[str, Any], fds: list[int]) -> None:
-    body = json.dumps(request).encode()
-    socket.send_fds(connection, [len(body).to_bytes(_LENGTH_BYTES, "big")], fds)
-    connection.sendall(body)
-
-
-def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    head, fds, _, _ = socket.recv_fds(connection, _LENGTH_BYTES, _MOST_FDS)
-    while 0 < len(head) < _LENGTH_BYTES:
-        head += connection.recv(_LENGTH_BYTES - len(head))
-    if not head:
-        raise EOFError
-    size, body = int.from_bytes(head, "big"), bytearray()
-    while len(body) < size:
-        body += connection.recv(size - len(body))
-    return json.loads(body), fds
 
 
 def _reap() -> list[dict[str, int]]:

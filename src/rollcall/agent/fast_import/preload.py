@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from rollcall.protocol.plan import Plan
+from rollcall.protocol.plan import Program
 
 # Torch imports these at the first use of a feature, which takes 0.7 s in every rank.
 _LATE = {
@@ -13,15 +13,15 @@ _LATE = {
 }
 
 
-def of_torch(plan: Plan) -> tuple[str, ...]:
+def of_torch(program: Program, cwd: str) -> tuple[str, ...]:
     """What the text of the program says that it will need beyond `import torch`."""
-    return _named_in(_source(plan))
+    return _named_in(_source(program, cwd))
 
 
-def _source(plan: Plan) -> str:
-    if plan.program.kind != "script":
+def _source(program: Program, cwd: str) -> str:
+    if program.kind != "script":
         return ""
-    path = Path(plan.cwd, plan.program.target)
+    path = Path(cwd, program.target)
     return path.read_text(errors="replace") if os.path.isfile(path) else ""
 
 

@@ -6,6 +6,7 @@ host_look        what the agent of another host can know of these ranks while th
 idle_ranks       tells ranks that wait from ranks that compute
 stopped_ranks    notices ranks that were stopped by a signal
 stack_requests   asks ranks for their stacks
+stack_collection finds out where ranks are without that their program notices
 ring_upload      sends rings to a launcher that does not see this disk
 flight_recorder  has nccl write its own record to the run's folder
 """

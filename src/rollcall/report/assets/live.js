@@ -30,8 +30,25 @@ const live = {
     head.append(row);
     table.append(head, live.body);
     scroll.append(table);
-    section.append(scroll);
+    section.append(scroll, live.stacks());
     document.getElementById("timeline").before(section);
+  },
+
+  // Asks the run's launcher where every rank is, when clicked and not before.
+  stacks() {
+    const box = make("p"), button = make("button", "stacks"), text = make("pre", "", { id: "stacks" });
+    button.addEventListener("click", async () => {
+      button.disabled = true;
+      text.hidden = false;
+      text.textContent = "asking the ranks…";
+      try { text.textContent = (await live.get("stacks", {})).text; } catch { text.textContent = "no answer"; }
+      button.disabled = false;
+    });
+    text.hidden = true;
+    box.append(button);
+    const whole = make("div");
+    whole.append(box, text);
+    return whole;
   },
 
   async get(path, query) {

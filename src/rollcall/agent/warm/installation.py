@@ -1,0 +1,57 @@
+"""Whether a fresh interpreter would load what this process has loaded: by the files and folders that it came from."""
+
+import os
+import sys
+from collections.abc import Iterator
+
+Stamp = tuple[int, ...]  # when a file changed, and which it is
+
+
+def stamps() -> dict[str, Stamp]:
+    """Of every module and library of this process, of the folders where modules are looked for, of Python itself."""
+    return {path: _stamp(path) for path in {*_modules(), *_libraries(), *_search_path(), *_python()}}
+
+
+def changed(before: dict[str, Stamp]) -> str:
+    """A file or folder that is not as it was; empty if all are."""
+    return next((path for path, stamp in before.items() if _stamp(path) != stamp), "")
+
+
+def _stamp(path: str) -> Stamp:
+    """Also when its metadata changed: who replaces a file may give it the old one's time."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
+
+
+def _modules() -> Iterator[str]:
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.startswith("/"):
+            yield file
+
+
+def _libraries() -> Iterator[str]:
+    with open("/proc/self/maps") as file:
+        for line in file:
+            path = line.split(maxsplit=5)[5:]
+            if path and path[0].startswith("/") and not path[0].startswith(("/dev/", "/memfd:", "/SYSV")):
+                yield path[0].rstrip("\n")
+
+
+def _search_path() -> Iterator[str]:
+    """Folders: a package that is installed, upgraded or removed changes its folder's entries. And the .pth files."""
+    for folder in sys.path:
+        yield folder
+        if os.path.isdir(folder):
+            yield from (os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pth"))
+
+
+def _python() -> Iterator[str]:
+    yield sys.executable
+    yield os.path.realpath(sys.executable)
+    yield os.path.join(sys.prefix, "pyvenv.cfg")
+    # What the C library reads when a process starts.
+    yield from ("/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/localtime", "/etc/timezone")

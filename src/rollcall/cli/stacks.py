@@ -1,0 +1,66 @@
+"""`rollcall stacks`: from its options to a question to the run's launcher."""
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rollcall.errors import UsageError
+from rollcall.protocol.rank_ranges import ranks_of
+
+if TYPE_CHECKING:
+    from rollcall.live.stacks import Answer
+
+
+def stacks(
+    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    rank: Annotated[str, typer.Option(help="Only these ranks: 2, or 0,2-3.", metavar="RANKS")] = "all",
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show where every rank of a running job is now, on every host; ranks with equal stacks are shown together.
+
+    The run goes on, and no signal is sent to its ranks. Frames of C++ are shown where py-spy is installed.
+
+    [bold]Examples[/]
+
+      rollcall stacks
+
+      rollcall stacks 2026-11-15T10-02-11-train --rank 2
+    """
+    from rollcall.live import stacks as live_stacks
+    from rollcall.runs import find_run
+
+    wanted = _ranks(rank)
+    answer = live_stacks.chosen(_ask(find_run(run)), wanted)
+    print(json.dumps(answer.to_dict()) if as_json else live_stacks.in_words(answer))
+
+
+def _ranks(text: str) -> tuple[int, ...] | None:
+    try:
+        return ranks_of(text)
+    except ValueError:
+        raise UsageError(f"--rank {text} does not name ranks: use 2, or 0,2-3") from None
+
+
+def _ask(folder: Path) -> "Answer":
+    """A run that another launcher has started has nobody to ask: its ranks on this host are found by their rings."""
+    from rollcall.live import stacks as live_stacks
+
+    facts = live_stacks.check_runs(folder)
+    return live_stacks.ask(folder) if facts.get("plan") else _collect_here(folder)
+
+
+def _collect_here(folder: Path) -> "Answer":
+    from rollcall.agent.monitoring import stack_collection, stack_requests
+    from rollcall.live.stacks import Answer
+    from rollcall.runs import recorded_attempts
+
+    attempt = max(recorded_attempts(folder), default=0)
+    rings = stack_requests.find_rings(folder, attempt)
+    pids = {int(name[1]): pid for pid, ring in rings.items() if (name := re.fullmatch(r"rank-(\d+)", ring.stem))}
+    if not pids:
+        raise UsageError(f"no rank of {folder.name} that is recorded runs on this host: ask on the host where it runs")
+    found = stack_collection.collect(pids, {pid: rings[pid] for pid in pids.values()})
+    return Answer(attempt, found, tuple(sorted(pids)), {})

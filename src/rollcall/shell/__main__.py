@@ -1,0 +1,25 @@
+"""The program of the ranks of `rollcall shell`: connects to the prompt, makes the group, and runs what is typed."""
+
+import os
+import socket
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+from torch.distributed import TCPStore
+
+from rollcall.shell.session import Session
+
+_STORE_S = 60.0
+
+
+def main() -> None:
+    link = socket.socket(socket.AF_UNIX)
+    link.connect(sys.argv[1])
+    # The agent serves the store, and so no rank does.
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=_STORE_S))
+    Session(link, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), store, Path(sys.argv[2])).serve()
+
+
+main()

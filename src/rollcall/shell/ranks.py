@@ -1,0 +1,195 @@
+"""The ranks of `rollcall shell` from the prompt's side: a run of its own, and one connection to each rank."""
+
+import contextlib
+import json
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rollcall.coordinator.console import Console
+from rollcall.errors import RankError
+from rollcall.protocol.rank_ranges import ranks_in_words
+
+_LOOK_S = 0.05
+_FOLD_S = 0.5  # equal lines of ranks within this time are shown as one
+_BACK_S = 10.0  # for ranks to come back from a line that is taken back
+_END_S = 30.0
+_WAITING = "line = next_line()  # this rank is done with its line, and waits at the prompt\n"
+
+
+@dataclass
+class Rank:
+    """One connection, and what has come of a line that is not complete."""
+
+    number: int
+    link: socket.socket
+    partial: bytes = b""
+    waits_for: int = 0  # the request that it has not answered
+    errors: str = ""
+    seconds: float = 0.0
+    completions: list[str] = field(default_factory=list)
+
+
+class EndedError(RankError):
+    """The ranks are gone; their launcher has said why."""
+
+
+class Ranks:
+    """Sends requests to ranks and shows what they print. Everything happens in the thread of the prompt."""
+
+    def __init__(self, run: "subprocess.Popen[bytes]", ranks: list[Rank], folder: Path) -> None:
+        self._run, self._folder = run, folder
+        self.all = {rank.number: rank for rank in ranks}
+        self._console = Console({1: sys.stdout, 2: sys.stderr}, len(ranks), lambda *_: True, window_s=_FOLD_S)
+        self._selector = selectors.DefaultSelector()
+        for rank in ranks:
+            self._selector.register(rank.link, selectors.EVENT_READ, rank)
+        self._count = self._groups = 0
+
+    def run(self, code: str, to: Collection[int], number: int) -> dict[int, float]:
+        """Run it there. Returns the seconds by rank; of ranks that failed, the traceback is shown."""
+        file = self._folder / f"in-{number}.py"  # a file, so that explain and tracebacks can show its lines
+        file.write_text(code + "\n")
+        return self.ask("run", to, code=code, file=str(file))
+
+    def ask(self, kind: str, to: Collection[int], **arguments: Any) -> dict[int, float]:
+        """Ask these ranks, and wait until all have answered. Ctrl-C takes the request back."""
+        self._count += 1
+        asked = [self.all[number] for number in to]
+        for rank in asked:
+            rank.waits_for, rank.errors, rank.completions = self._count, "", []
+            _send(rank.link, {"kind": kind, "id": self._count, "arguments": arguments})
+        try:
+            self._wait(asked, lambda: False)
+        except KeyboardInterrupt:
+            self._take_back(asked)
+        self._show_errors(asked)
+        return {rank.number: rank.seconds for rank in asked}
+
+    def _take_back(self, asked: list[Rank]) -> None:
+        for rank in self.all.values():
+            _send(rank.link, {"kind": "interrupt"})
+        until_s = time.monotonic() + _BACK_S
+        self._wait(asked, lambda: time.monotonic() > until_s)
+        if stuck := [rank.number for rank in asked if rank.waits_for]:
+            raise EndedError(f"{ranks_in_words(stuck)} did not come back from this line, and the shell ends")
+        for rank in asked:
+            rank.errors = ""  # it was interrupted, which is no news
+        self._groups += 1
+        print("taken back: the ranks keep their variables, and have a new group")
+        self.ask("regroup", list(self.all), number=self._groups)
+
+    def complete(self, text: str) -> list[str]:
+        """Names on rank 0 that begin so."""
+        first = self.all[0]
+        self._count += 1
+        first.waits_for, first.errors, first.completions = self._count, "", []
+        _send(first.link, {"kind": "complete", "id": self._count, "arguments": {"text": text}})
+        self._wait([first], lambda: False)
+        return first.completions
+
+    def _wait(self, asked: list[Rank], is_over: Callable[[], bool]) -> None:
+        while any(rank.waits_for for rank in asked) and not is_over():
+            for key, _ in self._selector.select(_LOOK_S):
+                self._read(key.data)
+            self._console.tick()
+        self._console.flush()
+
+    def _read(self, rank: Rank) -> None:
+        data = rank.link.recv(1 << 16)
+        if not data:
+            self._console.flush()
+            raise EndedError("the ranks have ended, and the shell with them")
+        *lines, rank.partial = (rank.partial + data).split(b"\n")
+        for line in lines:
+            self._take(rank, json.loads(line))
+
+    def _take(self, rank: Rank, message: dict[str, Any]) -> None:
+        match message["kind"]:
+            case "output":
+                self._console.feed(rank.number, message["stream"], message["text"].encode())
+            case "completions":
+                rank.completions = message["names"]
+            case "done" if message["id"] == rank.waits_for:
+                self._console.feed_line_end(rank.number)
+                rank.waits_for, rank.errors, rank.seconds = 0, message["error"], message["seconds"]
+
+    def _show_errors(self, asked: list[Rank]) -> None:
+        for rank in asked:
+            self._console.feed(rank.number, 2, rank.errors.encode())
+        self._console.flush()
+
+    def end(self) -> int:
+        """The exit code of the run."""
+        for rank in self.all.values():
+            rank.link.close()
+        try:
+            return self._run.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._run.terminate()
+            return self._run.wait()
+
+
+@contextlib.contextmanager
+def started(count: int, words: list[str]) -> Iterator[tuple[Ranks, str]]:
+    """So many ranks in a run with these options, and the folder of the run."""
+    with tempfile.TemporaryDirectory(prefix="rollcall-shell-") as folder, socket.socket(socket.AF_UNIX) as listener:
+        path = f"{folder}/ranks"  # only this user may open the folder
+        listener.bind(path)
+        listener.listen(count)
+        waiting = Path(folder, "prompt.py")
+        waiting.write_text(_WAITING)
+        command = [sys.executable, "-m", "rollcall", "run", *words, "-m", "rollcall.shell", path, str(waiting)]
+        # A session of its own: the terminal's Ctrl-C is for the prompt.
+        run = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        try:
+            ranks, run_folder = _greeted(listener, count, run)
+            yield Ranks(run, ranks, Path(folder)), run_folder
+        finally:
+            if run.poll() is None:
+                run.terminate()
+                run.wait()
+
+
+def _greeted(listener: socket.socket, count: int, run: "subprocess.Popen[bytes]") -> tuple[list[Rank], str]:
+    """All ranks, once their group is there."""
+    listener.settimeout(_LOOK_S)
+    ranks: list[Rank] = []
+    folder = ""
+    while len(ranks) < count:
+        try:
+            link, _ = listener.accept()
+        except TimeoutError:
+            if run.poll() is not None:
+                raise EndedError("the ranks did not start, and so there is no prompt") from None
+            continue
+        link.setblocking(True)
+        hello, rest = _first_line(link)
+        folder = hello["run"]
+        ranks.append(Rank(hello["rank"], link, rest))
+    return sorted(ranks, key=lambda rank: rank.number), folder
+
+
+def _first_line(link: socket.socket) -> tuple[dict[str, Any], bytes]:
+    data = b""
+    while b"\n" not in data:
+        chunk = link.recv(1 << 16)
+        if not chunk:
+            raise EndedError("a rank ended before its group was there")
+        data += chunk
+    line, _, rest = data.partition(b"\n")
+    return json.loads(line), rest
+
+
+def _send(link: socket.socket, message: dict[str, Any]) -> None:
+    try:
+        link.sendall(json.dumps(message).encode() + b"\n")
+    except OSError:
+        raise EndedError("the ranks have ended, and the shell with them") from None
