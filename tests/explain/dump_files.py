@@ -33,6 +33,7 @@ class Entry:
     is_p2p: bool | None = None  # None: by its name
     is_retired: bool | None = None  # None: when it is over
     timeout_ms: int = 600_000
+    took_ms: float = 0  # on the device, with TORCH_NCCL_ENABLE_TIMING=1
 
 
 def content(
@@ -82,6 +83,7 @@ def _entry(entry: Entry, number: int) -> dict[str, Any]:
         "retired": bool(entry.done_ms) if entry.is_retired is None else entry.is_retired,
         "timeout_ms": entry.timeout_ms,
         "is_p2p": is_p2p,
+        **({"duration_ms": entry.took_ms} if entry.took_ms else {}),
     }
 
 

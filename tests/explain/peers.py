@@ -98,17 +98,17 @@ def _fits(program: Program, message: str) -> bool:
     return named >= set(program.look_at) and len(named) <= max(2, len(program.look_at))
 
 
-def run(program: Program, folder: Path, env: dict[str, str], launcher: str) -> str:
+def run(program: Program, folder: Path, env: dict[str, str], launcher: str, seconds: int = SECONDS) -> str:
     """What its ranks printed, and the launcher."""
     env = {**os.environ, **env, "ROLLCALL_DIR": str(folder / "rollcall"), "OMP_NUM_THREADS": "1"}
     with places.place(program, folder / "rollcall") as place:
         words = {
             "torchrun": ["torchrun", "--standalone", f"--nproc-per-node={program.ranks}"],
-            "rollcall": ["rollcall", "run", "--no-record", *place.words, "--grace", "1"],
+            "rollcall": ["rollcall", "run", "--no-record", *place.words, "--grace", "10"],
         }[launcher]
         words = [str(_BIN / words[0]), *words[1:], str(_HERE / "peer_rank.py"), str(program.path)]
         done = subprocess.run(
-            ["timeout", "--signal=INT", "--kill-after=5", str(SECONDS), *words],
+            ["timeout", "--signal=INT", "--kill-after=15", str(seconds), *words],
             cwd=folder,
             env=env | place.env,
             stdin=subprocess.DEVNULL,

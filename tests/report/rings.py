@@ -52,10 +52,13 @@ class _Names:
     def __init__(self, groups: Mapping[str, Sequence[int]]) -> None:
         self._groups = groups
         self.numbers: dict[tuple[str, str], int] = {}
+        self._numbers_of_groups: dict[str, int] = {}
 
     def group(self, name: str) -> int:
-        told = {"name": name or ring_format.NON_MEMBER_GROUP, "ranks": list(self._groups.get(name, ()))}
-        return self._number("group", told)
+        if name not in self._numbers_of_groups:  # of a thousand ranks, once
+            told = {"name": name or ring_format.NON_MEMBER_GROUP, "ranks": list(self._groups.get(name, ()))}
+            self._numbers_of_groups[name] = self._number("group", told)
+        return self._numbers_of_groups[name]
 
     def site(self, line: int) -> int:
         return self._number("site", [[FILE, line, "step<script>"]])

@@ -8,6 +8,7 @@ table         the records of all ranks on one clock, a column per field
 dumps/        makes rings of dumps of torch's Flight Recorder
 load          the rings and run.json of one attempt, or dumps → a Run
 matching      which ops of different ranks belong together
+exchanges     what an all_to_all sends to whom
 waits         when an op blocked its rank, until when it waited, and for whom
 ends          which ranks ended by themselves, and which because of others
 evidence      a run with all that the checks need

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.table import site_in_words
-from rollcall.explain.waits import is_setup, last_rows
+from rollcall.explain.waits import is_setup
 from rollcall.record import ring_format
 
 _MOST_POINTS = 2000
@@ -82,74 +82,111 @@ def _largest_first(costs: Iterable[Cost]) -> tuple[Cost, ...]:
 
 def _sums(evidence: Evidence, *keys: NDArray[np.integer]) -> list[list[tuple[int, Cost]]]:
     """Per key: each number that ops have there, with the cost of these ops, which has no name yet."""
-    sums = [[np.bincount(key, column) for key in keys] for column in _columns(evidence)]
-    found = []
-    for ops, size, waiting_ns, communicating_ns, hidden_ns in zip(*sums, strict=True):
-        seconds = np.stack([waiting_ns, communicating_ns, hidden_ns], axis=1) / 1e9
-        numbers = np.flatnonzero(ops).tolist()
-        found.append([(n, Cost("", int(ops[n]), int(size[n]), *seconds[n].tolist())) for n in numbers])
-    return found
+    sizes = [int(key.max(initial=0)) + 1 for key in keys]
+    sums = [np.zeros((_SUMMED, size)) for size in sizes]
+    for rows, *columns in _parts(evidence):
+        for key, size, whole in zip(keys, sizes, sums, strict=True):
+            numbers = key[rows].astype(np.intp)
+            for place, column in enumerate(columns):
+                whole[place] += np.bincount(numbers, column, size)
+    for rows, hidden_ns in _hidden_ns(evidence):
+        for key, size, whole in zip(keys, sizes, sums, strict=True):
+            whole[-1] += np.bincount(key[rows], hidden_ns, size)
+    return [_costs(whole) for whole in sums]
 
 
-def _columns(evidence: Evidence) -> Iterator[NDArray[Any]]:
-    """What is summed up, one column at a time: of ten million ops, each takes its memory. 0 where an op is not
-    counted."""
+_SUMMED = 5  # ops, bytes, waiting, communicating, hidden
+_PART = 1 << 18  # rows: what is computed of them fits into the processor's cache
+
+
+def _costs(sums: NDArray[np.float64]) -> list[tuple[int, Cost]]:
+    found = [(number, *sums[:, number].tolist()) for number in np.flatnonzero(sums[0]).tolist()]
+    return [(number, Cost("", int(ops), int(size), *(ns / 1e9 for ns in times))) for number, ops, size, *times in found]
+
+
+def _parts(evidence: Evidence) -> Iterator[tuple[Any, ...]]:
+    """Some rows, and what is summed up of them: 0 where an op is not counted."""
     table, found = evidence.table, evidence.intervals
-    is_counted = ~table.is_event & ~is_setup(table)
-    yield is_counted
-    yield table.size_bytes * is_counted
-    yield found.waiting_ns * is_counted
-    yield found.communicating_ns * is_counted
-    yield _hidden_ns(evidence) * is_counted
+    is_counted = _is_counted(evidence)
+    for start in range(0, len(table), _PART):
+        rows = slice(start, start + _PART)
+        counted = is_counted[rows].astype(np.float64)
+        waiting_ns = found.arrived_ns[rows] - found.blocked_ns[rows]
+        communicating_ns = found.ended_ns[rows] - found.arrived_ns[rows]
+        yield rows, counted, table.size_bytes[rows] * counted, waiting_ns * counted, communicating_ns * counted
 
 
-def _hidden_ns(evidence: Evidence) -> NDArray[np.int64]:
-    """Per row: how long an async op was in flight while its rank did something else. It is in flight from when all
-    ranks have issued it. If it was complete when it was waited for, it is not known since when: then it is taken to
+def _is_counted(evidence: Evidence) -> NDArray[np.bool_]:
+    return np.asarray(~evidence.table.is_event & ~is_setup(evidence.table))
+
+
+def _hidden_ns(evidence: Evidence) -> Iterator[tuple[NDArray[np.intp], NDArray[np.int64]]]:
+    """Rows of async ops, and how long each was in flight while its rank did something else. It is in flight from when
+    all ranks have issued it. If it was complete when it was waited for, it is not known since when: then it is taken to
     have lasted as long as ops of its kind and size that were seen to end."""
     table = evidence.table
-    hidden_ns = np.zeros(len(table), dtype=np.int64)
-    rows = np.flatnonzero(table.is_async & (table.waited_ns > 0))
-    if not len(rows):
-        return hidden_ns
-    began_ns = _in_flight_since_ns(evidence, rows)
-    waited_ns, completed_ns = table.waited_ns[rows], table.completed_ns[rows]
-    usual_ns = _usual_ns(evidence, rows, began_ns)
-    was_complete = completed_ns - waited_ns <= _AT_ONCE_NS
-    ended_ns = np.where(was_complete, np.minimum(began_ns + usual_ns, waited_ns), waited_ns)
-    is_device_time = (completed_ns > 0) & (completed_ns < waited_ns)
-    hidden_ns[rows] = np.clip(np.where(is_device_time, completed_ns, ended_ns) - began_ns, 0, None)
-    return hidden_ns
+    all_rows = np.flatnonzero(table.is_async & (table.waited_ns > 0) & _is_counted(evidence))
+    if not len(all_rows):
+        return
+    usual = _Usual(evidence, all_rows)
+    for rows in _split(all_rows):
+        began_ns = _in_flight_since_ns(evidence, rows)
+        waited_ns, completed_ns = table.waited_ns[rows], table.completed_ns[rows]
+        was_complete = completed_ns - waited_ns <= _AT_ONCE_NS
+        ended_ns = np.where(was_complete, np.minimum(began_ns + usual.mean_ns(rows), waited_ns), waited_ns)
+        is_device_time = (completed_ns > 0) & (completed_ns < waited_ns)
+        yield rows, np.clip(np.where(is_device_time, completed_ns, ended_ns) - began_ns, 0, None)
 
 
 _AT_ONCE_NS = 50_000  # a wait() that only finds its op complete returns within this, also on a busy machine
 
 
 def _in_flight_since_ns(evidence: Evidence, rows: NDArray[np.intp]) -> NDArray[np.int64]:
-    is_one_clock = evidence.run.is_one_clock
-    last = last_rows(evidence.table, evidence.calls, evidence.pairs)[rows] if is_one_clock else rows
-    arrived_ns = evidence.table.entered_ns[np.where(last >= 0, last, rows)]
+    last = evidence.last_rows[rows] if evidence.run.is_one_clock else rows
+    arrived_ns = evidence.table.arrived_ns[np.where(last >= 0, last, rows)]
     return np.maximum(evidence.table.issued_ns[rows], arrived_ns)
 
 
-def _usual_ns(evidence: Evidence, rows: NDArray[np.intp], began_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Per row: the mean of what ops of its kind and size took that blocked their rank until their end; 0 if there are
-    none."""
-    table = evidence.table
-    blocking = np.flatnonzero(np.isin(table.op, np.unique(table.op[rows])) & ~table.is_async & (table.completed_ns > 0))
-    seen = rows[table.completed_ns[rows] - table.waited_ns[rows] > _AT_ONCE_NS]
-    took_ns = (
-        evidence.intervals.communicating_ns[blocking],
-        table.completed_ns[seen] - began_ns[np.searchsorted(rows, seen)],
-    )
-    every = np.concatenate([rows, blocking, seen])
-    key = table.op[every].astype(np.int64) << 48 | np.minimum(table.size_bytes[every], (1 << 48) - 1)
-    _, kind = np.unique(key, return_inverse=True)
-    known = kind[len(rows) :]
-    mean_ns = np.bincount(known, np.concatenate(took_ns), kind.max() + 1) / np.maximum(
-        np.bincount(known, minlength=kind.max() + 1), 1
-    )
-    return np.asarray(mean_ns[kind[: len(rows)]], dtype=np.int64)
+class _Usual:
+    """How long ops took that blocked their rank until their end: the mean, by kind and size."""
+
+    def __init__(self, evidence: Evidence, rows: NDArray[np.intp]) -> None:
+        self._table = evidence.table
+        self._known = np.unique(np.concatenate([np.unique(self._kinds(part)) for part in _split(rows)]))
+        sum_ns, count = np.zeros((2, len(self._known)))
+        for part, took_ns in _seen_to_end(evidence, rows):
+            its = self._kinds(part)
+            place = np.minimum(np.searchsorted(self._known, its), len(self._known) - 1)
+            is_known = self._known[place] == its
+            sum_ns += np.bincount(place[is_known], took_ns[is_known], len(self._known))
+            count += np.bincount(place[is_known], minlength=len(self._known))
+        self._mean_ns = (sum_ns / np.maximum(count, 1)).astype(np.int64)
+
+    def mean_ns(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        """Per row; 0 if no op of its kind and size was seen to end."""
+        return np.asarray(self._mean_ns[np.searchsorted(self._known, self._kinds(rows))])
+
+    def _kinds(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        table = self._table
+        return np.asarray(table.op[rows].astype(np.int64) << 48 | np.minimum(table.size_bytes[rows], (1 << 48) - 1))
+
+
+def _split(rows: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
+    return (rows[start : start + _PART] for start in range(0, len(rows), _PART))
+
+
+def _seen_to_end(evidence: Evidence, rows: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], NDArray[np.int64]]]:
+    """Rows whose op ended while its rank was blocked in it, and how long it took: those of `rows`, which are async, and
+    all blocking ops of the same names."""
+    table, found = evidence.table, evidence.intervals
+    for part in _split(rows):
+        seen = part[table.completed_ns[part] - table.waited_ns[part] > _AT_ONCE_NS]
+        yield seen, table.completed_ns[seen] - _in_flight_since_ns(evidence, seen)
+    is_like = np.zeros(256, dtype=np.bool_)
+    is_like[np.unique(table.op[rows])] = True
+    blocking = np.flatnonzero(is_like[table.op] & ~table.is_async & (table.completed_ns > 0))
+    for part in _split(blocking):
+        yield part, found.ended_ns[part] - found.arrived_ns[part]
 
 
 @dataclass(frozen=True)

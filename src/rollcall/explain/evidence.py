@@ -13,7 +13,7 @@ from rollcall.explain.ends import died_by_itself, last_failed, was_killed
 from rollcall.explain.load import Run
 from rollcall.explain.matching import Calls, Pairs
 from rollcall.explain.table import Op, Ops, Site
-from rollcall.explain.waits import Intervals, Waits, blocked_since_ns, count, intervals, is_setup, waits_for
+from rollcall.explain.waits import Intervals, Waits, blocked_since_ns, count, intervals, is_setup, last_rows, waits_for
 from rollcall.record.sites import waits_for_data
 
 Found = TypeVar("Found")
@@ -52,7 +52,11 @@ class Evidence:
 
     @cached_property
     def intervals(self) -> Intervals:
-        return intervals(self.run, self.calls, self.pairs, self._now_ns)
+        return intervals(self.run, self.last_rows, self._now_ns)
+
+    @cached_property
+    def last_rows(self) -> NDArray[np.int32]:
+        return last_rows(self.table, self.calls, self.pairs)
 
     @cached_property
     def waits(self) -> Waits:

@@ -5,6 +5,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,7 @@ class Run:
     problems: tuple[str, ...] = field(default=())  # what could not be read
     until_ns: int = 0  # until when it was looked at, if that is later than all that is recorded
     is_from_dumps: bool = False  # of torch's Flight Recorder, which knows what is over on the device
+    has_device_times: bool = False  # its ops begin when the devices came to them, and not when hosts asked for them
     device: "Run | None" = None  # of a run with rings: what dumps beside them tell
 
 
@@ -182,7 +184,7 @@ def _load_dumps(folder: Path) -> Run:
     files = _Files(Table(sum(len(ring.records) for _, ring in dumps.rings)))
     for path, ring in dumps.rings:
         files.add(path, ring, [])
-    files.table.close()
+    files.close()
     ranks = {rank: _rank(files, rank, {}) for rank in sorted(files.table.spans)}
     return Run(
         name=folder.name,
@@ -195,6 +197,7 @@ def _load_dumps(folder: Path) -> Run:
         problems=(*dumps.problems, *_problems(ranks, dumps.world_size, [], "dump")),
         until_ns=dumps.until_ns,
         is_from_dumps=True,
+        has_device_times=dumps.has_device_times,
     )
 
 
@@ -229,9 +232,13 @@ def _problems(
     if missing := sorted(set(range(world_size)) - set(ranks)):
         yield f"no {file} of {ranks_in_words(missing)}: this explanation is without them"
     yield from _losses(ranks)
+    stopped: defaultdict[str, list[int]] = defaultdict(list)
     for rank in ranks.values():
         if rank.stopped:
-            yield f"the recording of rank {rank.number} stopped {rank.stopped}; what it did then is not known"
+            stopped[rank.stopped].append(rank.number)
+    for why, numbers in stopped.items():
+        did = "it" if len(numbers) == 1 else "they"
+        yield f"the recording of {ranks_in_words(numbers)} stopped {why}; what {did} did then is not known"
     if uncompared_hosts:
         yield f"the clocks of {', '.join(uncompared_hosts)} were not compared: who waited for whom is unknown"
 
@@ -326,6 +333,8 @@ class _Files:
     problems: list[str] = field(default_factory=list)
     world_size: int = 0
     cut_ns: int = 0  # by the clock of the table
+    _waiting: list[rings.Ring] = field(default_factory=list)  # of one host and with the same names: added together
+    _clock: Readings = field(default_factory=list)  # of these
 
     def cut(self, ring: rings.Ring, clock: Readings, moment: Moment) -> rings.Ring:
         """The ring as it was at a moment."""
@@ -341,9 +350,23 @@ class _Files:
         self.kept[rank] = path, ring.header
         offset_ns = clock[-1][1] if clock else 0
         self.ahead_ns[rank] = ring.header.wall_ns - ring.header.monotonic_ns + offset_ns
-        self.table.add(ring, clock)
         self.folded += _folded(ring)
         self.world_size = max(self.world_size, min(ring.header.world_size, _MOST_RANKS))
+        waiting = self._waiting
+        is_like_them = not waiting or (waiting[0].names is ring.names and self._clock is clock)
+        if not is_like_them or sum(len(each.records) for each in waiting) > _TOGETHER:
+            self.flush()
+        self._waiting.append(ring)
+        self._clock = clock
+
+    def flush(self) -> None:
+        if self._waiting:
+            self.table.add_alike(self._waiting, self._clock)
+            self._waiting = []
+
+    def close(self) -> None:
+        self.flush()
+        self.table.close()
 
 
 def _read(
@@ -353,6 +376,7 @@ def _read(
     as it was then."""
     found = list(map(rings.count, paths))
     counts, world_size = [count for count, _ in found], _world_size([size for _, size in found], launched)
+    none: Readings = []
     each = None if newest is None else max(newest // max(len(paths), 1), _LEAST_OF_EACH)
     files = _Files(Table(sum(counts if each is None else (min(count, each) for count in counts))))
     for path in paths:
@@ -369,14 +393,15 @@ def _read(
         if rank in files.kept:
             files.problems.append(f"{path.name}: it says it is of rank {rank}, but there is another ring of that rank")
             continue
-        clock = clocks[rank] if rank < len(clocks) else []
+        clock = clocks[rank] if rank < len(clocks) else none
         if moment is not None:
             ring = files.cut(ring, clock, moment)
         files.add(path, ring, clock)
-    files.table.close()
+    files.close()
     return files
 
 
+_TOGETHER = 1 << 13  # records: enough for numpy, and they stay in the processor's cache
 _MOST_RANKS = 1 << 20  # a header with a larger world is damaged
 _LEAST_OF_EACH = 100
 
@@ -388,9 +413,15 @@ def _world_size(sizes: list[int], launched: int) -> int:
     return Counter(size for size in sizes if size).most_common(1)[0][0] if any(sizes) else 0
 
 
+@lru_cache(maxsize=1024)
+def _group(value: bytes) -> Group:
+    """All ranks of a group name it alike, with all its members: it is parsed once."""
+    return parse_group(rings.parse(value))
+
+
 def _folded(ring: rings.Ring) -> list[Folded]:
     wanted = {group for group, *_ in ring.counters}
-    groups = {n: parse_group(rings.parse(value)) for kind, n, value in ring.names if kind == "group" and n in wanted}
+    groups = {n: _group(value) for kind, n, value in ring.names if kind == "group" and n in wanted}
     return [
         Folded(ring.header.rank, groups.get(group, UNKNOWN_GROUP), ring_format.OPS[op], *rest)
         for group, op, *rest in ring.counters
@@ -403,7 +434,7 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any], grace_s: floa
     start, end = table.spans[rank]
     dropped = max(header.count - (end - start), 0)
     is_event = _IS_EVENT[table.op[start:end]]
-    rows = np.arange(start, end)
+    rows = np.arange(start, end, dtype=np.int32)  # kept for each rank: half as large as numpy's own indices
     ops, events = Ops(table, rows[~is_event]), Ops(table, rows[is_event])
     key = str(rank)
     asked_ns = _asked_ns(attempt_facts, key, grace_s, files.ahead_ns[rank])
@@ -424,7 +455,7 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any], grace_s: floa
         exit_code = None if was_asked else attempt_facts["exit_codes"].get(key)
     if header.stopped:
         _close(table, start, end)
-    stack, no_stack = _stack(path.with_suffix(".stacks"), _last_ns(ops) + files.ahead_ns[rank])
+    stack, no_stack = _stack(path.with_suffix(".stacks"), ops, files.ahead_ns[rank])
     return Rank(
         rank,
         ops,
@@ -500,11 +531,11 @@ def _last_ns(ops: Ops) -> int:
     return max(ops[-1].entered_ns, ops[-1].completed_ns) if ops else 0
 
 
-def _stack(path: Path, since_ns: int) -> tuple[tuple[Site, ...], str]:
+def _stack(path: Path, ops: Ops, ahead_ns: int) -> tuple[tuple[Site, ...], str]:
     """What was written last: the stack of the main thread, or of the thread that crashed; or why there is none. Nothing
     if that was before its last op, by the wall clock: the rank has gone on since."""
     try:
-        if path.stat().st_mtime_ns + _MTIME_STEP_NS < since_ns:
+        if path.stat().st_mtime_ns + _MTIME_STEP_NS < _last_ns(ops) + ahead_ns:
             return (), ""
         text = path.read_text(errors="replace")
     except OSError:

@@ -63,18 +63,18 @@ class Calls:
         members = np.array([len(group.ranks) for group in self.table.names.groups])
         return np.asarray(self.sizes >= members[self.groups])
 
-    @cached_property
+    @property
     def numbers(self) -> NDArray[np.intp]:
-        """Of each of `rows`: the number of its call."""
+        """Of each of `rows`: the number of its call. Not kept: it is as large as a column of the table."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
     @cached_property
     def last_rows(self) -> NDArray[np.intp]:
         """Per call: the row of the last to arrive."""
-        arrived_ns = self.table.entered_ns[self.rows]
-        places = np.flatnonzero(arrived_ns == np.repeat(self.most(self.table.entered_ns), self.sizes))
-        first = np.flatnonzero(np.diff(self.numbers[places], prepend=-1))
-        return self.rows[places[first]]
+        arrived_ns = self.table.arrived_ns[self.rows]
+        latest_ns = np.maximum.reduceat(arrived_ns, self.starts) if len(self) else arrived_ns
+        places = np.flatnonzero(arrived_ns == np.repeat(latest_ns, self.sizes))
+        return self.rows[places[np.searchsorted(places, self.starts)]]  # of several, the first
 
     @cached_property
     def by_time(self) -> NDArray[np.intp]:
@@ -102,13 +102,25 @@ class Calls:
 
     def unlike(self, mask: NDArray[np.bool_], *columns: NDArray[Any]) -> Iterator[int]:
         """The calls of the mask in order of time, without those that repeat an earlier one: programs run in loops."""
-        seen: set[tuple[bytes, ...]] = set()
+        seen: set[int] = set()  # hashes: the patterns themselves may be as large as the table
         for number in self.by_time[mask[self.by_time]]:
             rows = self.rows_of(number)
-            pattern = tuple(column[rows].tobytes() for column in (self.table.rank, self.table.group, *columns))
+            columns_of_it = (column[rows].tobytes() for column in (self.table.rank, self.table.group, *columns))
+            pattern = hash(tuple(columns_of_it))
             if pattern not in seen:
                 seen.add(pattern)
                 yield int(number)
+
+    def parts(self) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], slice]]:
+        """Some calls at a time, whose columns fit into the processor's cache: their rows, where each call begins there,
+        and their numbers."""
+        first = 0
+        while first < len(self):
+            start = self.starts[first]
+            end = max(int(np.searchsorted(self.starts, start + _PART)), first + 1)
+            stop = self.starts[end] if end < len(self) else len(self.rows)
+            yield self.rows[start:stop], self.starts[first:end] - start, slice(first, end)
+            first = end
 
     def rows_of(self, number: int) -> NDArray[np.intp]:
         return self.rows[self.starts[number] : self.starts[number] + self.sizes[number]]
@@ -132,6 +144,9 @@ class Calls:
         return None if number is None else self.get(number)
 
 
+_PART = 1 << 18  # rows
+
+
 def _key(group: NDArray[Any], seq: NDArray[Any]) -> NDArray[np.uint64]:
     return np.asarray((group.astype(np.uint64) << np.uint64(32)) | seq)
 
@@ -144,7 +159,7 @@ class Pairs:
         self._run, self._losses = run, Losses(run)
         is_send = table.op == ring_format.OP["send"]
         rows = np.flatnonzero((is_send | (table.op == ring_format.OP["recv"])) & (table.group > 0))
-        self.partner = np.full(len(table), -1, dtype=np.int64)  # by row: the row of its partner; -1: none
+        self.partner = np.full(len(table), -1, dtype=np.int32)  # by row: the row of its partner; -1: none
         self._is_lost = np.zeros(len(table), dtype=np.bool_)  # its partner may have been overwritten
         named = rows[table.peer[rows] >= 0]
         if len(named):
@@ -229,11 +244,23 @@ class Pairs:
 
 def _number_alike(*columns: NDArray[np.int64]) -> NDArray[np.int64]:
     """One number per combination."""
-    numbers = np.zeros(len(columns[0]), dtype=np.int64)
+    numbers, count = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
-        _, part = np.unique(column, return_inverse=True)
-        _, numbers = np.unique(numbers * (int(part.max()) + 1) + part, return_inverse=True)
-    return numbers
+        least = int(column.min())
+        span = int(column.max()) - least + 1
+        if count * span >= _MOST_COMBINATIONS:
+            numbers, count = _numbered(numbers)
+        numbers, count = numbers * span + (column - least), count * span
+    return _numbered(numbers)[0]
+
+
+_MOST_COMBINATIONS = 1 << 62
+
+
+def _numbered(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """Numbers from 0 on in place of values; and how many there are."""
+    different = np.unique(values)
+    return np.searchsorted(different, values), len(different)
 
 
 def deviants(values: dict[int, Any]) -> list[int]:

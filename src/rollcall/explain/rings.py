@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -89,13 +90,16 @@ def read_stop(data: bytes) -> str:
     return data[: ring_format.STOPPED_BYTES].partition(b"\0")[0].decode(errors="replace")
 
 
+Name = tuple[str, int, bytes]  # kind, number, value as JSON
+
+
 @dataclass(frozen=True)
 class Ring:
     """The records of a ring, oldest first; what they name by number; sums of overwritten records."""
 
     header: Header
     records: NDArray[Any]
-    names: list[tuple[str, int, bytes]]  # kind, number, value as JSON
+    names: list[Name]
     counters: list[tuple[int, int, int, int, int]]  # group, op, count, bytes, nanoseconds
 
 
@@ -103,16 +107,20 @@ def read(path: Path, newest: int | None = None) -> Ring:
     """All records, or the `newest` so many."""
     try:
         with open(path, "rb") as file:
-            data = file.read(ring_format.HEADER_BYTES)
-            header = read_header(data)
-            counters = file.read(ring_format.COUNTERS_BYTES)
-            names = file.read(header.names_end)
+            data = file.read(_BEGINNING)
+            header = read_header(data[: ring_format.HEADER_BYTES])
+            counters = data[ring_format.HEADER_BYTES : ring_format.NAMES_AT]
+            names_end = ring_format.NAMES_AT + header.names_end
+            names = data[ring_format.NAMES_AT : names_end] + file.read(max(names_end - _BEGINNING, 0))
             raw = b"".join(_read_stretches(file, header, header.kept if newest is None else newest))
     except OSError as error:
         raise ValueError(f"it cannot be read ({error.strerror})") from error
     except OverflowError as error:
         raise ValueError("its header does not fit together") from error
-    return Ring(header, _records(header, raw), read_names(names), _counters(header, counters))
+    return Ring(header, _records(header, raw), _names(names), _counters(header, counters))
+
+
+_BEGINNING = ring_format.NAMES_AT + (16 << 10)  # header, counters, and all names of most rings
 
 
 def _read_stretches(file: BinaryIO, header: Header, newest: int) -> Iterator[bytes]:
@@ -124,7 +132,7 @@ def _read_stretches(file: BinaryIO, header: Header, newest: int) -> Iterator[byt
 def count(path: Path) -> tuple[int, int]:
     """The most records that a ring can have, and the size of its world; 0 and 0 if it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", buffering=0) as file:
             header = read_header(file.read(ring_format.HEADER_BYTES))
             size_bytes = os.fstat(file.fileno()).st_size
     except (OSError, ValueError):
@@ -146,7 +154,17 @@ def _records(header: Header, raw: bytes) -> NDArray[Any]:
     return records[np.argsort(numbers, kind="stable")]
 
 
-def read_names(text: bytes) -> list[tuple[str, int, bytes]]:
+def _names(text: bytes) -> list[Name]:
+    """The names of many ranks are the same: they share one list."""
+    return _shared_names(text) if len(text) < _BEGINNING else read_names(text)
+
+
+@lru_cache(256)
+def _shared_names(text: bytes) -> list[Name]:
+    return read_names(text)
+
+
+def read_names(text: bytes) -> list[Name]:
     found = []
     for line in text.splitlines():
         kind, _, rest = line.partition(b",")
@@ -176,6 +194,9 @@ _MOST = 1 << 62  # nothing real is larger: it is damaged
 def parse(value: bytes) -> Any:
     """A name's value; None if it is damaged."""
     try:
-        return json.loads(value)
+        return _DECODER.decode(value.decode())  # json.loads looks for the encoding first
     except ValueError:
         return None
+
+
+_DECODER = json.JSONDecoder()

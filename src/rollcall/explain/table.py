@@ -57,7 +57,7 @@ class Group:
 UNKNOWN_GROUP = Group("?", ())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Op:
     """One communication call on one rank, with the names that its record has by number."""
 
@@ -119,33 +119,85 @@ class Names:
 
     groups: list[Group] = field(default_factory=lambda: [UNKNOWN_GROUP])
     sites: list[Site | None] = field(default_factory=lambda: [None])
-    signatures: list[dict[str, Any]] = field(default_factory=lambda: [{}])
+    signatures: "Signatures" = field(default_factory=lambda: Signatures())
     phases: list[str] = field(default_factory=lambda: [""])
     _known: dict[tuple[str, bytes], int] = field(default_factory=dict)
+    # By identity of a ring's names: they, and their numbers. Rings with the same names share one list of them.
+    _mapped: dict[int, tuple[list[rings.Name], "Numbers"]] = field(default_factory=dict)
 
-    def numbers(self, kind: str, ring: rings.Ring) -> NDArray[np.uint32]:
-        """From the numbers of one ring to those of the table."""
-        mine = [(number, value) for its, number, value in ring.names if its == kind]
-        known = np.zeros(max([number for number, _ in mine if number <= _MOST_NAMES], default=0) + 1, dtype=np.uint32)
+    def numbers(self, names: list[rings.Name]) -> "Numbers":
+        """By kind: from the numbers of one ring to those of the table. The last is 0, for numbers that are damaged."""
+        kept, found = self._mapped.get(id(names), (None, {}))
+        if kept is not names:
+            found = {kind: self._numbers_of(kind, names) for kind in _NAMED}
+            if len(names) < _FEW_NAMES:
+                self._mapped[id(names)] = names, found
+        return found
+
+    def _numbers_of(self, kind: str, names: list[rings.Name]) -> NDArray[np.uint32]:
+        mine = [(number, value) for its, number, value in names if its == kind and number <= _MOST_NAMES]
+        known = np.zeros(max([number for number, _ in mine], default=0) + 2, dtype=np.uint32)
         for number, value in mine:
-            if number < len(known):
-                known[number] = self._known.get((kind, value)) or self._add(kind, value)
+            known[number] = self._known.get((kind, value)) or self._add(kind, value)
         return known
 
     def _add(self, kind: str, value: bytes) -> int:
-        parsed = rings.parse(value)
-        kept, made = {
-            "group": (self.groups, parse_group(parsed)),
-            "site": (self.sites, _site(parsed)),
-            "signature": (self.signatures, parsed if isinstance(parsed, dict) else {}),
-            "phase": (self.phases, str(parsed)),
-        }[kind]
-        kept.append(made)  # type: ignore[attr-defined]
-        number = self._known[kind, value] = len(kept) - 1  # type: ignore[arg-type]
+        match kind:
+            case "group":
+                self.groups.append(parse_group(rings.parse(value)))
+            case "site":
+                self.sites.append(_site(rings.parse(value)))
+            case "signature":
+                self.signatures.append(value)
+            case "phase":
+                self.phases.append(str(rings.parse(value)))
+        number = self._known[kind, value] = len(getattr(self, _NAMED[kind])) - 1
         return number
 
 
+Numbers = dict[str, NDArray[np.uint32]]
 _MOST_NAMES = 1 << 22  # a ring has no room for more: a larger number is damaged
+_FEW_NAMES = 1000  # names that are worth keeping: ranks that have as many rarely have the same
+
+
+class Signatures(Sequence[dict[str, Any]]):
+    """Parsed when they are looked at: an all_to_all may have another one in each call, on each rank."""
+
+    def __init__(self) -> None:
+        self._values = [b"{}"]
+        self._parsed: dict[int, dict[str, Any]] = {}
+
+    def append(self, value: bytes) -> None:
+        self._values.append(value)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @overload
+    def __getitem__(self, number: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[dict[str, Any]]: ...
+
+    def __getitem__(self, number: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        if isinstance(number, slice):
+            return [self[each] for each in range(len(self))[number]]
+        found = self._parsed.get(number)
+        return self._parse(number) if found is None else found
+
+    def are_on_gpu(self) -> NDArray[np.bool_]:
+        """Per signature; without parsing them."""
+        return np.array([b'"cuda"' in value for value in self._values])
+
+    def _parse(self, number: int) -> dict[str, Any]:
+        parsed = rings.parse(self._values[number])
+        if len(self._parsed) >= _MOST_PARSED:
+            self._parsed.clear()
+        found = self._parsed[number] = parsed if isinstance(parsed, dict) else {}
+        return found
+
+
+_MOST_PARSED = 20_000  # that are kept: a signature of a thousand ranks takes 20 KB
 
 
 def parse_group(parsed: Any) -> Group:
@@ -175,11 +227,11 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "op": np.uint8,
     "flags": np.uint8,
     "reduce": np.uint8,
-    "group": np.uint32,
+    "group": np.uint16,  # these four become larger when there are more names
     "seq": np.uint32,
-    "site": np.uint32,
-    "signature": np.uint32,
-    "phase": np.uint32,
+    "site": np.uint16,
+    "signature": np.uint16,
+    "phase": np.uint16,
     "peer": np.int32,
     "tag": np.int32,
     "thread": np.uint16,
@@ -201,11 +253,11 @@ class Table:
     op: NDArray[np.uint8]
     flags: NDArray[np.uint8]
     reduce: NDArray[np.uint8]
-    group: NDArray[np.uint32]
+    group: NDArray[np.unsignedinteger]
     seq: NDArray[np.uint32]
-    site: NDArray[np.uint32]
-    signature: NDArray[np.uint32]
-    phase: NDArray[np.uint32]
+    site: NDArray[np.unsignedinteger]
+    signature: NDArray[np.unsignedinteger]
+    phase: NDArray[np.unsignedinteger]
     peer: NDArray[np.int32]
     tag: NDArray[np.int32]
     thread: NDArray[np.uint16]
@@ -225,23 +277,51 @@ class Table:
 
     def add(self, ring: rings.Ring, clock: Readings) -> None:
         """Add the records of one rank; `clock` says by how much its host's clock was ahead."""
+        self.add_alike([ring], clock)
+
+    def add_alike(self, alike: Sequence[rings.Ring], clock: Readings) -> None:
+        """Add the records of some ranks of one host that name things by the same numbers: together, since numpy takes
+        a while for each call, and there may be ten thousand ranks."""
         start = self._end
-        records = ring.records[: len(self.rank) - start]  # it may have grown since it was counted
-        end = self._end = start + len(records)
-        self.spans[ring.header.rank] = (start, end)
-        self.rank[start:end] = ring.header.rank
-        for name in _NAMED:
-            ours = self.names.numbers(name, ring)
-            its = records[name]
-            getattr(self, name)[start:end] = ours[np.where(its < len(ours), its, 0)]
-        for name in _TIMES:
-            times = records[name].astype(np.int64)
-            getattr(self, name)[start:end] = _on_one_clock(times, clock) if clock else times
+        for ring in alike:
+            begin = self._end
+            self._end = min(begin + len(ring.records), len(self.rank))  # it may have grown since it was counted
+            self.spans[ring.header.rank] = (begin, self._end)
+            self.rank[begin : self._end] = ring.header.rank
+        records = alike[0].records if len(alike) == 1 else np.concatenate([ring.records for ring in alike])
+        self._add_records(records[: self._end - start], alike[0].names, clock, start, self._end)
+        for ring in alike:
+            if ring.header.version < _NUMBERS_CHANNELS:
+                _number_channels(ring.records, self.seq[slice(*self.spans[ring.header.rank])])
+
+    def _add_records(
+        self, records: NDArray[Any], names: list[rings.Name], clock: Readings, start: int, end: int
+    ) -> None:
+        used = _used_fields(records)
+        for name, ours in self.names.numbers(names).items():
+            if name in used:
+                self._widen(name, ours)
+                column = getattr(self, name)[start:end]
+                np.take(ours.astype(column.dtype), records[name], mode="clip", out=column)
         for name in ("op", "flags", "reduce", "seq", "peer", "tag", "thread", "size_bytes"):
-            getattr(self, name)[start:end] = records[name]
-        if ring.header.version < _NUMBERS_CHANNELS:
-            _number_channels(records, self.seq[start:end])
-        self.was_overwritten[start:end] = records["version_waited"] > records["version_issued"]
+            if name in used:
+                getattr(self, name)[start:end] = records[name]
+        self._add_times(records, clock, start, end)
+        if "version_waited" in used:
+            np.greater(records["version_waited"], records["version_issued"], out=self.was_overwritten[start:end])
+
+    def _widen(self, name: str, numbers: NDArray[np.uint32]) -> None:
+        column = getattr(self, name)
+        if int(numbers.max()) > np.iinfo(column.dtype).max:
+            setattr(self, name, column.astype(np.uint32))
+
+    def _add_times(self, records: NDArray[Any], clock: Readings, start: int, end: int) -> None:
+        times = np.empty((len(_TIMES), len(records)), dtype=np.int64)
+        for number, name in enumerate(_TIMES):
+            times[number] = records[name]
+        on_one_clock = _on_one_clock(times, clock) if clock else times
+        for number, name in enumerate(_TIMES):
+            getattr(self, name)[start:end] = on_one_clock[number]
 
     def close(self) -> None:
         """Cut the columns to what was added: a truncated file has fewer records than its header says."""
@@ -279,6 +359,31 @@ class Table:
         return np.asarray(is_blocked & ~self.is_event)
 
     @cached_property
+    def is_on_gpu(self) -> NDArray[np.bool_]:
+        return np.asarray(self.names.signatures.are_on_gpu()[self.signature])
+
+    @cached_property
+    def arrived_ns(self) -> NDArray[np.int64]:
+        """When each rank came to each op. A host only queues the ops of a GPU: the GPU comes to an op when those before
+        it are over, as far as they are known to hold it up. Who queued last need not be the last."""
+        if not self.names.signatures.are_on_gpu().any():
+            return self.entered_ns
+        arrived_ns = self.entered_ns.copy()
+        for start, end in self.spans.values():
+            rows = start + np.flatnonzero(self.is_on_gpu[start:end])
+            arrived_ns[rows] = np.maximum(arrived_ns[rows], self._device_busy_until_ns(rows))
+        return arrived_ns
+
+    def _device_busy_until_ns(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        """When the ops of a rank were over that its GPU does before each: those of the same group, and those of any
+        group that later work waits for, which are all but async ones."""
+        until_ns = _most_before(np.where(self.is_async[rows], 0, self.completed_ns[rows]))
+        for group in np.unique(self.group[rows]):
+            mine = np.flatnonzero(self.group[rows] == group)
+            until_ns[mine] = np.maximum(until_ns[mine], _most_before(self.completed_ns[rows[mine]]))
+        return until_ns
+
+    @cached_property
     def is_non_member(self) -> NDArray[np.bool_]:
         return np.asarray(np.array([group.is_non_member for group in self.names.groups])[self.group])
 
@@ -310,6 +415,21 @@ class Table:
         return Ops(self, np.flatnonzero(mask))
 
 
+def _most_before(times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Per place: the largest of those before it; 0 for the first."""
+    return np.concatenate([[0], np.maximum.accumulate(times[:-1])]) if len(times) else times
+
+
+def _used_fields(records: NDArray[Any]) -> set[str]:
+    """Fields that are not 0 in all records. Columns begin as zeros, which take no memory until they are written."""
+    words = np.bitwise_or.reduce(np.ascontiguousarray(records).view(np.uint64).reshape(-1, _WORDS), axis=0)
+    used = words.view(rings.DTYPE)[0]
+    return {name for name in rings.DTYPE.names or () if used[name]}
+
+
+_WORDS = rings.DTYPE.itemsize // 8
+
+
 def _on_one_clock(times: NDArray[np.int64], clock: Readings) -> NDArray[np.int64]:
     """Between two readings the drift is even; before the first and after the last there is none."""
     its = np.array([at + offset for at, offset, _ in clock], dtype=np.float64)
@@ -338,7 +458,7 @@ def _number_channels(records: NDArray[np.void], seq: NDArray[np.uint32]) -> None
 class Ops(Sequence[Op]):
     """Some ops of a table, made on demand."""
 
-    def __init__(self, table: Table, rows: NDArray[np.intp]) -> None:
+    def __init__(self, table: Table, rows: NDArray[np.signedinteger]) -> None:
         self.table, self.rows = table, rows
 
     @overload

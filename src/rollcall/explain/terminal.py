@@ -1,16 +1,23 @@
 """Prints what `rollcall explain` found."""
 
+import itertools
 import json
 import sys
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from rollcall.errors import UsageError
-from rollcall.explain.verdict import Explanation, explain, in_words, to_json
+from rollcall.explain.verdict import Death, Explanation, explain, in_one_line, in_words, to_json
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.units import in_bytes, in_seconds
 
@@ -20,20 +27,61 @@ def show(folder: Path, attempt: int | None, as_json: bool) -> None:
     if as_json:
         print(json.dumps(to_json(explanation), indent=2))
         return
-    console = Console(highlight=False, soft_wrap=True)
+    print_explanation(Console(highlight=False, soft_wrap=True), explanation)
+
+
+def print_explanation(console: Console, explanation: Explanation) -> None:
+    """In one screen: what is left of it after the findings is for the tables, the rows that matter most first."""
+    lines = [*_heading(explanation), *_findings(explanation), *_deaths(explanation)]
+    for line in lines:
+        console.print(line)
+    used = sum(map(partial(_height, console), lines))
+    waits, costs = _waits(explanation), _costs(explanation)
+    rows = max(_SCREEN - used - sum(table.height for table in (waits, costs)), _LEAST_ROWS)
+    # Half of the rows are for each table; what one of them leaves is the other's.
+    for_costs = max(rows // 2, rows - len(waits.rows))
+    for_costs = min(for_costs, len(costs.rows), max(rows - min(len(waits.rows), _LEAST_ROWS // 2), 0))
+    waits.show(console, rows - for_costs)
+    costs.show(console, for_costs)
+
+
+_SCREEN = 23  # lines of a terminal; the prompt has one
+_LEAST_ROWS = 4
+
+
+def _height(console: Console, line: str) -> int:
+    """How many lines of the terminal it takes."""
+    return sum(max(1, -(-cell_len(part) // console.width)) for part in Text.from_markup(line).plain.split("\n"))
+
+
+def _heading(explanation: Explanation) -> Iterator[str]:
     run = explanation.run
     recorded = f"{len(run.ranks)} of {run.world_size} ranks recorded"
-    console.print(f"[bold]{escape(run.name)}[/], attempt {run.attempt}: {explanation.outcome}, {recorded}")
-    for problem in run.problems:
-        console.print(f"  [yellow]{escape(problem)}[/]")
+    yield f"[bold]{escape(run.name)}[/], attempt {run.attempt}: {explanation.outcome}, {recorded}"
+    for problem in run.problems[:_FEW_PROBLEMS]:
+        yield f"  [yellow]{escape(problem)}[/]"
+    if len(run.problems) > _FEW_PROBLEMS:
+        yield f"  [yellow]and {len(run.problems) - _FEW_PROBLEMS} more such; --json has all[/]"
+
+
+_FEW_PROBLEMS = 3
+
+
+def _findings(explanation: Explanation) -> Iterator[str]:
+    """The verdict with its lines; the others in one line each."""
     if explanation.verdict is None:
-        console.print(f"\n{nothing_found(explanation)}")
-    for finding in explanation.findings:
-        word = "[bold]verdict:[/]" if finding is explanation.verdict else "advice:" if finding.is_advice else "also:"
-        console.print(f"\n{word} {escape(in_words(finding))}")
-    _show_deaths(console, explanation)
-    _show_waits(console, explanation)
-    _show_costs(console, explanation)
+        yield f"\n{nothing_found(explanation)}"
+    others = [finding for finding in explanation.findings if finding is not explanation.verdict]
+    if explanation.verdict is not None:
+        yield f"\n[bold]verdict:[/] {escape(in_words(explanation.verdict))}"
+    for finding in others[:_FEW_FINDINGS]:
+        yield f"{'advice' if finding.is_advice else 'also'}: {escape(in_one_line(finding))}"
+    if len(others) > _FEW_FINDINGS:
+        kinds = Counter(finding.kind for finding in others[_FEW_FINDINGS:])
+        yield f"and {', '.join(f'{count} × {kind}' for kind, count in kinds.most_common(_FEW))}; --json has all"
+
+
+_FEW_FINDINGS = 2
 
 
 def nothing_found(explanation: Explanation) -> str:
@@ -42,26 +90,68 @@ def nothing_found(explanation: Explanation) -> str:
     return "no finding: the calls of all ranks match"
 
 
-def _show_deaths(console: Console, explanation: Explanation) -> None:
+def _deaths(explanation: Explanation) -> Iterator[str]:
+    """In one line: who died by itself, then who died because of it; ranks that died alike together."""
     deaths = explanation.deaths
-    if len(deaths) > 1:
-        words = [f"rank {deaths[0].rank} ({deaths[0].how})"]
-        words += [f"rank {each.rank} ({each.how}, {in_seconds(each.after_s)} later)" for each in deaths[1:]]
-        more = f" and {len(words) - _FEW} more" if len(words) > _FEW else ""
-        console.print(f"\nwho died, and who died because of it: {escape(', '.join(words[:_FEW]))}{more}")
-
-
-_FEW = 6  # lines of a table, names in a sentence; --json has all
-
-
-def _show_waits(console: Console, explanation: Explanation) -> None:
-    waits = explanation.waits
-    if not waits.calls:
+    if len(deaths) < 2:
         return
-    table = _table("rank", "last in", "made others wait", "waited itself", "of the run", "run without its delays")
-    worst_first = sorted(explanation.run.ranks, key=lambda rank: -waits.caused_s[rank])
-    for rank in sorted(worst_first[:_MOST_RANKS]):
-        table.add_row(
+    alike: dict[tuple[bool, str], list[Death]] = {}
+    for death in deaths:
+        alike.setdefault((death is deaths[0], death.how), []).append(death)
+    words = [_died(found) for found in alike.values()]
+    more = f" and {len(words) - _FEW} more ways" if len(words) > _FEW else ""
+    yield f"\nwho died, and who died because of it: {escape(', '.join(words[:_FEW]))}{more}"
+
+
+def _died(deaths: list[Death]) -> str:
+    """Ranks that died in the same way."""
+    after_s = [death.after_s for death in deaths]
+    later = f", {in_seconds(min(after_s))} later" if max(after_s) else ""
+    if in_seconds(max(after_s)) != in_seconds(min(after_s)):
+        later = f", {in_seconds(min(after_s))} to {in_seconds(max(after_s))} later"
+    return f"{ranks_in_words(death.rank for death in deaths)} ({deaths[0].how}{later})"
+
+
+_FEW = 6  # ways to die, kinds of findings in a sentence; --json has all
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A table of which some rows are shown: those that come first."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    order: Callable[[tuple[str, ...]], Any] | None = None  # of the rows that are shown
+    left_out: str = ""  # what is said of the others
+
+    @property
+    def height(self) -> int:
+        """Without its rows: an empty line, the title, the names of the columns, and what is said of other rows."""
+        return 3 + bool(self.left_out) if self.rows else 0
+
+    def show(self, console: Console, most: int) -> None:
+        if not self.rows or most < 1:
+            return
+        kept = self.rows[:most]
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for number, column in enumerate(self.columns):
+            table.add_column(column, justify="right" if number else "left")
+        for row in sorted(kept, key=self.order) if self.order else kept:
+            table.add_row(*row)
+        console.print(f"\n{self.title}")
+        console.print(table)
+        if self.left_out and len(kept) < len(self.rows):
+            console.print(self.left_out.format(shown=len(kept), rows=len(self.rows)))
+
+
+def _waits(explanation: Explanation) -> _Rows:
+    """The ranks that others waited for most; without those for which nobody waited, if there are others."""
+    waits = explanation.waits
+    ranks = sorted(explanation.run.ranks, key=lambda rank: -waits.caused_s[rank]) if waits.calls else []
+    ranks = [rank for rank in ranks if waits.caused_s[rank] > 0 or len(ranks) <= _MOST_RANKS][:_MOST_RANKS]
+    rows = [
+        (
             str(rank),
             f"{waits.last_in[rank]} of {waits.calls} calls",
             in_seconds(waits.caused_s[rank]),
@@ -69,40 +159,39 @@ def _show_waits(console: Console, explanation: Explanation) -> None:
             f"{waits.share(waits.suffered_s[rank]):.0%}",
             f"{waits.share(waits.saved_s[rank]):.0%} shorter",
         )
+        for rank in ranks
+    ]
     error_s = explanation.run.clock_error_ns / 1e9
     give_or_take = f", give or take {in_seconds(error_s)} between hosts" if error_s else ""
-    console.print(f"\nwho waited for whom, in {in_seconds(waits.run_s)} from the first op to the last{give_or_take}:")
-    console.print(table)
-    if len(worst_first) > _MOST_RANKS:
-        console.print(f"the {_MOST_RANKS} ranks that others waited for most; --json has all {len(worst_first)}")
+    return _Rows(
+        f"who waited for whom, in {in_seconds(waits.run_s)} from the first op to the last{give_or_take}:",
+        ("rank", "last in", "made others wait", "waited itself", "of the run", "run without its delays"),
+        rows,
+        lambda row: int(row[0]),
+        f"the {{shown}} ranks that others waited for most; --json has all {len(explanation.run.ranks)}",
+    )
 
 
 _MOST_RANKS = 16
 
 
-def _show_costs(console: Console, explanation: Explanation) -> None:
+def _costs(explanation: Explanation) -> _Rows:
+    """Ops, lines and phases in turn, the costliest of each first."""
     costs = explanation.costs
-    if not costs.by_op:
-        return
-    table = _table("communication", "ops", "bytes", "blocked", "hidden behind computing")
-    for kind, found in (("", costs.by_op), ("at ", costs.by_site), ("in phase ", costs.by_phase)):
-        for cost in found[:_FEW]:
-            table.add_row(
-                kind + escape(cost.name),
-                f"{cost.ops:,}",
-                in_bytes(cost.size_bytes),
-                in_seconds(cost.blocked_s),
-                in_seconds(cost.hidden_s),
-            )
-    console.print(f"\nwhere communication takes its time, all ranks together; {costs.overlap:.0%} of it is hidden:")
-    console.print(table)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
-    return table
+    sorts = (("", costs.by_op), ("at ", costs.by_site), ("in phase ", costs.by_phase))
+    named = [[(kind + escape(cost.name), cost) for cost in found] for kind, found in sorts]
+    order = {name: place for place, (name, _) in enumerate(itertools.chain(*named))}
+    in_turn = [each for turn in itertools.zip_longest(*named) for each in turn if each is not None]
+    rows = [
+        (name, f"{cost.ops:,}", in_bytes(cost.size_bytes), in_seconds(cost.blocked_s), in_seconds(cost.hidden_s))
+        for name, cost in in_turn
+    ]
+    return _Rows(
+        f"where communication takes its time, all ranks together; {costs.overlap:.0%} of it is hidden:",
+        ("communication", "ops", "bytes", "blocked", "hidden behind computing"),
+        rows,
+        lambda row: order[row[0]],
+    )
 
 
 # What the launcher of `rollcall run` says by itself.
@@ -142,4 +231,10 @@ def _stacks(explanation: Explanation) -> list[str]:
         words = " ← ".join(f"{site} in {site.function}" for site in rank.own_stack)
         words = words or f"not known{': ' * bool(rank.no_stack)}{rank.no_stack}"
         by_stack.setdefault(words, []).append(rank.number)
-    return [f"  {ranks_in_words(numbers)}: {words}" for words, numbers in by_stack.items()]
+    most_first = sorted(by_stack.items(), key=lambda item: -len(item[1]))
+    told = by_stack.items() if len(by_stack) <= _MOST_STACKS else most_first[:_MOST_STACKS]
+    more = [f"  and {len(by_stack) - _MOST_STACKS} other places"] if len(by_stack) > _MOST_STACKS else []
+    return [f"  {ranks_in_words(numbers)}: {words}" for words, numbers in told] + more
+
+
+_MOST_STACKS = 12

@@ -8,7 +8,7 @@ from typing import Any
 from rollcall.explain import checks, costs
 from rollcall.explain.costs import Cost, Costs
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.findings import Effect, Finding
+from rollcall.explain.findings import Effect, Finding, folded
 from rollcall.explain.load import Rank, Run, load
 from rollcall.explain.table import Site
 from rollcall.explain.waits import Waits
@@ -82,7 +82,7 @@ def explain_run(evidence: Evidence) -> Explanation:
     return Explanation(
         evidence.run,
         _outcome(evidence),
-        causes_first(checks.find(evidence)),
+        causes_first(folded(checks.find(evidence))),
         evidence.waits,
         costs.count(evidence),
         _deaths(evidence),
@@ -112,7 +112,7 @@ def _deaths(evidence: Evidence) -> tuple[Death, ...]:
 
 def _how(rank: Rank) -> str:
     if rank.error:
-        return f"{rank.error.partition(':')[0]} at {rank.error_site}"
+        return " at ".join([rank.error.partition(":")[0], *([str(rank.error_site)] if rank.error_site else [])])
     code = rank.exit_code or 0
     return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
@@ -178,11 +178,27 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 def in_words(finding: Finding) -> str:
     """One paragraph: what, who, where, and what to change."""
-    lines = [f"{finding.kind} — look at {ranks_in_words(finding.ranks)}", f"  {finding.message}"]
-    lines += [f"  {site}  {_text(site)}" for site in finding.sites]
+    lines = [f"{finding.kind} — look at {ranks_in_words(finding.ranks)}", f"  {_cut(finding.message)}"]
+    lines += [f"  {site}  {_text(site)}".rstrip() for site in finding.sites[:_MOST_SITES]]
+    if len(finding.sites) > _MOST_SITES:
+        lines.append(f"  and {len(finding.sites) - _MOST_SITES} more lines; --json has all")
     if change := advice(finding):
         lines.append(f"  → {change}")
     return "\n".join(lines)
+
+
+def in_one_line(finding: Finding) -> str:
+    return f"{finding.kind} — look at {ranks_in_words(finding.ranks)}: {_cut(finding.message)}"
+
+
+def _cut(message: str) -> str:
+    """What fits into a few lines of a terminal: an error may have any text."""
+    line = " ".join(message.split())
+    return line if len(line) <= _MOST_TEXT else f"{line[:_MOST_TEXT]} …; --json has all of it"
+
+
+_MOST_SITES = 5
+_MOST_TEXT = 400
 
 
 def advice(finding: Finding) -> str:

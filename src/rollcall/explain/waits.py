@@ -18,6 +18,7 @@ from rollcall.record import ring_format
 
 _Rows = NDArray[np.intp]
 _Times = NDArray[np.int64]
+_Numbers = NDArray[np.int32]  # of rows: half as large as numpy's own indices
 _ROOT_SENDS = ("broadcast", "scatter")  # the other ranks wait for the root, and the root for nobody
 # Ranks come to the setup of a group when they have started: that they wait there says nothing about the program.
 _SETUP = ("init", "new_group", "ddp")
@@ -31,7 +32,7 @@ class Intervals:
     blocked_ns: _Times  # when the op began to block its rank: of an async op, when wait() was called
     arrived_ns: _Times  # when the last rank that it waited for had arrived; `blocked_ns` if it waited for nobody
     ended_ns: _Times  # of an op that never ended: the end of the run
-    last: _Rows  # the row of the op it waited for; its own row: it waited for nobody; -1: a rank never arrived
+    last: _Numbers  # the row of the op that it waited for, if it waited; -1: a rank never arrived
     shift_ns: _Times  # if the clocks were not compared: subtracted, all ranks begin at the same time; else 0
     begin_ns: int  # the first op of the run
     end_ns: int
@@ -49,24 +50,27 @@ class Intervals:
         return max(self.end_ns - self.begin_ns, 0) / 1e9
 
 
-def intervals(run: Run, calls: Calls, pairs: Pairs, now_ns: int = 0) -> Intervals:
+def intervals(run: Run, last_rows: _Numbers, now_ns: int = 0) -> Intervals:
     """`now_ns`: the end of a run that goes on. If the hosts' clocks were not compared, there are no waits."""
     table = run.table
     shift_ns = np.broadcast_to(np.int64(0), len(table)) if run.is_one_clock else _first_op_shift_ns(table)
     end_ns = max(_end_ns(table, shift_ns), now_ns)
     blocked_ns = blocked_since_ns(table.flags, table.entered_ns, table.waited_ns)
     never_blocked = np.flatnonzero(blocked_ns == 0)
+    np.maximum(blocked_ns, table.arrived_ns, out=blocked_ns)  # a GPU waits in an op from when it comes to it
     blocked_ns[never_blocked] = table.entered_ns[never_blocked]
-    ended_ns = np.maximum(_ended_ns(table, end_ns, shift_ns), blocked_ns)
+    ended_ns = _ended_ns(table, end_ns, shift_ns)
+    np.maximum(ended_ns, blocked_ns, out=ended_ns)
     ended_ns[never_blocked] = blocked_ns[never_blocked]
-    last, arrived_ns = np.arange(len(table)), blocked_ns
-    if run.is_one_clock:
-        last = last_rows(table, calls, pairs)
-        arrived_ns = _arrived_ns(table, last, blocked_ns, ended_ns)
-        in_time = np.flatnonzero((last >= 0) & (arrived_ns == blocked_ns))
-        last[in_time] = in_time
-    begin_ns = int((table.entered_ns - shift_ns)[~table.is_event].min(initial=end_ns))
-    return Intervals(blocked_ns, arrived_ns, ended_ns, last, shift_ns, begin_ns, end_ns)
+    arrived_ns = _arrived_ns(table, last_rows, blocked_ns, ended_ns) if run.is_one_clock else blocked_ns
+    begin_ns = min((int(each.min(initial=end_ns)) for each in _begins_ns(table, shift_ns)), default=end_ns)
+    return Intervals(blocked_ns, arrived_ns, ended_ns, last_rows, shift_ns, begin_ns, end_ns)
+
+
+def _begins_ns(table: Table, shift_ns: _Times) -> Iterator[_Times]:
+    """Rank by rank: when its ops began."""
+    for start, end in table.spans.values():
+        yield (table.entered_ns[start:end] - shift_ns[start:end])[~table.is_event[start:end]]
 
 
 def blocked_since_ns(flags: Any, entered_ns: Any, waited_ns: Any) -> Any:
@@ -76,7 +80,12 @@ def blocked_since_ns(flags: Any, entered_ns: Any, waited_ns: Any) -> Any:
 
 def _end_ns(table: Table, shift_ns: _Times) -> int:
     times = (table.entered_ns, table.completed_ns, table.waited_ns)
-    return max(int((each - shift_ns).max(initial=0)) for each in times)
+    ends = [
+        int((each[start:end] - shift_ns[start:end]).max(initial=0))
+        for start, end in table.spans.values()
+        for each in times
+    ]
+    return max(ends, default=0)
 
 
 def _ended_ns(table: Table, end_ns: int, shift_ns: _Times) -> _Times:
@@ -100,20 +109,23 @@ def _first_op_shift_ns(table: Table) -> _Times:
     return shift_ns
 
 
-def last_rows(table: Table, calls: Calls, pairs: Pairs) -> _Rows:
+def last_rows(table: Table, calls: Calls, pairs: Pairs) -> _Numbers:
     """Per row: the last to arrive at its call, or the later half of a send and its receive; -1: a rank is missing."""
-    last = np.full(len(table), -1, dtype=np.intp)
+    last = np.full(len(table), -1, dtype=np.int32)
     if len(calls):
-        last[calls.rows] = np.repeat(np.where(calls.has_all, calls.last_rows, -1), calls.sizes)
+        last_of_call = np.where(calls.has_all, calls.last_rows, -1).astype(np.int32)
+        last[calls.rows] = np.repeat(last_of_call, calls.sizes)
         _wait_for_roots(table, calls, last)
     sends, recvs = pairs.matched()
-    last[sends] = last[recvs] = np.where(table.entered_ns[sends] > table.entered_ns[recvs], sends, recvs)
+    last[sends] = last[recvs] = np.where(table.arrived_ns[sends] > table.arrived_ns[recvs], sends, recvs)
     return last
 
 
-def _wait_for_roots(table: Table, calls: Calls, last: _Rows) -> None:
+def _wait_for_roots(table: Table, calls: Calls, last: _Numbers) -> None:
     """In a broadcast every other rank waits for the root alone."""
     is_rooted = table.is_one_of(*_ROOT_SENDS)[calls.rows] & (last[calls.rows] >= 0)
+    if not is_rooted.any():
+        return
     rooted, call = calls.rows[is_rooted], calls.numbers[is_rooted]
     is_root = table.rank[rooted] == table.peer[rooted]
     root_of = np.full(len(calls), -1, dtype=np.intp)
@@ -122,9 +134,9 @@ def _wait_for_roots(table: Table, calls: Calls, last: _Rows) -> None:
     last[rooted[known]] = root_of[call[known]]
 
 
-def _arrived_ns(table: Table, last: _Rows, blocked_ns: _Times, ended_ns: _Times) -> _Times:
+def _arrived_ns(table: Table, last: _Numbers, blocked_ns: _Times, ended_ns: _Times) -> _Times:
     """Until when each op waited."""
-    arrived_ns = table.entered_ns[last]
+    arrived_ns = table.arrived_ns[last]
     # If a rank is missing, the op waited until its end; of an op that completed without it, that is not known.
     missing = np.flatnonzero(last < 0)
     arrived_ns[missing] = np.where(table.completed_ns[missing] > 0, blocked_ns[missing], ended_ns[missing])
@@ -140,7 +152,7 @@ class Waits:
 
     rank: NDArray[np.int32]  # who waited
     for_rank: NDArray[np.int32]
-    last: _Rows  # the row of the op that it waited for; -1: `for_rank` never arrived
+    last: _Numbers  # the row of the op that it waited for; -1: `for_rank` never arrived
     seconds: NDArray[np.float64]
     last_in: NDArray[np.int64]  # by rank: in how many of the calls it was the last to arrive
     calls: int  # that all ranks of their group came to
@@ -206,10 +218,8 @@ def count(run: Run, calls: Calls, found: Intervals) -> Waits:
     table = run.table
     ranks = max(run.world_size, int(table.rank.max(initial=0)) + 1)
     is_counted = ~table.is_event & ~is_setup(table)
-    waits = [_waits_for_late(table, found, is_counted), *_waits_for_missing(table, calls, found, is_counted, ranks)]
-    rank, for_rank, last, seconds = (
-        np.concatenate(columns) if len(waits) > 1 else columns[0] for columns in zip(*waits, strict=True)
-    )
+    missing = list(_waits_for_missing(table, calls, found, is_counted, ranks))
+    rank, for_rank, last, seconds = _joined([*zip(_waits_for_late(table, found, is_counted), *missing, strict=True)])
     is_whole = calls.has_all & (calls.sizes > 1) & ~calls.any(is_setup(table)) & run.is_one_clock
     last_in = np.bincount(table.rank[calls.last_rows[is_whole]], minlength=ranks)
     return Waits(rank, for_rank, last, seconds, last_in, int(is_whole.sum()), found.run_s)
@@ -218,11 +228,28 @@ def count(run: Run, calls: Calls, found: Intervals) -> Waits:
 _Columns = tuple[NDArray[Any], ...]  # rank, for_rank, last, seconds
 
 
+def _joined(columns: list[tuple[NDArray[Any], ...]]) -> list[NDArray[Any]]:
+    """The parts of each column in one. A column's parts go before the next one is made: they take as much memory."""
+    found = []
+    while columns:
+        parts = columns.pop(0)
+        found.append(np.concatenate(parts) if len(parts) > 1 else parts[0])
+        del parts
+    return found
+
+
 def _waits_for_late(table: Table, found: Intervals, is_counted: NDArray[np.bool_]) -> _Columns:
     """Waits for a rank that arrived in the end."""
-    rows = np.flatnonzero(is_counted & (found.last >= 0) & (found.arrived_ns > found.blocked_ns))
+    rows = np.flatnonzero(is_counted & (found.last >= 0) & (found.arrived_ns > found.blocked_ns)).astype(np.int32)
+    seconds = np.empty(len(rows))
+    for start in range(0, len(rows), _PART):  # in parts, so that nothing else is as large as the table
+        part = rows[start : start + _PART]
+        seconds[start : start + _PART] = (found.arrived_ns[part] - found.blocked_ns[part]) / 1e9
     last = found.last[rows]
-    return table.rank[rows], table.rank[last], last, (found.arrived_ns[rows] - found.blocked_ns[rows]) / 1e9
+    return table.rank[rows], table.rank[last], last, seconds
+
+
+_PART = 1 << 18
 
 
 def _waits_for_missing(
@@ -232,7 +259,7 @@ def _waits_for_missing(
     for row in np.flatnonzero(is_counted & (found.last < 0) & table.is_blocked)[:_MOST_OPEN]:
         missing = np.array([rank for rank in waits_for(calls, table.get(row)) if 0 <= rank < ranks], dtype=np.int32)
         seconds = (found.arrived_ns[row] - found.blocked_ns[row]) / 1e9 / max(len(missing), 1)
-        yield np.full_like(missing, table.rank[row]), missing, np.full(len(missing), -1), np.full(len(missing), seconds)
+        yield np.full_like(missing, table.rank[row]), missing, np.full_like(missing, -1), np.full(len(missing), seconds)
 
 
 def is_setup(table: Table) -> NDArray[np.bool_]:

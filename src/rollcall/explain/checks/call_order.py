@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollcall.explain import source
 from rollcall.explain.effects import effect_of_call
@@ -29,41 +30,70 @@ def _texts(op: Op) -> Any:
 def permutation(evidence: Evidence, number: int, name: Callable[[Op], Any] = _line) -> Finding | None:
     """From this call on, all ranks make the same ops, only not in the same order. `name`: what tells calls apart that
     have the same arguments."""
-    call = evidence.calls.get(number)
-    sequences = {rank: _sequence(evidence, op) for rank, op in call.ops.items()}
-    if any(op.site is None or not op.signature for sequence in sequences.values() for op in sequence):
-        return None  # a ring had no room for them
-    keys = {rank: tuple(_key(op, name) for op in sequence) for rank, sequence in sequences.items()}
+    found = _sequences(evidence, number, name)
+    if found is None:
+        return None  # a ring had no room for their lines or shapes
+    rows, keys = found
     for length in range(2, _AHEAD + 1):
         heads = {rank: key[:length] for rank, key in keys.items() if len(key) >= length}
         # A rank that died on the way has made only the first calls of one of these orders: it counts for that order.
+        orders = set(heads.values())
         for rank, key in keys.items():
             if rank not in heads:
-                like = {head for head in heads.values() if head[: len(key)] == key}
+                like = {head for head in orders if head[: len(key)] == key}
                 if not like:
                     return None
                 heads |= {rank: like.pop()} if len(like) == 1 else {}
-        if len({tuple(sorted(map(str, head))) for head in heads.values()}) == 1 and len(set(heads.values())) > 1:
-            odd = deviants(heads)
-            ops = sequences[odd[0]][:length]
-            is_async = all(op.is_async for op in ops)
-            kind = "order-inversion" if is_async else "order-swap"
-            others = [op for rank in call.ops if rank not in odd for op in sequences[rank][:length]][:length]
-            message = (
-                f"{ranks_in_words(odd)} made the same {length} calls as the others in another order, from"
-                f" {where(ops[0])} on"
-            )
-            return of_call(kind, call, odd, message, [*ops, *others])
+        if len({tuple(sorted(head)) for head in orders}) == 1 and len(orders) > 1:
+            return _other_order(evidence, number, length, rows, deviants(heads))
     return None
 
 
-def _sequence(evidence: Evidence, op: Op) -> list[Op]:
-    """This op of a rank and the next ones in its group."""
+def _other_order(evidence: Evidence, number: int, length: int, rows: dict[int, list[int]], odd: list[int]) -> Finding:
+    """`rows`: by rank, those of this call and the next ones. `odd`: the ranks with another order."""
+    call = evidence.calls.get(number)
+    ops = [evidence.table.get(row) for row in rows[odd[0]][:length]]
+    kind = "order-inversion" if all(op.is_async for op in ops) else "order-swap"
+    others = [row for rank in call.ops if rank not in odd for row in rows[rank][:length]][:length]
+    message = (
+        f"{ranks_in_words(odd)} made the same {length} calls as the others in another order, from {where(ops[0])} on"
+    )
+    return of_call(kind, call, odd, message, [*ops, *map(evidence.table.get, others)])
+
+
+def _sequences(
+    evidence: Evidence, number: int, name: Callable[[Op], Any]
+) -> tuple[dict[int, list[int]], dict[int, tuple[int, ...]]] | None:
+    """By rank of a call: the rows of its op and of its next ones in the group, and a number for each that says what it
+    is. None if that is not known of one of them."""
+    table, calls = evidence.table, evidence.calls
+    after = np.flatnonzero(calls.groups[number : number + _AHEAD] == calls.groups[number]) + number
+    rows = calls.rows[calls.starts[number] : calls.starts[after[-1]] + calls.sizes[after[-1]]]
+    rows = rows[np.isin(table.rank[rows], table.rank[calls.rows_of(number)])]
+    kinds = _kinds(evidence, rows, name)
+    if kinds is None:
+        return None
+    by_rank: dict[int, list[int]] = {}
+    keys: dict[int, list[int]] = {}
+    for rank, row, kind in zip(table.rank[rows].tolist(), rows.tolist(), kinds, strict=True):
+        by_rank.setdefault(rank, []).append(row)
+        keys.setdefault(rank, []).append(kind)
+    return by_rank, {rank: tuple(numbers) for rank, numbers in keys.items()}
+
+
+def _kinds(evidence: Evidence, rows: NDArray[np.intp], name: Callable[[Op], Any]) -> list[int] | None:
+    """Per row a number, the same for the same call on the same line; only ops that differ become objects."""
     table = evidence.table
-    _, end = table.spans[op.rank]
-    rows = np.arange(op.row, end)
-    rows = rows[(table.group[rows] == table.group[op.row]) & ~table.is_event[rows]]
-    return [table.get(row) for row in rows[: _AHEAD * 2] if not table.get(row).is_point_to_point][:_AHEAD]
+    columns = (table.op, table.signature, table.reduce, table.peer, table.site)
+    values = np.stack([column[rows].astype(np.int64) for column in columns], axis=1)
+    _, first, kind = np.unique(values, axis=0, return_index=True, return_inverse=True)
+    ops = [table.get(row) for row in rows[first]]
+    if any(op.site is None or not op.signature for op in ops):
+        return None
+    numbers: dict[tuple[Any, ...], int] = {}
+    same = np.array([numbers.setdefault(_key(op, name), len(numbers)) for op in ops])
+    found: list[int] = same[kind.ravel()].tolist()
+    return found
 
 
 def _key(op: Op, name: Callable[[Op], Any]) -> tuple[Any, ...]:

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rollcall.explain import source
+from rollcall.explain import exchanges, source
 from rollcall.explain.checks import ddp
 from rollcall.explain.checks.call_order import permutation
 from rollcall.explain.effects import effect_of_call
@@ -33,13 +34,16 @@ def mismatches(evidence: Evidence) -> Iterator[Finding]:
     """The first call that differs: the calls after it are out of step, and differ for that reason alone."""
     table, calls = evidence.table, evidence.calls
     columns = (table.op, table.reduce, table.peer, table.signature)
-    for number in calls.unlike(calls.differ_in(*columns), *columns, table.site):
+    differing = calls.differ_in(*columns)
+    differing &= ~exchanges.that_match(table, calls, differing)
+    for number in calls.unlike(differing, *columns, table.site):
         call = calls.get(number)
         finding = permutation(evidence, number) or _mismatch(evidence, call)
         if finding is not None and set(finding.ranks) & set(ddp.without_gradients(evidence, call)):
             return  # their backward never averaged these gradients
         if finding is not None:
             finding = _since_out_of_step(evidence, call, finding)
+            finding = _with_count(evidence, finding, number, differing)
             yield replace(finding, since_ns=_differs_since_ns(call), effect=effect_of_call(evidence, call))
             return
     yield from _unlike_lines(evidence)
@@ -76,6 +80,20 @@ def _unlike_lines(evidence: Evidence) -> Iterator[Finding]:
             return
 
 
+def _with_count(evidence: Evidence, finding: Finding, number: int, differing: NDArray[np.bool_]) -> Finding:
+    """How many calls of the same line differ: the first of them stands for all."""
+    calls, table = evidence.calls, evidence.table
+    first = calls.rows[calls.starts]
+    same = (calls.groups == calls.groups[number]) & (table.site[first] == table.site[first[number]])
+    count = int((differing & same).sum())
+    again = f"; so do the ranks in {count:,} calls of this line" if count > 1 and finding.kind in _REPEATED else ""
+    return replace(finding, message=finding.message + again)
+
+
+# Kinds after which ranks go on in step, so that later calls of the line differ for the same reason.
+_REPEATED = ("mismatched-reduce-op", "mismatched-root", "mismatched-dtype", "mismatched-shape", "mismatched-splits")
+
+
 def _differs_since_ns(call: Call) -> int:
     """When the first rank came that does not fit those before it."""
     first = min(call.ops.values(), key=lambda op: op.entered_ns)
@@ -109,7 +127,9 @@ def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
             if any(_is_swapped(mine, theirs) for mine, theirs in _pairs_of_ops(call, odd)):
                 kind = "order-swap"
             what = {"new_group": "members", "ddp": "parameters"}.get(op.op, noun)
-            message = f"in {where(op)} the ranks differ in their {what} ({each(values)})"
+            is_exchange = op.op == "all_to_all" and noun in ("shape", "splits")
+            details = exchanges.in_words(call, _bad_transfers(call)) if is_exchange else each(values)
+            message = f"in {where(op)} the ranks differ in their {what} ({details})"
             kind = {"new_group": "group-incomplete", "ddp": "ddp-model-mismatch"}.get(op.op, kind)
             return of_call(kind, call, odd, message, _some(call, odd), values=values)
     return None
@@ -181,7 +201,9 @@ def _must_agree(kind: str, call: Call) -> bool:
     if all ranks expect them alike."""
     op = next(iter(call.ops.values()))
     if op.op == "all_to_all" and kind in ("mismatched-shape", "mismatched-splits"):
-        return bool(_bad_transfers(call))
+        is_split = any(any((op.signature.get("splits") or ())[1:3]) for op in call.ops.values())
+        # With splits of their own, ranks have different shapes, and rightly so.
+        return (kind == "mismatched-splits" or not is_split) and bool(_bad_transfers(call))
     if op.op == "all_gather" and op.signature.get("device") == "cuda" and kind == "mismatched-shape":
         return any(not _is_expected(call, rank) for rank in call.ops)
     return True
@@ -213,13 +235,7 @@ def _bad_transfers(call: Call) -> list[tuple[int, int]]:
     sent: dict[tuple[int, int], Any] = {}
     expected: dict[tuple[int, int], Any] = {}
     for rank, op in call.ops.items():
-        splits = op.signature.get("splits") or []
-        if not splits or splits[0] != "single":
-            given, taken = (splits[1], splits[2]) if len(splits) > 2 else ([], [])
-        else:
-            shapes = op.signature.get("shapes") or [[0]]
-            given = splits[2] or [shapes[0][0] // len(members)] * len(members)
-            taken = splits[1] or [splits[3][0] // len(members)] * len(members)
+        given, taken = exchanges.sizes_of(op.signature, len(members))
         sent.update({(rank, other): size for other, size in zip(members, given, strict=False)})
         expected.update({(other, rank): size for other, size in zip(members, taken, strict=False)})
     return [transfer for transfer in sent if transfer in expected and sent[transfer] != expected[transfer]]

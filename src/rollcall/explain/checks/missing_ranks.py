@@ -11,7 +11,7 @@ from rollcall.explain.checks import ddp, p2p
 from rollcall.explain.checks.deaths import was_stopped
 from rollcall.explain.ends import is_init_lost
 from rollcall.explain.evidence import Evidence, Seen
-from rollcall.explain.findings import Finding, of_call, of_ops, sites, wait_in, where
+from rollcall.explain.findings import Finding, in_ops, of_call, of_ops, sites, wait_in, where
 from rollcall.explain.load import Rank
 from rollcall.explain.matching import Call
 from rollcall.explain.steps import out_of_step
@@ -131,7 +131,7 @@ def _explain(evidence: Evidence, call: Call, absent: list[int]) -> Finding | Non
 
 def _explain_idle(evidence: Evidence, call: Call, idle: list[int], waiting: list[Op], between: list[Op]) -> Finding:
     """In the end all wait for ranks that are in no op: directly, or for those `between`, which wait for them."""
-    message = "".join([wait_in(waiting), *(f", rank {op.rank} in {where(op)}" for op in between)])
+    message = ", ".join([wait_in(waiting), *([in_ops(between)] if between else [])])
     if stalled := _stalled(evidence, idle, waiting):
         kind, place, words = stalled
         message += f"; {ranks_in_words(idle)} {_are(idle)} {words} {place}"

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rollcall.explain.checks.deaths import was_stopped, way_out
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.findings import Effect, Finding, of_ops, wait_in, where
+from rollcall.explain.findings import Effect, Finding, in_circle, of_ops, wait_in, where
 from rollcall.explain.matching import Call
 from rollcall.explain.table import Op
 
@@ -51,7 +51,7 @@ def _circle(evidence: Evidence, cycle: list[int]) -> Finding | None:
     ops = [evidence.blocked[rank] for rank in cycle]
     if len({op.op for op in ops}) > 1 and len(cycle) == 2:
         return None  # a send and a receive that do not match: another finding says why
-    details = ", ".join(f"rank {op.rank} in {where(op)} for rank {op.peer}" for op in ops)
+    details = in_circle(ops)
     finding = of_ops("p2p-deadlock", cycle, f"these ranks wait for each other in a circle: {details}", ops, cycle=cycle)
     return replace(finding, since_ns=min(op.entered_ns for op in ops))
 
@@ -318,8 +318,10 @@ def _same_turn(evidence: Evidence, op: Op) -> list[int]:
 def mismatches(evidence: Evidence) -> Iterator[Finding]:
     """Sends and receives that match, with different sizes or types."""
     table = evidence.table
-    dtypes = np.array([hash(str(each.get("dtypes"))) for each in table.names.signatures])
     sends, recvs = evidence.pairs.matched()
+    if not len(sends):
+        return
+    dtypes = np.array([hash(str(each.get("dtypes"))) for each in table.names.signatures])
     differ = (table.size_bytes[sends] != table.size_bytes[recvs]) | (
         dtypes[table.signature[sends]] != dtypes[table.signature[recvs]]
     )

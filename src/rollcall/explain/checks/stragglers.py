@@ -23,7 +23,10 @@ _CHANCE_S, _NO_CHANCE_CALLS = 0.5, 50
 
 
 def stragglers(evidence: Evidence) -> Iterator[Finding]:
-    """Ranks that cost the others a good part of the run: again and again, or because they waited for their data."""
+    """Ranks that cost the others a good part of the run: again and again, or because they waited for their data. What
+    dumps tell of the devices counts for more than what hosts asked for."""
+    if evidence.device is not None and evidence.device.run.has_device_times:
+        evidence = evidence.device
     waits = evidence.waits
     own_s = _own_delays_s(evidence)
     ranks = _slowest(evidence, own_s)
@@ -33,8 +36,9 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
     if own_s[ranks].sum() < _MOST_OF_IT * own_s.sum() or share < _NOTABLE or own_s[rank] < _NOTABLE_S:
         return
     late = int(waits.last_in[ranks].sum())
+    who = f"{'the GPU of ' * _is_late_on_gpu(evidence, rank)}{ranks_in_words(ranks)}"
     message = (
-        f"{ranks_in_words(ranks)} arrived last in {late} of {waits.calls} calls: without"
+        f"{who} arrived last in {late} of {waits.calls} calls: without"
         f" {'its' if len(ranks) == 1 else 'their'} delays the run would be {share:.0%} shorter"
     )
     caused_s = {number: float(waits.caused_s[number]) for number in evidence.run.ranks}
@@ -49,6 +53,14 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
             message += f"; meanwhile it was seen at {seen[0].site}"
         finding = of_ops("straggler", ranks, message, [*seen, *_late(evidence, rank)], waits=caused_s)
         yield replace(finding, effect="slow")
+
+
+def _is_late_on_gpu(evidence: Evidence, rank: int) -> bool:
+    """Whether its GPU is late, and not its host: the host had asked for most of the ops in time."""
+    waits, table = evidence.waits, evidence.table
+    rows = np.unique(waits.last[waits.is_over & (waits.for_rank == rank)])
+    is_queued = table.arrived_ns[rows] > table.entered_ns[rows]
+    return bool(evidence.run.has_device_times or is_queued.sum() * 2 > len(rows))
 
 
 def _slowest(evidence: Evidence, own_s: NDArray[np.float64]) -> list[int]:
@@ -73,11 +85,15 @@ def _lateness_s(evidence: Evidence) -> NDArray[np.float64]:
     size = len(waits.last_in)
     if not len(calls) or not evidence.run.is_one_clock:
         return np.zeros(size)
-    is_whole = (calls.has_all & (calls.sizes > 1) & ~calls.any(is_setup(table)))[calls.numbers]
-    first_ns = calls.least(table.entered_ns)[calls.numbers]
-    after_ns = (table.entered_ns[calls.rows] - first_ns) * is_whole
-    mean_ns = (np.add.reduceat(after_ns, calls.starts) / calls.sizes)[calls.numbers]
-    late_s = np.bincount(table.rank[calls.rows], np.clip(after_ns - mean_ns, 0, None) / 1e9, size)
+    is_whole = calls.has_all & (calls.sizes > 1) & ~calls.any(is_setup(table))
+    late_s = np.zeros(size)
+    for rows, starts, part in calls.parts():
+        sizes = calls.sizes[part]
+        arrived_ns = table.arrived_ns[rows]
+        after_s = (arrived_ns - np.repeat(np.minimum.reduceat(arrived_ns, starts), sizes)) / 1e9
+        after_s *= np.repeat(is_whole[part], sizes)
+        after_s -= np.repeat(np.add.reduceat(after_s, starts) / sizes, sizes)
+        late_s += np.bincount(table.rank[rows], np.clip(after_s, 0, None), size)
     return np.clip(late_s - waits.suffered_s, 0, None)
 
 
@@ -120,6 +136,8 @@ def _input_s(evidence: Evidence) -> NDArray[np.float64]:
     a rank spends between its ops."""
     table, size = evidence.table, len(evidence.waits.last_in)
     rows = np.flatnonzero(table.is_one_of("sample"))
+    if not len(rows):
+        return np.zeros(size)
     weights, ranks = table.completed_ns[rows] - table.entered_ns[rows] + _SAMPLE_NS, table.rank[rows]
     of_input = np.bincount(ranks, weights * ((table.flags[rows] & ring_format.INPUT) > 0), size)
     return of_input / np.maximum(np.bincount(ranks, weights, size), 1) * _between_ops_s(evidence)
@@ -128,10 +146,13 @@ def _input_s(evidence: Evidence) -> NDArray[np.float64]:
 def _between_ops_s(evidence: Evidence) -> NDArray[np.float64]:
     """By rank: how long it was blocked in no op."""
     table, waits = evidence.table, evidence.waits
-    since_ns = blocked_since_ns(table.flags, table.entered_ns, table.waited_ns)
-    has_blocked = (table.completed_ns > since_ns) & (since_ns > 0) & ~table.is_event
-    blocked_ns = np.where(has_blocked, table.completed_ns - since_ns, 0)
-    return np.clip(waits.run_s - np.bincount(table.rank, blocked_ns, len(waits.last_in)) / 1e9, 0, None)
+    blocked_ns = np.zeros(len(waits.last_in))
+    for rank, span in table.spans.items():  # rank by rank: a column of ten million ops takes its memory
+        mine = slice(*span)
+        since_ns = blocked_since_ns(table.flags[mine], table.entered_ns[mine], table.waited_ns[mine])
+        has_blocked = (table.completed_ns[mine] > since_ns) & (since_ns > 0) & ~table.is_event[mine]
+        blocked_ns[rank] = (table.completed_ns[mine] - since_ns)[has_blocked].sum()
+    return np.clip(waits.run_s - blocked_ns / 1e9, 0, None)
 
 
 def _samples(evidence: Evidence, rank: int, flag: int = 0) -> list[Op]:

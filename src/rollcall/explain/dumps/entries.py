@@ -4,11 +4,12 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,6 @@ from rollcall.record import ring_format
 from rollcall.record.sites import is_users_file
 
 _MOST_FRAMES = 8
-_INPUT, _OUTPUT = ("input_sizes", "input_dtypes"), ("output_sizes", "output_dtypes")
 # Frames of Python and torch, on whatever machine the dump was made.
 _NOT_USERS = re.compile(
     r"/lib/python3|/torch/(distributed|nn|autograd|utils|_|optim)|\.(cpp|cc|h|hpp|cu|so)\b|^\?\?|^<"
@@ -44,6 +44,7 @@ class Dump:
     is_done: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     is_p2p: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     timeout_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    took_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # on the device, or 0
     was_given_up: bool = False  # torch says that an op has timed out
     unknown: Counter[str] = field(default_factory=Counter)  # ops whose name is not known
     written_ns: int = 0  # by the time of the file
@@ -52,6 +53,7 @@ class Dump:
         """Drop all other records."""
         if not kept.all():
             self.records, self.timeout_ns = self.records[kept], self.timeout_ns[kept]
+            self.took_ns = self.took_ns[kept]
             self.is_done, self.is_p2p = self.is_done[kept], self.is_p2p[kept]
 
     @property
@@ -97,12 +99,18 @@ def _members(pg_config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """By name of the group: its ranks. Gloo of torch before 2.15 leaves them out."""
     found = {}
     for name, group in pg_config.items():
-        ranks = tuple(sorted(map(int, re.findall(r"\d+", str(group.get("ranks", ""))))))
+        ranks = _ranks_in(str(group.get("ranks", "")))
         if ranks and ranks[-1] >= files.MOST_RANKS:
             raise ValueError(f"it has a rank {ranks[-1]}")
         if ranks:
             found[str(name)] = ranks
     return found
+
+
+@cache
+def _ranks_in(text: str) -> tuple[int, ...]:
+    """All dumps of a job have the same groups."""
+    return tuple(sorted(map(int, re.findall(r"\d+", text))))
 
 
 def _rank_by_groups(members: dict[str, tuple[int, ...]]) -> int | None:
@@ -129,63 +137,54 @@ class _Entries:
             kept = [entry for entry in entries if entry["profiling_name"] not in dump.unknown]
         names = [known[entry["profiling_name"]] for entry in kept]
         dump.backend = names[0].backend if names else ""
-        self._fill_records(dump, kept, names)
-        self._fill_states(dump, kept, names)
-        dump.timeout_ns = _column(entry.get("timeout_ms") or 0 for entry in kept) * 1_000_000
+        columns = _Columns.of(kept)
+        self._fill_records(dump, columns, names)
+        self._fill_states(dump, columns, names)
+        dump.timeout_ns = _column(columns.timeout_ms) * 1_000_000
+        dump.took_ns = np.round(np.array([each or 0 for each in columns.duration_ms], dtype=float) * 1e6).astype(int)
         _end_batches(dump, [name.text if name.op == BATCH else "" for name in names])
         dump.groups = [(_group_name(*named), self._members.get(named[0], ())) for named in self._groups]
         dump.sites, dump.signatures = list(self._sites), list(self._signatures)
         return dump
 
-    def _fill_records(self, dump: Dump, entries: list[dict[str, Any]], names: list["OpName"]) -> None:
-        records = dump.records = np.zeros(len(entries), dtype=rings.DTYPE)
-        is_p2p = _flags(
-            name.is_p2p or (name.op == BATCH and bool(entry.get("is_p2p")))
-            for entry, name in zip(entries, names, strict=True)
-        )
-        signatures = self._numbers_of_signatures(entries, names)
-        records["number"] = _column(entry["record_id"] for entry in entries) + 1
-        records["entered_ns"] = _column(entry["time_created_ns"] for entry in entries)
-        records["seq"] = np.where(
-            is_p2p,
-            _column(entry["p2p_seq_id"] for entry in entries),
-            _column(entry["collective_seq_id"] for entry in entries),
-        )
-        records["op"] = [name.number for name in names]
-        records["peer"] = [name.peer for name in names]
-        records["group"] = [self._group(entry["process_group"]) for entry in entries]
-        records["site"] = self._numbers_of_sites(entries)
-        records["thread"] = _threads(entries)
-        records["signature"] = [number for number, _ in signatures]
-        records["size_bytes"] = [size_bytes for _, size_bytes in signatures]
-        dump.is_p2p = is_p2p
+    def _fill_records(self, dump: Dump, columns: "_Columns", names: list["OpName"]) -> None:
+        records = dump.records = np.zeros(len(names), dtype=rings.DTYPE)
+        is_batch, is_p2p = _flags([name.op == BATCH for name in names]), _flags([name.is_p2p for name in names])
+        dump.is_p2p = is_p2p | (is_batch & _flags(columns.is_p2p))
+        signatures = np.array(self._numbers_of_signatures(columns, names), dtype=np.int64).reshape(-1, 2)
+        records["number"] = _column(columns.record_id) + 1
+        records["entered_ns"] = _column(columns.time_created_ns)
+        records["seq"] = np.where(dump.is_p2p, _column(columns.p2p_seq_id), _column(columns.collective_seq_id))
+        records["op"], records["peer"] = [name.number for name in names], [name.peer for name in names]
+        groups = list(map(tuple, columns.process_group))
+        numbers = {named: self._group(named) for named in dict.fromkeys(groups)}
+        records["group"] = [numbers[named] for named in groups]
+        records["site"] = self._numbers_of_sites(columns.frames)
+        records["thread"] = _threads(list(zip(columns.thread_name, columns.thread_id, strict=True)))
+        records["signature"], records["size_bytes"] = signatures.T
 
     @staticmethod
-    def _fill_states(dump: Dump, entries: list[dict[str, Any]], names: list["OpName"]) -> None:
+    def _fill_states(dump: Dump, columns: "_Columns", names: list["OpName"]) -> None:
         """Gloo's entries never become "completed": an op that has ended is "retired" there. One that nccl has retired
         without completing it has timed out."""
-        completed_ns = _column(entry.get("time_discovered_completed_ns") or 0 for entry in entries)
-        is_done = (completed_ns > 0) | _flags(entry.get("state") == "completed" for entry in entries)
-        is_retired = _flags(bool(entry.get("retired")) for entry in entries)
-        is_nccl = _flags(name.backend == "nccl" for name in names)
+        completed_ns = _column(columns.time_discovered_completed_ns)
+        is_done = (completed_ns > 0) | _flags([state == "completed" for state in columns.state])
+        is_retired = _flags(columns.retired)
+        is_nccl = _flags([name.backend == "nccl" for name in names])
         dump.records["completed_ns"] = completed_ns
         dump.was_given_up = bool((is_nccl & is_retired & ~is_done).any())
         dump.is_done = is_done | (is_retired & ~is_nccl)
 
-    def _group(self, named: Any) -> int:
-        key = named if type(named) is tuple else tuple(named)
-        found = self._groups.get(key)
-        if found is None:
-            name, described = (str(part) for part in key[:2])
-            found = self._groups.setdefault((name, described), len(self._groups))
-        return found
+    def _group(self, named: tuple[Any, ...]) -> int:
+        name, described = (str(part) for part in named[:2])
+        return self._groups.setdefault((name, described), len(self._groups))
 
-    def _numbers_of_sites(self, entries: list[dict[str, Any]]) -> list[int]:
+    def _numbers_of_sites(self, stacks: Iterable[Any]) -> list[int]:
         """Entries share their frames, so that their identities tell whether two stacks are the same."""
         by_frames: dict[tuple[int, ...], int] = {}
         found = []
-        for entry in entries:
-            frames = entry.get("frames") or ()
+        for stack in stacks:
+            frames = stack or ()
             key = tuple(map(id, frames))
             number = by_frames.get(key)
             if number is None:
@@ -201,14 +200,15 @@ class _Entries:
         ]
         return self._sites.setdefault(json.dumps(users[:_MOST_FRAMES]).encode(), len(self._sites) + 1) if users else 0
 
-    def _numbers_of_signatures(self, entries: list[dict[str, Any]], names: list["OpName"]) -> list[tuple[int, int]]:
+    def _numbers_of_signatures(self, columns: "_Columns", names: list["OpName"]) -> list[tuple[int, int]]:
         """What all ranks have alike: the tensors that go in, but of a scatter those that come out."""
         known: dict[Any, tuple[int, int]] = {}
         found = []
-        for entry, name in zip(entries, names, strict=True):
-            side, other = (_OUTPUT, _INPUT) if name.takes_output else (_INPUT, _OUTPUT)
-            sizes, types = side if entry.get(side[0]) else other
-            shapes, dtypes = entry.get(sizes) or [], entry.get(types) or []
+        sizes = zip(columns.input_sizes, columns.output_sizes, strict=True)
+        types = zip(columns.input_dtypes, columns.output_dtypes, strict=True)
+        for name, two_sizes, two_types in zip(names, sizes, types, strict=True):
+            side = name.takes_output if two_sizes[name.takes_output] else not name.takes_output
+            shapes, dtypes = two_sizes[side] or [], two_types[side] or []
             key = (name.backend, *map(tuple, shapes), *dtypes)
             number = known.get(key)
             if number is None:
@@ -225,12 +225,49 @@ class _Entries:
         return self._signatures.setdefault(value, (len(self._signatures) + 1, size_bytes))
 
 
-def _column(values: Iterable[int]) -> NDArray[np.int64]:
-    return np.array(list(values), dtype=np.int64)
+class _Columns(NamedTuple):
+    """What entries have under each name, entry by entry."""
+
+    record_id: Sequence[int]
+    time_created_ns: Sequence[int]
+    p2p_seq_id: Sequence[int]
+    collective_seq_id: Sequence[int]
+    process_group: Sequence[Any]
+    # Not every version and backend writes the following ones.
+    time_discovered_completed_ns: Sequence[int | None] = ()
+    state: Sequence[str | None] = ()
+    retired: Sequence[bool | None] = ()
+    timeout_ms: Sequence[int | None] = ()
+    duration_ms: Sequence[float | None] = ()
+    is_p2p: Sequence[bool | None] = ()
+    thread_name: Sequence[str | None] = ()
+    thread_id: Sequence[Any] = ()
+    frames: Sequence[Any] = ()
+    input_sizes: Sequence[Any] = ()
+    input_dtypes: Sequence[Any] = ()
+    output_sizes: Sequence[Any] = ()
+    output_dtypes: Sequence[Any] = ()
+
+    @classmethod
+    def of(cls, entries: list[dict[str, Any]]) -> "_Columns":
+        """KeyError if an entry lacks what all versions write."""
+        absent = [name for name in cls._field_defaults if not entries or name not in entries[0]]
+        present = [name for name in cls._fields if name not in absent]
+        try:
+            found = list(zip(*map(itemgetter(*present), entries), strict=True))
+        except KeyError:  # some entries lack what others have
+            full = [{**dict.fromkeys(cls._field_defaults), **entry} for entry in entries]
+            found = list(zip(*map(itemgetter(*present), full), strict=True))
+        columns: dict[str, Any] = dict.fromkeys(cls._fields, [None] * len(entries))
+        return cls(**(columns | dict(zip(present, found, strict=False))))
 
 
-def _flags(values: Iterable[bool]) -> NDArray[np.bool_]:
-    return np.array(list(values), dtype=np.bool_)
+def _column(values: Sequence[int | None]) -> NDArray[np.int64]:
+    return np.array([each or 0 for each in values], dtype=np.int64)
+
+
+def _flags(values: Sequence[bool | None]) -> NDArray[np.bool_]:
+    return np.array(list(map(bool, values)), dtype=np.bool_)
 
 
 @cache
@@ -238,15 +275,14 @@ def _is_program(file: str) -> bool:
     return is_users_file(file) and not _NOT_USERS.search(file)
 
 
-def _threads(entries: list[dict[str, Any]]) -> list[int]:
+def _threads(threads: list[tuple[str | None, Any]]) -> list[int]:
     """The first is the main thread; autograd's threads work while that waits for them."""
     numbers: dict[Any, int] = {}
-    return [
-        0
-        if str(entry.get("thread_name", "")).startswith("pt_autograd")
-        else numbers.setdefault(entry.get("thread_id"), len(numbers))
-        for entry in entries
-    ]
+    known = {
+        (name, thread): 0 if str(name or "").startswith("pt_autograd") else numbers.setdefault(thread, len(numbers))
+        for name, thread in dict.fromkeys(threads)
+    }
+    return [known[thread] for thread in threads]
 
 
 def _end_batches(dump: Dump, ends: list[str]) -> None:
@@ -260,6 +296,7 @@ def _end_batches(dump: Dump, ends: list[str]) -> None:
         while first and _is_member(dump, first - 1, place):
             first -= 1
         records["completed_ns"][first:place] = records["completed_ns"][place]
+        dump.took_ns[first:place] = dump.took_ns[place]
         dump.is_done[first:place] = dump.is_done[place]
         if not dump.is_p2p[place] and first < place:
             op = BATCH_OF.get(ends[place])

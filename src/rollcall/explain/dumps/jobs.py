@@ -55,7 +55,7 @@ def one_job(dumps: list[Dump]) -> Job:
         if dump.world_size != known[0].world_size:
             raise mixed(f"{_world(known[0])}, {_world(dump)}")
     told = known[0].world_size if known else 0
-    listed = [rank for dump in dumps for _, ranks in dump.groups for rank in ranks]
+    listed = [rank for ranks in {ranks for dump in dumps for _, ranks in dump.groups} for rank in ranks]
     world_size = told or max([dump.rank for dump in dumps] + listed, default=-1) + 1
     for dump in dumps:
         if dump.rank >= world_size:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,7 @@ class Dumps:
     outcome: str
     until_ns: int  # when the dumps of a job that hangs were written
     problems: list[str]
+    has_device_times: bool  # they tell how long each op took on the device
 
 
 def read(place: Path) -> Dumps:
@@ -63,7 +65,8 @@ def read(place: Path) -> Dumps:
     folded = _folded(dumps, job)
     times.settle(dumps, seen_until_ns - _IN_FLIGHT_NS if outcome == "running" else seen_until_ns)
     made = [(dump.path, _ring(dump, job, folded.get(dump.rank, []))) for dump in dumps]
-    return Dumps(made, job.world_size, outcome, until_ns, [_NOT_TOLD, *problems, *gaps])
+    is_timed = any(dump.took_ns.any() for dump in dumps)
+    return Dumps(made, job.world_size, outcome, until_ns, [_NOT_TOLD, *problems, *gaps], is_timed)
 
 
 def _read_all(paths: list[Path]) -> tuple[list[Dump], list[str]]:
@@ -163,13 +166,13 @@ def _folded(dumps: list[Dump], job: jobs.Job) -> dict[int, list[tuple[int, int]]
     reset. Of a group without any op left, those before the oldest op that is left."""
     rows = times.Rows.of(dumps)
     found: dict[int, list[tuple[int, int]]] = {}
-    for number, (_, ranks) in enumerate(job.groups, 1):
+    for number, members in enumerate((frozenset(ranks) for _, ranks in job.groups), 1):
         calls = np.flatnonzero((rows.group == number) & ~rows.is_p2p)
         first = dict(_first_by_rank(rows.rank[calls], rows.seq[calls]))
         by_time = calls[np.argsort(rows.created_ns[calls])]
         for dump in dumps:
             if (
-                dump.rank in ranks
+                dump.rank in members
                 and (count := first.get(dump.rank, 1) - 1 or _earlier(dump, first, rows, by_time)) > 0
             ):
                 found.setdefault(dump.rank, []).append((number, count))
@@ -202,6 +205,7 @@ def _ring(dump: Dump, job: jobs.Job, folded: list[tuple[int, int]]) -> rings.Rin
     return rings.Ring(header, dump.records, [*groups, *sites, *signatures], counters)
 
 
+@lru_cache(maxsize=1024)
 def _group(name: str, ranks: tuple[int, ...]) -> bytes:
     return json.dumps({"name": name, "ranks": list(ranks)}).encode()
 

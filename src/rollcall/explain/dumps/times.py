@@ -2,7 +2,8 @@
 noticed its end: nccl's ops are queued, and a thread looks every 100 ms which of them are over.
 
 - A call ends on all ranks at about the same time: when the first of them noticed it.
-- An op begins when its rank has asked for it and the op before it, of the same group, is over.
+- An op begins when its rank has asked for it and the op before it, of the same group, is over. With
+  TORCH_NCCL_ENABLE_TIMING=1, the dump tells how long each GPU was in it: that long before its end.
 - Of the ops that are not over, the first of each group holds up its rank; those behind it are only queued.
 """
 
@@ -33,6 +34,7 @@ class Rows:
     created_ns: _Times
     completed_ns: _Times
     timeout_ns: _Times
+    took_ns: _Times
     is_done: NDArray[np.bool_]
     is_p2p: NDArray[np.bool_]
 
@@ -50,6 +52,7 @@ class Rows:
             created_ns=column("entered_ns"),
             completed_ns=column("completed_ns"),
             timeout_ns=np.concatenate([dump.timeout_ns for dump in dumps]),
+            took_ns=np.concatenate([dump.took_ns for dump in dumps]),
             is_done=np.concatenate([dump.is_done for dump in dumps]),
             is_p2p=np.concatenate([dump.is_p2p for dump in dumps]),
         )
@@ -118,6 +121,7 @@ def settle(dumps: list[Dump], young_ns: int) -> None:
     channel = _channels(rows)
     before = _row_before(channel)
     entered_ns = np.maximum(rows.created_ns, np.where(before >= 0, completed_ns[before], 0))
+    entered_ns = np.where(rows.took_ns > 0, np.maximum(entered_ns, completed_ns - rows.took_ns), entered_ns)
     entered_ns = np.where(rows.is_done, np.minimum(entered_ns, completed_ns), entered_ns)
     is_queued = _is_queued(channel, rows.is_done) | (~rows.is_done & (rows.created_ns > young_ns))
     columns = {
