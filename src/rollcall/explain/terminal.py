@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rollcall.errors import UsageError
+from rollcall.explain.costs import Costs
 from rollcall.explain.verdict import Explanation, explain, in_words, to_json
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.units import in_bytes, in_seconds
@@ -24,6 +25,8 @@ def show(folder: Path, attempt: int | None, as_json: bool) -> None:
     run = explanation.run
     recorded = f"{len(run.ranks)} of {run.world_size} ranks recorded"
     console.print(f"[bold]{escape(run.name)}[/], attempt {run.attempt}: {explanation.outcome}, {recorded}")
+    if run.is_rehearsed:
+        console.print(f"  {REHEARSED}")
     for problem in run.problems:
         console.print(f"  [yellow]{escape(problem)}[/]")
     if explanation.verdict is None:
@@ -51,6 +54,7 @@ def _show_deaths(console: Console, explanation: Explanation) -> None:
         console.print(f"\nwho died, and who died because of it: {escape(', '.join(words[:_FEW]))}{more}")
 
 
+REHEARSED = "this run was rehearsed: its ranks ran alone, so nothing is known of times and waits"
 _FEW = 6  # lines of a table, names in a sentence; --json has all
 
 
@@ -84,6 +88,9 @@ def _show_costs(console: Console, explanation: Explanation) -> None:
     costs = explanation.costs
     if not costs.by_op:
         return
+    if explanation.run.is_rehearsed:
+        _show_sizes(console, costs)
+        return
     table = _table("communication", "ops", "bytes", "blocked", "hidden behind computing")
     for kind, found in (("", costs.by_op), ("at ", costs.by_site), ("in phase ", costs.by_phase)):
         for cost in found[:_FEW]:
@@ -95,6 +102,16 @@ def _show_costs(console: Console, explanation: Explanation) -> None:
                 in_seconds(cost.hidden_s),
             )
     console.print(f"\nwhere communication takes its time, all ranks together; {costs.overlap:.0%} of it is hidden:")
+    console.print(table)
+
+
+def _show_sizes(console: Console, costs: Costs) -> None:
+    """Of a rehearsal, which has no times."""
+    table = _table("communication", "ops", "bytes")
+    for kind, found in (("", costs.by_op), ("at ", costs.by_site)):
+        for cost in found[:_FEW]:
+            table.add_row(kind + escape(cost.name), f"{cost.ops:,}", in_bytes(cost.size_bytes))
+    console.print("\ncommunication, all ranks together:")
     console.print(table)
 
 

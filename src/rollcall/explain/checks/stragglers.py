@@ -22,6 +22,8 @@ _NOTABLE, _NOTABLE_S = 0.2, 0.3
 
 def stragglers(evidence: Evidence) -> Iterator[Finding]:
     """Ranks that cost the others a good part of the run: again and again, or because they waited for their data."""
+    if evidence.run.is_rehearsed:
+        return
     waits = evidence.waits
     own_s = _own_delays_s(evidence)
     ranks = _slowest(evidence, own_s)
