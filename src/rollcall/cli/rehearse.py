@@ -27,6 +27,10 @@ def rehearse(
         list[str] | None,
         typer.Option(help="The value that a line reads and that is not known.", metavar="train.py:33=0.5"),
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Also run the script on real gloo ranks here, and compare them op by op."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Run a script as every rank of a world that is not there: which ranks would hang, and on which line.
@@ -42,12 +46,14 @@ def rehearse(
       rollcall rehearse -n 1024 --ranks 0,1023 --gpu a100-80 train.py
 
       rollcall rehearse -n 8 --assume train.py:33=0.5 train.py
+
+      rollcall rehearse -n 4 --check train.py
     """
     settings = _settings(ranks_in_world, gpus_per_host, ranks, steps, gpu, assume or [])
     if not script.is_file():
         raise UsageError(f"there is no script {script}: name a Python file")
     program = Program("script", str(script), tuple(args or ()))
-    raise typer.Exit(_rehearse(settings, program, json))
+    raise typer.Exit(_rehearse(settings, program, check, json))
 
 
 def _settings(world_size: int, each: int, ranks: str, steps: int, gpu: str, assume: list[str]) -> "Settings":
@@ -78,16 +84,16 @@ def _chosen(text: str, world_size: int) -> tuple[int, ...]:
     return found
 
 
-def _rehearse(settings: "Settings", program: Program, json: bool) -> int:
+def _rehearse(settings: "Settings", program: Program, check: bool, json: bool) -> int:
     from rollcall.rehearse import rehearsal, terminal  # here: --help needs neither
 
     if json:
-        outcome = rehearsal.run(settings, program, lambda *_: None)
+        outcome = rehearsal.run(settings, program, lambda *_: None, check)
         print(terminal.as_json(outcome))
     else:
         print(terminal.heading(settings), flush=True)
         with _Progress() as progress:
-            outcome = rehearsal.run(settings, program, progress)
+            outcome = rehearsal.run(settings, program, progress, check)
         print("\n".join(terminal.lines(outcome)))
     return 0 if outcome.is_well else 1
 

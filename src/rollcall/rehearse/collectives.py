@@ -91,8 +91,10 @@ class Exchange:
 
 
 def result_for(known: dict[int, Given], given: Given, index: int, size: int) -> tuple[torch.Tensor, ...] | None:
-    """A rank that is not known to give anything is taken to give what this one gives."""
-    return combine([given if place == index else known.get(place, given) for place in range(size)], index)
+    """A rank that is not known to give anything is taken to give what this one gives; so is one that made another op
+    here: it was on another way in the last pass, or explain will tell."""
+    others = {place: its for place, its in known.items() if its.op == given.op and place != index}
+    return combine([others.get(place, given) for place in range(size)], index)
 
 
 def message_from(known: dict[int, Given]) -> tuple[torch.Tensor, ...] | None:
@@ -254,7 +256,14 @@ def _finish(call: _Call, result: tuple[torch.Tensor, ...] | None, data: Any) -> 
         result = (torch.cat([each.flatten() for each in result]),)
     for number, output in enumerate(outputs):
         part = result[number] if result is not None and number < len(result) else None
+        if part is not None and call.op == "all_gather" and part.dim() == output.dim() == 1:
+            part = _resized(part, output.numel())
         if part is not None and part.numel() == output.numel() and part.dtype == output.dtype:
             data.set(output, part.reshape(output.shape))
         else:
             data.forget(output)
+
+
+def _resized(part: torch.Tensor, size: int) -> torch.Tensor:
+    """Pickled objects are sent in tensors as long as the longest, which a rank may not have known in the last pass."""
+    return torch.nn.functional.pad(part, (0, size - part.numel())) if part.numel() < size else part[:size]

@@ -11,7 +11,23 @@ from typing import Any
 
 from rollcall.rehearse.settings import Gpu
 
-_library: Any = None
+
+class _NoLibrary:
+    """Without the library, as in a real rank on the CPU: only the number of the current device."""
+
+    def __init__(self) -> None:
+        self._device = 0
+
+    def rollcall_current_device(self) -> int:
+        return self._device
+
+    def rollcall_set_device(self, device: int) -> None:
+        self._device = device
+
+    def rollcall_set_device_count(self, count: int) -> None: ...
+
+
+_library: Any = _NoLibrary()
 
 
 def load(path: Path) -> None:

@@ -6,29 +6,25 @@ Runs in a fork of the server, where torch is imported already.
 import atexit
 import os
 import pickle
-import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
-from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from rollcall.protocol.plan import LOOPBACK, Program
 from rollcall.protocol.torchrun_env import rank_env
 from rollcall.record import recorder
 from rollcall.record.hooks import functional
-from rollcall.rehearse import collectives, device, patches, values, walls
+from rollcall.rehearse import collectives, device, patches, steps, values, walls
 from rollcall.rehearse.settings import Settings
 from rollcall.rehearse.tensors import PretendedDevice, is_pretended
 from rollcall.worker.main import run_here
 
 _NO_PORT = 1  # nothing listens there: a rehearsed rank opens no connection
 _SEED = 0  # ranks of a rehearsal are the same each time
-_is_cut = False  # it was stopped after --steps
 
 
 def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
@@ -44,7 +40,7 @@ def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
     patches.install(mode.data)
     _pretend_process_groups(settings.world_size)
     _record(folder, rank, settings.world_size)
-    _stop_after(settings.steps)
+    steps.stop_after(settings.steps)
     # Each thread of the engine would be a thread of the ring. Backward runs in the thread that calls it instead.
     torch.autograd.set_multithreading_enabled(False).__enter__()
     mode.__enter__()
@@ -83,7 +79,7 @@ def _write_at_end(path: Path) -> None:
         found = {
             "gave": {tuple(key): tuple(given) for key, given in collectives.exchange.gave.items()},
             "took": {tuple(key): took for key, took in collectives.exchange.took.items()},
-            "is_cut": _is_cut,
+            "is_cut": steps.is_cut,
             "wall": walls.reached,
             "unknowns": [vars(each) for each in values.notes.unknowns.values()],
         }
@@ -125,19 +121,3 @@ def _record(folder: Path, rank: int, world_size: int) -> None:
     functional.counts_as_real(is_pretended)
     recording = recorder.begin(folder, rank, world_size, 0)
     recording.rehearse()
-
-
-def _stop_after(steps: int) -> None:
-    """Of any one optimizer."""
-    if not steps:
-        return
-    done: Counter[int] = Counter()
-
-    def count(optimizer: Any, *_: Any) -> None:
-        global _is_cut
-        done[id(optimizer)] += 1
-        if done[id(optimizer)] >= steps:
-            _is_cut = True
-            sys.exit()
-
-    register_optimizer_step_post_hook(count)

@@ -13,7 +13,8 @@ from rollcall.coordinator.run_folder import RunFolder, command_line
 from rollcall.errors import RollcallError, UsageError, say
 from rollcall.explain.verdict import Explanation, explain
 from rollcall.protocol.plan import Program
-from rollcall.rehearse import passes, replay
+from rollcall.rehearse import check, passes, replay
+from rollcall.rehearse.check import Comparison
 from rollcall.rehearse.settings import Settings, check_torch
 from rollcall.torch_version import torch_version
 
@@ -32,10 +33,12 @@ class Outcome:
     walls: tuple["RanksAtWall", ...]
     explanation: Explanation
     kinds: tuple[tuple[int, ...], ...]  # ranks that make the same calls
+    comparison: Comparison | None = None  # with real ranks
 
     @property
     def is_well(self) -> bool:
-        return not self.walls and (self.explanation.verdict is None or self.explanation.verdict.is_advice)
+        differs = self.comparison is not None and bool(self.comparison.differences)
+        return not self.walls and not differs and (self.explanation.verdict is None or self.explanation.verdict.is_advice)
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,11 @@ def build_library() -> Path:
         raise UsageError(f"a rehearsal needs a device that has to be compiled: {error}") from None
 
 
-def run(settings: Settings, program: Program, on_progress: Callable[[int, int], None]) -> Outcome:
+def run(
+    settings: Settings, program: Program, on_progress: Callable[[int, int], None], with_check: bool = False
+) -> Outcome:
+    if with_check:
+        check.check_size(settings.world_size)
     library = build_library()
     folder = RunFolder.create_for_command([program.target, *program.args], None)
     facts = {"world_size": settings.world_size, "gpus_per_host": settings.gpus_per_host, "gpu": settings.gpu.name}
@@ -91,6 +98,7 @@ def run(settings: Settings, program: Program, on_progress: Callable[[int, int], 
         _walls(found.ranks),
         explanation,
         _kinds(explanation),
+        check.check(explanation.run, program, settings.steps, folder.path) if with_check else None,
     )
 
 

@@ -94,7 +94,7 @@ class PretendedDevice(TorchDispatchMode):
         leaves = pytree.arg_tree_leaves(*args, **kwargs)
         has_pretended = any(map(is_pretended, leaves))
         if not has_pretended and not _goes_to_device(func, args, kwargs):
-            return func(*args, **kwargs)
+            return func(*args, **{**kwargs, "pin_memory": False} if kwargs.get("pin_memory") else kwargs)
         if func is aten._local_scalar_dense.default:
             return self._read(args[0])
         if func is aten.copy_.default and not is_pretended(args[0]):

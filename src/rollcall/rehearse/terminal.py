@@ -8,6 +8,7 @@ from typing import Any
 from rollcall.explain.terminal import nothing_found
 from rollcall.explain.verdict import in_words, to_json
 from rollcall.protocol.rank_ranges import ranks_in_words
+from rollcall.rehearse import check
 from rollcall.rehearse.rehearsal import Outcome, UnknownRead
 from rollcall.rehearse.settings import Settings
 from rollcall.units import in_seconds
@@ -36,6 +37,8 @@ def lines(outcome: Outcome) -> Iterator[str]:
             f"unsettled {ranks_in_words(outcome.unsettled)} still took values from collectives that are not what the"
             f" others gave, after {outcome.passes} passes"
         )
+    if outcome.comparison is not None:
+        yield from check.lines(outcome.comparison)
     yield f"recorded in {outcome.folder.name}: `rollcall explain`, `report` and `export` work on it"
 
 
@@ -88,9 +91,18 @@ def as_json(outcome: Outcome) -> str:
         "walls": [asdict(wall) for wall in outcome.walls],
         "unknowns": [asdict(unknown) for unknown in outcome.unknowns],
         "explanation": _without_times(to_json(outcome.explanation)),
+        "check": _comparison(outcome),
         "folder": str(outcome.folder),
     }
     return json.dumps(found, indent=2)
+
+
+def _comparison(outcome: Outcome) -> dict[str, Any] | None:
+    found = outcome.comparison
+    if found is None:
+        return None
+    differences = [{"rank": each.rank, "number": each.number, "fields": each.fields} for each in found.differences]
+    return {"ops": found.ops, "outcome": found.outcome, "differences": differences}
 
 
 def _without_times(explanation: dict[str, Any]) -> dict[str, Any]:
