@@ -1,10 +1,10 @@
 """python -m rollcall.native
 
 Compiles the C++ parts of rollcall: the C++ recorder (record/cpp/recorder.cpp), a patch that stops gloo's listener from
-spinning (compat/gloo_listener.cpp), and the device of `rollcall rehearse` (rehearse/pretended_cuda.cpp). It takes half a minute, once per environment: the result must match the
-installed torch exactly. It lies beside its source or, where that folder cannot be written, in the user's cache folder.
-Without it, or with ROLLCALL_NATIVE=0, Python records, and gloo is left as it is. No run compiles by itself: the
-compiler would take the cores from the ranks.
+spinning (compat/gloo_listener.cpp), and the device of `rollcall rehearse` (rehearse/pretended_cuda.cpp). It takes a
+minute, once per environment: the result must match the installed torch exactly. It lies beside its source or, where
+that folder cannot be written, in the user's cache folder. Without it, or with ROLLCALL_NATIVE=0, Python records, and
+gloo is left as it is. No run compiles by itself: the compiler would take the cores from the ranks.
 """
 
 import functools

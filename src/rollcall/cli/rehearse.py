@@ -1,5 +1,6 @@
 """The command line of `rollcall rehearse`."""
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -85,16 +86,20 @@ def _chosen(text: str, world_size: int) -> tuple[int, ...]:
 
 
 def _rehearse(settings: "Settings", program: Program, check: bool, json: bool) -> int:
-    from rollcall.rehearse import rehearsal, terminal  # here: --help needs neither
+    from rollcall.rehearse import passes, rehearsal, terminal  # here: --help needs none of them
+    from rollcall.rehearse.check import check_size
 
-    if json:
-        outcome = rehearsal.run(settings, program, lambda *_: None, check)
-        print(terminal.as_json(outcome))
-    else:
-        print(terminal.heading(settings), flush=True)
-        with _Progress() as progress:
-            outcome = rehearsal.run(settings, program, progress, check)
-        print("\n".join(terminal.lines(outcome)))
+    if check:
+        check_size(settings.world_size)
+    with contextlib.closing(passes.start_server(rehearsal.build_library())) as server:
+        if json:
+            outcome = rehearsal.run(settings, program, server, with_check=check)
+            print(terminal.as_json(outcome))
+        else:
+            print(terminal.heading(settings), flush=True)
+            with _Progress() as progress:
+                outcome = rehearsal.run(settings, program, server, progress, check)
+            print("\n".join(terminal.lines(outcome)))
     return 0 if outcome.is_well else 1
 
 

@@ -10,12 +10,16 @@ tensors             a dispatch mode: tensors on the device have shapes and no da
 values              the data of small tensors, where it is known; and what Python read without it being known
 collectives         ops between ranks: what a rank gives is written down, what it gets is what all have given
 combine             from what each rank gives to what each rank gets
-objects             parts of torch that look at the data of tensors, or at files, and are replaced
+patches             parts of torch that look at the data of tensors
+files               files that a rank writes go to the folder of the run; connections are refused
+walls               what cannot be rehearsed: a sentence
+steps               stops a rank after some optimizer steps
 rank                becomes one rank: environment, recording, the script
 server              the process that ranks are forked from
 passes              runs ranks again until what each got is what the others gave
+stale               which ranks have to run again
 replay              lets the recorded ranks wait for each other: what would hang, hangs
-outcome             what a rehearsal has found, in words and as JSON
-check               the same script on real gloo ranks, compared op by op
-real_rank           one rank of that
+check               the same script on real gloo ranks (real_rank), compared op by op
+rehearsal           all of it, in order
+terminal            what was found, in words and as JSON
 """

@@ -1,4 +1,4 @@
-"""`rollcall rehearse --check`: the same script on real gloo ranks on this machine, compared op by op with rehearsed ones.
+"""`rollcall rehearse --check`: the same script on real gloo ranks, compared op by op with rehearsed ones.
 
 Real ranks that hang, or that fail, are compared as far as they came.
 """
@@ -114,7 +114,7 @@ def check(rehearsed: Run, program: Program, steps: int, folder: Path) -> Compari
 
 
 def lines(comparison: Comparison) -> Iterator[str]:
-    how = "" if comparison.outcome == "ok" else f", as far as the real run came (it {_HOW.get(comparison.outcome, comparison.outcome)})"
+    how = _HOW.get(comparison.outcome, f", as far as the real run came (it {comparison.outcome})")
     if not comparison.differences:
         yield f"checked   {comparison.ops:,} ops of {comparison.ranks} ranks are the same on real gloo ranks{how}"
         return
@@ -126,7 +126,7 @@ def lines(comparison: Comparison) -> Iterator[str]:
         )
 
 
-_HOW = {"hung": "hung", "stopped": "was stopped", "failed": "failed"}
+_HOW = {"ok": "", "stopped": ", as far as the real run came (it was stopped)"}
 
 
 def _in_words(op: Op | None) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 
 from rollcall.compat.torch_groups import group_named, ranks_of
 from rollcall.record.hooks.arguments import METHODS
@@ -155,6 +155,7 @@ _READERS: dict[str, Any] = {
     "allgather_into_tensor_coalesced_": lambda a: _Call("", a[2], [], a[0]),
     "reduce_scatter_tensor_coalesced_": lambda a: _Call("", a[2], [], a[0]),
 }
+_NAMES = {"recv_any_source_": "a receive from any rank, where chance decides which one it is,"}
 # The same of torch.ops._c10d_functional; their result is a new tensor.
 _FUNCTIONAL: dict[str, Any] = {
     "all_reduce": lambda a: ("all_reduce", str(a[1]).upper(), a[2], -1, ()),
@@ -172,7 +173,7 @@ def run(func: Any, args: tuple[Any, ...], data: Any) -> Any:
     name = func._schema.name.removeprefix("c10d::")
     reader = _READERS.get(name)
     if reader is None:
-        raise Wall(f"{name} between ranks cannot be rehearsed", "leave it out, or use another op")
+        raise Wall(f"{_NAMES.get(name, name)} cannot be rehearsed", "name the rank, or leave this part out")
     call: _Call = reader(args)
     if _calling.reduce is None:
         _finish_own(call, data)
@@ -212,7 +213,7 @@ def _result(call: _Call, data: Any) -> tuple[torch.Tensor, ...] | None:
     if _size_bytes(call.inputs) > MOST_BYTES and _size_bytes(call.outputs) > MOST_BYTES:
         return None
     return exchange.get(
-        key, Given(call.op, _known(call.inputs, data), _calling.reduce, call.root, call.splits), index, size
+        key, Given(call.op, _known(call.inputs, data), _calling.reduce or "", call.root, call.splits), index, size
     )
 
 

@@ -47,15 +47,18 @@ def unpack(data: Data) -> torch.Tensor:
 def combine(given: Sequence[Given], index: int) -> tuple[torch.Tensor, ...] | None:
     """What the rank at this place of the group gets; None if that is not known, or if the ranks do not agree on what
     they do, which explain will tell."""
+    got: tuple[torch.Tensor, ...] | None
     try:
         if given[0].op in _FROM_ROOT:
             giver = given[given[index].root]
             tensors = None if giver.tensors is None else [unpack(each) for each in giver.tensors]
-            return None if tensors is None else _FROM_ROOT[given[0].op](tensors, index)
+            got = None if tensors is None else _FROM_ROOT[given[0].op](tensors, index)
+            return got
         if len({each.op for each in given}) > 1 or any(each.tensors is None for each in given):
             return None
         all_tensors = [[unpack(data) for data in each.tensors or ()] for each in given]
-        return _COMBINE[given[0].op](all_tensors, index, given)
+        got = _COMBINE[given[0].op](all_tensors, index, given)
+        return got
     except (IndexError, RuntimeError, ValueError, KeyError):
         return None
 
@@ -112,7 +115,7 @@ def _all_to_all_single(tensors: Tensors, index: int, given: Sequence[Given]) -> 
     parts = []
     for its, each in zip(tensors, given, strict=True):
         sizes = list(each.splits) or [its[0].shape[0] // len(tensors)] * len(tensors)
-        parts.append(its[0].split(sizes)[index])
+        parts.append(torch.split_with_sizes(its[0], sizes)[index])
     return (torch.cat(parts),)
 
 

@@ -139,9 +139,17 @@ def _functions(gpu: Gpu, count: int) -> dict[str, Any]:
         regs_per_multiprocessor=65536,
         gcnArchName="",
     )
-    nothing = ("init", "_lazy_init", "synchronize", "empty_cache", "ipc_collect", "set_stream", "reset_peak_memory_stats")
-    nothing += ("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all")
-    nothing += ("reset_max_memory_allocated", "reset_accumulated_memory_stats", "set_per_process_memory_fraction")
+    nothing = (
+        "init",
+        "_lazy_init",
+        "synchronize",
+        "empty_cache",
+        "ipc_collect",
+        "set_stream",
+        "reset_peak_memory_stats",
+        *("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all"),
+        *("reset_max_memory_allocated", "reset_accumulated_memory_stats", "set_per_process_memory_fraction"),
+    )
     zero = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "utilization")
     return {
         **dict.fromkeys(nothing, _nothing),

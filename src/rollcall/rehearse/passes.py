@@ -41,22 +41,23 @@ class Rehearsed:
     unsettled: tuple[int, ...]  # ranks whose collectives would still have to be run again
 
 
-class Ranks:
-    """Forks ranks from one server, as many at a time as there are cores."""
+def start_server(library: Path) -> ForkServer:
+    """With the pretended device, and torch imported. No GPU is used, even if there is one."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return ForkServer.launch([sys.executable, "-m", "rollcall.rehearse.server", str(library)], env)
 
-    def __init__(self, settings: Settings, program: Program, folder: Path, library: Path) -> None:
-        self._settings, self._program, self._folder = settings, program, folder
+
+class Ranks:
+    """Forks ranks from one server."""
+
+    def __init__(self, settings: Settings, program: Program, folder: Path, server: ForkServer) -> None:
+        self._settings, self._program, self._folder, self._server = settings, program, folder, server
         self._results = folder / "rehearsal"
         self._results.mkdir()
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-        words = [sys.executable, "-m", "rollcall.rehearse.server", str(library)]
-        self._server = ForkServer.launch(words, env)
-
-    def close(self) -> None:
-        self._server.close()
 
     def run(self, ranks: Iterable[int], table: Path | None, done: Callable[[], None]) -> dict[int, RankResult]:
+        """As many at a time as there are cores."""
         todo, running = list(ranks), dict[int, int]()
         found: dict[int, RankResult] = {}
         at_once = min(os.cpu_count() or 1, len(todo))
@@ -106,22 +107,31 @@ def rehearse(ranks: Ranks, settings: Settings, folder: Path, on_progress: Callab
     """`on_progress` is told the number of a pass that begins, and how many ranks it runs; and 0, 1 as each ends."""
     from rollcall.rehearse import stale  # here: it imports torch, which the server does meanwhile
 
+    def run(numbers: Iterable[int], known: Any) -> None:
+        results.update(ranks.run(numbers, _write(folder, known), lambda: on_progress(0, 1)))
+
+    results: dict[int, RankResult] = {}
     first, *others = settings.ranks
     on_progress(1, len(settings.ranks))
     # One rank goes ahead: what the others get from it, such as a configuration, is right in their first pass then.
-    results = ranks.run([first], None, lambda: on_progress(0, 1))
-    known, todo = stale.find(results)
-    results.update(ranks.run(others, _write(folder, 0, known), lambda: on_progress(0, 1)))
-    for number in range(1, MOST_PASSES + 1):
-        known, todo = stale.find(results)
-        if not todo or number == MOST_PASSES:
-            break
-        on_progress(number + 1, len(todo))
-        results.update(ranks.run(todo, _write(folder, number, known), lambda: on_progress(0, 1)))
+    run([first], {})
+    run(others, stale.given(results))
+    number = 1
+    while (todo := stale.find(results)) and number < MOST_PASSES:
+        number += 1
+        on_progress(number, len(todo))
+        if stale.wait_for_messages(results, todo):
+            # One after the other, up and then down the ranks: a message goes along a whole pipeline in one pass.
+            for rank in settings.ranks if number % 2 == 0 else reversed(settings.ranks):
+                known = stale.given(results)
+                if not stale.is_right(results[rank], known):
+                    run([rank], known)
+        else:
+            run(todo, stale.given(results))
     return Rehearsed(results, number, tuple(todo))
 
 
-def _write(folder: Path, number: int, known: Any) -> Path:
-    path = folder / "rehearsal" / f"given-{number}.pickle"
+def _write(folder: Path, known: Any) -> Path:
+    path = folder / "rehearsal" / "given.pickle"
     path.write_bytes(pickle.dumps(known))
     return path

@@ -1,5 +1,6 @@
 """Parts of torch that look at the data or the address of a tensor, and are replaced in a rehearsed rank."""
 
+import os
 from typing import Any
 
 import torch
@@ -24,7 +25,12 @@ def install(data: Data) -> None:
     # What a module's parameters are moved to has another class: torch swaps the tensors then, so that optimizers and
     # tied weights keep the objects that they have.
     torch.__future__.set_swap_module_params_on_conversion(True)
-    torch.utils.swap_tensors = _swap
+    _set(torch.utils, "swap_tensors", _swap)
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    """Typing knows nothing of replaced functions."""
+    setattr(owner, name, value)
 
 
 def _swap(first: torch.Tensor, second: torch.Tensor) -> None:
@@ -56,9 +62,9 @@ def _replace_reads(data: Data) -> None:
     def read_array(tensor: torch.Tensor, **options: Any) -> Any:
         return numpy(_assumed(tensor) if isinstance(tensor, FakeTensor) else tensor, **options)
 
-    torch.Tensor.item = read_item  # type: ignore[method-assign,assignment]
-    torch.Tensor.tolist = read_list  # type: ignore[method-assign]
-    torch.Tensor.numpy = read_array  # type: ignore[method-assign,assignment]
+    _set(torch.Tensor, "item", read_item)
+    _set(torch.Tensor, "tolist", read_list)
+    _set(torch.Tensor, "numpy", read_array)
 
 
 def _assumed(tensor: torch.Tensor) -> torch.Tensor:
@@ -80,7 +86,7 @@ def _replace_data_setter() -> None:
         else:
             plain.__set__(tensor, other)
 
-    torch.Tensor.data = property(plain.__get__, set_data)  # type: ignore[assignment,method-assign]
+    _set(torch.Tensor, "data", property(plain.__get__, set_data))
 
 
 def _replace_ddp() -> None:
@@ -89,9 +95,9 @@ def _replace_ddp() -> None:
 
     def skip(*_: Any, **__: Any) -> None: ...
 
-    dist._verify_params_across_processes = skip  # type: ignore[attr-defined]
-    ddp._verify_param_shape_across_processes = skip  # type: ignore[assignment,unused-ignore]
-    dist.Logger.set_runtime_stats_and_log = skip  # type: ignore[method-assign]
+    _set(dist, "_verify_params_across_processes", skip)
+    _set(ddp, "_verify_param_shape_across_processes", skip)
+    _set(dist.Logger, "set_runtime_stats_and_log", skip)
 
 
 class _Chunks:
@@ -116,7 +122,7 @@ class _Chunks:
 def _replace_fsdp() -> None:
     from torch.distributed.fsdp._fully_shard import _fsdp_param
 
-    _fsdp_param._chunk_with_empty = _Chunks  # type: ignore[assignment]
+    _set(_fsdp_param, "_chunk_with_empty", _Chunks)
 
 
 def _replace_attention() -> None:
@@ -138,7 +144,7 @@ def _replace_attention() -> None:
         efficient = aten._scaled_dot_product_efficient_attention
         return efficient(query, key, value, None, query.requires_grad, dropout_p, is_causal, scale=scale)[0]
 
-    functional.scaled_dot_product_attention = attend  # type: ignore[assignment]
+    _set(functional, "scaled_dot_product_attention", attend)
 
 
 def _replace_saving(data: Data) -> None:
@@ -152,7 +158,11 @@ def _replace_saving(data: Data) -> None:
         return torch.empty(0, dtype=tensor.dtype, device="cpu") if known is None else known.clone()
 
     def save_known(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-        save(pytree.tree_map(real, obj), f, *args, **kwargs)
+        if not isinstance(f, (str, os.PathLike)):
+            save(pytree.tree_map(real, obj), f, *args, **kwargs)
+            return
+        with open(f, "wb") as file:  # here, in Python: torch would open it in C++, where it is not redirected
+            save(pytree.tree_map(real, obj), file, *args, **kwargs)
 
     def load_to_cpu(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         """First to the CPU: the device has no memory to read a file into."""
@@ -162,8 +172,8 @@ def _replace_saving(data: Data) -> None:
             return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(map_location), loaded)
         return loaded
 
-    torch.save = save_known  # type: ignore[assignment]
-    torch.load = load_to_cpu  # type: ignore[assignment]
+    _set(torch, "save", save_known)
+    _set(torch, "load", load_to_cpu)
 
 
 def _replace_memory_pinning() -> None:
@@ -174,8 +184,8 @@ def _replace_memory_pinning() -> None:
         kwargs.pop("pin_memory_device", None)
         init(loader, *args, **kwargs)
 
-    torch.utils.data.DataLoader.__init__ = without_pinning  # type: ignore[method-assign]
-    torch.Tensor.pin_memory = lambda tensor, *_: tensor  # type: ignore[method-assign,assignment]
+    _set(torch.utils.data.DataLoader, "__init__", without_pinning)
+    _set(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
 
 
 def _replace_generators() -> None:
@@ -187,4 +197,4 @@ def _replace_generators() -> None:
         def __new__(cls, device: Any = "cpu") -> Any:
             return plain()
 
-    torch.Generator = Generator  # type: ignore[misc,assignment]
+    _set(torch, "Generator", Generator)

@@ -14,11 +14,12 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from rollcall.initialization import process_group
 from rollcall.protocol.plan import LOOPBACK, Program
 from rollcall.protocol.torchrun_env import rank_env
 from rollcall.record import recorder
 from rollcall.record.hooks import functional
-from rollcall.rehearse import collectives, device, patches, steps, values, walls
+from rollcall.rehearse import collectives, device, files, patches, steps, values, walls
 from rollcall.rehearse.settings import Settings
 from rollcall.rehearse.tensors import PretendedDevice, is_pretended
 from rollcall.worker.main import run_here
@@ -43,7 +44,8 @@ def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
     steps.stop_after(settings.steps)
     # Each thread of the engine would be a thread of the ring. Backward runs in the thread that calls it instead.
     torch.autograd.set_multithreading_enabled(False).__enter__()
-    mode.__enter__()
+    files.install(folder / "files")
+    mode.__enter__()  # type: ignore[no-untyped-call]
     torch.manual_seed(_SEED)
     run_here(Program(**request["program"]), None)
 
@@ -92,15 +94,21 @@ def _write_at_end(path: Path) -> None:
 
 def _pretend_process_groups(world_size: int) -> None:
     """Of torch's fake backend, whatever backend is asked for: no op reaches it."""
+    process_group._open_store = _refuse_store  # type: ignore[assignment]
     init = dist.init_process_group
+    modules: tuple[Any, ...] = (dist, distributed_c10d)
 
     def init_process_group(backend: Any = None, init_method: Any = None, *_: Any, **kwargs: Any) -> None:
         given_rank, given_size = kwargs.get("rank", -1), kwargs.get("world_size", -1)
         rank = int(os.environ["RANK"]) if given_rank in (-1, None) else int(given_rank)
         size = world_size if given_size in (-1, None) else int(given_size)
+        if size != world_size:
+            asked = f"init_process_group asks for {size} ranks, but {world_size} are rehearsed"
+            raise walls.Wall(asked, "let both be the same")
         init("fake", rank=rank, world_size=size, store=FakeStore())
+        modules[0].get_backend = lambda group=None: str(backend or "nccl")
 
-    for module in (dist, distributed_c10d):
+    for module in modules:
         module.init_process_group = init_process_group
         for name in ("is_nccl_available", "is_gloo_available", "is_mpi_available"):
             setattr(module, name, lambda: True)
@@ -113,7 +121,7 @@ def _pretend_process_groups(world_size: int) -> None:
             kwargs.pop(name, None)
         return new_group(ranks, None, None, None, *args[:3], **kwargs)
 
-    distributed_c10d._new_group_with_tag = new_fake_group
+    modules[1]._new_group_with_tag = new_fake_group
 
 
 def _record(folder: Path, rank: int, world_size: int) -> None:
@@ -121,3 +129,7 @@ def _record(folder: Path, rank: int, world_size: int) -> None:
     functional.counts_as_real(is_pretended)
     recording = recorder.begin(folder, rank, world_size, 0)
     recording.rehearse()
+
+
+def _refuse_store(*_: Any) -> NoReturn:
+    raise walls.Wall("rollcall.init cannot be rehearsed", "call torch.distributed.init_process_group in its place")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # before our torch.cuda: it looks there for what a real one has
 import torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
@@ -61,14 +62,21 @@ def _use_gloo() -> None:
 
         return call
 
-    for module in (dist, distributed_c10d):
+    modules: tuple[Any, ...] = (dist, distributed_c10d)
+    for module in modules:
         module.init_process_group = replaced(module.init_process_group, 0)
         module.is_nccl_available = lambda: True
-    distributed_c10d._new_group_with_tag = replaced(distributed_c10d._new_group_with_tag, 2)
+    # A mesh over all ranks takes the group of the program, if its backend is that of the device.
+    dist.get_backend = lambda group=None: "nccl"
+    meshes: Any = device_mesh
+    meshes.get_backend = dist.get_backend
+    modules[1]._new_group_with_tag = replaced(distributed_c10d._new_group_with_tag, 2)
 
 
 def _use_cpu_in_modules() -> None:
-    mesh_init, ddp_init, load = device_mesh.DeviceMesh.__init__, DistributedDataParallel.__init__, torch.load
+    mesh_class: Any = device_mesh.DeviceMesh
+    ddp_class: Any = DistributedDataParallel
+    mesh_init, ddp_init, load = mesh_class.__init__, ddp_class.__init__, torch.load
 
     def init_mesh(mesh: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
         mesh_init(mesh, "cpu", *args, **kwargs)
@@ -78,9 +86,9 @@ def _use_cpu_in_modules() -> None:
             kwargs.pop(name, None)
         ddp_init(ddp, module, **kwargs)
 
-    device_mesh.DeviceMesh.__init__ = init_mesh  # type: ignore[method-assign]
-    DistributedDataParallel.__init__ = init_ddp  # type: ignore[method-assign]
-    torch.load = lambda f, *_, **kwargs: load(f, **{**kwargs, "map_location": "cpu"})  # type: ignore[assignment]
+    mesh_class.__init__ = init_mesh
+    ddp_class.__init__ = init_ddp
+    torch.load = lambda f, *_, **kwargs: load(f, **{**kwargs, "map_location": "cpu"})
 
 
 def main() -> None:

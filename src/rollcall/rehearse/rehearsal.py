@@ -1,6 +1,5 @@
 """One rehearsal from its beginning to its end: the library, the folder, the ranks, the replay, the verdict."""
 
-import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from rollcall.rehearse import check, passes, replay
 from rollcall.rehearse.check import Comparison
 from rollcall.rehearse.settings import Settings, check_torch
 from rollcall.torch_version import torch_version
+from rollcall.worker.fork_server import ForkServer
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,9 @@ class Outcome:
     @property
     def is_well(self) -> bool:
         differs = self.comparison is not None and bool(self.comparison.differences)
-        return not self.walls and not differs and (self.explanation.verdict is None or self.explanation.verdict.is_advice)
+        return not (self.walls or self.unsettled or differs) and (
+            self.explanation.verdict is None or self.explanation.verdict.is_advice
+        )
 
 
 @dataclass(frozen=True)
@@ -73,17 +75,18 @@ def build_library() -> Path:
 
 
 def run(
-    settings: Settings, program: Program, on_progress: Callable[[int, int], None], with_check: bool = False
+    settings: Settings,
+    program: Program,
+    server: ForkServer,
+    on_progress: Callable[[int, int], None] = lambda *_: None,
+    with_check: bool = False,
 ) -> Outcome:
-    if with_check:
-        check.check_size(settings.world_size)
-    library = build_library()
     folder = RunFolder.create_for_command([program.target, *program.args], None)
     facts = {"world_size": settings.world_size, "gpus_per_host": settings.gpus_per_host, "gpu": settings.gpu.name}
     folder.save(command=command_line(), recorded_by="rollcall rehearse", rehearsed=facts)
     began_s = time.monotonic()
-    with contextlib.closing(passes.Ranks(settings, program, folder.path, library)) as ranks:
-        found = passes.rehearse(ranks, settings, folder.path, on_progress)
+    ranks = passes.Ranks(settings, program, folder.path, server)
+    found = passes.rehearse(ranks, settings, folder.path, on_progress)
     hung = _replay(folder.path, [rank for rank, result in found.ranks.items() if result.is_cut])
     _write_outcome(folder, settings, found, hung)
     explanation = explain(folder.path)
@@ -113,9 +116,7 @@ def _replay(folder: Path, cut: list[int]) -> list[int]:
 def _write_outcome(folder: RunFolder, settings: Settings, found: passes.Rehearsed, hung: list[int]) -> None:
     """Ranks that hang have no end, and neither have those that were cut."""
     codes = {
-        str(rank): result.exit_code
-        for rank, result in found.ranks.items()
-        if rank not in hung and not result.is_cut
+        str(rank): result.exit_code for rank, result in found.ranks.items() if rank not in hung and not result.is_cut
     }
     outcome = "failed" if any(codes.values()) else "hung" if hung else "ok"
     folder.note_attempt(0, world_size=settings.world_size, exit_codes=codes, outcome=outcome, hung=bool(hung))

@@ -1,9 +1,9 @@
 """Lets the recorded ranks wait for each other: what would hang, hangs.
 
-Rehearsed ranks ran alone, so each op returned at once. Here the ops of all ranks are gone through together, in the order
-in which each rank made them. A collective is over when all its ranks have come, a message when both ends have; until
-then its rank waits, and what it recorded later has not happened. The rings are rewritten so, on a clock of their own:
-every event takes one microsecond, and nothing can be read from it but the order.
+Rehearsed ranks ran alone, so each op returned at once. Here the ops of all ranks are gone through together, in the
+order in which each rank made them. A collective is over when all its ranks have come, a message when both ends have;
+until then its rank waits, and what it recorded later has not happened. The rings are rewritten so, on a clock of their
+own: every event takes one microsecond, and nothing can be read from it but the order.
 """
 
 from collections import deque
@@ -106,9 +106,7 @@ def read(path: Path) -> RankRing:
 
 
 def _ranks(spans: list[Any]) -> tuple[int, ...]:
-    return tuple(
-        rank for span in spans for rank in ([span] if isinstance(span, int) else range(span[0], span[1] + 1))
-    )
+    return tuple(rank for span in spans for rank in ([span] if isinstance(span, int) else range(span[0], span[1] + 1)))
 
 
 class Replay:
@@ -120,7 +118,9 @@ class Replay:
         self._cut = frozenset(cut)
         self._meetings: dict[Any, Meeting] = {}
         self._last_seqs = {rank: self._seqs(rank) for rank in self._cut}
-        base_ns = min((int(each.records["entered_ns"][0]) for each in self._rings.values() if len(each.records)), default=0)
+        base_ns = min(
+            (int(each.records["entered_ns"][0]) for each in self._rings.values() if len(each.records)), default=0
+        )
         self._tracks = {rank: list(_tracks(each.records, base_ns)) for rank, each in self._rings.items()}
         self._rank_of = {id(track): rank for rank, tracks in self._tracks.items() for track in tracks}
 
@@ -129,7 +129,9 @@ class Replay:
         ready = deque(track for tracks in self._tracks.values() for track in tracks)
         while ready:
             ready.extend(self._advance(ready.popleft()))
-        return sorted({self._rank_of[id(track)] for tracks in self._tracks.values() for track in tracks if _is_left(track)})
+        return sorted(
+            {self._rank_of[id(track)] for tracks in self._tracks.values() for track in tracks if _is_left(track)}
+        )
 
     def write(self) -> None:
         for rank, tracks in self._tracks.items():

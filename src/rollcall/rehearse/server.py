@@ -17,7 +17,7 @@ def main() -> None:
     device.load(Path(library))
     prctl.become_subreaper()
     gc.disable()
-    import torch  # noqa: F401  (not before the library)
+    import torch  # not before the library
 
     device.after_import()
     import torch._decomp

@@ -76,9 +76,9 @@ class Data:
             values.read_plainly(tensor.dtype)
 
 
-class PretendedDevice(TorchDispatchMode):
+class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.data = Data()
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         _prepare_fake_tensors()
@@ -93,8 +93,10 @@ class PretendedDevice(TorchDispatchMode):
             return collectives.run(func, args, self.data)
         leaves = pytree.arg_tree_leaves(*args, **kwargs)
         has_pretended = any(map(is_pretended, leaves))
+        if func is aten.is_pinned.default:
+            return getattr(args[0], _PINNED, False)
         if not has_pretended and not _goes_to_device(func, args, kwargs):
-            return func(*args, **{**kwargs, "pin_memory": False} if kwargs.get("pin_memory") else kwargs)
+            return _pin(func(*args, **{**kwargs, "pin_memory": False})) if _wants_pin(kwargs) else func(*args, **kwargs)
         if func is aten._local_scalar_dense.default:
             return self._read(args[0])
         if func is aten.copy_.default and not is_pretended(args[0]):
@@ -118,6 +120,8 @@ class PretendedDevice(TorchDispatchMode):
 
     def _pretend(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> Any:
         """Run the op on shapes; and on data, where all of it is known."""
+        if func in _OVERWRITES:
+            return self._overwrite(func, args, kwargs)
         known = self._known_arguments(func, args, kwargs, leaves)
         shapes = args, kwargs
         if any(isinstance(leaf, torch.Tensor) and not is_pretended(leaf) for leaf in leaves):
@@ -141,6 +145,20 @@ class PretendedDevice(TorchDispatchMode):
         elif func._schema.is_mutable:
             self._forget_written(func, args, kwargs)
         return result
+
+    def _overwrite(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        """What was in the target does not matter: it is known if its new contents are."""
+        target, *sources = args
+        value = sources[0] if sources else 0
+        data = self.data.get(value) if isinstance(value, torch.Tensor) else torch.tensor(value)
+        shapes = pytree.tree_map_only(torch.Tensor, self._one_as_pretended, args)
+        with self._fake:
+            func(*shapes, **kwargs)
+        if data is None or target.requires_grad:
+            self.data.storages.forget(target)
+        else:
+            self.data.storages.set(target, data)
+        return target  # type: ignore[no-any-return]
 
     def _one_as_pretended(self, tensor: torch.Tensor) -> torch.Tensor:
         """By a new tensor of the same layout: FakeTensorMode.from_tensor would keep each one."""
@@ -207,6 +225,7 @@ class PretendedDevice(TorchDispatchMode):
                     self.data.storages.forget(tensor)
 
 
+_OVERWRITES = {aten.copy_.default, aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default}
 # Their results have no data of their own yet.
 _SHAPES_ONLY = {aten.empty.memory_format, aten.empty_strided.default, aten.empty_like.default, aten.new_empty.default}
 
@@ -231,6 +250,19 @@ class _Nothing:
         return 0
 
 
+_PINNED = "_rollcall_is_pinned"
+
+
+def _wants_pin(kwargs: dict[str, Any]) -> bool:
+    return bool(kwargs.get("pin_memory"))
+
+
+def _pin(tensor: torch.Tensor) -> torch.Tensor:
+    """Memory that a GPU can read: DDP asks whether what it has made so is so."""
+    setattr(tensor, _PINNED, True)
+    return tensor
+
+
 def _is_cpu(device: Any) -> bool:
     return device is not None and torch.device(device).type == "cpu"
 
@@ -247,4 +279,4 @@ def _is_large(func: Any, args: tuple[Any, ...], dtype: torch.dtype | None = None
         return False
     dtype = dtype or torch.get_default_dtype()
     most = _MOST_FLOAT_BYTES if dtype.is_floating_point else _MOST_OTHER_BYTES
-    return math.prod(args[0]) * dtype.itemsize > most
+    return bool(math.prod(args[0]) * dtype.itemsize > most)

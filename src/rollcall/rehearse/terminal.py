@@ -24,19 +24,20 @@ def heading(settings: Settings) -> str:
 
 
 def lines(outcome: Outcome) -> Iterator[str]:
-    yield f"{len(outcome.explanation.run.ranks):,} ranks rehearsed in {in_seconds(outcome.seconds)}{_passes(outcome)}; {_kinds(outcome)}"
+    done = f"{len(outcome.explanation.run.ranks):,} ranks rehearsed in {in_seconds(outcome.seconds)}"
+    yield f"{done}{_passes(outcome)}; {_kinds(outcome)}"
     yield ""
     for wall in outcome.walls[:_FEW]:
         yield f"no verdict: {ranks_in_words(wall.ranks)} cannot be rehearsed: {wall.sentence}"
-    if not outcome.walls:
+    if outcome.unsettled:
+        yield (
+            f"no verdict: after {outcome.passes} passes, {ranks_in_words(outcome.unsettled)} still took values from"
+            f" collectives that are not what the others gave; rehearse fewer --steps"
+        )
+    if not outcome.walls and not outcome.unsettled:
         yield from _verdict(outcome)
     for unknown in outcome.unknowns:
         yield f"unknown   {_in_words(unknown)}"
-    if outcome.unsettled:
-        yield (
-            f"unsettled {ranks_in_words(outcome.unsettled)} still took values from collectives that are not what the"
-            f" others gave, after {outcome.passes} passes"
-        )
     if outcome.comparison is not None:
         yield from check.lines(outcome.comparison)
     yield f"recorded in {outcome.folder.name}: `rollcall explain`, `report` and `export` work on it"

@@ -114,8 +114,10 @@ def _decision(name: str, kind: type) -> Callable[..., Any]:
     return decide
 
 
-_ARITHMETIC = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "neg", "abs", "round")
-_ARITHMETIC += ("floordiv", "rfloordiv", "mod", "rmod")
+_ARITHMETIC = (
+    *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "neg", "abs", "round"),
+    *("floordiv", "rfloordiv", "mod", "rmod"),
+)
 _DECISIONS = ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "index", "hash")
 
 
@@ -173,9 +175,7 @@ class Storages:
         real = self._known.get(tensor.untyped_storage()._cdata)
         if real is None:
             return None
-        return torch.empty(0, dtype=tensor.dtype).set_(
-            real, tensor.storage_offset(), tensor.size(), tensor.stride()
-        )
+        return torch.empty(0, dtype=tensor.dtype).set_(real, tensor.storage_offset(), tensor.size(), tensor.stride())
 
     def set(self, tensor: torch.Tensor, data: torch.Tensor) -> None:
         """Know a tensor. The rest of its storage has to be known already, unless it is all of it."""
@@ -184,7 +184,7 @@ class Storages:
         if key not in self._known:
             if storage.nbytes() > MOST_BYTES or _extent_bytes(tensor) < storage.nbytes():
                 return
-            self._known[key] = torch.UntypedStorage(storage.nbytes())
+            self._known[key] = torch.UntypedStorage(storage.nbytes())  # type: ignore[no-untyped-call]
             weakref.finalize(storage, self._known.pop, key, None)
         known = self.get(tensor)
         assert known is not None

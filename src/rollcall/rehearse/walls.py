@@ -7,7 +7,7 @@ from rollcall.errors import RollcallError
 reached = ""  # the first that this process has come to: its program may catch the error and go on
 
 
-class Wall(RollcallError):
+class Wall(RollcallError):  # noqa: N818  (it is read as a sentence: raise Wall(...))
     """Raised in the script, at the line that cannot be rehearsed."""
 
     def __init__(self, what: str, advice: str) -> None:
