@@ -30,7 +30,9 @@ def test_ranks_that_make_the_same_calls_come_to_their_ends(tmp_path: Path) -> No
 
 
 def test_a_call_that_one_rank_leaves_out_keeps_the_others_waiting(tmp_path: Path) -> None:
-    assert replayed(tmp_path, [calls("all_reduce", "barrier"), calls("all_reduce", "barrier"), calls("all_reduce")]) == [
+    assert replayed(
+        tmp_path, [calls("all_reduce", "barrier"), calls("all_reduce", "barrier"), calls("all_reduce")]
+    ) == [
         0,
         1,
     ]

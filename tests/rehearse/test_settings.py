@@ -41,7 +41,7 @@ def test_wrong_input_is_one_sentence(typed: tuple[int, int, str, int, str, list[
 
 def test_a_torch_that_was_not_tried_is_refused() -> None:
     check_torch("2.13.0+cpu")
-    with pytest.raises(UsageError, match="2.13"):
+    with pytest.raises(UsageError, match="tried on torch"):
         check_torch("2.1.0")
 
 

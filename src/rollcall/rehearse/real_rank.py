@@ -67,9 +67,8 @@ def _use_gloo() -> None:
         module.init_process_group = replaced(module.init_process_group, 0)
         module.is_nccl_available = lambda: True
     # A mesh over all ranks takes the group of the program, if its backend is that of the device.
-    dist.get_backend = lambda group=None: "nccl"
     meshes: Any = device_mesh
-    meshes.get_backend = dist.get_backend
+    meshes.get_backend = modules[0].get_backend = lambda group=None: "nccl"
     modules[1]._new_group_with_tag = replaced(distributed_c10d._new_group_with_tag, 2)
 
 

@@ -96,9 +96,13 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is aten.is_pinned.default:
             return getattr(args[0], _PINNED, False)
         if not has_pretended and not _goes_to_device(func, args, kwargs):
+            if func is aten.resize_.default:
+                return _resize_with_zeros(func, args, kwargs)
             return _pin(func(*args, **{**kwargs, "pin_memory": False})) if _wants_pin(kwargs) else func(*args, **kwargs)
         if func is aten._local_scalar_dense.default:
             return self._read(args[0])
+        if func is aten.resize_.default:
+            return self._resize(func, args, kwargs)
         if func is aten.copy_.default and not is_pretended(args[0]):
             return self._copy_to_real(args[0], args[1])
         if func is aten._to_copy.default and has_pretended and _is_cpu(kwargs.get("device")):
@@ -110,6 +114,17 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _read(self, tensor: torch.Tensor) -> Any:
         known = self.data.get(tensor.detach())
         return values.read_plainly(tensor.dtype) if known is None else known.item()
+
+    def _resize(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        known = self.data.get(args[0])
+        kept = None if known is None else known.flatten().clone()
+        self.data.storages.forget(args[0])
+        with self._fake:
+            func(*args, **kwargs)
+        target: torch.Tensor = args[0]
+        if kept is not None:
+            self.data.set(target, _resize_with_zeros(func, (kept, *args[1:]), kwargs))
+        return target
 
     def _copy_to_real(self, target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         known = self.data.get(source)
@@ -261,6 +276,15 @@ def _pin(tensor: torch.Tensor) -> torch.Tensor:
     """Memory that a GPU can read: DDP asks whether what it has made so is so."""
     setattr(tensor, _PINNED, True)
     return tensor
+
+
+def _resize_with_zeros(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """In place of what happens to be in the memory, which would be something else in each pass."""
+    before = args[0].numel()
+    resized: torch.Tensor = func(*args, **kwargs)
+    if resized.numel() > before and resized.is_contiguous():
+        resized.detach().view(-1)[before:].zero_()
+    return resized
 
 
 def _is_cpu(device: Any) -> bool:
