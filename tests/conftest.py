@@ -22,7 +22,7 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
 def rollcall(tmp_path: Path) -> Iterator[Runner]:
     runner = Runner(tmp_path)
     yield runner
-    left = runner.wait_until_gone(3)
+    left = runner.wait_until_gone()
     for process in left:
         process.kill()
     assert not left, f"left running: {left}"

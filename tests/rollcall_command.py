@@ -43,7 +43,7 @@ class Runner:
         }
         return subprocess.Popen([*ROLLCALL, *map(str, words)], cwd=self.folder, env=self.env, **options)  # type: ignore[call-overload,no-any-return]
 
-    def __call__(self, *words: object, stdin: str | None = None, timeout_s: float = 60) -> Result:
+    def __call__(self, *words: object, stdin: str | None = None, timeout_s: float = 180) -> Result:
         process = self.start(*words, stdin=subprocess.PIPE)
         try:
             out, err = process.communicate(stdin, timeout=timeout_s)
@@ -73,12 +73,12 @@ class Runner:
                 continue
         return found
 
-    def wait_until_gone(self, timeout_s: float) -> list[psutil.Process]:
-        """What is left after so long."""
-        return [] if until(lambda: not self.processes(), timeout_s) else self.processes()
+    def wait_until_gone(self) -> list[psutil.Process]:
+        """What is left. On a quiet machine all are gone within 3 s; on a busy one they get their turn later."""
+        return [] if until(lambda: not self.processes(), 30) else self.processes()
 
 
-def until(condition: Callable[[], object], timeout_s: float = 30) -> bool:
+def until(condition: Callable[[], object], timeout_s: float = 60) -> bool:
     """Wait for a condition; whether it came true."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

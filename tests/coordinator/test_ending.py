@@ -43,17 +43,15 @@ def server_of(launcher: int) -> int:
     ],
     ids=["launcher", "agent", "server"],
 )
-def test_nothing_is_left_3_s_after_kill_9(
-    rollcall: Runner, victim: Callable[[int], int], code: int, sentence: str
-) -> None:
+def test_nothing_is_left_after_kill_9(rollcall: Runner, victim: Callable[[int], int], code: int, sentence: str) -> None:
     """Ranks, DataLoader workers and daemons end when launcher, agent or fork server is killed with SIGKILL; the run
     says in words which it was."""
     process = started(rollcall)
     assert until(lambda: len(rollcall.processes()) >= 3 + RANKS * 4), rollcall.processes()
     os.kill(victim(process.pid), signal.SIGKILL)
-    left = rollcall.wait_until_gone(3)
+    left = rollcall.wait_until_gone()
     assert not left
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == code
     assert sentence in err
 
@@ -84,7 +82,7 @@ def test_ctrl_c_lets_the_ranks_end_by_themselves(rollcall: Runner) -> None:
     """One SIGINT reaches every rank once; within the grace they end as they like."""
     process = patient(rollcall, True)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert said(out)["heard SIGINT"] == [0, 1]
     assert "heard SIGTERM" not in out
     assert "interrupted: the ranks have 10 s to end" in err
@@ -95,7 +93,7 @@ def test_after_the_grace_come_sigterm_and_sigkill(rollcall: Runner) -> None:
     """Ranks that do not heed SIGINT get SIGTERM after the grace, and SIGKILL after that."""
     process = patient(rollcall, False, "--grace", "0.5")
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=60)
     assert said(out)["heard SIGINT"] == [0, 1]
     assert said(out)["heard SIGTERM"] == [0, 1]
     assert process.returncode == 128 + signal.SIGINT
@@ -109,7 +107,7 @@ def test_a_second_ctrl_c_ends_the_run_now(rollcall: Runner) -> None:
     assert process.stderr is not None
     assert "interrupted" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert (err, process.returncode) == ("", 128 + signal.SIGINT)
 
 
@@ -119,7 +117,7 @@ def test_ctrl_c_before_the_ranks_are_there(rollcall: Runner) -> None:
     process = rollcall.start("run", "-n", 2, "script.py")
     assert until(lambda: psutil.Process(process.pid).children())
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGINT
 
 
@@ -127,7 +125,7 @@ def test_sigterm_is_passed_on(rollcall: Runner) -> None:
     """SIGTERM to the launcher becomes SIGTERM to the ranks: a scheduler's warning reaches the program."""
     process = patient(rollcall, True)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=60)
     assert said(out)["heard SIGTERM"] == [0, 1]
     assert process.returncode == 128 + signal.SIGTERM
 

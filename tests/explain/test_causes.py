@@ -118,6 +118,14 @@ def test_ranks_of_a_run_that_goes_on_had_fewer_batches_only_if_they_are_stuck() 
         assert any(finding.kind == "ddp-uneven-inputs" for finding in found) == is_named
 
 
+def test_a_call_that_one_rank_makes_between_two_loops_is_no_missing_batch() -> None:
+    """The others are in the second loop, where that rank has made no forward yet."""
+    second_loop = 20
+    others = [replace(op, line=second_loop) if op.entered_ms >= 60 else op for op in ddp(6, True)]
+    saving = [*ddp(5), FakeOp("all_gather", 6, 70, line=BARRIER, shape=(1,))]
+    assert verdict(saving, others, others) == ("missing-rank", (0,))
+
+
 def test_a_call_that_one_rank_makes_within_the_loop_is_no_missing_batch() -> None:
     """The others make their next forward instead of it."""
     metric = [*ddp(5), FakeOp("all_reduce", 6, 70, line=METRIC, shape=(1,))]

@@ -248,6 +248,28 @@ def test_a_straggler_that_fetched_its_data_is_an_input_stall() -> None:
     assert named(found) == ("input-stall", (2,), [3, 7])
 
 
+def sampled(rank: int, *flags: int) -> list[FakeOp]:
+    """A long run of short steps: now and then the sampler sees a rank between its calls, with each of the flags."""
+    made = []
+    for n, step in enumerate(late_steps(60, rank)):
+        seen = FakeOp("sample", 0, step.entered_ms - 15, step.entered_ms - 15, flags=flags[n // 4 % len(flags)], line=3)
+        made += [seen, step] if n % 4 == 0 else [step]
+    return made
+
+
+def test_a_rank_that_waits_for_its_data_in_every_short_step_is_an_input_stall() -> None:
+    """Its samples are too few to add up; what counts is which of them waited."""
+    found = explain(late_steps(60, 0), late_steps(60, 1), sampled(2, ring_format.INPUT), outcome="ok")
+    assert named(found) == ("input-stall", (2,), [3, 7])
+
+
+def test_where_all_wait_for_their_data_alike_it_does_not_make_one_slow() -> None:
+    """Rank 2 computes for twice as long after it has its data."""
+    waiting, computing = ring_format.INPUT, 0
+    ranks = [sampled(0, waiting), sampled(1, waiting), sampled(2, waiting, computing, computing)]
+    assert named(explain(*ranks, outcome="ok"))[:2] == ("straggler", (2,))
+
+
 def test_a_rank_that_waited_itself_passes_the_blame_on() -> None:
     """Rank 1 is late for the others because it waits for rank 2."""
     groups = {"pair": [1, 2]}

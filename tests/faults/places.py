@@ -70,7 +70,7 @@ class Run:
         """Let the program come to its own end."""
         self.end_file.touch()
 
-    def result(self, timeout_s: float = 20) -> int:
+    def result(self, timeout_s: float = 60) -> int:
         """The exit code; it has to come within so long."""
         try:
             self.out, self.err = self.process.communicate(timeout=timeout_s)

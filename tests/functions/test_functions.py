@@ -166,6 +166,6 @@ def test_the_server_dies_with_its_caller(tmp_path: Path) -> None:
     descendants = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.wait()
-    gone, alive = psutil.wait_procs(descendants, timeout=3)
+    gone, alive = psutil.wait_procs(descendants, timeout=60)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
     assert len(gone) >= 3

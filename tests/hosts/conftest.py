@@ -26,7 +26,7 @@ def rollcall(hosts: Cluster, tmp_path: Path) -> Iterator[Runner]:
     runner = Runner(tmp_path)
     runner.env.update(hosts.env)
     yield runner
-    left = runner.wait_until_gone(3)
+    left = runner.wait_until_gone()
     for process in left:
         process.kill()
     assert not left, f"left running: {left}"

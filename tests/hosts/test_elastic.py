@@ -29,7 +29,7 @@ def test_the_remaining_hosts_go_on(hosts: Cluster, tmp_path: Path) -> None:
     place = ssh(hosts, tmp_path)
     run = place.start("--min-hosts", 1, program=PATIENT)
     hosts["h2"].cut()
-    assert run.result(20) == 0, run.err
+    assert run.result() == 0, run.err
     assert "h2 was not heard of for 10 s" in run.err
     assert said(run.out)["attempt 1 of 2 hosts 1"] == [0, 1]
     assert place.left(8) == []
@@ -40,7 +40,7 @@ def test_nnodes_says_the_same_as_min_hosts(hosts: Cluster, tmp_path: Path) -> No
     hosts["h2"].stop_sshd()
     place = ssh(hosts, tmp_path)
     run = place.start("--nnodes", "1:2", begun=False, program=PATIENT.replace('attempt == "0"', "False"))
-    assert run.result(20) == 0, run.err
+    assert run.result() == 0, run.err
     assert "continuing without h2" in run.err
     assert "attempt 0 of 2 hosts 1" in run.out
 
@@ -50,7 +50,7 @@ def test_the_master_may_be_the_one_that_is_lost(hosts: Cluster, tmp_path: Path) 
     place = ssh(hosts, tmp_path)
     run = place.start("--min-hosts", 1, program=PATIENT)
     run.agent_of(0).kill()
-    assert run.result(20) == 0, run.err
+    assert run.result() == 0, run.err
     assert "h1 lost its agent, which was killed by SIGKILL" in run.err
     assert "attempt 1 of" in run.out
 
@@ -60,7 +60,7 @@ def test_a_killed_agent_costs_a_restart_where_all_hosts_are_needed(hosts: Cluste
     place = ssh(hosts, tmp_path)
     run = place.start("--max-restarts", 1, program=PATIENT)
     run.agent_of(3).kill()
-    assert run.result(20) == 0, run.err
+    assert run.result() == 0, run.err
     assert said(run.out)["attempt 1 of 4 hosts 2"] == [0, 1, 2, 3]
 
 
@@ -82,10 +82,10 @@ def test_a_host_that_comes_back_joins_the_next_attempt(rollcall: Runner, hosts: 
     assert until(lambda: run.has_begun(2, attempt=1)), run.process.communicate()
     hosts["h2"].start_sshd()
     # It is asked again every 10 s, and then imports torch.
-    assert until(lambda: any("rollcall" in " ".join(p.cmdline()) for p in hosts["h2"].processes()), 20)
+    assert until(lambda: any("rollcall" in " ".join(p.cmdline()) for p in hosts["h2"].processes()), 60)
     until(lambda: False, 3)
     ready.touch()
-    assert run.result(20) == 0, run.err
+    assert run.result() == 0, run.err
     assert "h2 is back, and joins the next attempt" in run.err
     assert said(run.out)["attempt 2 of 4 hosts 2"] == [0, 1, 2, 3]
     assert [len(attempt["pids"]) for attempt in run.facts["attempts"]] == [4, 2, 4]

@@ -268,7 +268,7 @@ def test_hosts_end_their_ranks_when_the_launcher_sleeps(rollcall: Runner, hosts:
         assert hosts.wait_until_idle(15) == []
     finally:
         process.send_signal(signal.SIGCONT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 1, err
     assert "rollcall here was stopped for" in err
     assert "was lost" in err
@@ -288,13 +288,13 @@ def test_clocks_of_hosts_are_brought_together(rollcall: Runner) -> None:
     """Hosts whose clocks are 1000 s apart: waits are counted on one clock, for the rank that keeps the others."""
     rollcall.script(
         'import time, torch.distributed as dist\ndist.init_process_group("gloo")\n'
-        "for _ in range(10):\n"
-        "    if dist.get_rank() == 1:\n        time.sleep(0.1)\n"
+        "for _ in range(4):\n"
+        "    if dist.get_rank() == 1:\n        time.sleep(0.8)\n"  # longer than clocks differ on a busy machine
         "    dist.barrier()\n"
     )
     assert rollcall("run", "--hosts", "h1:1,h2:1", "script.py").code == 0
     hosts = json.loads((rollcall.latest() / "run.json").read_text())["hosts"]
     assert hosts["h2"]["clock_readings"][0][1] - hosts["h1"]["clock_readings"][0][1] == pytest.approx(1e12, rel=1e-3)
     waits = {wait["rank"]: wait for wait in json.loads(rollcall("explain", "--json").out)["waits"]}
-    assert 0.9 < waits[1]["caused_s"] < 60
-    assert waits[1]["last_in_calls"] >= 9
+    assert 1 < waits[1]["caused_s"] < 60
+    assert waits[1]["last_in_calls"] >= 3

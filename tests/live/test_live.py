@@ -76,9 +76,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[
         with _terminal(runner) as screen, _served(runner.latest().resolve(), often=True) as url:
             shown = OpenedPage(browser, url)
             seen.piped = runner("watch").out
-            assert until(lambda: "2 waiting" in screen(), 30), screen()
+            assert until(lambda: "2 waiting" in screen(), 60), screen()
             seen.held = screen()
-            assert until(lambda: screen() != seen.held, 10)  # the time goes on
+            assert until(lambda: screen() != seen.held, 60)  # the time goes on
             seen.later = screen()
             named = "document.querySelector('#verdict').textContent.includes('rank 1')"  # after --hang-after
             shown.page.wait_for_function(f"rollcall.live.takes >= 1 && rollcall.live.judged >= 2 && {named}")
@@ -93,13 +93,13 @@ def watched(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[
             shown.page.wait_for_function("rollcall.live.isDone")
             seen.page_over, seen.warnings = _contents(shown), shown.warnings
             shown.page.close()
-            until(lambda: "code " in screen(), 30)
+            until(lambda: "code " in screen(), 60)
             seen.over = screen()
         yield seen
     finally:
         (runner.folder / "go").touch()
         process.wait(60)
-        left = runner.wait_until_gone(3)
+        left = runner.wait_until_gone()
         for each in left:
             each.kill()
     assert not left, f"left running: {left}"

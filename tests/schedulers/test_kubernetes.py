@@ -628,7 +628,7 @@ def test_ctrl_c_deletes_job_and_service(start_cluster: Clusters) -> None:
     assert out == "0 │ saved\n"
     assert "rollcall: interrupted: Job and Service train-x are deleted" in err
     assert cluster.deleted == ["Job", "Service"]
-    assert until(lambda: not _marked(mark), 5), _marked(mark)
+    assert until(lambda: not _marked(mark), 60), _marked(mark)
 
 
 def _marked(mark: str) -> list[str]:

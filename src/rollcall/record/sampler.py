@@ -18,11 +18,11 @@ from rollcall.record.hooks.patching import stop
 from rollcall.record.ring import Ring
 
 _SHORT_S = 0.02
-# A sample costs the program 0.2 ms, for its caches and the GIL. So there is a budget to begin with, and then ten
-# samples a second, which is a fifth of a percent.
-_LONG_S = 0.1
+_DEVICE_S = 0.1  # between two looks at the events of a GPU
+# A sample costs the program 0.2 ms, for its caches and the GIL. So there is a budget to begin with, and then four
+# samples a second, which is less than a tenth of a percent: explain needs the shares of lines, not each stay.
 _MOST_SAMPLES = 100.0
-_SAMPLES_PER_S = 1 / _LONG_S
+_SAMPLES_PER_S = 4.0
 _IDLE_NS = 10_000_000  # shorter stays are not sampled
 _END_S = 1.0
 
@@ -81,7 +81,8 @@ class Sampler:
         # Where a GPU is used, its events are asked after each interval, whether there is something to sample or not.
         is_used = self._device.needs_thread
         began = monotonic()
-        self._ring.sleep(_LONG_S if is_used or self._budget < 1 else _SHORT_S, _IDLE_NS, is_brief=is_used)
+        until_next_s = max(_SHORT_S, (1 - self._budget) / _SAMPLES_PER_S)
+        self._ring.sleep(_DEVICE_S if is_used else until_next_s, _IDLE_NS, is_brief=is_used)
         self._budget = min(_MOST_SAMPLES, self._budget + (monotonic() - began) * _SAMPLES_PER_S)
 
     def _answer(self) -> None:
@@ -93,7 +94,7 @@ class Sampler:
 
     def _sample(self) -> None:
         with self._lock:
-            if self._is_blocked() or not self._is_on or self._ring.idle_ns() < _IDLE_NS:
+            if self._budget < 1 or self._is_blocked() or not self._is_on or self._ring.idle_ns() < _IDLE_NS:
                 return
             frame = sys._current_frames().get(self._main)
             if frame is not None:

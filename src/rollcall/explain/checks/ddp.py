@@ -29,6 +29,9 @@ def uneven_inputs(evidence: Evidence) -> Iterator[Finding]:
     fewer = [rank for rank, count in counts.items() if count < most]
     if not any(map(_is_of_module, waiting)) or not all(_is_past_loop(evidence, rank) for rank in fewer):
         return
+    loops = {_last_forward(evidence, rank).site for rank in [*fewer, *(op.rank for op in waiting)]}
+    if len(loops) > 1:
+        return  # the others are in another loop: they have gone on after a call that only the first ones make
     odd = deviants(counts)
     last = [_last_forward(evidence, rank) for rank in odd]
     stuck = [op for rank in odd if (op := _stopped_in(evidence, rank)) is not None]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, of_ops
 from rollcall.explain.table import Op
-from rollcall.explain.waits import is_setup
+from rollcall.explain.waits import blocked_since_ns, is_setup
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 
@@ -37,14 +37,13 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
         f" {'its' if len(ranks) == 1 else 'their'} delays the run would be {share:.0%} shorter"
     )
     caused_s = {number: float(waits.caused_s[number]) for number in evidence.run.ranks}
-    fetching, fetching_s = _samples(evidence, rank, ring_format.INPUT)
-    if fetching_s > share * waits.run_s / 2:
-        message += f"; meanwhile it waited for its data at {fetching[0].site}"
-        finding = of_ops("input-stall", ranks, message, [fetching[0], *_late(evidence, rank)], waits=caused_s)
+    if _more_input_s(evidence, rank) > share * waits.run_s / 2:
+        fetching = _samples(evidence, rank, ring_format.INPUT)[0]
+        message += f"; meanwhile it waited for its data at {fetching.site}"
+        finding = of_ops("input-stall", ranks, message, [fetching, *_late(evidence, rank)], waits=caused_s)
         yield replace(finding, effect="slow")
     elif _is_a_habit(evidence, rank):
-        samples, _ = _samples(evidence, rank)
-        seen = samples[:2]
+        seen = _samples(evidence, rank)[:2]
         if seen:
             message += f"; meanwhile it was seen at {seen[0].site}"
         finding = of_ops("straggler", ranks, message, [*seen, *_late(evidence, rank)], waits=caused_s)
@@ -98,16 +97,40 @@ def _is_a_habit(evidence: Evidence, rank: int) -> bool:
     return bool(by_call_s.sum() ** 2 > _ENOUGH_CALLS * (by_call_s**2).sum())
 
 
-def _samples(evidence: Evidence, rank: int, flag: int = 0) -> tuple[list[Op], float]:
-    """Where it was seen between its ops: one sample per line, the longest first; and the seconds of all."""
+def _more_input_s(evidence: Evidence, rank: int) -> float:
+    """By how much longer a rank waited for its data than the others do."""
+    input_s = _input_s(evidence)
+    others = [other for other in evidence.run.ranks if other != rank]
+    return float(input_s[rank] - (np.median(input_s[others]) if others else 0))
+
+
+def _input_s(evidence: Evidence) -> NDArray[np.float64]:
+    """By rank: how long it waited for its data. Samples are too few to add up, but they tell the share of the time that
+    a rank spends between its ops."""
+    table, size = evidence.table, len(evidence.waits.last_in)
+    rows = np.flatnonzero(table.is_one_of("sample"))
+    weights, ranks = table.completed_ns[rows] - table.entered_ns[rows] + _SAMPLE_NS, table.rank[rows]
+    of_input = np.bincount(ranks, weights * ((table.flags[rows] & ring_format.INPUT) > 0), size)
+    return of_input / np.maximum(np.bincount(ranks, weights, size), 1) * _between_ops_s(evidence)
+
+
+def _between_ops_s(evidence: Evidence) -> NDArray[np.float64]:
+    """By rank: how long it was blocked in no op."""
+    table, waits = evidence.table, evidence.waits
+    since_ns = blocked_since_ns(table.flags, table.entered_ns, table.waited_ns)
+    has_blocked = (table.completed_ns > since_ns) & (since_ns > 0) & ~table.is_event
+    blocked_ns = np.where(has_blocked, table.completed_ns - since_ns, 0)
+    return np.clip(waits.run_s - np.bincount(table.rank, blocked_ns, len(waits.last_in)) / 1e9, 0, None)
+
+
+def _samples(evidence: Evidence, rank: int, flag: int = 0) -> list[Op]:
+    """Where it was seen between its ops: one sample per line, the longest first."""
     table = evidence.table
-    mask = (table.op == ring_format.OP["sample"]) & (table.rank == rank) & ((table.flags & flag) == flag)
+    mask = table.is_one_of("sample") & (table.rank == rank) & ((table.flags & flag) == flag)
     rows = np.flatnonzero(mask)
-    length_ns = table.completed_ns[rows] - table.entered_ns[rows]
     _, first, line = np.unique(table.site[rows], return_index=True, return_inverse=True)
-    by_line_ns = np.bincount(line, length_ns + _SAMPLE_NS)
-    longest_first = rows[first[np.argsort(-by_line_ns)]]
-    return [table.get(row) for row in longest_first], float(length_ns.sum()) / 1e9
+    by_line_ns = np.bincount(line, table.completed_ns[rows] - table.entered_ns[rows] + _SAMPLE_NS)
+    return [table.get(row) for row in rows[first[np.argsort(-by_line_ns)]]]
 
 
 _SAMPLE_NS = 20_000_000  # the time between two samples
