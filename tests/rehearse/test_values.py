@@ -50,7 +50,7 @@ def test_reads_of_one_line_are_counted_together(notes: values.Notes) -> None:
 
 def test_an_assumption_is_taken_for_its_line(notes: values.Notes) -> None:
     values.read(torch.float32)
-    line = only(notes).line + 4
+    line = only(notes).line + 3
     notes.assumptions[f"{HERE}:{line}"] = 0.5
     assert values.read(torch.float32) == 0.5
 
