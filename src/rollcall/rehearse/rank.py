@@ -101,7 +101,7 @@ def _pretend_process_groups(world_size: int) -> None:
     def init_process_group(backend: Any = None, init_method: Any = None, *_: Any, **kwargs: Any) -> None:
         given_rank, given_size = kwargs.get("rank", -1), kwargs.get("world_size", -1)
         rank = int(os.environ["RANK"]) if given_rank in (-1, None) else int(given_rank)
-        size = world_size if given_size in (-1, None) else int(given_size)
+        size = int(os.environ["WORLD_SIZE"]) if given_size in (-1, None) else int(given_size)
         if size != world_size:
             asked = f"init_process_group asks for {size} ranks, but {world_size} are rehearsed"
             raise walls.Wall(asked, "let both be the same")
