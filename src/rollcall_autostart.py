@@ -4,6 +4,7 @@ rollcall_autostart.pth imports this file when Python starts, if $ROLLCALL_RECORD
 and imports nothing: a Python that forms no process group pays less than a millisecond, and writes nothing.
 """
 
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MODULE = "torch.distributed.distributed_c10d"
+_VARIABLE = "ROLLCALL_RECORD"
 
 
 class _Finder:
@@ -65,4 +67,16 @@ def _watch(module: "Any") -> None:
     module.init_process_group = init_process_group
 
 
+def _fix_folder() -> None:
+    """A relative folder is meant from where the job is started. This process and its children may change theirs."""
+    folder = os.environ.get(_VARIABLE, "")
+    if folder in ("", "0", "1"):  # no folder, but whether rollcall.init records
+        return
+    try:
+        os.environ[_VARIABLE] = os.path.abspath(folder)
+    except OSError:  # the current folder was removed: what cannot be written is said later
+        return
+
+
+_fix_folder()
 sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]

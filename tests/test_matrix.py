@@ -66,6 +66,14 @@ def test_an_environment_that_cannot_be_made_says_why(matrix: ModuleType) -> None
     )
 
 
+def test_what_was_run_again_counts_with_the_rest(matrix: ModuleType) -> None:
+    """A test that could not be torn down had failed twice."""
+    before = {"code": 1, "counts": {"passed": 5, "failed": 2, "error": 1}, "failed": ["a::x", "a::x", "a::y"]}
+    now = {"code": 1, "counts": {"passed": 1, "failed": 1}, "failed": ["a::y"]}
+    assert matrix.count(matrix.merge(before, now)) == "6 of 7"
+    assert matrix.count(matrix.merge(now, {"code": 0, "counts": {"passed": 1}, "failed": []})) == "2 of 2"
+
+
 def test_versions_are_sorted_by_their_numbers(matrix: ModuleType) -> None:
     """2.9 is older than 2.11."""
     lines = matrix.table({"2.11.0 3.12": _result(), "2.9.1 3.11": _result()}).splitlines()

@@ -3,12 +3,16 @@
     make matrix                            all of them, which takes about an hour and downloads 9 GB
     make matrix MATRIX='--only 2.9.1'      those with one torch; the page keeps what it says of the others
     make matrix MATRIX='--tests record'    a part of the tests
+    make matrix MATRIX='--failed'          those that failed the last time, as on a machine that was too busy
     make matrix MATRIX='--page'            the page alone, from docs/compatibility.json
+    make matrix MATRIX='--keep --folder F' environments stay in F, and the next call uses them again
 
 There is one environment at a time, in a folder that is removed after it: a torch with CUDA takes seven gigabytes.
 """
 
 import argparse
+import contextlib
+import hashlib
 import json
 import os
 import re
@@ -16,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -64,8 +68,10 @@ def main() -> int:
     for versions in chosen:
         print(f"torch {versions.torch}, Python {versions.python}", flush=True)
         name = f"{versions.torch} {versions.python}"
-        result = try_versions(versions, options.tests.split(","), options.folder)
-        result["tests"] = {**results.get(name, {}).get("tests", {}), **result.get("tests", {})}
+        before = results.get(name, {}).get("tests", {})
+        result = try_versions(versions, chosen_tests(options, before), options)
+        again = {each: merge(before[each], now) if options.failed else now for each, now in result["tests"].items()}
+        result["tests"] = {**before, **again}
         results[name] = result
         RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
     PAGE.write_text(page(results))
@@ -78,20 +84,49 @@ def read_options() -> argparse.Namespace:
     options.add_argument("--tests", default=",".join(TESTS), metavar="START,…", help="a part of the tests")
     options.add_argument("--page", action="store_true", help="write the page from the last results")
     options.add_argument("--folder", type=Path, help="where environments are made (a temporary folder)")
+    options.add_argument("--keep", action="store_true", help="leave the environments in the folder, and use them again")
+    options.add_argument("--failed", action="store_true", help="run only the tests that failed the last time")
+    options.add_argument("--workers", type=int, default=4, help="tests at a time (4)")
     return options.parse_args()
 
 
-def try_versions(versions: Versions, tests: list[str], folder: Path | None) -> dict[str, Any]:
-    """What works in a fresh environment; or why there is none."""
+def chosen_tests(options: argparse.Namespace, before: dict[str, Any]) -> dict[str, Sequence[str]]:
+    """By name of a part: what pytest is to run."""
+    if options.failed:
+        return {name: sorted(set(tests["failed"])) for name, tests in before.items() if tests["failed"]}
+    return {name: TESTS[name] for name in options.tests.split(",")}
+
+
+def merge(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """What came out of all tests, of which those that had failed were run again."""
+    counts = {**before["counts"], "passed": before["counts"].get("passed", 0) + now["counts"].get("passed", 0)}
+    counts = {what: number for what, number in counts.items() if what not in ("failed", "error")}
+    return {**now, "counts": counts | ({"failed": len(set(now["failed"]))} if now["failed"] else {})}
+
+
+def try_versions(versions: Versions, tests: dict[str, Sequence[str]], options: argparse.Namespace) -> dict[str, Any]:
+    """What works in an environment with these versions; or why there is none."""
     interpreter = find_python(versions.python)
     if interpreter is None:
-        return {"problem": f"there is no Python {versions.python} on this machine"}
-    with tempfile.TemporaryDirectory(prefix="rollcall-matrix-", dir=folder) as temporary:
+        return {"problem": f"there is no Python {versions.python} on this machine", "tests": {}}
+    with environment_folder(versions, options.folder, options.keep) as folder:
         try:
-            python = make_environment(Path(temporary), interpreter, versions)
+            python = make_environment(folder, interpreter, versions)
         except subprocess.CalledProcessError as error:
-            return {"problem": f"cannot be installed: {last_line(error.stderr)}"}
-        return {**asdict(versions), **examine(python), "tests": dict(run_tests(python, tests))}
+            return {"problem": f"cannot be installed: {last_line(error.stderr)}", "tests": {}}
+        return {**asdict(versions), **examine(python), "tests": dict(run_tests(python, tests, options.workers))}
+
+
+@contextlib.contextmanager
+def environment_folder(versions: Versions, folder: Path | None, is_kept: bool) -> Iterator[Path]:
+    """A new folder that is removed afterwards; or one that stays, by the name of the versions."""
+    if is_kept:
+        kept = (folder or Path(tempfile.gettempdir())) / f"{versions.torch}-{versions.python}"
+        kept.mkdir(parents=True, exist_ok=True)
+        yield kept
+        return
+    with tempfile.TemporaryDirectory(prefix="rollcall-matrix-", dir=folder) as temporary:
+        yield Path(temporary)
 
 
 def find_python(version: str) -> str | None:
@@ -104,17 +139,33 @@ def find_python(version: str) -> str | None:
 
 
 def make_environment(folder: Path, interpreter: str, versions: Versions) -> str:
-    """Installs torch and a wheel of rollcall, as a user does, with its C++ parts compiled. Returns its Python."""
-    run([interpreter, "-m", "venv", str(folder / "env")])
+    """Installs torch and a wheel of rollcall, as a user does, with its C++ parts compiled. Returns its Python. A kept
+    environment that has this rollcall already stays as it is."""
     python = str(folder / "env/bin/python")
+    stamp, sources = folder / "sources", hash_of_sources()
+    if stamp.exists() and stamp.read_text() == sources:
+        return python
+    if not Path(python).exists():
+        run([interpreter, "-m", "venv", str(folder / "env")])
     pinned = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("torch==")]
     constraints = folder / "constraints.txt"
     constraints.write_text("\n".join([*pinned, f"torch=={versions.torch}"]) + "\n")
     words = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", str(constraints)]
     run([*words, "torch", "numpy"])
     run([*words, f"{ROOT}[demo]", *PACKAGES])
+    run([*words, "--force-reinstall", "--no-deps", str(ROOT)])  # a kept environment has that of another day
     subprocess.run([python, "-m", "rollcall.native"], cwd=folder, env=environ(), check=False)
+    stamp.write_text(sources)
     return python
+
+
+def hash_of_sources() -> str:
+    """Of all that the wheel is made of."""
+    paths = sorted(path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".pth", ".cpp"))
+    found = hashlib.sha256()
+    for path in (ROOT / "pyproject.toml", *paths):
+        found.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    return found.hexdigest()
 
 
 def examine(python: str) -> dict[str, Any]:
@@ -130,15 +181,25 @@ def examine(python: str) -> dict[str, Any]:
     return {"compat_count": len(found["compat"]), "compat": compat, "hooks": found["hooks"]}
 
 
-def run_tests(python: str, names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    pytest = [python, "-m", "pytest", "-q", "-n", "4", "--dist", "worksteal", "-p", "no:cacheprovider"]
-    for name in names:
-        words = [*pytest, *TESTS[name]]
+def run_tests(python: str, tests: dict[str, Sequence[str]], workers: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    pytest = [python, "-m", "pytest", "-q", "-n", str(workers), "--dist", "worksteal", "-p", "no:cacheprovider"]
+    for name, paths in tests.items():
+        words = [*pytest, *paths]
         ran = subprocess.run(words, cwd=ROOT, env=environ(), capture_output=True, text=True, check=False)
         counts = {what.rstrip("s"): int(number) for number, what in _COUNT.findall(last_line(ran.stdout))}
         failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", ran.stdout, re.MULTILINE)
         print(f"  {name}: {last_line(ran.stdout)}", *failed, sep="\n    ", flush=True)
+        if failed:
+            keep_output(f"{Path(python).parents[2].name}-{name}.txt", ran.stdout)
         yield name, {"code": ran.returncode, "counts": counts, "failed": failed}
+
+
+def keep_output(name: str, text: str) -> None:
+    """What failing tests said: the environment that they ran in may be gone."""
+    path = ROOT / ".rollcall/matrix" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    print(f"    {path}", flush=True)
 
 
 def environ() -> dict[str, str]:
@@ -168,7 +229,7 @@ def page(results: dict[str, Any]) -> str:
 def table(results: dict[str, Any]) -> str:
     head = ["torch", "Python", *TESTS, "hooks", "private names"]
     rows = [row(name, results[name]) for name in sorted(results, key=numbers)]
-    lost = sorted({line for result in results.values() for line in losses(result)}, key=numbers)
+    lost = sorted({line for result in results.values() for line in losses(result)}, key=by_numbers)
     lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *rows, "", *(lost or [NOTHING_LOST])]
     return "\n".join(lines) + "\n"
 
@@ -207,6 +268,11 @@ def losses(result: dict[str, Any]) -> Iterator[str]:
 def numbers(text: str) -> list[int]:
     """A version is greater by its numbers, not by its letters."""
     return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def by_numbers(text: str) -> tuple[list[int], str]:
+    """Lines with the same numbers have an order, too."""
+    return numbers(text), text
 
 
 if __name__ == "__main__":

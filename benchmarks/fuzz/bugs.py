@@ -55,7 +55,9 @@ def other_call(kind: str) -> Make:
         if kind == "group-incomplete":  # one is missing here, and there the others wait for it
             new = (*new[:3], guilty(new[3]))
         ranks = [frozenset({rank, call.partners[rank]})] if kind == "p2p-deadlock" else alone_or_pair(call, rank)
-        return mutant(replaced(script, place, *new), line, rank, (kind,), ranks)
+        # gloo needs only the members of a group: that another rank did not make it may do no harm.
+        is_always_seen = kind != "group-incomplete"
+        return mutant(replaced(script, place, *new), line, rank, (kind,), ranks, is_always_seen)
 
     return make
 
@@ -167,9 +169,9 @@ def swap(script: Script, place: int, rank: int, rng: random.Random) -> Mutant | 
 def leave_loop(script: Script, place: int, rank: int, rng: random.Random) -> Mutant | None:
     """One rank leaves a loop early."""
     line, call = call_at(script, place)
-    if call.loop is None:
+    if call.loop is None or call.loop.turns < 2:
         return None
-    turn = rng.randrange(call.loop.turns)
+    turn = rng.randrange(1, call.loop.turns)  # after its first turn, later lines have what the loop assigns
     new = before(guilty(line), f"rank == {rank} and {call.loop.variable} == {turn}", "break")
     kinds = (*(["ddp-uneven-inputs"] if call.has_forward else []), *_LEFT_OUT)
     return mutant(replaced(script, place, *new), line, rank, kinds, alone_or_pair(call, rank), is_always_seen=False)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from benchmarks.fuzz.script import Call, Line, Script
 
 Ranks = frozenset[int]
+_CIRCLES = ("cross-group-deadlock", "p2p-deadlock")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Guilt:
         may be named for its end; of a circle, all ranks are named."""
         kinds = (*self.kinds, "rank-exited-early") if has_ended and "missing-rank" in self.kinds else self.kinds
         named = frozenset(verdict.ranks)
-        are_right = named in self.ranks or (verdict.kind == "cross-group-deadlock" and named >= self.ranks[0])
+        are_right = named in self.ranks or (verdict.kind in _CIRCLES and named >= self.ranks[0])
         return verdict.kind in kinds, are_right, bool(self.lines & set(verdict.lines))
 
 

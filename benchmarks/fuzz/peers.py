@@ -12,7 +12,7 @@ from tests.explain.corpus import Program
 def show(results: list[Result]) -> None:
     """How many of these are named by whom. A line of source is not asked of the peers."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as home:
-        bugs = [_program(result.mutant, Path(home)) for result in results if result.mutant]
+        bugs = [_answers(result.mutant, Path(home)) for result in results if result.mutant]
         named = sum(result.is_right for result in results)
         print(f"{named} of {len(bugs)} bugs with the right kind, ranks and line: rollcall explain")
         for name, found in peers.scores(bugs).items():
@@ -20,10 +20,13 @@ def show(results: list[Result]) -> None:
             print(f"{len(found)} of {len(bugs)} bugs with the right class and ranks: {name} ({kinds})")
 
 
-def _program(mutant: Mutant, home: Path) -> Program:
-    """The mutant as a program of the corpus."""
+def _answers(mutant: Mutant, home: Path) -> list[Program]:
+    """The mutant as a program of the corpus, with each kind and ranks that count as right."""
     path = home / f"seed_{mutant.script.seed}.py"
     path.write_text(mutant.script.text)
-    guilt = mutant.guilt
-    ranks = tuple(sorted(guilt.ranks[0]))
-    return Program(path, mutant.script.world_size, guilt.kinds[0], ranks, "", tuple(sorted(guilt.lines)))
+    guilt, lines = mutant.guilt, tuple(sorted(mutant.guilt.lines))
+    return [
+        Program(path, mutant.script.world_size, kind, tuple(sorted(ranks)), "", lines)
+        for kind in guilt.kinds
+        for ranks in guilt.ranks
+    ]

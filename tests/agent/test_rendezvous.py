@@ -210,6 +210,17 @@ def test_the_run_is_done_when_all_hosts_are(port: int) -> None:
     assert until(hosts[0].all_done)
 
 
+def test_what_a_host_tells_the_others_is_of_one_attempt(port: int) -> None:
+    hosts = both(port, 2, 2)
+    next_of(hosts)
+    assert hosts[0].published("topic") == [""]
+    hosts[1].publish("topic", "of 1")
+    assert until(lambda: hosts[0].published("topic") == ["of 1"])
+    assert hosts[1].published("topic") == [""]
+    next_of(hosts)
+    assert hosts[0].published("topic") == [""]
+
+
 def test_two_hosts_with_one_number_are_refused(port: int) -> None:
     first = host(port, 0)
     threading.Thread(target=first.next_rendezvous, daemon=True).start()

@@ -131,7 +131,7 @@ def main(words: list[str], with_peers: bool) -> None:
 def _show_peers(bugs: list[Program]) -> None:
     from . import peers
 
-    for name, named in peers.scores(bugs).items():
+    for name, named in peers.scores([[bug] for bug in bugs]).items():
         kinds = sorted({program.kind for program in named})
         print(f"{len(named)} of {len(bugs)} bugs with the right class and ranks: {name} ({', '.join(kinds) or 'none'})")
 

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,14 +76,15 @@ class Peer:
     has_launcher: bool = False  # what torchrun says at the end is its word, too
 
 
-def is_named(program: Program, peer: Peer, folder: Path) -> bool:
-    """Run it under the peer, and see what that says."""
-    if program.kind not in WORDS:
+def is_named(answers: Sequence[Program], peer: Peer, folder: Path) -> bool:
+    """Run a program under the peer, and see what that says. `answers`: the program with each kind and ranks that are
+    right."""
+    if not any(program.kind in WORDS for program in answers):
         return False
-    told_by_launcher = peer.has_launcher and program.kind in _TOLD_BY_LAUNCHER
-    text = run(program, folder, peer.env(folder), "torchrun" if told_by_launcher else "rollcall")
+    told_by_launcher = peer.has_launcher and any(program.kind in _TOLD_BY_LAUNCHER for program in answers)
+    text = run(answers[0], folder, peer.env(folder), "torchrun" if told_by_launcher else "rollcall")
     messages = peer.messages(text, folder) + (_summary(text) if told_by_launcher else [])
-    return any(names(program, message) for message in messages)
+    return any(names(program, message) for program in answers for message in messages)
 
 
 def names(program: Program, message: str) -> bool:
@@ -155,17 +156,17 @@ PEERS = (
 )
 
 
-def scores(bugs: list[Program]) -> dict[str, list[Program]]:
-    """Per peer, the bugs that it names."""
+def scores(bugs: Sequence[Sequence[Program]]) -> dict[str, list[Program]]:
+    """Per peer, the bugs that it names. Of each bug, all right answers, the best first."""
 
-    def judge(program: Program) -> list[bool]:
+    def judge(answers: Sequence[Program]) -> list[bool]:
         with contextlib.ExitStack() as stack:
             folders = [Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in PEERS]
-            return [is_named(program, peer, folder) for peer, folder in zip(PEERS, folders, strict=True)]
+            return [is_named(answers, peer, folder) for peer, folder in zip(PEERS, folders, strict=True)]
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         named = list(pool.map(judge, bugs))
     return {
-        peer.name: [program for program, found in zip(bugs, named, strict=True) if found[place]]
+        peer.name: [answers[0] for answers, found in zip(bugs, named, strict=True) if found[place]]
         for place, peer in enumerate(PEERS)
     }

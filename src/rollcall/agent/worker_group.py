@@ -32,7 +32,7 @@ from rollcall.agent import connectivity
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.host_folder import HostFolder
 from rollcall.agent.host_questions import HostQuestions
-from rollcall.agent.monitoring import idle_ranks, stack_requests
+from rollcall.agent.monitoring import host_look, idle_ranks, stack_requests
 from rollcall.agent.monitoring.flight_recorder import FlightRecorder
 from rollcall.agent.monitoring.hang_detector import HangDetector
 from rollcall.agent.monitoring.output import OutputPump
@@ -85,7 +85,9 @@ class WorkerGroupAgent(SimpleElasticAgent):
         self._stopped_ranks = StoppedRanks()
         # A warm rank is recorded from its start on, a fresh one from init_process_group on, which it may never call.
         least_rings = plan.slots if plan.start == "warm" else 0
-        self._hang_detector = HangDetector(folder.path, plan.hang_after_s, least_rings=least_rings)
+        self._hang_detector = HangDetector(
+            folder.path, plan.hang_after_s, least_rings=least_rings, of_all=self._handler.standstill_of_all
+        )
         self._flight_recorder = FlightRecorder(folder.path)
         self._ring_upload = RingUpload(folder.path)
         self._uploading = threading.Lock()  # newer parts of a ring must not be followed by older ones
@@ -257,14 +259,29 @@ class WorkerGroupAgent(SimpleElasticAgent):
         stack_requests.ask(stack_requests.find_rings(self._folder.path, self._handler.attempt, below))
 
     def report_stacks(self, others: dict[str, str]) -> None:
-        """To the launcher, while the ranks run on; with the ranks that are idle, and which hosts can still be reached
-        from here."""
+        """To the launcher, while the ranks run on. In a thread of its own: ranks and other hosts take their time, and
+        the launcher's messages must be read meanwhile."""
+        threading.Thread(target=self._report_stacks, args=(others,), name="stacks", daemon=True).start()
+
+    def _report_stacks(self, others: dict[str, str]) -> None:
+        """With the ranks that are idle, and which hosts can still be reached from here."""
         idle = idle_ranks.look({worker.global_rank: pid for pid, worker in list(self._rank_of.items())})
         self.ask_for_stacks()
         self._flight_recorder.ask(self._handler.attempt, [worker.global_rank for worker in self._rank_of.values()])
         self._unless_sent_back(lambda: self._folder.send_copies(self._channel, "rings"))
         self._unless_sent_back(lambda: self._folder.send_copies(self._channel, DUMPS))
-        self._channel.send(StacksDumped(connectivity.unreachable(others), idle))
+        here = host_look.look(self._folder.path, self._handler.attempt, idle)
+        looks = self._handler.looks_of_others(here)
+        dumped = StacksDumped(
+            connectivity.unreachable(others),
+            {rank: is_idle for each in looks for rank, is_idle in each.idle.items()} | idle,
+            [ring for each in looks for ring in each.readable_rings()],
+            host_look.computing_unseen([here, *looks]),
+        )
+        with contextlib.suppress(OSError):  # the launcher is gone; the heartbeat notices that
+            for sentence in host_look.what_is_not_seen([here, *looks]):
+                self._channel.send(Note(sentence))
+            self._channel.send(dumped)
 
     def send_new_records(self, attempt: int) -> None:
         """To somebody who watches from where the rings are not seen. In a thread of its own: on a slow connection it

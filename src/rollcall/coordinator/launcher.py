@@ -135,7 +135,7 @@ class Launcher:
             case Standstill():
                 self._hangs.note(agent, message)
             case StacksDumped(unreachable, idle):
-                self._hangs.note_stacks(agent)
+                self._hangs.note_stacks(agent, message)
                 self._folder.note_attempt(self._attempts.attempt, idle=idle)
                 self._folder.note_unreachable(self._attempts.attempt, agent.name, unreachable)
             case RingsSent():

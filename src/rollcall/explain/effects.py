@@ -12,7 +12,7 @@ def effect_of_call(evidence: Evidence, call: Call) -> Effect:
     there on, or the bytes that one of them did not expect are taken for the next call's: then it has stopped what
     failed or hangs in its group later, unless a rank has failed by itself. Where all send as many bytes along the same
     ways, as with another reduce op, neither can be."""
-    if any(op.is_blocked or op.is_failed or _failed_there(evidence, op) for op in call.ops.values()):
+    if any(op.is_blocked or op.is_failed or _died_there(evidence, op) for op in call.ops.values()):
         return "stopped"
     ways = {(op.op, op.peer, op.size_bytes, str(op.signature.get("splits"))) for op in call.ops.values()}
     if len(ways) == 1 or any(_died_outside_ops(evidence, rank) for rank in evidence.died_by_themselves):
@@ -29,6 +29,13 @@ def effect_of_call(evidence: Evidence, call: Call) -> Effect:
 def _died_outside_ops(evidence: Evidence, number: int) -> bool:
     last = evidence.run.ranks[number].last
     return number not in evidence.blocked and not (last is not None and last.is_failed)
+
+
+def _died_there(evidence: Evidence, op: Op) -> bool:
+    """Whether its rank was killed while the op was open, as by gloo's abort in the op of a rank that only polls it; or
+    failed on its line."""
+    was_open = op.completed_ns == 0 and bool(evidence.is_of_killed[op.row])
+    return was_open or _failed_there(evidence, op)
 
 
 def _failed_there(evidence: Evidence, op: Op) -> bool:

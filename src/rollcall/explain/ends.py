@@ -1,5 +1,6 @@
 """How ranks ended: by themselves, or because of what another rank did."""
 
+import signal
 from typing import TYPE_CHECKING
 
 from rollcall.explain.load import Rank
@@ -7,6 +8,7 @@ from rollcall.explain.table import Op
 
 if TYPE_CHECKING:
     from rollcall.explain.evidence import Evidence
+    from rollcall.explain.matching import Call
 
 _RECENT = 64  # ops that may be in flight at once: which of them failed, is among the newest
 
@@ -23,7 +25,19 @@ def failed_by_itself(evidence: "Evidence", rank: Rank) -> bool:
 def died_by_itself(evidence: "Evidence", rank: Rank) -> bool:
     """Its death needs no other rank's to explain it. A rank that aborts in an op, as gloo does, may have no part in
     that: a signal that comes from outside has."""
-    return failed_by_itself(evidence, rank) or was_killed(rank) or exited_badly(evidence, rank)
+    if was_killed(rank):
+        return not _aborted_out_of_step(evidence, rank)
+    return failed_by_itself(evidence, rank) or exited_badly(evidence, rank)
+
+
+def _aborted_out_of_step(evidence: "Evidence", rank: Rank) -> bool:
+    """Whether it aborted in an op, while it and another rank waited for each other in different ops: then gloo has
+    taken the bytes of one op for those of the other."""
+    op = evidence.blocked.get(rank.number)
+    if op is None or rank.exit_code != -signal.SIGABRT:
+        return False
+    others = [evidence.blocked[other] for other in evidence.waits_for(op) if other in evidence.blocked]
+    return any(rank.number in evidence.waits_for(other) for other in others)
 
 
 def exited_badly(evidence: "Evidence", rank: Rank) -> bool:
@@ -34,18 +48,31 @@ def exited_badly(evidence: "Evidence", rank: Rank) -> bool:
 
 def is_consequence(evidence: "Evidence", rank: Rank) -> bool:
     """Whether its error is the consequence of another rank's: its op failed because that rank did not come, or died."""
-    last = next((op for op in reversed(rank.ops[-_RECENT:]) if op.is_failed), None)
+    last = last_failed(rank)
     if last is None:
         return False
     if last.issued_ns and _others_are_stuck(evidence, last):
         return True
     if failed_for_others(last) and any(other in evidence.run.ranks for other in evidence.waits_for(last)):
         return True
+    call = evidence.calls.of(last)
+    if last.op == "init" and call is not None and is_init_lost(call):
+        return True
     absent = [other for other in evidence.waits_for(last) if other in evidence.run.ranks]
     if any(evidence.has_ended(other) or other in evidence.blocked for other in absent):
         return True
     others = [other for other in evidence.run.ranks.values() if other.number != rank.number]
     return any(_died_before(other, rank) for other in others)
+
+
+def is_init_lost(call: "Call") -> bool:
+    """Whether all ranks came to init_process_group, and some got through: then it fails on the others since one that
+    got through has ended meanwhile."""
+    return not call.missing and any(op.completed_ns for op in call.ops.values())
+
+
+def last_failed(rank: Rank) -> Op | None:
+    return next((op for op in reversed(rank.ops[-_RECENT:]) if op.is_failed), None)
 
 
 def failed_for_others(op: Op) -> bool:

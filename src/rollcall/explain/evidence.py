@@ -1,19 +1,22 @@
 """A run with all that several checks need, each computed once."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.explain import source
-from rollcall.explain.ends import died_by_itself, was_killed
+from rollcall.explain.ends import died_by_itself, last_failed, was_killed
 from rollcall.explain.load import Run
 from rollcall.explain.matching import Calls, Pairs
 from rollcall.explain.table import Op, Ops, Site
 from rollcall.explain.waits import Intervals, Waits, blocked_since_ns, count, intervals, is_setup, waits_for
 from rollcall.record.sites import waits_for_data
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,14 @@ class Evidence:
         self._now_ns = now_ns or run.cut_ns or run.until_ns
         self.calls = Calls(run)
         self.pairs = Pairs(run)
+        self._found: dict[Callable[[Evidence], Any], Any] = {}
+
+    def once(self, find: Callable[["Evidence"], Found]) -> Found:
+        """What one check finds and others ask for: a search that is made once."""
+        if find not in self._found:
+            self._found[find] = find(self)
+        found: Found = self._found[find]
+        return found
 
     @cached_property
     def intervals(self) -> Intervals:
@@ -57,6 +68,13 @@ class Evidence:
         """By rank: the op that it is blocked in."""
         rows = np.flatnonzero(self.table.is_blocked)
         return {int(self.table.rank[row]): self.table.get(row) for row in rows}  # of several, a rank's last
+
+    @cached_property
+    def held(self) -> dict[int, Op]:
+        """By rank: the op that it is blocked in, or that it was in until the op failed because of other ranks."""
+        ended = [rank for rank in self.run.ranks.values() if rank.error and rank.number not in self.died_by_themselves]
+        failed = {rank.number: op for rank in ended if (op := last_failed(rank)) is not None}
+        return {**failed, **self.blocked}
 
     @cached_property
     def is_stuck(self) -> NDArray[np.bool_]:
@@ -151,7 +169,7 @@ class Evidence:
             rank = todo.pop(0)
             if rank not in found and rank in self.run.ranks:
                 found[rank] = None
-                todo += self.waits_for(self.blocked[rank]) if rank in self.blocked else []
+                todo += self.waits_for(self.held[rank]) if rank in self.held else []
         return list(found)
 
     def seen_now(self, rank: int) -> "Seen | None":

@@ -161,6 +161,31 @@ def is_outside_loop(mine: Site, inner: Site) -> bool:
     return False
 
 
+def ways_out_of_loop(mine: Site | None, inner: Site | None) -> tuple[Site, ...]:
+    """Where a rank may have left the loop that the other line is in, and that it is past: its breaks and returns."""
+    if mine is None or inner is None or not is_outside_loop(mine, inner):
+        return ()
+    for frame in inner.chain:
+        tree = _parse(frame.file)
+        loops = _loops_around(tree, frame.line) if tree else []
+        if loops:
+            return tuple(Site(frame.file, line, frame.function) for line in sorted(_exits(loops[-1]))[:_FEW])
+    return ()
+
+
+def _exits(node: ast.AST) -> set[int]:
+    """The lines below a loop that leave it: breaks that belong to it, not to a loop inside, and returns."""
+    found = set()
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Break | ast.Return):
+            found.add(child.lineno)
+        elif isinstance(child, ast.For | ast.AsyncFor | ast.While):
+            found |= {each.lineno for each in ast.walk(child) if isinstance(each, ast.Return)}
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            found |= _exits(child)
+    return found
+
+
 def is_fetched_each_time(site: Site) -> bool:
     """Whether a line takes something in every turn of a loop, and keeps it: not under a condition, not for the sake of
     waiting. True if that is not known."""
@@ -180,6 +205,11 @@ def is_fetched_each_time(site: Site) -> bool:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 break
     return False
+
+
+def text_of(site: Site) -> str:
+    """What stands on a line; empty if that is not known."""
+    return linecache.getline(site.file, site.line).strip()
 
 
 def takes_from_queue(site: Site) -> bool:

@@ -5,6 +5,7 @@ would take longer than all messages of a run.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 STDOUT, STDERR = 1, 2  # a rank's output streams
@@ -228,6 +229,12 @@ class Standstill(Message):
     is_still: bool
     is_waiting: bool
 
+    @classmethod
+    def of_all(cls, hosts: "Sequence[Standstill]") -> "Standstill":
+        """Of a run on these hosts: where one of them moves, the others may wait for it."""
+        is_still = bool(hosts) and all(host.is_still for host in hosts)
+        return cls(is_still, is_still and any(host.is_waiting for host in hosts))
+
 
 @dataclasses.dataclass(frozen=True)
 class StacksDumped(Message):
@@ -235,6 +242,10 @@ class StacksDumped(Message):
 
     unreachable: list[str] = dataclasses.field(default_factory=list)
     idle: dict[str, bool] = dataclasses.field(default_factory=dict)  # by rank: whether it used no processor
+    # Of hosts that were started by hand, which this launcher does not lead: their rings, where this host can read them.
+    # Of all hosts: ranks that compute, and of which this one can read no ring.
+    elsewhere: list[str] = dataclasses.field(default_factory=list)
+    computing: list[int] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

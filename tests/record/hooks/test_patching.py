@@ -98,6 +98,7 @@ OPTIONS = {
     "_allgather_base": "AllgatherOptions", "all_gather_single": "AllgatherOptions",
     "_reduce_scatter_base": "ReduceScatterOptions", "reduce_scatter_single": "ReduceScatterOptions",
     "alltoall_base": "AllToAllOptions", "all_to_all_single": "AllToAllOptions",
+    "gather_single": "GatherOptions", "gather_into_tensor": "GatherOptions",
 }
 
 
@@ -114,7 +115,7 @@ def handles():
     work.wait()
     found += [attempt(work.result)]
     for module in (dist, c10d, device_mesh):
-        found.append(attempt(lambda: module.split_group(split_ranks=[[0, 1]])))
+        found.append(attempt(lambda: type(module.split_group(split_ranks=[[0, 1]]))))  # gloo can from torch 2.15 on
     found.append(attempt(lambda: dist.group.WORLD._start_coalescing(torch.device("cpu"))))
     found.append(attempt(lambda: dist.group.WORLD._end_coalescing(torch.device("cpu"))))
     return [*found, attempt(lambda: _distributed_c10d._SymmetricMemory.rendezvous(t))]

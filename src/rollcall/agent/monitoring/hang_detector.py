@@ -2,6 +2,7 @@
 
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from rollcall.protocol.messages import Standstill
@@ -12,10 +13,19 @@ _BACK = 32  # records that are read: samples and phases are between the ops
 
 class HangDetector:
     """If the newest ops of all ranks stay as they are for `after_s`, this host is at a standstill. Nothing is said of
-    that where fewer than `least_rings` ranks are recorded, or where recording has stopped in one of them."""
+    that where fewer than `least_rings` ranks are recorded, or where recording has stopped in one of them. `of_all` puts
+    together what this host and others that its launcher does not lead have found."""
 
-    def __init__(self, folder: Path, after_s: float, every_s: float = 1.0, least_rings: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        after_s: float,
+        every_s: float = 1.0,
+        least_rings: int = 0,
+        of_all: Callable[[Standstill], Standstill] = lambda mine: mine,
+    ) -> None:
         self._rings, self._after_s, self._every_s, self._least_rings = folder / "rings", after_s, every_s, least_rings
+        self._of_all = of_all
         self._next_s = 0.0
         self._seen: dict[Path, tuple[bytes, ...]] = {}
         self._since_s = time.monotonic()
@@ -32,7 +42,7 @@ class HangDetector:
             self._seen, self._since_s = seen, now
         is_still = now - self._since_s >= self._after_s and len(seen) >= self._least_rings
         is_still = is_still and not any(map(_has_stopped, seen))
-        still = Standstill(is_still, is_still and any(map(_waits, seen.values())))
+        still = self._of_all(Standstill(is_still, is_still and any(map(waits, seen.values()))))
         if still == self._sent:
             return None
         self._sent = still
@@ -68,6 +78,6 @@ def _has_stopped(path: Path) -> bool:
         return True
 
 
-def _waits(records: tuple[bytes, ...]) -> bool:
+def waits(records: tuple[bytes, ...]) -> bool:
     """Whether the rank is blocked in one of them."""
     return any(ring_format.blocks(ring_format.RECORD.unpack(record)) for record in records)

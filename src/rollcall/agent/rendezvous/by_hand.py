@@ -5,15 +5,22 @@ one host fails on all, so the launchers count alike. What they cannot know alone
 order, and where the ranks meet.
 """
 
-from dataclasses import replace
+import json
+import time
+from dataclasses import asdict, replace
 
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.host_questions import HostQuestions
+from rollcall.agent.monitoring.host_look import HostLook
 from rollcall.agent.rendezvous.led import LedRendezvous
 from rollcall.agent.rendezvous.store import StoreRendezvous
 from rollcall.protocol.channel import Channel
-from rollcall.protocol.messages import Begin, Note
+from rollcall.protocol.messages import Begin, Note, Standstill
 from rollcall.protocol.plan import ByHand, Plan
+from rollcall.protocol.timing import LOOK_S
+
+_STANDSTILL, _LOOK = "standstill", "look"  # what agents tell one another
+_POLL_S = 0.1
 
 
 class ByHandRendezvous(LedRendezvous):
@@ -33,9 +40,10 @@ class ByHandRendezvous(LedRendezvous):
             tell=lambda text: channel.send(Note(text)),
         )
         self._failure = ""  # of the last attempt, here
+        self._told: Standstill | None = None  # in this attempt
 
     def _agree(self, begin: Begin) -> Begin:
-        self._failure = ""
+        self._failure, self._told = "", None
         info = self._agreement.next_rendezvous()
         master = info.bootstrap_store_info
         assert master is not None, "our own handler always has one"
@@ -66,6 +74,27 @@ class ByHandRendezvous(LedRendezvous):
 
     def failed_elsewhere(self) -> str:
         return "" if self._failure else self._agreement.failure_of_attempt()
+
+    def standstill_of_all(self, mine: Standstill) -> Standstill:
+        """No launcher leads all hosts, so their agents tell one another."""
+        if mine != self._told:
+            self._told = mine
+            self._agreement.publish(_LOOK, "")  # the last one is of another standstill
+            self._agreement.publish(_STANDSTILL, json.dumps(asdict(mine)))
+        if not mine.is_still:
+            return mine
+        texts = self._agreement.published(_STANDSTILL)
+        others = [Standstill(**json.loads(text)) if text else Standstill(False, False) for text in texts]
+        return Standstill.of_all([mine, *others])
+
+    def looks_of_others(self, mine: HostLook) -> list[HostLook]:
+        """All launchers notice a standstill within a moment, and have their agents look. One that does not answer is
+        left out."""
+        self._agreement.publish(_LOOK, json.dumps(asdict(mine)))
+        deadline = time.monotonic() + LOOK_S
+        while not all(texts := self._agreement.published(_LOOK)) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return [HostLook(**json.loads(text)) for text in texts if text]
 
     def leave(self) -> None:
         if self._failure:  # and no other attempt follows here, so none can elsewhere

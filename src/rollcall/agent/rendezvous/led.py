@@ -12,10 +12,11 @@ from torch.distributed.elastic.rendezvous import RendezvousGracefulExitError, Re
 
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.host_questions import HostQuestions
+from rollcall.agent.monitoring.host_look import HostLook
 from rollcall.agent.rendezvous.store import Handler, serve_store
 from rollcall.ports import listen
 from rollcall.protocol.channel import Channel
-from rollcall.protocol.messages import Begin, Done, Finish
+from rollcall.protocol.messages import Begin, Done, Finish, Standstill
 from rollcall.protocol.plan import LOOPBACK
 
 
@@ -80,6 +81,14 @@ class LedRendezvous(Handler):
     def failed_elsewhere(self) -> str:
         """Why another host failed, where the launcher does not know it."""
         return ""
+
+    def standstill_of_all(self, mine: Standstill) -> Standstill:
+        """Of this host: the launcher puts those of all hosts together."""
+        return mine
+
+    def looks_of_others(self, mine: HostLook) -> list[HostLook]:
+        """Of hosts that the launcher does not lead: there are none."""
+        return []
 
     def leave(self) -> None:
         self._store = None

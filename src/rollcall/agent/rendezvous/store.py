@@ -118,6 +118,21 @@ class StoreRendezvous(Handler):
                     return self._store.get(key).decode()
         return ""
 
+    def publish(self, topic: str, text: str) -> None:
+        """Tell the other agents something of this attempt. It replaces what was told of that before."""
+        with contextlib.suppress(RuntimeError):  # the master is gone, which num_nodes_waiting notices
+            self._store.set(self._topic_key(topic, self.node_rank), text)
+
+    def published(self, topic: str) -> list[str]:
+        """What each of the other agents has told; empty text of one that has told nothing."""
+        others = [node for node in range(self._nnodes) if node != self.node_rank]
+        return [self._text_of(self._topic_key(topic, node)) for node in others]
+
+    def _text_of(self, key: str) -> str:
+        with contextlib.suppress(RuntimeError):
+            return self._store.get(key).decode() if self._store.check([key]) else ""
+        return ""
+
     def slots_of_all(self) -> list[int]:
         """How many ranks each host has, by node rank."""
         return [int(json.loads(self._store.get(self._key(node)))["slots"]) for node in range(self._nnodes)]
@@ -224,6 +239,9 @@ class StoreRendezvous(Handler):
     def _check_not_failed(self) -> None:
         if self._nnodes > 1 and self._store.check(["rollcall/failed"]):
             raise WorldError(self._store.get("rollcall/failed").decode())
+
+    def _topic_key(self, topic: str, node_rank: int) -> str:
+        return f"rollcall/{topic}/{self.attempt}/{node_rank}"
 
     def _key(self, node_rank: int) -> str:
         return f"rollcall/host/{self.attempt}/{node_rank}"

@@ -36,6 +36,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     collectives.concurrent_calls,
     collectives.mismatches,
     missing_ranks.missing_ranks,
+    missing_ranks.idle_peers,
     p2p.deadlocks,
     p2p.unmatched,
     p2p.mismatches,

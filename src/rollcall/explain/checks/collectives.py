@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from rollcall.explain import source
+from rollcall.explain.checks import ddp
 from rollcall.explain.checks.call_order import permutation
 from rollcall.explain.effects import effect_of_call
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.findings import Effect, Finding, each, of_call, of_ops, where
+from rollcall.explain.findings import Effect, Finding, each, of_call, of_ops, sites, where
 from rollcall.explain.matching import Call, deviants
-from rollcall.explain.table import Op
+from rollcall.explain.steps import out_of_step
+from rollcall.explain.table import Op, Site
 from rollcall.protocol.rank_ranges import ranks_in_words
 
 # What must be the same on all ranks, the one that explains most first: kind of the finding, name, value.
@@ -34,8 +36,43 @@ def mismatches(evidence: Evidence) -> Iterator[Finding]:
     for number in calls.unlike(calls.differ_in(*columns), *columns, table.site):
         call = calls.get(number)
         finding = permutation(evidence, number) or _mismatch(evidence, call)
+        if finding is not None and set(finding.ranks) & set(ddp.without_gradients(evidence, call)):
+            return  # their backward never averaged these gradients
         if finding is not None:
+            finding = _since_out_of_step(evidence, call, finding)
             yield replace(finding, since_ns=_differs_since_ns(call), effect=effect_of_call(evidence, call))
+            return
+    yield from _unlike_lines(evidence)
+
+
+_IN_STEP = ("order-swap", "order-inversion", "group-incomplete", "ddp-model-mismatch")  # say more than a missing call
+
+
+def _since_out_of_step(evidence: Evidence, call: Call, finding: Finding) -> Finding:
+    """If the rank has made a call too many or too few before, and this one differs only for that: which one."""
+    other = next((rank for rank in call.ops if rank not in finding.ranks), None)
+    other = next((rank for rank in finding.ranks[1:]), None) if other is None else other
+    if finding.kind in _IN_STEP or other is None:
+        return finding
+    ops = out_of_step(evidence, call, finding.ranks[0], other)
+    if ops is None:
+        return finding
+    message = f"{finding.message}; they are out of step since {where(ops[0])} and {where(ops[1])}"
+    return replace(finding, kind="missing-rank", message=message, sites=(*sites(ops), *finding.sites))
+
+
+def _unlike_lines(evidence: Evidence) -> Iterator[Finding]:
+    """A call that all ranks have come to, and in which all of them are stuck, from lines of which one comes after the
+    other: what differs is not recorded, as with a barrier and a monitored_barrier."""
+    table, calls = evidence.table, evidence.calls
+    is_stuck = np.minimum.reduceat(evidence.is_stuck[calls.rows], calls.starts) if len(calls) else np.zeros(0, np.bool_)
+    for call in calls.where(calls.has_all & is_stuck & calls.differ_in(table.site) & ~calls.any(table.site == 0)):
+        odd = deviants({rank: op.site for rank, op in call.ops.items()})
+        by_rank = each({rank: f"in {where(op)}" for rank, op in call.ops.items()})
+        message = f"all ranks are stuck in call {call.seq} of group {call.group.name}, on different lines ({by_rank})"
+        if any(_are_other_calls(evidence, mine, theirs) for mine, theirs in _pairs_of_ops(call, odd)):
+            finding = of_call("missing-rank", call, odd, message, _some(call, odd))
+            yield replace(finding, since_ns=_differs_since_ns(call))
             return
 
 
@@ -56,7 +93,8 @@ def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
         odd = deviants(names)
         by_rank = each({rank: f"in {where(op)}" for rank, op in call.ops.items()})
         message = f"call {call.seq} of group {call.group.name} is not the same on all ranks ({by_rank})"
-        return of_call(_kind_of_difference(call, odd), call, odd, message, _some(call, odd), seen=names)
+        finding = of_call(_kind_of_difference(call, odd), call, odd, message, _some(call, odd), seen=names)
+        return replace(finding, sites=(*finding.sites, *_ways_out(call, odd)))
     op = next(iter(call.ops.values()))
     known = {rank: op for rank, op in call.ops.items() if op.signature}  # else its ring had no room for it
     for kind, noun, read in _ALIKE:
@@ -66,13 +104,14 @@ def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
             if any(_are_other_calls(evidence, mine, theirs) for mine, theirs in _pairs_of_ops(call, odd)):
                 by_rank = each({rank: f"in {where(op)}" for rank, op in call.ops.items()})
                 message = f"call {call.seq} of group {call.group.name} is not the same on all ranks ({by_rank})"
-                return of_call("missing-rank", call, odd, message, _some(call, odd), values=values)
+                finding = of_call("missing-rank", call, odd, message, _some(call, odd), values=values)
+                return replace(finding, sites=(*finding.sites, *_ways_out(call, odd)))
             if any(_is_swapped(mine, theirs) for mine, theirs in _pairs_of_ops(call, odd)):
                 kind = "order-swap"
             what = {"new_group": "members", "ddp": "parameters"}.get(op.op, noun)
             message = f"in {where(op)} the ranks differ in their {what} ({each(values)})"
             kind = {"new_group": "group-incomplete", "ddp": "ddp-model-mismatch"}.get(op.op, kind)
-            return of_call(kind, call, odd, message, [call.ops[rank] for rank in odd], values=values)
+            return of_call(kind, call, odd, message, _some(call, odd), values=values)
     return None
 
 
@@ -104,6 +143,14 @@ def _has_left_loop(evidence: Evidence, mine: Op, theirs: Op) -> bool:
         if before.any() and source.is_outside_loop(outer.site, inner.site):
             return True
     return False
+
+
+def _ways_out(call: Call, odd: list[int]) -> tuple[Site, ...]:
+    """Where one of two ranks may have left a loop that the other is in."""
+    for mine, theirs in _pairs_of_ops(call, odd):
+        if found := source.ways_out_of_loop(mine.site, theirs.site) or source.ways_out_of_loop(theirs.site, mine.site):
+            return found
+    return ()
 
 
 def _some(call: Call, odd: list[int]) -> list[Op]:
@@ -149,13 +196,15 @@ def _is_expected(call: Call, rank: int) -> bool:
 
 
 def _ranks_of_bad_transfers(call: Call) -> list[int]:
-    """The rank that takes part in most of the transfers that do not match; all of them if none stands out."""
+    """The rank that takes part in most of the transfers that do not match, or that makes the call on another line than
+    the others; all of them if none stands out."""
     transfers = _bad_transfers(call)
     counts = Counter(rank for transfer in transfers for rank in set(transfer))
     (first, most), *rest = counts.most_common() or [(-1, 0)]
     if len(call.group.ranks) > 2 and rest and most > rest[0][1]:
         return [first]
-    return sorted(counts)
+    elsewhere = [rank for rank in deviants({rank: op.site for rank, op in call.ops.items()}) if rank in counts]
+    return elsewhere if len(elsewhere) == 1 else sorted(counts)
 
 
 def _bad_transfers(call: Call) -> list[tuple[int, int]]:

@@ -10,35 +10,48 @@ import numpy as np
 from rollcall.explain import source
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, each, of_ops
-from rollcall.explain.matching import deviants
+from rollcall.explain.matching import Call, deviants
 from rollcall.explain.table import Op
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 
 
 def uneven_inputs(evidence: Evidence) -> Iterator[Finding]:
+    if (finding := evidence.once(uneven)) is not None:
+        yield finding
+
+
+def uneven(evidence: Evidence) -> Finding | None:
     """Ranks that are in a forward or backward of their DDP module, while those with fewer batches are past their loop:
     they have ended, or are in another call after it. A rank that is in no op may still come."""
     if any(rank.dropped or rank.stopped for rank in evidence.run.ranks.values()):
-        return  # some are overwritten or were not recorded: how many batches there were is not known
-    counts = _forwards(evidence)
+        return None  # some are overwritten or were not recorded: how many batches there were is not known
+    counts = forwards(evidence)
     if len(set(counts.values())) < 2 or not all(counts.values()):
-        return
+        return None
     most = max(counts.values())
-    waiting = [op for rank, count in counts.items() if count == most and (op := _stopped_in(evidence, rank))]
+    waiting = [op for rank, count in counts.items() if count == most and (op := _waits_in(evidence, rank))]
     fewer = [rank for rank, count in counts.items() if count < most]
     if not any(map(_is_of_module, waiting)) or not all(_is_past_loop(evidence, rank) for rank in fewer):
-        return
+        return None
     loops = {_last_forward(evidence, rank).site for rank in [*fewer, *(op.rank for op in waiting)]}
     if len(loops) > 1:
-        return  # the others are in another loop: they have gone on after a call that only the first ones make
+        return None  # the others are in another loop: they have gone on after a call that only the first ones make
     odd = deviants(counts)
     last = [_last_forward(evidence, rank) for rank in odd]
     stuck = [op for rank in odd if (op := _stopped_in(evidence, rank)) is not None]
     message = f"the ranks had different numbers of batches for their DDP module ({each(counts)})"
-    finding = of_ops("ddp-uneven-inputs", odd, message, [*last, *stuck])
+    finding = of_ops("ddp-uneven-inputs", odd, message, [*last, *stuck, *waiting[:1]])
     began_ns = min(_last_forward(evidence, op.rank).entered_ns for op in waiting)
-    yield replace(finding, since_ns=began_ns)
+    ends = [(op.site if op else None, forward.site) for op, forward in zip(stuck, last, strict=False)]
+    ways_out = next((found for end, loop in ends if (found := source.ways_out_of_loop(end, loop))), ())
+    return replace(finding, since_ns=began_ns, sites=(*finding.sites, *ways_out))
+
+
+def _waits_in(evidence: Evidence, rank: int) -> Op | None:
+    """Where a rank is stopped; also a forward, in which the reducer may wait for other ranks in C++."""
+    in_forward = not evidence.run.cut_ns and is_in_forward(evidence, rank)
+    return _stopped_in(evidence, rank) or (_last_forward(evidence, rank) if in_forward else None)
 
 
 def _stopped_in(evidence: Evidence, rank: int) -> Op | None:
@@ -68,18 +81,33 @@ def _is_past_loop(evidence: Evidence, rank: int) -> bool:
 
 
 def unused_parameters(evidence: Evidence) -> Iterator[Finding]:
+    if (finding := evidence.once(_unused)) is not None:
+        yield finding
+
+
+def _unused(evidence: Evidence) -> Finding | None:
     """Backwards that ended before the gradients of all parameters were averaged."""
     short = {rank: phase for rank in evidence.run.ranks if (phase := _short_backward(evidence, rank)) is not None}
-    if short:
-        first = min(short.values(), key=lambda op: op.entered_ns)
-        message = (
-            f"on {ranks_in_words(short)} the backward at {first.site} ended before all parameters of the DDP module had"
-            f" a gradient: the forward did not use them, so their buckets were never averaged"
-        )
-        # The reducer raises in the next forward; ranks that averaged their buckets wait for those that did not.
-        has_stopped = bool(evidence.stuck) or any(evidence.run.ranks[rank].error for rank in short)
-        finding = of_ops("ddp-unused-parameter", short, message, list(short.values()))
-        yield replace(finding, since_ns=first.entered_ns, effect="stopped" if has_stopped else "wrong")
+    if not short:
+        return None
+    first = min(short.values(), key=lambda op: op.entered_ns)
+    message = (
+        f"on {ranks_in_words(short)} the backward at {first.site} ended before all parameters of the DDP module had"
+        f" a gradient: the forward did not use them, so their buckets were never averaged"
+    )
+    # The reducer raises in the next forward; ranks that averaged their buckets wait for those that did not.
+    table = evidence.table
+    is_lost = (table.has(ring_format.BUCKET) & table.has_failed) | (table.is_blocked & evidence.is_of_killed)
+    has_stopped = bool(evidence.stuck or is_lost.any()) or any(evidence.run.ranks[rank].error for rank in short)
+    finding = of_ops("ddp-unused-parameter", short, message, list(short.values()))
+    return replace(finding, since_ns=first.entered_ns, effect="stopped" if has_stopped else "wrong")
+
+
+def without_gradients(evidence: Evidence, call: Call) -> tuple[int, ...]:
+    """Of an average of gradients: the ranks whose backward ended before it had all of them."""
+    is_average = any(op.is_bucket for op in call.ops.values())
+    finding = evidence.once(_unused) if is_average else None
+    return finding.ranks if finding else ()
 
 
 def _short_backward(evidence: Evidence, rank: int) -> Op | None:
@@ -107,10 +135,23 @@ def _elements(op: Op) -> int:
     return sum(math.prod(shape) for shape in op.signature.get("shapes", []))
 
 
-def _forwards(evidence: Evidence) -> dict[int, int]:
+def forwards(evidence: Evidence) -> dict[int, int]:
+    """By rank: how many forwards of a DDP module it has begun."""
     rows = np.flatnonzero(evidence.table.op == ring_format.OP["ddp_forward"])
     counts = np.bincount(evidence.table.rank[rows], minlength=max(evidence.run.ranks, default=-1) + 1)
     return {rank: int(counts[rank]) for rank in evidence.run.ranks}
+
+
+def is_in_forward(evidence: Evidence, rank: int) -> bool:
+    return rank in evidence.once(_in_forward)
+
+
+def _in_forward(evidence: Evidence) -> frozenset[int]:
+    """The ranks that have not come to the end of their last forward."""
+    table = evidence.table
+    rows = np.flatnonzero(table.op == ring_format.OP["ddp_forward"])
+    last = dict(zip(table.rank[rows].tolist(), table.completed_ns[rows].tolist(), strict=True))
+    return frozenset(rank for rank, completed_ns in last.items() if not completed_ns)
 
 
 def _last_forward(evidence: Evidence, rank: int) -> Op:

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rollcall.explain import source
+from rollcall.explain.checks import ddp
 from rollcall.explain.ends import exited_badly, failed_by_itself, was_killed
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, of_call, wait_in
 from rollcall.explain.load import Rank
 from rollcall.explain.matching import Call
+from rollcall.explain.steps import out_of_step
 from rollcall.explain.table import Op, Site
 from rollcall.protocol.rank_ranges import ranks_in_words
 
@@ -118,9 +120,19 @@ def early_exits(evidence: Evidence) -> Iterator[Finding]:
     for call in evidence.calls.where(stuck):
         gone = [rank for rank in call.group.ranks if _left(evidence, call, rank)]
         waiting = [op for op in call.ops.values() if op.rank not in gone and _was_stopped_by(evidence, op)]
-        if gone and waiting:
+        if not gone or not waiting or set(gone) & set(ddp.without_gradients(evidence, call)):
+            continue
+        if not _is_in_circle(evidence, call, gone):
             yield _explain_exit(evidence, call, gone, waiting)
             return
+
+
+def _is_in_circle(evidence: Evidence, call: Call, gone: list[int]) -> bool:
+    """Whether another rank is missing, too, that waits for one in this call and not for these: it was out of step
+    before they ended."""
+    others = [rank for rank in call.missing if rank not in gone and rank in evidence.held]
+    waited_for = [set(evidence.waits_for(evidence.held[rank])) for rank in others]
+    return any(ranks & set(call.ops) and not ranks & set(gone) for ranks in waited_for)
 
 
 def _was_stopped_by(evidence: Evidence, op: Op) -> bool:
@@ -135,17 +147,29 @@ def _left(evidence: Evidence, call: Call, number: int) -> bool:
     return number not in call.ops or (call.ops[number].is_blocked and rank.exit_site is not None)
 
 
+def way_out(rank: Rank, waiting: Op) -> Site | None:
+    """The line at which a rank exited in the middle of the program: not `sys.exit(main())` around all of it, which the
+    others are in, too."""
+    chain = waiting.site.chain if waiting.site else ()
+    is_around = rank.exit_site is not None and any(
+        (site.file, site.line) == (rank.exit_site.file, rank.exit_site.line) for site in chain
+    )
+    return None if is_around else rank.exit_site
+
+
 def _explain_exit(evidence: Evidence, call: Call, gone: list[int], waiting: list[Op]) -> Finding:
     """Either it left in the middle of the program, or only this call is missing from it."""
     found = [evidence.run.ranks[rank] for rank in gone]
-    exits = tuple(rank.exit_site for rank in found if rank.exit_site is not None)
-    if not exits and len(waiting) < len(gone):  # most ranks came to the end of the program: these few make a call more
+    exits = tuple(site for rank in found if (site := way_out(rank, waiting[0])) is not None)
+    first = () if exits else out_of_step(evidence, call, waiting[0].rank, gone[0]) or ()
+    done = [rank for rank in call.missing if rank not in evidence.held and rank not in evidence.died_by_themselves]
+    if not exits and len(waiting) < len(done):  # most ranks came to the end of the program: these few make a call more
         odd = [op.rank for op in waiting]
         message = f"{wait_in(waiting)}, which {ranks_in_words(gone)} did not make: they have ended"
-        return of_call("missing-rank", call, odd, message, waiting)
+        return of_call("missing-rank", call, odd, message, [*first, *waiting])
     made_it = (evidence.table.rank == gone[0]) & (evidence.table.site == evidence.table.site[waiting[0].row])
     kind = "rank-exited-early" if exits or made_it.any() else "missing-rank"
     message = f"{ranks_in_words(gone)} exited while {wait_in(waiting)}"
-    finding = of_call(kind, call, gone, message, waiting)
+    finding = of_call("missing-rank" if first else kind, call, gone, message, [*first, *waiting])
     ways_out = source.ways_out(found[0].last.site, waiting[0].site) if found[0].last else ()
     return replace(finding, sites=(*exits, *finding.sites, *ways_out))

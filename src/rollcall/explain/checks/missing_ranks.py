@@ -7,12 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.explain import source
-from rollcall.explain.checks import p2p
+from rollcall.explain.checks import ddp, p2p
 from rollcall.explain.checks.deaths import was_stopped
-from rollcall.explain.evidence import Evidence
-from rollcall.explain.findings import Finding, of_call, sites, wait_in, where
+from rollcall.explain.ends import is_init_lost
+from rollcall.explain.evidence import Evidence, Seen
+from rollcall.explain.findings import Finding, of_call, of_ops, sites, wait_in, where
 from rollcall.explain.load import Rank
 from rollcall.explain.matching import Call
+from rollcall.explain.steps import out_of_step
 from rollcall.explain.table import Op, Site
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
@@ -25,7 +27,7 @@ def incomplete_worlds(evidence: Evidence) -> Iterator[Finding]:
     for call in calls.where(calls.any(stuck_in_init)):
         stuck = [op for op in call.ops.values() if op.op == "init" and (op.is_blocked or op.is_failed)]
         absent = [rank for rank in evidence.run.ranks if rank not in call.ops]
-        if any(_has_fallen(evidence, rank) for rank in absent):
+        if any(_has_fallen(evidence, rank) for rank in absent) or is_init_lost(call):
             return
         never = (
             f"; {ranks_in_words(absent)} never called it" if absent else ", which waits for more ranks than there are"
@@ -41,20 +43,55 @@ _FEW = 3
 
 
 def _place_of(rank: Rank) -> Site | None:
-    """Where it exited, or where it is."""
-    return rank.exit_site or (rank.stack[0] if rank.stack else None)
+    """Where it exited, or where it is: the line of the program, if its stack has one."""
+    return rank.exit_site or next(iter((*rank.own_stack, *rank.stack)), None)
 
 
 def missing_ranks(evidence: Evidence) -> Iterator[Finding]:
-    """Collectives in which some ranks wait, and to which others do not come."""
-    calls = evidence.calls
+    if (finding := evidence.once(_missing)) is not None:
+        yield finding
+
+
+def _missing(evidence: Evidence) -> Finding | None:
+    """A collective in which some ranks wait, and to which others do not come."""
+    calls, found = evidence.calls, None
     for call in calls.where(~calls.has_all & calls.any(_is_waiting(evidence))):
         absent = [rank for rank in call.missing if rank in evidence.run.ranks]
         if any(_has_fallen(evidence, rank) or evidence.run.ranks[rank].exit_code == 0 for rank in absent):
             continue  # that it does not come follows from that
-        absent = [rank for rank in absent if not evidence.has_ended(rank)]
+        absent = [rank for rank in absent if not evidence.has_ended(rank) or rank in evidence.held]
+        if set(absent) & set(ddp.without_gradients(evidence, call)):
+            continue  # their backward never averages these gradients
         if absent and (finding := _explain(evidence, call, absent)) is not None:
-            yield finding
+            if not _waits_for_others(evidence, call, absent):
+                return finding
+            found = found or finding
+    return found
+
+
+def _waits_for_others(evidence: Evidence, call: Call, absent: list[int]) -> bool:
+    """Whether the missing ranks wait in a circle that nobody in this call is part of: the circle explains them."""
+    chain = evidence.ways_on(absent)
+    return all(rank in evidence.held for rank in chain) and not set(chain) & set(call.ops)
+
+
+def idle_peers(evidence: Evidence) -> Iterator[Finding]:
+    """Sends and receives that wait, in the end, for a rank that is in no op. If a collective waits for it, too, then
+    that is what is told."""
+    waiting = [op for op in evidence.stuck.values() if op.is_point_to_point and evidence.waits_for(op)]
+    if not waiting or evidence.once(_missing) is not None:
+        return
+    for op in sorted(waiting, key=lambda op: op.entered_ns):
+        chain = evidence.ways_on(evidence.waits_for(op))
+        idle = [rank for rank in chain if rank not in evidence.blocked and not evidence.has_ended(rank)]
+        if any(_has_fallen(evidence, rank) or p2p.polls(evidence, rank) for rank in chain) or not idle:
+            continue
+        if seen := evidence.seen_now(idle[0]):
+            direct = [each for each in waiting if each.peer == idle[0]] or [op]
+            kind, words = _activity(evidence, idle[0], seen)
+            message = f"{wait_in(direct)}; rank {idle[0]} is {words} {seen.site}"
+            finding = of_ops(kind, idle[:1], message, direct, **_use_of_processor(evidence, idle[:1]))
+            yield replace(finding, sites=(seen.site, *finding.sites))
             return
 
 
@@ -79,10 +116,12 @@ def _explain(evidence: Evidence, call: Call, absent: list[int]) -> Finding | Non
     """What the missing ranks do instead; None if another finding tells why they do not come."""
     waiting = [op for op in call.ops.values() if op.is_blocked or op.is_failed]
     chain = evidence.ways_on(absent)
-    in_ops = [evidence.blocked[rank] for rank in chain if rank in evidence.blocked]
+    in_ops = [evidence.held[rank] for rank in chain if rank in evidence.held]
     if _have_reasons(evidence, call, in_ops):
         return None
     in_other_ops = [op for op in in_ops if op.rank in absent]
+    if any(ddp.is_in_forward(evidence, rank) for rank in chain) and evidence.once(ddp.uneven) is not None:
+        return None
     idle = [rank for rank in chain if rank not in evidence.blocked and not evidence.has_ended(rank)]
     if in_other_ops and (not idle or _circle(evidence, in_other_ops[0].rank)):
         return _explain_other_ops(evidence, call, absent, waiting, in_other_ops)
@@ -104,12 +143,16 @@ def _explain_idle(evidence: Evidence, call: Call, idle: list[int], waiting: list
 
 
 def _have_reasons(evidence: Evidence, call: Call, in_ops: list[Op]) -> bool:
-    """Whether one of these ranks is stuck for a reason of its own: in a call on which its ranks disagree, or in a
-    receive of what was sent under another tag or to another rank."""
-    told = p2p.misaddressed(evidence)
+    """Whether one of these ranks is stuck for a reason of its own: in a call on which its ranks disagree, in a receive
+    of what was sent under another tag or to another rank, or in a circle of sends and receives."""
+    told = evidence.once(p2p.misaddressed)
     told_rows = set(told.evidence["rows"]) if told else set()
+    deadlock = evidence.once(p2p.deadlock)
+    in_circle = deadlock.ranks if deadlock else ()
     others = [op for op in in_ops if op.rank not in call.ops and not op.is_point_to_point]
-    return any(_disagree(evidence, op) for op in others) or any(op.row in told_rows for op in in_ops)
+    return any(_disagree(evidence, op) for op in others) or any(
+        op.row in told_rows or op.rank in in_circle for op in in_ops
+    )
 
 
 def _disagree(evidence: Evidence, op: Op) -> bool:
@@ -125,18 +168,46 @@ def _explain_other_ops(
     first = in_other_ops[0]
     kind, looked_at = "missing-rank", absent
     circle = _circle(evidence, first.rank)
-    if waiting[0].op == "new_group":
+    if _comes_later(evidence, waiting[0], first):  # told of the call that comes before
+        before = evidence.calls.of(first)
+        looked_at = _fewer(before.missing, before) if before else absent
+    elif _comes_later(evidence, first, waiting[0]):
+        looked_at = _fewer([op.rank for op in in_other_ops if op.op == "new_group"], call)
+    elif waiting[0].op == "new_group":
         kind = "group-incomplete"
     elif first.op == "new_group":
         kind, looked_at = "group-incomplete", evidence.waits_for(first) or call.blocked
     elif first.is_point_to_point:
-        kind, looked_at = "p2p-against-collective", _fewer(absent, call)
+        kind, looked_at = "p2p-against-collective", _sides(absent, call, in_other_ops)
     elif first.group != call.group and circle:
         kind = "cross-group-deadlock"
         looked_at = _fewer(absent, call) if set(first.group.ranks) == set(call.group.ranks) else circle
-        in_other_ops = [evidence.blocked[rank] for rank in circle]
+        in_other_ops = [evidence.held[rank] for rank in circle]
     message = f"{wait_in(waiting)}, while {ranks_in_words(absent)} {_are(absent)} in {where(first)}"
-    return of_call(kind, call, looked_at, message, [*waiting, *in_other_ops])
+    since = out_of_step(evidence, call, absent[0], waiting[0].rank) or ()
+    if since and since[0].op != "new_group" and kind == "group-incomplete":  # it went wrong before a group was made
+        kind, looked_at = "missing-rank", _fewer(absent, call)
+    return of_call(kind, call, looked_at, message, [*since, *waiting, *in_other_ops])
+
+
+def _comes_later(evidence: Evidence, group: Op, other: Op) -> bool:
+    """Whether a group is made after the other op: on a line behind it, or by a few ranks in the next turn of a loop,
+    while the other is still in a loop inside. Then it is that op that was left out, and not the making of the group."""
+    call = evidence.calls.of(group)
+    if group.op != "new_group" or other.is_point_to_point or not group.site or not other.site or call is None:
+        return False
+    table = evidence.table
+    turns = int(((table.rank == group.rank) & (table.site == table.site[group.row])).sum())
+    is_next_turn = turns > 1 and len(call.ops) <= len(call.missing)
+    return source.is_past(group.site, other.site) or (is_next_turn and source.is_outside_loop(group.site, other.site))
+
+
+def _sides(absent: list[int], call: Call, in_ops: list[Op]) -> list[int]:
+    """The smaller side; if they are equal, those that wait for a rank on the other side, and these ranks."""
+    looked_at = _fewer(absent, call)
+    meeting = [op for op in in_ops if op.peer in call.ops]
+    is_tie = len(looked_at) > max(len(absent), len(call.ops))
+    return sorted({rank for op in meeting for rank in (op.rank, op.peer)}) if is_tie and meeting else looked_at
 
 
 def _are(absent: list[int]) -> str:
@@ -152,18 +223,29 @@ def _stalled(evidence: Evidence, absent: list[int], waiting: list[Op]) -> tuple[
             continue
         if waiting[0].site is not None and source.is_past(seen.site, waiting[0].site):
             return "missing-rank", seen.site, "past this call already, at"
-        if seen.is_input:
-            return "input-stall", seen.site, "waiting for data at"
-        return (
-            "busy-rank",
-            seen.site,
-            "stuck, without using the processor, at" if _is_idle(evidence, rank) else "busy at",
-        )
+        if _has_gone_on(evidence, rank, waiting):
+            return "missing-rank", seen.site, "past this call already, at"
+        kind, words = _activity(evidence, rank, seen)
+        return kind, seen.site, words
     return None
 
 
-def _is_idle(evidence: Evidence, rank: int) -> bool:
-    return evidence.run.ranks[rank].is_idle is True
+def _activity(evidence: Evidence, rank: int, seen: Seen) -> tuple[str, str]:
+    """What a rank does that is in no op: the kind of finding, and how that is told."""
+    if seen.is_input:
+        return "input-stall", "waiting for data at"
+    is_idle = evidence.run.ranks[rank].is_idle is True
+    return "busy-rank", "stuck, without using the processor, at" if is_idle else "busy at"
+
+
+def _has_gone_on(evidence: Evidence, rank: int, waiting: list[Op]) -> bool:
+    """Whether it has left out the call that they are in. It has begun a later async op on the same thread, which they
+    have not come to, and only polls that one; or it has begun more forwards of its DDP module than they, and waits for
+    them in that."""
+    forwards = evidence.once(ddp.forwards)
+    if ddp.is_in_forward(evidence, rank) and any(forwards[rank] > forwards[op.rank] for op in waiting):
+        return True
+    return p2p.polls(evidence, rank, waiting)
 
 
 def _use_of_processor(evidence: Evidence, ranks: Iterable[int]) -> dict[str, list[int]]:
@@ -185,7 +267,7 @@ def _circle(evidence: Evidence, start: int) -> list[int]:
     paths, seen = [[start]], {start}
     while paths:
         path = paths.pop()
-        for rank in evidence.waits_for(evidence.blocked[path[-1]]) if path[-1] in evidence.blocked else []:
+        for rank in evidence.waits_for(evidence.held[path[-1]]) if path[-1] in evidence.held else []:
             if rank == start:
                 return sorted(path)
             if rank not in seen:

@@ -1,18 +1,25 @@
 """Sends and receives that wait in a circle, have no partner, or differ from their partner."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rollcall.explain.checks.deaths import was_stopped
+from rollcall.explain.checks.deaths import was_stopped, way_out
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.findings import Effect, Finding, of_ops, where
+from rollcall.explain.findings import Effect, Finding, of_ops, wait_in, where
+from rollcall.explain.matching import Call
 from rollcall.explain.table import Op
 
 
 def deadlocks(evidence: Evidence) -> Iterator[Finding]:
+    if (finding := evidence.once(deadlock)) is not None:
+        yield finding
+
+
+def deadlock(evidence: Evidence) -> Finding | None:
     """Ranks that wait for each other in a circle of sends and receives."""
     done: set[int] = set()
     for start in evidence.stuck:
@@ -29,14 +36,14 @@ def deadlocks(evidence: Evidence) -> Iterator[Finding]:
         else:
             circle = path[path.index(rank) :] if rank in path else []
             if circle and not _is_misaddressed(evidence, circle) and (finding := _circle(evidence, circle)):
-                yield finding
-                return
+                return finding
         done.update(path)
+    return None
 
 
 def _is_misaddressed(evidence: Evidence, circle: list[int]) -> bool:
     """Whether one of them only waits since a message went under another tag, or to or from another rank."""
-    told = misaddressed(evidence)
+    told = evidence.once(misaddressed)
     return told is not None and any(evidence.table.rank[row] in circle for row in told.evidence["rows"])
 
 
@@ -51,14 +58,20 @@ def _circle(evidence: Evidence, cycle: list[int]) -> Finding | None:
 
 def unmatched(evidence: Evidence) -> Iterator[Finding]:
     """Sends that nobody receives, receives that nobody sends to, and why."""
-    if (finding := misaddressed(evidence)) is not None:
+    if (finding := evidence.once(misaddressed)) is not None:
+        yield finding
+        return
+    if (finding := _from_collective(evidence)) is not None:
         yield finding
         return
     sends = list(evidence.pairs.unmatched("send")[:_MANY])
     stuck = [recv for recv in _stuck_receives(evidence) if not _only_waits(evidence, recv)]
-    is_deadlock = next(deadlocks(evidence), None) is not None
+    is_deadlock = evidence.once(deadlock) is not None
     lost = [send for send in sends if not is_deadlock and _is_lost(evidence, send)]
-    if stuck:
+    lost = [send for send in lost if not (evidence.is_stuck[send.row] and _only_waits(evidence, send))]
+    if (finding := _exited(evidence, [*stuck, *lost])) is not None:
+        yield finding
+    elif stuck:
         recv = stuck[0]
         peer = f"rank {recv.peer}" if recv.peer >= 0 else "any rank"
         message = f"rank {recv.rank} waits in {where(recv)} for {peer}, which never sends to it"
@@ -75,14 +88,37 @@ def unmatched(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+def _exited(evidence: Evidence, ops: list[Op]) -> Finding | None:
+    """A rank that exited in the middle of the program, while others wait for its sends or receives."""
+    for op in ops:
+        peer = evidence.run.ranks.get(op.peer)
+        if peer is None or peer.exit_code != 0 or (site := way_out(peer, op)) is None:
+            continue
+        message = f"rank {op.peer} exited at {site} while {wait_in([op])} for it"
+        finding = of_ops("rank-exited-early", [op.peer], message, [op])
+        return replace(finding, sites=(site, *finding.sites))
+    return None
+
+
 _MANY = 500  # more ops without partner say nothing new
+
+
+def _from_collective(evidence: Evidence) -> Finding | None:
+    """A receive that ended though nobody sent: it took what a collective of its peer sent, as gloo's monitored_barrier
+    does. Then that one waits."""
+    for recv in evidence.pairs.unmatched("recv")[:_MANY] if evidence.stuck else ():
+        its = evidence.stuck.get(recv.peer)
+        if recv.completed_ns and not recv.is_failed and its is not None and not its.is_point_to_point:
+            message = f"rank {recv.rank}'s {where(recv)} took what rank {recv.peer} sent in {where(its)}"
+            return of_ops("p2p-against-collective", [recv.rank], message, [recv, its])
+    return None
 
 
 def misaddressed(evidence: Evidence) -> Finding | None:
     """A receive that waits for what was sent under another tag, to another rank, or by another rank."""
     recvs, sends = list(evidence.pairs.unmatched("recv")[:_MANY]), list(evidence.pairs.unmatched("send")[:_MANY])
     stuck = [recv for recv in _stuck_receives(evidence) if not _is_elsewhere(evidence, recv.peer)]
-    for explain in (_by_tag, _by_sender, _by_receiver):
+    for explain in (_by_tag, _by_distance, _by_sender, _by_receiver):
         for recv in stuck:
             if (finding := explain(evidence, recv, sends, recvs)) is not None:
                 return replace(finding, evidence={"rows": [recv.row]})
@@ -92,14 +128,20 @@ def misaddressed(evidence: Evidence) -> Finding | None:
 def _stuck_receives(evidence: Evidence) -> list[Op]:
     """Without a partner, in the order in which they began."""
     recvs = evidence.pairs.unmatched("recv")[:_MANY]
-    return sorted((op for op in recvs if evidence.is_stuck[op.row] or op.is_failed), key=lambda op: op.entered_ns)
+    return sorted((op for op in recvs if _has_stopped(evidence, op)), key=lambda op: op.entered_ns)
 
 
-def _only_waits(evidence: Evidence, recv: Op) -> bool:
-    """Whether what its peer does explains that it sends nothing: it waits itself for others, or does something else."""
-    if recv.peer in evidence.blocked and not evidence.has_ended(recv.peer):
-        return not evidence.blocked[recv.peer].is_point_to_point or next(deadlocks(evidence), None) is not None
-    return _is_elsewhere(evidence, recv.peer)
+def _has_stopped(evidence: Evidence, op: Op) -> bool:
+    """Whether an op is stuck, or failed for want of a partner. If a rank has died by itself, ops fail for that."""
+    return bool(evidence.is_stuck[op.row]) or (op.is_failed and not evidence.died_by_themselves)
+
+
+def _only_waits(evidence: Evidence, op: Op) -> bool:
+    """Whether what its peer does explains that it does not come: it waits itself for others, or does something else."""
+    if op.peer in evidence.blocked and not evidence.has_ended(op.peer):
+        its = evidence.blocked[op.peer]
+        return not its.is_point_to_point or its.peer != op.rank or evidence.once(deadlock) is not None
+    return _is_elsewhere(evidence, op.peer)
 
 
 def _is_elsewhere(evidence: Evidence, number: int) -> bool:
@@ -113,7 +155,22 @@ def _is_elsewhere(evidence: Evidence, number: int) -> bool:
 
 
 def _is_idle(evidence: Evidence, rank: int) -> bool:
-    return rank not in evidence.blocked and not evidence.has_ended(rank) and evidence.seen_now(rank) is not None
+    is_free = rank not in evidence.blocked and not evidence.has_ended(rank) and not polls(evidence, rank)
+    return is_free and evidence.seen_now(rank) is not None
+
+
+def polls(evidence: Evidence, rank: int, waiting: Sequence[Op] = ()) -> bool:
+    """Whether a rank has begun an async collective, which other ranks have not come to: while it is in no op, it only
+    asks whether that is complete. `waiting`: none of these ranks has come to it."""
+    for op in reversed(evidence.run.ranks[rank].ops[-_RECENT:]):
+        is_open = op.is_async and not op.completed_ns and not op.is_failed and not op.is_point_to_point
+        call = evidence.calls.of(op) if is_open and op.thread == 0 else None
+        if call is not None and call.missing:
+            return all(each.thread == 0 and each.rank in call.missing for each in waiting)
+    return False
+
+
+_RECENT = 3  # ops: a program polls what it has begun last
 
 
 def _is_lost(evidence: Evidence, send: Op) -> bool:
@@ -122,15 +179,16 @@ def _is_lost(evidence: Evidence, send: Op) -> bool:
     if receiver is not None and (send.peer in evidence.died_by_themselves or was_stopped(evidence, receiver)):
         return False
     is_over = evidence.run.outcome == "ok" or (receiver is not None and receiver.exit_code == 0)
-    return bool(evidence.is_stuck[send.row]) or send.is_failed or is_over
+    return _has_stopped(evidence, send) or is_over
 
 
 def _by_tag(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:
     """The sender sent, under another tag."""
     for send in sends:
-        if (send.rank, send.peer) == (recv.peer, recv.rank) and send.tag != recv.tag:
+        is_expected = send.peer == recv.rank and recv.peer in (send.rank, _ANY)
+        if is_expected and send.tag != recv.tag:
             message = (
-                f"rank {recv.rank} waits in {where(recv)} for tag {recv.tag} of rank {recv.peer}, which sent tag"
+                f"rank {recv.rank} waits in {where(recv)} for tag {recv.tag}, but rank {send.rank} sent tag"
                 f" {send.tag} in {where(send)}"
             )
             ops = _odd_side(evidence, send, recv, lambda op: op.tag)
@@ -138,12 +196,55 @@ def _by_tag(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -> F
     return None
 
 
+_ANY = -1  # the peer of a receive from any rank
+
+
+def _by_distance(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:
+    """It waits for a rank at another distance than all other ranks do, as the left neighbour of a ring, while another
+    rank sends to it; or the rank that it waits for has sent to another distance."""
+    is_sent_to = any(send.peer == recv.rank for send in sends)
+    for op in (*([recv] if is_sent_to else []), *(send for send in sends if send.rank == recv.peer)):
+        if _is_at_odd_distance(evidence, op):
+            message = f"rank {op.rank}'s {where(op)} names rank {op.peer}, at another distance than on all other ranks"
+            return of_ops("wrong-peer", [op.rank], message, [op])
+    return None
+
+
+def _is_at_odd_distance(evidence: Evidence, op: Op) -> bool:
+    """Compared with the same send or receive of the other ranks: their n-th, as it is the n-th of this rank; or all
+    under its tag."""
+    table, members = evidence.table, np.array(op.group.ranks)
+    rows = evidence.pairs.rows
+    rows = rows[(table.op[rows] == table.op[op.row]) & (table.group[rows] == table.group[op.row])]
+    begins, ends = (np.searchsorted(table.rank[rows], members, side) for side in ("left", "right"))
+    nth = begins + int(np.searchsorted(rows, op.row) - begins[op.group.ranks.index(op.rank)])
+    alike = rows[nth[nth < ends]], rows[table.tag[rows] == op.tag]
+    return any(_differs_from_all(evidence, op, found[found != op.row]) for found in alike)
+
+
+def _differs_from_all(evidence: Evidence, op: Op, others: NDArray[np.intp]) -> bool:
+    table, size = evidence.table, len(op.group.ranks)
+    distances = set(((table.peer[others] - table.rank[others]) % size).tolist())
+    is_odd = len(distances) == 1 and (op.peer - op.rank) % size not in distances
+    return is_odd and len(set(table.rank[others].tolist()) - {op.rank}) >= _ENOUGH
+
+
+_ENOUGH = 3  # ranks: two may have the same distance by chance, as the workers of a server
+
+
 def _by_receiver(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:
-    """It waits for a rank that sends nothing to it, while another rank does: it waits for the wrong one."""
+    """It waits for a rank that sends nothing to it, while another rank does: it waits for the wrong one. Unless that
+    rank waits for it in turn: then they wait for each other, and the other sender only waits; or is still in a
+    collective that this rank has left behind."""
+    peer, call = evidence.blocked.get(recv.peer), _collective_of(evidence, recv.peer)
+    if recv.peer == _ANY or (peer is not None and peer.is_point_to_point and peer.peer == recv.rank):
+        return None
+    if call is not None and recv.rank in call.ops:
+        return None
     if any((send.rank, send.peer) == (recv.peer, recv.rank) for send in sends):
         return None
     for send in sends:
-        if send.peer == recv.rank and not _waits_in_circle(evidence, send):
+        if send.peer == recv.rank and not _is_only_early(evidence, send):
             message = (
                 f"rank {recv.rank} waits in {where(recv)} for rank {recv.peer}, but it is rank {send.rank} that sends"
                 f" to it, in {where(send)}"
@@ -156,13 +257,29 @@ def _by_sender(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -
     """The rank it waits for sent to another rank, which does not receive that."""
     for send in sends:
         is_received = any((r.rank, r.peer) == (send.peer, send.rank) for r in recvs)
-        if send.rank == recv.peer and not is_received and not _waits_in_circle(evidence, send):
+        if send.rank == recv.peer and not is_received and not _is_only_early(evidence, send):
             message = (
                 f"rank {recv.rank} waits in {where(recv)} for rank {recv.peer}, which sends to rank {send.peer}"
                 f" instead, in {where(send)}"
             )
             return of_ops("wrong-peer", [send.rank], message, [send])
     return None
+
+
+def _is_only_early(evidence: Evidence, send: Op) -> bool:
+    """Whether its receiver may still come to receive it: it is in a circle of sends; or stuck for something else than
+    this rank; or in a collective that this rank has left behind, or to which few ranks have come, so that it is the
+    receiver that is astray."""
+    is_stuck = send.peer in evidence.blocked and send.rank not in evidence.ways_on([send.peer])
+    call = _collective_of(evidence, send.peer)
+    is_behind = call is not None and (send.rank in call.ops or len(call.ops) < len(call.missing))
+    return (send.is_blocked and (is_stuck or is_behind)) or _waits_in_circle(evidence, send)
+
+
+def _collective_of(evidence: Evidence, rank: int) -> Call | None:
+    """The collective that a rank is blocked in."""
+    op = evidence.blocked.get(rank)
+    return evidence.calls.of(op) if op is not None and not op.is_point_to_point else None
 
 
 def _waits_in_circle(evidence: Evidence, send: Op) -> bool:

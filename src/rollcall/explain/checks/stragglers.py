@@ -18,6 +18,8 @@ _ENOUGH_CALLS = 5  # fewer delays are events, such as a checkpoint or a rebuilt 
 _MOST_OF_IT = 0.7
 # Share of the run, and seconds: less than a fifth is not worth a search, and a run of a second has no steady pace yet.
 _NOTABLE, _NOTABLE_S = 0.2, 0.3
+# On a busy machine, a run may lose so many seconds to one rank by chance: then more delays are needed.
+_CHANCE_S, _NO_CHANCE_CALLS = 0.5, 50
 
 
 def stragglers(evidence: Evidence) -> Iterator[Finding]:
@@ -28,7 +30,8 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
     own_s = _own_delays_s(evidence)
     ranks = _slowest(evidence, own_s)
     rank = ranks[0]
-    share = waits.share(waits.saved_without(ranks))
+    saved_s = waits.saved_without(ranks)
+    share = waits.share(saved_s)
     if own_s[ranks].sum() < _MOST_OF_IT * own_s.sum() or share < _NOTABLE or own_s[rank] < _NOTABLE_S:
         return
     late = int(waits.last_in[ranks].sum())
@@ -42,7 +45,7 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
         message += f"; meanwhile it waited for its data at {fetching.site}"
         finding = of_ops("input-stall", ranks, message, [fetching, *_late(evidence, rank)], waits=caused_s)
         yield replace(finding, effect="slow")
-    elif _is_a_habit(evidence, rank):
+    elif _is_a_habit(evidence, rank, _ENOUGH_CALLS if saved_s > _CHANCE_S else _NO_CHANCE_CALLS):
         seen = _samples(evidence, rank)[:2]
         if seen:
             message += f"; meanwhile it was seen at {seen[0].site}"
@@ -88,13 +91,23 @@ def _own_delays_s(evidence: Evidence) -> NDArray[np.float64]:
     return np.clip(np.bincount(waits.for_rank, seconds, size) - np.bincount(waits.rank, seconds, size), 0, None)
 
 
-def _is_a_habit(evidence: Evidence, rank: int) -> bool:
-    """Again and again, not once: the delay is spread over many calls."""
-    waits = evidence.waits
+def _is_a_habit(evidence: Evidence, rank: int, enough_calls: int) -> bool:
+    """Again and again at the same places, not now and then: most of the delay comes from lines on which it is spread
+    over several calls, and those are enough. Chance makes a rank late here and there, and seldom by the same time."""
+    waits, table = evidence.waits, evidence.table
     mine = np.flatnonzero(waits.is_over & (waits.for_rank == rank))
-    _, call = np.unique(waits.last[mine], return_inverse=True)
+    rows, call = np.unique(waits.last[mine], return_inverse=True)
     by_call_s = np.bincount(call, waits.seconds[mine])
-    return bool(by_call_s.sum() ** 2 > _ENOUGH_CALLS * (by_call_s**2).sum())
+    _, line = np.unique(table.site[rows].astype(np.int64) << 8 | table.op[rows], return_inverse=True)
+    by_line_s, squares = np.bincount(line, by_call_s), np.bincount(line, by_call_s**2)
+    # So many equal delays have this sum of squares. Rounded, since no two delays are quite equal.
+    is_spread = by_line_s**2 > (_SEVERAL - 0.5) * squares
+    habit_s = by_line_s[is_spread].sum()
+    is_often = habit_s**2 > (enough_calls - 0.5) * squares[is_spread].sum()
+    return bool(is_often and habit_s > _MOST_OF_IT * by_line_s.sum())
+
+
+_SEVERAL = 3  # two ranks of a subgroup may take turns in being the last
 
 
 def _more_input_s(evidence: Evidence, rank: int) -> float:

@@ -148,4 +148,14 @@ def _after_get_future(state: State, future: Any) -> None:
     """Code that takes the future, such as DDP's communication hooks, waits for that."""
     for mark in _marks(state):
         sink.current.waiting(mark)
-    future.add_done_callback(lambda _: guarded("get_future", _after_wait, state, None))
+    future.add_done_callback(lambda done: guarded("get_future", _after_future, state, done))
+
+
+def _after_future(state: State, future: Any) -> None:
+    """The value of a future whose op failed raises that error."""
+    try:
+        future.value()
+    except Exception:
+        _failed_wait(state)
+    else:
+        _after_wait(state, None)

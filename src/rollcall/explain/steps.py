@@ -1,0 +1,52 @@
+"""Where two ranks fell out of step: one has made a call of a group more than the other.
+
+The calls after that may match by chance, as two barriers do, until one of them differs or somebody waits in vain. The
+lines of the calls tell since when: from there on, one rank makes each call of the other one later.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcall.explain.evidence import Evidence
+from rollcall.explain.matching import Call
+from rollcall.explain.table import Op
+from rollcall.record import ring_format
+
+_SHIFTS = (1, -1)  # this rank has made one call more than the other, or one less
+
+
+def out_of_step(evidence: Evidence, call: Call, rank: int, other: int) -> tuple[Op, Op] | None:
+    """The first call of a group in which two ranks came from different lines, and since when one of them lags by one:
+    the op of each. None if they were in step until this call."""
+    table = evidence.table
+    mine, theirs = (_rows(evidence, call, each) for each in (rank, other))
+    found = [first for shift in _SHIFTS if (first := _first(table.site[mine], table.site[theirs], shift)) is not None]
+    if not found:
+        return None
+    first = min(found)
+    ops = table.get(mine[first]), table.get(theirs[first])
+    return ops if ops[0].seq == ops[1].seq < call.seq else None
+
+
+def _rows(evidence: Evidence, call: Call, rank: int) -> NDArray[np.intp]:
+    """The collectives of a rank in this group, the last ones until this call."""
+    table = evidence.table
+    rows = np.arange(*table.spans[rank])
+    group = table.group[next(iter(call.ops.values())).row]
+    is_pair = np.isin(table.op[rows], [ring_format.OP[op] for op in ("send", "recv")])
+    rows = rows[(table.group[rows] == group) & ~table.is_event[rows] & ~is_pair & (table.seq[rows] <= call.seq)]
+    return np.asarray(rows[np.argsort(table.seq[rows], kind="stable")])
+
+
+def _first(mine: NDArray[np.uint32], theirs: NDArray[np.uint32], shift: int) -> int | None:
+    """Number of the first call that differs, if from there on each of my calls is the one that they made `shift` calls
+    earlier."""
+    last = min(len(mine) - 1, len(theirs) - 1 + shift)
+    begin = last
+    while begin - max(shift, 0) >= 0 and mine[begin] == theirs[begin - shift]:
+        begin -= 1
+    if begin == last:
+        return None
+    first = begin + (0 if shift > 0 else 1)  # before the calls that I make later than they: the one that is too many
+    differing = [place for place in range(max(first, 0), min(last + 1, len(theirs))) if mine[place] != theirs[place]]
+    return differing[0] if differing else None

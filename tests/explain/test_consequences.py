@@ -1,0 +1,402 @@
+"""What only follows from something else is not the verdict. Each claim was wrong on a generated program once."""
+
+import linecache
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rollcall.explain.evidence import Evidence
+from rollcall.explain.findings import Finding
+from rollcall.explain.table import Site
+from rollcall.explain.verdict import explain_run
+from rollcall.record import ring_format
+from tests.report.rings import FILE, START_NS, FakeOp, run
+
+ASYNC, FAILED, BUCKET = ring_format.ASYNC, ring_format.FAILED, ring_format.BUCKET
+
+PROGRAM = """\
+def train():
+    for step in range(100):
+        hidden = receive()
+        dist.all_reduce(loss)
+        if has_converged:
+            break
+        dist.broadcast(loss, 0)
+    if rank == 1:
+        dist.all_reduce(square)
+        dist.all_reduce(mean)
+    else:
+        dist.all_reduce(mean)
+        dist.all_reduce(square)
+    if rank == 1:
+        dist.barrier()
+    dist.barrier()
+    group = dist.new_group([0, 1])
+    dist.barrier()
+    for epoch in range(3):
+        group = dist.new_group()
+        for batch in range(6):
+            dist.all_reduce(loss)
+"""
+LOOP, LOSS, BREAK, SHARE = 3, 4, 6, 7
+MINE = (9, 10)  # square, mean
+THEIRS = (12, 13)  # mean, square
+EXTRA, FIRST, GROUP, LAST = 15, 16, 17, 18
+MAKE, INNER = 20, 22
+
+
+@pytest.fixture(autouse=True)
+def program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of the program that all these ops come from."""
+    lines = PROGRAM.splitlines(keepends=True)
+    monkeypatch.setitem(linecache.cache, FILE, (len(PROGRAM), None, lines, FILE))
+
+
+def verdict(*ranks: list[FakeOp], outcome: str = "stopped", **facts: Any) -> Finding:
+    found = explain_run(Evidence(run(ranks, outcome=outcome, **facts))).verdict
+    assert found is not None
+    return found
+
+
+def told(*ranks: list[FakeOp], outcome: str = "stopped", **facts: Any) -> tuple[str, tuple[int, ...]]:
+    found = verdict(*ranks, outcome=outcome, **facts)
+    return found.kind, found.ranks
+
+
+def lines(finding: Finding) -> list[int]:
+    return [site.line for site in finding.sites]
+
+
+def at(line: int) -> Site:
+    return Site(FILE, line, "step<script>")
+
+
+def calls(op: str, *places: int, is_last_open: bool = False, **facts: Any) -> list[FakeOp]:
+    """One call after the other, on these lines."""
+    made = [FakeOp(op, n, n * 10, n * 10 + 5, line=line, **facts) for n, line in enumerate(places, 1)]
+    return [*made[:-1], replace(made[-1], completed_ms=0)] if is_last_open else made
+
+
+# Sends and receives.
+
+
+def test_a_chain_of_receives_ends_at_the_rank_that_is_in_no_op() -> None:
+    """No collective waits for it."""
+    waiting = [FakeOp("recv", 1, 10, peer=0, line=LOOP)], [FakeOp("recv", 1, 5, peer=1, line=LOOP)]
+    found = verdict([], *waiting, stack={0: (at(7),)})
+    assert (found.kind, found.ranks, lines(found)[0]) == ("busy-rank", (0,), 7)
+    # A send waits in the same way; and a rank that has ended is no busy one.
+    assert told([FakeOp("send", 1, 10, peer=1)], [], stack={1: (at(7),)}) == ("busy-rank", (1,))
+    assert told([FakeOp("recv", 1, 10, peer=1)], [], exit_code={1: 0}) == ("unmatched-recv", (0,))
+
+
+def test_a_rank_that_exited_in_the_middle_explains_who_waits_for_its_send() -> None:
+    """Not if it came to the end of the program, in `sys.exit(main())`."""
+    waiting = [FakeOp("recv", 1, 10, peer=1, line=LOOP)]
+    found = verdict(waiting, [], exit_code={1: 0}, exit_site={1: at(SHARE)})
+    assert (found.kind, found.ranks, lines(found)) == ("rank-exited-early", (1,), [SHARE, LOOP])
+    assert told(waiting, [], exit_code={1: 0}, exit_site={1: at(LOOP)}) == ("unmatched-recv", (0,))
+
+
+def test_a_send_to_a_rank_that_is_in_a_collective_only_waits() -> None:
+    """The collective is what the two do not agree on."""
+    send, reduce = [FakeOp("send", 1, 5, peer=1)], [FakeOp("all_reduce", 1, 10)]
+    assert told(send, reduce) == ("p2p-against-collective", (0, 1))
+
+
+def test_a_send_that_fails_since_another_rank_died_is_not_lost() -> None:
+    """Rank 0 sends to rank 1, which sends to rank 2, which raised."""
+    sends = [[FakeOp("send", 1, 10, peer=rank + 1, flags=ASYNC | FAILED, issued_ms=11)] for rank in range(2)]
+    facts = {
+        "error": {0: "RuntimeError: closed", 1: "RuntimeError: closed", 2: "ValueError: bad"},
+        "exit_code": {0: 1, 1: 1, 2: 1},
+        "ended_ns": {0: START_NS + 3 * 10**9, 1: START_NS + 2 * 10**9, 2: START_NS + 10**9},
+    }
+    assert told(*sends, [], outcome="failed", **facts) == ("rank-failed", (2,))
+
+
+def test_ranks_that_receive_from_each_other_have_no_wrong_peer() -> None:
+    """Rank 3 sends to rank 0, which would come to that later."""
+    both = [FakeOp("recv", 1, 10, peer=2)], [FakeOp("recv", 1, 9, peer=0)]
+    assert told(both[0], [], both[1], [FakeOp("send", 1, 5, peer=0)]) == ("p2p-deadlock", (0, 2))
+
+
+def test_who_is_still_in_an_earlier_call_has_no_wrong_peer() -> None:
+    """Rank 2 skipped the scatter in which rank 1 waits for it, and which rank 0 has left behind."""
+    scatter = FakeOp("scatter", 1, 10, 11, peer=1)
+    done = [scatter, FakeOp("recv", 1, 15, peer=1, tag=1)]
+    waits = [replace(scatter, completed_ms=0)]
+    assert told(done, waits, [FakeOp("send", 1, 12, peer=0, tag=1)])[0] != "wrong-peer"
+
+
+def test_a_send_to_a_rank_that_is_stuck_elsewhere_has_no_wrong_peer() -> None:
+    """Ranks 2 and 3 do not agree on the root of their broadcast."""
+    pair = {"pair": [2, 3]}
+    roots = [[FakeOp("broadcast", 1, 20, peer=rank, group="pair")] for rank in (2, 3)]
+    waiting = [FakeOp("recv", 1, 12, peer=1)], [FakeOp("send", 1, 11, peer=2)]
+    assert told(*waiting, *roots, groups=pair) == ("mismatched-root", (2, 3))
+
+
+def test_a_receive_at_another_distance_than_all_others_has_a_wrong_peer() -> None:
+    """In a ring of five, rank 2 receives from rank 0. The sends of the others wait for it in a circle."""
+    ranks = [
+        [FakeOp("send", 1, rank, peer=(rank + 1) % 5), FakeOp("recv", 1, 10 + rank, 20, peer=(rank - 1) % 5)]
+        for rank in range(5)
+    ]
+    ranks[2] = [replace(ranks[2][0], completed_ms=9, flags=ASYNC), FakeOp("recv", 1, 12, peer=0)]
+    assert told(*ranks) == ("wrong-peer", (2,))
+
+
+def test_distances_are_compared_under_a_tag() -> None:
+    """Before, some ranks have received more than others."""
+    rings = [[FakeOp("recv", turn, turn, turn + 1, peer=(rank - 1) % 4, tag=7) for turn in (1, 2)] for rank in range(4)]
+    rings[1].insert(0, FakeOp("recv", 1, 0, 1, peer=3, tag=1))
+    rings[2].append(FakeOp("recv", 1, 12, peer=0, tag=7))
+    rings[0].append(FakeOp("send", 3, 11, peer=1, tag=7))
+    waiting = rings[1]
+    rings[1] = [*waiting, FakeOp("send", 3, 11, peer=2, tag=7)]
+    assert told(*rings) == ("wrong-peer", (2,))
+    # If nobody sends to it, it has no right peer either.
+    rings[1] = [*waiting, FakeOp("barrier", 1, 11)]
+    assert told(*rings)[0] != "wrong-peer"
+
+
+def test_a_receive_from_any_rank_may_wait_for_another_tag() -> None:
+    """There is no peer that could be wrong."""
+    recv, send = [FakeOp("recv", 1, 9, peer=-1, tag=1)], [FakeOp("send", 1, 5, peer=0, tag=3)]
+    assert told(recv, send) == ("tag-mismatch", (0, 1))
+
+
+def test_a_circle_of_sends_explains_who_waits_for_it_in_a_collective() -> None:
+    """Rank 2 came to its barrier first."""
+    pair = [[FakeOp("send", 1, 5 + rank, peer=1 - rank)] for rank in range(2)]
+    assert told(*pair, [FakeOp("barrier", 1, 1)]) == ("p2p-deadlock", (0, 1))
+
+
+def test_a_receive_that_took_what_a_collective_sent() -> None:
+    """Nobody sent to it, and yet it ended; now all wait for each other."""
+    barrier = FakeOp("barrier", 1, 10, line=FIRST)
+    received = [FakeOp("recv", 1, 5, 11, peer=2, flags=ASYNC), replace(barrier, entered_ms=12, line=LAST)]
+    assert told(received, [barrier], [barrier]) == ("p2p-against-collective", (0,))
+
+
+# Collectives.
+
+
+def test_the_call_that_is_too_many_is_named_where_it_was_made() -> None:
+    """Barriers match by chance; only at the last one, the others have ended."""
+    mine = calls("barrier", EXTRA, FIRST, LAST, is_last_open=True)
+    others = calls("barrier", FIRST, LAST)
+    found = verdict(others, mine, others, exit_code={0: 0, 2: 0})
+    assert (found.kind, found.ranks, lines(found)[:2]) == ("missing-rank", (1,), [EXTRA, FIRST])
+
+
+def test_the_call_that_was_left_out_is_named_where_it_is_missing() -> None:
+    """The next call has the same shape, and only the one after it differs."""
+    others = [*calls("all_reduce", LOSS, SHARE), FakeOp("all_reduce", 3, 40, line=FIRST, shape=(2,))]
+    mine = [FakeOp("all_reduce", 1, 10, 15, line=SHARE), FakeOp("all_reduce", 2, 30, line=FIRST, shape=(2,))]
+    others[1] = replace(others[1], completed_ms=0)
+    found = verdict(others[:2], mine, others[:2])
+    assert (found.kind, found.ranks, lines(found)[:2]) == ("missing-rank", (1,), [SHARE, LOSS])
+
+
+def test_calls_that_stand_in_another_order_in_a_branch_are_swapped() -> None:
+    """They have the same shape: nothing stops, and the sums are mixed up."""
+    ranks = [calls("all_reduce", *(MINE if rank == 1 else THEIRS)) for rank in range(3)]
+    assert told(*ranks, outcome="ok") == ("order-swap", (1,))
+    # In the same order on other lines, nothing is.
+    same = [calls("all_reduce", *((MINE[1], MINE[0]) if rank == 1 else THEIRS)) for rank in range(3)]
+    assert explain_run(Evidence(run(same))).findings == []
+
+
+def test_all_ranks_are_stuck_in_a_call_that_they_came_to_from_different_lines() -> None:
+    """A barrier and a monitored_barrier are both recorded as barriers."""
+    ranks = [[FakeOp("barrier", 1, 10 + rank, line=EXTRA if rank == 0 else FIRST)] for rank in range(3)]
+    found = verdict(*ranks)
+    assert (found.kind, found.ranks, lines(found)) == ("missing-rank", (0,), [EXTRA, FIRST])
+    # In the branches of an `if`, other lines are the same call.
+    branches = [[FakeOp("all_reduce", 1, 10 + rank, line=MINE[1] if rank == 0 else THEIRS[0])] for rank in range(3)]
+    assert explain_run(Evidence(run(branches, outcome="stopped"))).findings == []
+
+
+def test_a_rank_that_left_a_loop_may_have_left_it_at_its_break() -> None:
+    """The line of the break is shown."""
+    others = calls("all_reduce", LOSS, LOSS, is_last_open=True)
+    mine = [*calls("all_reduce", LOSS), FakeOp("barrier", 2, 30, line=FIRST)]
+    found = verdict(others, mine, others)
+    assert (found.ranks, BREAK in lines(found)) == ((1,), True)
+
+
+def test_who_stands_before_the_making_of_a_group_has_not_left_that_out() -> None:
+    """Rank 2 skipped the barrier, and waits for the others where the group is made."""
+    waiting, group = [FakeOp("barrier", 1, 10, line=FIRST)], [FakeOp("new_group", 1, 12, line=GROUP, group="world")]
+    world = {"world": range(3)}
+    assert told(waiting, waiting, group, groups=world) == ("missing-rank", (2,))
+    behind = [FakeOp("barrier", 1, 10, line=LAST)]
+    assert told(group, group, behind, groups=world) == ("group-incomplete", (2,))
+
+
+def test_who_makes_a_group_in_the_next_turn_has_left_a_loop_inside() -> None:
+    """Rank 0 makes the second group while rank 1 is in the loop of the first."""
+    groups = {"world": range(2)}
+    made = [FakeOp("new_group", 1, 1, 2, line=MAKE, group="world")]
+    again = [*made, FakeOp("all_reduce", 1, 5, 6, line=INNER), FakeOp("new_group", 2, 8, line=MAKE, group="world")]
+    inside = [*made, FakeOp("all_reduce", 1, 5, 6, line=INNER), FakeOp("all_reduce", 2, 7, line=INNER)]
+    assert told(again, inside, groups=groups) == ("missing-rank", (0, 1))
+    # If most ranks make the group, the one in the loop did not.
+    assert told(again, again, inside, groups={"world": range(3)})[0] == "group-incomplete"
+
+
+def test_a_rank_that_has_begun_its_next_forward_has_left_out_what_comes_before() -> None:
+    """The reducer waits there for the others, in no op."""
+    forward = FakeOp("ddp_forward", 0, 5, 6, group="", line=LOOP)
+    waiting = [forward, FakeOp("all_reduce", 1, 10, line=LOSS)]
+    ahead = [forward, replace(forward, entered_ms=12, completed_ms=0)]
+    stack = {"stack": {0: (at(LOOP),)}}
+    assert told(ahead, waiting, waiting, **stack) == ("missing-rank", (0,))
+    assert told(ahead[:1], waiting, waiting, **stack) == ("busy-rank", (0,))
+
+
+def test_most_ranks_that_wait_in_a_forward_have_more_inputs() -> None:
+    """The other one is past the loop."""
+    forward = FakeOp("ddp_forward", 0, 5, 6, phase="forward", group="", line=LOOP)
+    ahead = [forward, replace(forward, entered_ms=12, completed_ms=0)]
+    behind = [forward, FakeOp("barrier", 1, 10, line=FIRST)]
+    stack = {"stack": {0: (at(LOOP),), 1: (at(LOOP),)}}
+    assert told(ahead, ahead, behind, **stack) == ("ddp-uneven-inputs", (2,))
+
+
+def test_a_circle_is_told_of_the_ranks_in_it() -> None:
+    """Ranks 0 and 1 wait for ranks 2 and 3, which wait for each other."""
+    barrier = [FakeOp("barrier", 1, 5)]
+    pair = {"pair": [2, 3]}
+    recv, reduce = [FakeOp("recv", 1, 10, peer=3)], [FakeOp("all_reduce", 1, 11, group="pair")]
+    assert told(barrier, barrier, recv, reduce, groups=pair) == ("p2p-against-collective", (2, 3))
+
+
+def test_a_group_that_a_rank_did_not_make_explains_who_failed_since_others_ended() -> None:
+    """Rank 0 needs no group and has ended, rank 1 makes the group, and rank 2 fails as nobody comes."""
+    group = FakeOp("new_group", 1, 10, line=GROUP, group="world")
+    failed = [FakeOp("all_reduce", 1, 12, flags=FAILED, issued_ms=13, line=LAST)]
+    facts = {
+        "exit_code": {0: 0, 2: 1},
+        "error": {2: "RuntimeError: closed"},
+        "ended_ns": {0: START_NS + 10**8, 2: START_NS + 2 * 10**8},
+    }
+    found = told(
+        [replace(group, completed_ms=11)], [group], failed, outcome="failed", groups={"world": range(3)}, **facts
+    )
+    assert found == ("group-incomplete", (2,))
+
+
+def test_who_was_out_of_step_before_did_not_leave_out_a_group() -> None:
+    """Rank 1 has made a call too many, and is still in the loop when the others make their next group."""
+    groups = {"world": range(3)}
+    made = FakeOp("new_group", 1, 1, 2, line=MAKE, group="world")
+    reduced = calls("all_reduce", INNER, INNER, INNER)
+    ahead = [made, *reduced, FakeOp("new_group", 2, 60, line=MAKE, group="world")]
+    behind = [made, reduced[0], replace(reduced[1], line=EXTRA), reduced[2], FakeOp("all_reduce", 4, 50, line=INNER)]
+    assert told(ahead, behind, ahead, groups=groups) == ("missing-rank", (1,))
+
+
+def test_who_is_lost_in_init_since_another_has_ended_is_no_incomplete_world() -> None:
+    """All came to it, and two got through: one of them is missing in the call after it."""
+    init = FakeOp("init", 1, 1, 5, group="world")
+    failed = [replace(init, completed_ms=0, flags=FAILED)]
+    waiting = [init, FakeOp("all_reduce", 1, 8, flags=FAILED, issued_ms=9, line=LOSS)]
+    facts = {
+        "exit_code": {0: 1, 1: 1, 2: 0},
+        "error": {0: "RuntimeError: connectFullMesh", 1: "RuntimeError: closed"},
+        "ended_ns": {0: START_NS + 2 * 10**8, 1: START_NS + 3 * 10**8, 2: START_NS + 10**8},
+    }
+    found = told(failed, waiting, [init], outcome="failed", groups={"world": range(3)}, **facts)
+    assert found == ("missing-rank", (2,))
+
+
+def test_a_rank_that_polls_a_later_call_has_left_out_the_one_before() -> None:
+    """It is in no op, and yet not busy."""
+    pair = {"pair": [0, 1]}
+    polls = [FakeOp("all_reduce", 1, 20, flags=ASYNC, line=LAST)]
+    waiting = [FakeOp("broadcast", 1, 10, group="pair", peer=1, line=SHARE)]
+    stack = {"stack": {0: (at(LOOP),)}}
+    assert told(polls, waiting, polls, groups=pair, **stack) == ("missing-rank", (0,))
+    assert told([], waiting, polls, groups=pair, **stack) == ("busy-rank", (0,))
+
+
+def test_who_waits_for_a_send_of_a_rank_that_polls_waits_in_vain() -> None:
+    """It is in no op, and has left out the send before."""
+    polls = [FakeOp("all_reduce", 1, 20, flags=ASYNC, line=LAST)]
+    waiting = [FakeOp("recv", 1, 10, peer=0, line=SHARE)]
+    assert told(polls, waiting, stack={0: (at(LOOP),)}) == ("unmatched-recv", (1,))
+
+
+def test_a_rank_at_its_end_counts_like_one_that_has_ended() -> None:
+    """Rank 0 makes a barrier more than rank 2, which has ended, and rank 1, which was about to."""
+    mine = calls("barrier", EXTRA, LAST, is_last_open=True)
+    others = calls("barrier", LAST)
+    found = verdict(mine, others, others, exit_code={2: 0})
+    assert (found.kind, found.ranks) == ("missing-rank", (0,))
+
+
+def test_of_two_ends_of_a_transfer_the_one_on_another_line_is_odd() -> None:
+    """Rank 1 sends one row more to rank 2 than that expects."""
+    splits = ("single", (1, 1, 1), (1, 1, 1), (3,))
+    ranks = [[FakeOp("all_to_all", 1, 10, shape=(3,), splits=splits, line=LOSS)] for _ in range(3)]
+    ranks[1] = [replace(ranks[1][0], shape=(4,), splits=("single", (1, 1, 1), (1, 1, 2), (3,)), line=SHARE)]
+    assert told(*ranks)[1] == (1,)
+    ranks[1] = [replace(ranks[1][0], line=LOSS)]
+    assert told(*ranks)[1] == (1, 2)
+
+
+def test_a_rank_that_is_killed_in_an_op_that_it_polls_died_of_what_differs_there() -> None:
+    """gloo aborts it. It had not called wait()."""
+    ranks = [[FakeOp("all_reduce", 1, 10, 90 * (rank > 0), flags=ASYNC)] for rank in range(3)]
+    ranks[1] = [replace(ranks[1][0], dtype="float64", size_bytes=8000)]
+    facts = {"exit_code": {0: -6}, "gone_ns": {0: START_NS + 10**8}}
+    assert told(*ranks, outcome="failed", **facts) == ("mismatched-dtype", (1,))
+
+
+def test_a_rank_that_aborts_in_another_op_than_the_others_was_out_of_step() -> None:
+    """It has skipped what they are in. Where they are in the same op, or it is killed, the death counts."""
+    groups = {"world": range(3)}
+    module, gather = [FakeOp("ddp", 1, 12, group="world", line=LAST)], [FakeOp("all_gather", 1, 10, line=FIRST)]
+    aborts = {"exit_code": {2: -6}, "gone_ns": {2: START_NS + 10**8}, "outcome": "failed", "groups": groups}
+    assert told(gather, gather, module, **aborts)[1] == (2,)
+    assert told(gather, gather, module, **aborts)[0] != "rank-killed"
+    assert told(gather, gather, gather, **aborts) == ("rank-killed", (2,))
+    assert told(gather, gather, module, **(aborts | {"exit_code": {2: -9}})) == ("rank-killed", (2,))
+
+
+# Ranks that are slow.
+
+
+def slow_by(delays_ms: list[int], places: list[int]) -> list[list[FakeOp]]:
+    """Rank 1 is late by so much in each call, on these lines."""
+    now, ranks = 0.0, ([], [])
+    for number, (delay_ms, line) in enumerate(zip(delays_ms, places, strict=True), 1):
+        ranks[0].append(FakeOp("all_reduce", number, now + 1, now + delay_ms + 2, line=line))
+        ranks[1].append(FakeOp("all_reduce", number, now + delay_ms, now + delay_ms + 2, line=line))
+        now += delay_ms + 10
+    return list(ranks)
+
+
+def test_five_delays_on_one_line_are_a_habit() -> None:
+    """They need not be quite equal."""
+    assert told(*slow_by([150, 160, 150, 149, 155], [LOSS] * 5), outcome="ok") == ("straggler", (1,))
+
+
+def test_who_is_late_in_a_subgroup_may_take_turns_with_its_partner_in_the_world() -> None:
+    """In the call after it, the one or the other is the last."""
+    places = [LOSS, SHARE] * 3 + [LOSS] * 2
+    assert told(*slow_by([150, 300] * 3 + [150] * 2, places), outcome="ok") == ("straggler", (1,))
+
+
+def test_delays_here_and_there_are_chance() -> None:
+    """On a busy machine, a rank of a short run is late now and then."""
+    scattered = slow_by([150, 160, 150, 149, 155], [LOSS, SHARE, FIRST, LAST, EXTRA])
+    uneven = slow_by([330, 54, 26, 16, 11, 9, 3, 2], [LOSS] * 8)
+    few = slow_by([30] * 15, [LOSS] * 15)
+    assert told(*slow_by([30] * 60, [LOSS] * 60), outcome="ok") == ("straggler", (1,))
+    for ranks in (scattered, uneven, few):
+        assert explain_run(Evidence(run(ranks))).findings == []
