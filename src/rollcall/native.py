@@ -1,10 +1,10 @@
 """python -m rollcall.native
 
-Compiles the C++ parts of rollcall: the C++ recorder (record/cpp/recorder.cpp), and a patch that stops gloo's listener
-from spinning (compat/gloo_listener.cpp). It takes half a minute, once per environment: the result must match the
-installed torch exactly. It lies beside its source or, where that folder cannot be written, in the user's cache folder.
-Without it, or with ROLLCALL_NATIVE=0, Python records, and gloo is left as it is. No run compiles by itself: the
-compiler would take the cores from the ranks.
+Compiles the C++ parts of rollcall: the C++ recorder (record/cpp/recorder.cpp), a patch that stops gloo's listener from
+spinning (compat/gloo_listener.cpp), and the device of `rollcall rehearse` (rehearse/pretended_cuda.cpp). It takes a
+minute, once per environment: the result must match the installed torch exactly. It lies beside its source or, where
+that folder cannot be written, in the user's cache folder. Without it, or with ROLLCALL_NATIVE=0, Python records, and
+gloo is left as it is. No run compiles by itself: the compiler would take the cores from the ranks.
 """
 
 import functools
@@ -24,6 +24,8 @@ from rollcall.torch_version import torch_version
 
 _HERE = Path(__file__).parent
 SOURCES = (_HERE / "record/cpp/recorder.cpp", _HERE / "compat/gloo_listener.cpp")
+# Not among those: no run needs it, and `rollcall rehearse` compiles it by itself.
+PRETENDED_CUDA = _HERE / "rehearse/pretended_cuda.cpp"
 _LIBRARIES = ("c10", "torch_cpu", "torch_python")
 
 
@@ -117,14 +119,16 @@ def _compiler_options(source: Path, out: Path) -> list[str]:
         *("-O2", "-fPIC", "-shared", "-std=c++20", "-fvisibility=hidden"),
         *(f"-I{folder}" for folder in (include, include / "torch/csrc/api/include", sysconfig.get_path("include"))),
         str(source),
-        *("-o", str(out), f"-L{home / 'lib'}", *(f"-l{name}" for name in _LIBRARIES)),
+        # With the path to torch's libraries: one of them is loaded before torch is.
+        *("-o", str(out), f"-L{home / 'lib'}", f"-Wl,-rpath,{home / 'lib'}", "-Wl,--as-needed"),
+        *(f"-l{name}" for name in _LIBRARIES),
     ]
 
 
 def main() -> int:
     """Build all of it, and say where it is."""
     try:
-        for source in SOURCES:
+        for source in (*SOURCES, PRETENDED_CUDA):
             print(f"{source.stem} is here: {build(source)}")
     except RollcallError as error:
         print(f"rollcall: {error}", file=sys.stderr)

@@ -11,6 +11,7 @@ from rollcall.cli import bench as bench_options
 from rollcall.cli import doctor
 from rollcall.cli import lab as lab_options
 from rollcall.cli import record as record_command
+from rollcall.cli import rehearse as rehearse_options
 from rollcall.cli import shell as shell_command
 from rollcall.cli import stacks as stacks_command
 from rollcall.cli import train as train_options
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command(context_settings={"allow_interspersed_args": False})(as_command(run_ranks))
 app.command(context_settings={"allow_interspersed_args": False})(record_command.record)
+app.command(context_settings={"allow_interspersed_args": False})(rehearse_options.rehearse)
 app.command()(doctor.doctor)
 app.command()(bench_options.bench)
 app.command()(lab_options.lab)

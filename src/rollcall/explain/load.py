@@ -88,6 +88,7 @@ class Run:
     is_from_dumps: bool = False  # of torch's Flight Recorder, which knows what is over on the device
     has_device_times: bool = False  # its ops begin when the devices came to them, and not when hosts asked for them
     device: "Run | None" = None  # of a run with rings: what dumps beside them tell
+    is_rehearsed: bool = False  # by `rollcall rehearse`: its times are those of a replay, and mean nothing
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None, is
     world_size = max(launched, files.world_size, len(ranks))
     hosts = sorted({rank.host for rank in ranks.values()})
     is_one_clock = len(hosts) < 2 or all(rank < len(known) and known[rank] for rank in ranks)
+    rehearsed = facts.get("rehearsed")
     outcome = attempt_facts.get("outcome") or facts.get("outcome") or _outcome(ranks, world_size)
     device, problem = _device(folder, number)
     return Run(
@@ -150,13 +152,14 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None, is
         table=files.table,
         folded=tuple(files.folded),
         lost=_lost(facts, attempt_facts),
-        is_one_clock=is_one_clock,
+        is_one_clock=is_one_clock and not rehearsed,
         clock_error_ns=max((min(error for _, _, error in readings) for readings in known if readings), default=0),
         cut_ns=files.cut_ns if outcome == "running" else 0,
         stopped_ns=0 if attempt_facts.get("hung") else _stopped_ns(outcome, attempt_facts, files),
         hang_after_s=float((facts.get("plan") or {}).get("hang_after_s") or Plan.hang_after_s),
         problems=(*files.problems, *_problems(ranks, world_size, [] if is_one_clock else hosts), *problem),
         device=device,
+        is_rehearsed=bool(rehearsed),
     )
 
 

@@ -58,12 +58,15 @@ def _heading(explanation: Explanation) -> Iterator[str]:
     run = explanation.run
     recorded = f"{len(run.ranks)} of {run.world_size} ranks recorded"
     yield f"[bold]{escape(run.name)}[/], attempt {run.attempt}: {explanation.outcome}, {recorded}"
+    if run.is_rehearsed:
+        yield f"  {REHEARSED}"
     for problem in run.problems[:_FEW_PROBLEMS]:
         yield f"  [yellow]{escape(problem)}[/]"
     if len(run.problems) > _FEW_PROBLEMS:
         yield f"  [yellow]and {len(run.problems) - _FEW_PROBLEMS} more such; --json has all[/]"
 
 
+REHEARSED = "this run was rehearsed: its ranks ran alone, so nothing is known of times and waits"
 _FEW_PROBLEMS = 3
 
 
@@ -186,6 +189,9 @@ def _costs(explanation: Explanation) -> _Rows:
         (name, f"{cost.ops:,}", in_bytes(cost.size_bytes), in_seconds(cost.blocked_s), in_seconds(cost.hidden_s))
         for name, cost in in_turn
     ]
+    if explanation.run.is_rehearsed:
+        sizes = [row[:3] for row in rows]
+        return _Rows("communication, all ranks together:", ("communication", "ops", "bytes"), sizes)
     return _Rows(
         f"where communication takes its time, all ranks together; {costs.overlap:.0%} of it is hidden:",
         ("communication", "ops", "bytes", "blocked", "hidden behind computing"),

@@ -61,6 +61,11 @@ class PythonRecorder:
         self._gradients: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # by DDP module: how many
         self._count_gradients: Callable[[Any], int] = lambda ddp: 0
         self._is_on = True
+        self._is_rehearsed = False
+
+    def rehearse(self) -> None:
+        """The device is pretended: its ops are over when they are queued, and there is nothing to sample."""
+        self._is_rehearsed = True
 
     def begin(self) -> None:
         hooks.install()
@@ -181,7 +186,11 @@ class PythonRecorder:
 
     def complete_on_device(self, marks: tuple[int, ...]) -> None:
         """The host has queued them; the GPU may not be done."""
-        self._device.note(marks)
+        if not self._is_rehearsed:
+            self._device.note(marks)
+            return
+        for mark in marks:
+            self._completed(mark)
 
     def failed(self, mark: int) -> None:
         if mark != NO_RECORD and self._is_on:
@@ -307,7 +316,7 @@ class PythonRecorder:
 
     def _start_sampler(self) -> None:
         """Not before there is a group: until then, a program may rely on having no threads when it forks."""
-        if self._sampler is None:
+        if self._sampler is None and not self._is_rehearsed:
             self._sampler = Sampler(
                 self._ring, self._lock, self._main, self._site_number, self._is_blocked, self._device
             )

@@ -49,6 +49,8 @@ def _clocks(run: Run) -> str:
     """How far the clocks of the hosts may still be apart."""
     if run.is_from_dumps:
         return "those of the hosts, taken as equal: dumps do not tell the hosts"
+    if run.is_rehearsed:
+        return "none: the run was rehearsed, and its times are only an order"
     if not run.is_one_clock:
         return "those of the hosts were not compared"
     if not run.clock_error_ns:

@@ -3,6 +3,7 @@
 The function that an op object calls is replaced, not the object: the compiler knows ops by their identity.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -136,7 +137,16 @@ def _call_args(name: str, args: tuple[Any, ...], option: int) -> CallArgs:
 
 def is_real(value: Any) -> bool:
     """Not a tensor of the compiler, which has no data and a class of its own."""
-    return all(type(tensor) is torch.Tensor and not tensor.is_meta for tensor in _flat(value))
+    return all(_is_pretended(t) or (type(t) is torch.Tensor and not t.is_meta) for t in _flat(value))
+
+
+_is_pretended: Callable[[Any], bool] = lambda tensor: False  # noqa: E731  (it is replaced)
+
+
+def counts_as_real(is_pretended: Callable[[Any], bool]) -> None:
+    """In a rehearsal, the program's own tensors have no data."""
+    global _is_pretended
+    _is_pretended = is_pretended
 
 
 def _flat(value: Any) -> tuple[torch.Tensor, ...]:
@@ -144,8 +154,10 @@ def _flat(value: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    """0 of a tensor that is not one block of memory, such as a sparse one."""
+    """0 of a tensor that is not one block of memory, such as a sparse one. One without data has that of its storage."""
     try:
+        if _is_pretended(tensor):
+            return int(tensor.untyped_storage()._cdata)
         return tensor.data_ptr()
     except RuntimeError:
         return 0

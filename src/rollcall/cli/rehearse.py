@@ -1,0 +1,125 @@
+"""The command line of `rollcall rehearse`."""
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rollcall.errors import UsageError
+from rollcall.protocol.plan import Program
+
+if TYPE_CHECKING:
+    from rollcall.rehearse.settings import Settings
+
+
+def rehearse(
+    script: Annotated[Path, typer.Argument(help="The training script, unmodified.", metavar="SCRIPT")],
+    args: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.", metavar="[ARGS]...")] = None,
+    ranks_in_world: Annotated[int, typer.Option("-n", help="Ranks of the world.", metavar="N", show_default=False)] = 8,
+    gpus_per_host: Annotated[int, typer.Option(help="GPUs, and so ranks, of each host.", metavar="N")] = 8,
+    ranks: Annotated[str, typer.Option(help="Rehearse these ranks only: 0,1023 or 0-7. Default: all.")] = "all",
+    steps: Annotated[
+        int, typer.Option(help="Stop each rank after so many optimizer steps; 0: run to the end.", metavar="N")
+    ] = 3,
+    gpu: Annotated[str, typer.Option(help="The pretended GPU: h200, a100-80 …, or memory=24GB.")] = "h200",
+    assume: Annotated[
+        list[str] | None,
+        typer.Option(help="The value that a line reads and that is not known.", metavar="train.py:33=0.5"),
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Also run the script on real gloo ranks here, and compare them op by op."),
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Run a script as every rank of a world that is not there: which ranks would hang, and on which line.
+
+    No GPU and no other machine is needed, and the script stays as it is, with nccl and cuda.
+
+    [bold]Examples[/]
+
+      rollcall rehearse -n 1024 train.py --batch 8
+
+      rollcall rehearse -n 64 --gpus-per-host 4 --steps 0 train.py
+
+      rollcall rehearse -n 1024 --ranks 0,1023 --gpu a100-80 train.py
+
+      rollcall rehearse -n 8 --assume train.py:33=0.5 train.py
+
+      rollcall rehearse -n 4 --check train.py
+    """
+    settings = _settings(ranks_in_world, gpus_per_host, ranks, steps, gpu, assume or [])
+    if not script.is_file():
+        raise UsageError(f"there is no script {script}: name a Python file")
+    program = Program("script", str(script), tuple(args or ()))
+    raise typer.Exit(_rehearse(settings, program, check, json))
+
+
+def _settings(world_size: int, each: int, ranks: str, steps: int, gpu: str, assume: list[str]) -> "Settings":
+    from rollcall.rehearse.settings import MOST_RANKS, Settings, parse_assumption, parse_gpu
+
+    if not 1 <= world_size <= MOST_RANKS:
+        raise UsageError(f"-n {world_size} is not a number of ranks: use 1 to {MOST_RANKS}")
+    if each < 1:
+        raise UsageError(f"--gpus-per-host {each} is not a number of GPUs: use 1 or more")
+    if steps < 0:
+        raise UsageError(f"--steps {steps} is not a number of steps: use 0 (to the end) or more")
+    chosen = _chosen(ranks, world_size)
+    assumptions = tuple(map(parse_assumption, assume))
+    return Settings(world_size, each, chosen, steps, parse_gpu(gpu), assumptions)
+
+
+def _chosen(text: str, world_size: int) -> tuple[int, ...]:
+    from rollcall.protocol.rank_ranges import ranks_of
+
+    try:
+        found = ranks_of(text)
+    except ValueError:
+        raise UsageError(f"--ranks {text} is not a list of ranks: write 0,1023 or 0-7") from None
+    if found is None:
+        return tuple(range(world_size))
+    if not found or found[-1] >= world_size:
+        raise UsageError(f"--ranks {text} does not fit the world, whose ranks are 0 to {world_size - 1}")
+    return found
+
+
+def _rehearse(settings: "Settings", program: Program, check: bool, json: bool) -> int:
+    from rollcall.rehearse import passes, rehearsal, terminal  # here: --help needs none of them
+    from rollcall.rehearse.check import check_size
+
+    if check:
+        check_size(settings.world_size)
+    with contextlib.closing(passes.start_server(rehearsal.build_library())) as server:
+        if json:
+            outcome = rehearsal.run(settings, program, server, with_check=check)
+            print(terminal.as_json(outcome))
+        else:
+            print(terminal.heading(settings), flush=True)
+            with _Progress() as progress:
+                outcome = rehearsal.run(settings, program, server, progress, check)
+            print("\n".join(terminal.lines(outcome)))
+    return 0 if outcome.is_well else 1
+
+
+class _Progress:
+    """A bar per pass; nothing where stderr is no terminal."""
+
+    def __enter__(self) -> "_Progress":
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self._bars = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+        self._bars.start()
+        self._task: Any = None
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._bars.stop()
+
+    def __call__(self, pass_number: int, ranks: int) -> None:
+        if pass_number:
+            self._task = self._bars.add_task(f"pass {pass_number}", total=ranks)
+        elif self._task is not None:
+            self._bars.advance(self._task)

@@ -1,0 +1,133 @@
+"""`rollcall rehearse --check`: the same script on real gloo ranks, compared op by op with rehearsed ones.
+
+Real ranks that hang, or that fail, are compared as far as they came.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from rollcall.errors import RollcallError, UsageError
+from rollcall.explain.load import Run, load
+from rollcall.explain.table import Op
+from rollcall.protocol.plan import Program
+from rollcall.runs import find_run
+
+RANKS = range(2, 9)  # on one machine
+_HANG_S, _TIMEOUT_S = 20, 600
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first op that a rehearsed rank and the real one do not have in common; None: one has no further op."""
+
+    rank: int
+    number: int
+    rehearsed: Op | None
+    real: Op | None
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    ranks: int
+    ops: int  # that are the same
+    outcome: str  # of the real run
+    differences: tuple[Difference, ...]
+
+
+def check_size(world_size: int) -> None:
+    if world_size not in RANKS:
+        raise UsageError(f"--check starts real ranks on this machine: use -n {RANKS[0]} to {RANKS[-1]}")
+
+
+def run_real(program: Program, ranks: int, steps: int, folder: Path) -> Path:
+    """The folder of the real run, which is kept inside that of the rehearsal."""
+    home = folder / "real"
+    home.mkdir()
+    words = [sys.executable, "-m", "rollcall", "run", "-n", str(ranks), "--hang-after", str(_HANG_S)]
+    words += ["--on-hang", "stop", "--timeout", str(_TIMEOUT_S), "-m", "rollcall.rehearse.real_rank", str(steps)]
+    env = {**os.environ, "ROLLCALL_DIR": str(home), "CUDA_VISIBLE_DEVICES": ""}
+    with open(home / "output.log", "w") as log:
+        command = [*words, program.target, *program.args]
+        subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
+    try:
+        return find_run(None, home / "runs")
+    except UsageError:
+        raise RollcallError(f"the real ranks did not start: see {home / 'output.log'}") from None
+
+
+def compare(rehearsed: Run, real: Run) -> Comparison:
+    differences: list[Difference] = []
+    same = 0
+    is_partial = real.outcome != "ok"
+    for rank in sorted(rehearsed.ranks):
+        mine, its = _ops(rehearsed, rank), _ops(real, rank)
+        if is_partial:
+            mine, its = mine[: min(len(mine), len(its))], its[: min(len(mine), len(its))]
+        found = _first_difference(rank, mine, its)
+        same += len(mine) if found is None else found.number - 1
+        differences += [found] if found else []
+    return Comparison(len(rehearsed.ranks), same, real.outcome, tuple(differences))
+
+
+def _ops(run: Run, rank: int) -> list[Op]:
+    return list(run.ranks[rank].ops) if rank in run.ranks else []
+
+
+def _first_difference(rank: int, mine: list[Op], its: list[Op]) -> Difference | None:
+    for number, (rehearsed, real) in enumerate(zip_longest(mine, its), 1):
+        if rehearsed is None or real is None:
+            return Difference(rank, number, rehearsed, real, ("op",))
+        if fields := tuple(_differing(_described(rehearsed), _described(real))):
+            return Difference(rank, number, rehearsed, real, fields)
+    return None
+
+
+def _described(op: Op) -> dict[str, Any]:
+    """All that ranks must agree on; not the device, which is another."""
+    return {
+        "op": op.op,
+        "group": op.group.ranks,
+        "bytes": op.size_bytes,
+        "shapes": op.signature.get("shapes"),
+        "dtype": op.signature.get("dtypes"),
+        "splits": op.signature.get("splits"),
+        "peer": op.peer,
+        "tag": op.tag,
+        "reduce op": op.reduce,
+        "line": (Path(op.site.file).name, op.site.line) if op.site else None,
+    }
+
+
+def _differing(mine: dict[str, Any], its: dict[str, Any]) -> Iterator[str]:
+    return (name for name, value in mine.items() if value != its[name])
+
+
+def check(rehearsed: Run, program: Program, steps: int, folder: Path) -> Comparison:
+    return compare(rehearsed, load(run_real(program, rehearsed.world_size, steps, folder)))
+
+
+def lines(comparison: Comparison) -> Iterator[str]:
+    how = _HOW.get(comparison.outcome, f", as far as the real run came (it {comparison.outcome})")
+    if not comparison.differences:
+        yield f"checked   {comparison.ops:,} ops of {comparison.ranks} ranks are the same on real gloo ranks{how}"
+        return
+    yield f"checked   {len(comparison.differences)} of {comparison.ranks} ranks differ from real gloo ranks{how}:"
+    for each in comparison.differences:
+        yield (
+            f"  rank {each.rank}, op {each.number}: {_in_words(each.rehearsed)} rehearsed,"
+            f" {_in_words(each.real)} in reality ({', '.join(each.fields)})"
+        )
+
+
+_HOW = {"ok": "", "stopped": ", as far as the real run came (it was stopped)"}
+
+
+def _in_words(op: Op | None) -> str:
+    return f"{op.op} of {op.size_bytes:,} bytes at {op.site}" if op else "none"

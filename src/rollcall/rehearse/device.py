@@ -1,0 +1,194 @@
+"""A CUDA device that is not there: the library for torch's C++, and the functions of torch.cuda for the script."""
+
+import contextlib
+import ctypes
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from rollcall.rehearse.settings import Gpu
+
+
+class _NoLibrary:
+    """Without the library, as in a real rank on the CPU: only the number of the current device."""
+
+    def __init__(self) -> None:
+        self._device = 0
+
+    def rollcall_current_device(self) -> int:
+        return self._device
+
+    def rollcall_set_device(self, device: int) -> None:
+        self._device = device
+
+    def rollcall_set_device_count(self, count: int) -> None: ...
+
+
+_library: Any = _NoLibrary()
+
+
+def load(path: Path) -> None:
+    """Before torch is imported: torch then finds our hooks for CUDA when it looks for some."""
+    global _library
+    _library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+
+
+def after_import() -> None:
+    """A torch that is built for CUDA has registered a guard of its own meanwhile."""
+    _library.rollcall_pretend_again()
+
+
+def current() -> int:
+    return int(_library.rollcall_current_device())
+
+
+def choose(device: Any) -> None:
+    index = _index(device)
+    if index >= 0:
+        _library.rollcall_set_device(index)
+
+
+def _index(device: Any) -> int:
+    import torch  # here: this module is imported before torch
+
+    if device is None:
+        return current()
+    if isinstance(device, int):
+        return device
+    index = torch.device(device).index
+    return current() if index is None else int(index)
+
+
+class Stream:
+    """All work is done when it is queued, since there is none."""
+
+    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+        import torch
+
+        self.device = torch.device("cuda", _index(device))
+        self.device_index, self.device_type, self.priority = self.device.index, 1, priority
+        self.stream_id = self.cuda_stream = 0
+
+    def wait_stream(self, _: Any) -> None: ...
+
+    def wait_event(self, _: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or Event()
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: Any) -> None: ...
+
+
+class Event:
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.at_s = time.perf_counter()
+        self.cuda_event = 0
+
+    def record(self, stream: Any = None) -> None:
+        self.at_s = time.perf_counter()
+
+    def wait(self, stream: Any = None) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, later: "Event") -> float:
+        """In milliseconds. Programs divide by it, so it is never zero."""
+        return max((later.at_s - self.at_s) * 1e3, 1e-3)
+
+
+@contextlib.contextmanager
+def _on(device: Any) -> Iterator[None]:
+    before = current()
+    choose(device)
+    try:
+        yield
+    finally:
+        choose(before)
+
+
+def _nothing(*_: Any, **__: Any) -> None: ...
+
+
+def _functions(gpu: Gpu, count: int) -> dict[str, Any]:
+    """By name in torch.cuda: what a script may call before or beside its computation."""
+    import torch
+
+    total = gpu.memory_bytes
+    properties = SimpleNamespace(
+        name=gpu.name,
+        total_memory=total,
+        major=gpu.capability[0],
+        minor=gpu.capability[1],
+        multi_processor_count=gpu.processors,
+        warp_size=32,
+        max_threads_per_multi_processor=2048,
+        regs_per_multiprocessor=65536,
+        gcnArchName="",
+    )
+    nothing = (
+        "init",
+        "_lazy_init",
+        "synchronize",
+        "empty_cache",
+        "ipc_collect",
+        "set_stream",
+        "reset_peak_memory_stats",
+        *("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all"),
+        *("reset_max_memory_allocated", "reset_accumulated_memory_stats", "set_per_process_memory_fraction"),
+    )
+    zero = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "utilization")
+    return {
+        **dict.fromkeys(nothing, _nothing),
+        **dict.fromkeys(zero, lambda *_, **__: 0),
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "_is_compiled": lambda: True,
+        "is_bf16_supported": lambda *_, **__: gpu.capability >= (8, 0),
+        "is_current_stream_capturing": lambda: False,
+        "device_count": lambda: count,
+        "current_device": current,
+        "set_device": choose,
+        "device": _on,
+        "device_of": lambda tensor: _on(tensor.device if tensor.is_cuda else None),
+        "Stream": Stream,
+        "Event": Event,
+        "current_stream": Stream,
+        "default_stream": Stream,
+        "stream": lambda stream: contextlib.nullcontext(stream),
+        "get_device_properties": lambda device=None: properties,
+        "get_device_name": lambda device=None: gpu.name,
+        "get_device_capability": lambda device=None: gpu.capability,
+        "mem_get_info": lambda device=None: (total, total),
+        "memory_stats": lambda device=None: defaultdict(int),
+        "memory_summary": lambda *_, **__: "",
+        "get_rng_state": lambda device=None: torch.zeros(16, dtype=torch.uint8),
+        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8)] * count,
+    }
+
+
+def install(gpu: Gpu, count: int) -> None:
+    """From now on, torch.cuda tells of so many GPUs."""
+    import torch
+
+    _library.rollcall_set_device_count(count)
+    for name, function in _functions(gpu, count).items():
+        setattr(torch.cuda, name, function)
+    for module in ("random", "memory", "streams"):
+        for name, function in _functions(gpu, count).items():
+            if hasattr(getattr(torch.cuda, module, None), name):
+                setattr(getattr(torch.cuda, module), name, function)
+    torch._C._cuda_isCurrentStreamCapturing = lambda: False  # type: ignore[attr-defined,unused-ignore]

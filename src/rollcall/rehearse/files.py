@@ -1,0 +1,175 @@
+"""Keeps a rehearsed rank from touching anything: what it writes goes to the folder of the run, and no connection is
+opened. A file that it has written is found again where it wrote it.
+
+This holds for what Python does. Code in C that opens files by itself is not seen, nor are programs that it starts.
+"""
+
+import builtins
+import contextlib
+import functools
+import io
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_WRITES = ("w", "a", "x", "+")
+_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_FREE = ("/dev/", "/proc/", "/sys/")
+# What Python and torch call temporary folders of their own. Sockets are made in them, which have to be where they are.
+_TEMPORARY = ("tmp", "pymp-", "torch")
+
+
+class Overlay:
+    """A folder in which the files of a rank lie under their whole paths."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = str(root)
+        self._free = (*_FREE, str(root.parent) + "/")
+        self._temporary = tuple(os.path.join(tempfile.gettempdir(), name) for name in _TEMPORARY)
+
+    def is_free(self, path: Any) -> bool:
+        """Whether a path is left as it is: a descriptor, a device, the folder of the run."""
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return True
+        full = os.path.abspath(os.fsdecode(path))
+        return full.startswith(self._free) or full.startswith(self._temporary) or full == self._root
+
+    def inside(self, path: Any) -> str:
+        return self._root + os.path.abspath(os.fsdecode(path))
+
+    def read(self, path: Any) -> Any:
+        """Where a file is to be read: here, if the rank has written it."""
+        return self.inside(path) if not self.is_free(path) and _lexists(self.inside(path)) else path
+
+    def write(self, path: Any, keeps: bool = False) -> Any:
+        """Where a file is to be written; with what is in it now, if that matters. Its folder has to be there."""
+        if self.is_free(path):
+            return path
+        target = self.inside(path)
+        folder = os.path.dirname(target)
+        if not _isdir(folder) and _isdir(os.path.dirname(os.path.abspath(os.fsdecode(path)))):
+            _makedirs(folder)
+        if keeps and not _lexists(target) and _lexists(path):
+            with contextlib.suppress(OSError):
+                _copyfile(os.fsdecode(path), target)
+        return target
+
+
+# As they are before they are replaced.
+_stat, _lstat, _real_open, _real_mkdir = os.stat, os.lstat, builtins.open, os.mkdir
+
+
+def _lexists(path: Any) -> bool:
+    try:
+        _lstat(path)
+    except OSError:
+        return False
+    return True
+
+
+def _isdir(path: str) -> bool:
+    try:
+        return bool(_stat(path).st_mode & 0o040000)
+    except OSError:
+        return False
+
+
+def _makedirs(path: str) -> None:
+    if not _isdir(path):
+        _makedirs(os.path.dirname(path))
+        with contextlib.suppress(FileExistsError):
+            _real_mkdir(path)
+
+
+def _copyfile(source: str, target: str) -> None:
+    with _real_open(source, "rb") as file, _real_open(target, "wb") as copy:
+        copy.write(file.read())
+
+
+def install(root: Path) -> None:
+    root.mkdir(parents=True, exist_ok=True)
+    overlay = Overlay(root)
+    _replace_open(overlay)
+    for name in ("stat", "lstat", "listdir", "scandir", "access"):
+        setattr(os, name, _reading(getattr(os, name), overlay))
+    for name in ("mkdir", "chmod", "utime", "truncate"):
+        setattr(os, name, _writing(getattr(os, name), overlay))
+    for name in ("remove", "unlink", "rmdir"):
+        setattr(os, name, _removing(getattr(os, name), overlay))
+    for name in ("rename", "replace"):
+        setattr(os, name, _moving(getattr(os, name), overlay))
+    setattr(shutil, "rmtree", _removing(shutil.rmtree, overlay))  # noqa: B010  (typing knows it as an object)
+    sys.addaudithook(_refuse_connections)
+
+
+def _replace_open(overlay: Overlay) -> None:
+    plain, descriptor = io.open, os.open
+
+    @functools.wraps(plain)
+    def redirected(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if any(each in mode for each in _WRITES):
+            return plain(overlay.write(file, keeps="w" not in mode), mode, *args, **kwargs)
+        return plain(overlay.read(file), mode, *args, **kwargs)
+
+    @functools.wraps(descriptor)
+    def redirected_descriptor(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if kwargs.get("dir_fd") is not None:
+            return descriptor(path, flags, *args, **kwargs)
+        place = overlay.write(path, keeps=True) if flags & _WRITE_FLAGS else overlay.read(path)
+        return descriptor(place, flags, *args, **kwargs)
+
+    builtins.open = io.open = redirected
+    os.open = redirected_descriptor
+
+
+def _reading(function: Callable[..., Any], overlay: Overlay) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
+        return function(overlay.read(path) if kwargs.get("dir_fd") is None else path, *args, **kwargs)
+
+    return call
+
+
+def _writing(function: Callable[..., Any], overlay: Overlay) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+        is_new = function.__name__ == "mkdir"
+        if is_new and not overlay.is_free(path) and _lexists(path):
+            raise FileExistsError(17, "File exists", os.fsdecode(path))
+        return function(overlay.write(path, keeps=not is_new), *args, **kwargs)
+
+    return call
+
+
+def _removing(function: Callable[..., Any], overlay: Overlay) -> Callable[..., Any]:
+    """What was there before the rehearsal stays there."""
+
+    @functools.wraps(function)
+    def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("dir_fd") is not None or overlay.is_free(path):
+            return function(path, *args, **kwargs)
+        if _lexists(overlay.inside(path)):
+            return function(overlay.inside(path), *args, **kwargs)
+        if not _lexists(path) and not kwargs.get("ignore_errors") and args[:1] != (True,):
+            raise FileNotFoundError(2, "No such file or directory", os.fsdecode(path))
+        return None
+
+    return call
+
+
+def _moving(function: Callable[..., Any], overlay: Overlay) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(source: Any, target: Any, **kwargs: Any) -> Any:
+        return function(overlay.write(source, keeps=True), overlay.write(target), **kwargs)
+
+    return call
+
+
+def _refuse_connections(event: str, args: tuple[Any, ...]) -> None:
+    """As an error of the network: libraries that can do without it go on."""
+    if event == "socket.connect" and isinstance(args[1], tuple):
+        raise ConnectionRefusedError(111, f"rollcall rehearse opens no connection, here to {args[1][0]}")

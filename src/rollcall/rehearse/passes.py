@@ -1,0 +1,136 @@
+"""Runs the ranks of a rehearsal, some at a time, and again until what each got is what the others gave.
+
+A rank runs again if it took something from a collective that is not what the ranks gave to it together.
+"""
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rollcall.errors import RollcallError
+from rollcall.protocol.plan import Program
+from rollcall.rehearse.settings import Settings
+from rollcall.worker.fork_server import ForkServer
+
+# A stop flag, lengths and a configuration settle in two or three passes. A value that goes round the ranks step by step
+# takes as many passes as steps: that is not worth the time, and is told.
+MOST_PASSES = 6
+
+
+@dataclass
+class RankResult:
+    """What one rank left besides its ring."""
+
+    exit_code: int
+    is_cut: bool = False  # it was stopped after --steps
+    wall: str = ""  # what it came to that cannot be rehearsed
+    gave: dict[Any, Any] = field(default_factory=dict)
+    took: dict[Any, Any] = field(default_factory=dict)
+    unknowns: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    ranks: dict[int, RankResult]
+    passes: int
+    unsettled: tuple[int, ...]  # ranks whose collectives would still have to be run again
+
+
+def start_server(library: Path) -> ForkServer:
+    """With the pretended device, and torch imported. No GPU is used, even if there is one."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return ForkServer.launch([sys.executable, "-m", "rollcall.rehearse.server", str(library)], env)
+
+
+class Ranks:
+    """Forks ranks from one server."""
+
+    def __init__(self, settings: Settings, program: Program, folder: Path, server: ForkServer) -> None:
+        self._settings, self._program, self._folder, self._server = settings, program, folder, server
+        self._results = folder / "rehearsal"
+        self._results.mkdir()
+
+    def run(self, ranks: Iterable[int], table: Path | None, done: Callable[[], None]) -> dict[int, RankResult]:
+        """As many at a time as there are cores."""
+        todo, running = list(ranks), dict[int, int]()
+        found: dict[int, RankResult] = {}
+        at_once = min(os.cpu_count() or 1, len(todo))
+        try:
+            self._server.prepare(at_once)
+            while todo or running:
+                while todo and len(running) < at_once:
+                    rank = todo.pop(0)
+                    running[self._start(rank, table)] = rank
+                for end in self._server.ends(3600.0):
+                    if end.pid in running:
+                        rank = running.pop(end.pid)
+                        found[rank] = self._read(rank, end.code)
+                        done()
+        except EOFError:
+            raise RollcallError(f"the process that ranks are forked from ended: see {self._folder / 'logs'}") from None
+        return found
+
+    def _start(self, rank: int, table: Path | None) -> int:
+        for old in (self._result_of(rank), *self._folder.glob(f"rings/attempt-0/rank-{rank}.*")):
+            old.unlink(missing_ok=True)
+        logs = self._folder / "logs" / "attempt-0"
+        logs.mkdir(parents=True, exist_ok=True)
+        request = {
+            "rank": rank,
+            "settings": pickle.dumps(self._settings).hex(),
+            "program": {"kind": self._program.kind, "target": self._program.target, "args": list(self._program.args)},
+            "folder": str(self._folder),
+            "cwd": os.getcwd(),
+            "env": dict(os.environ),
+            "result": str(self._result_of(rank)),
+            "table": str(table or ""),
+        }
+        with open(os.devnull) as null, open(logs / f"rank-{rank}.log", "w") as log:
+            return self._server.start(request, (null.fileno(), log.fileno(), log.fileno()))
+
+    def _result_of(self, rank: int) -> Path:
+        return self._results / f"rank-{rank}.pickle"
+
+    def _read(self, rank: int, exit_code: int) -> RankResult:
+        path = self._result_of(rank)
+        found = pickle.loads(path.read_bytes()) if path.exists() else {}
+        return RankResult(exit_code, **found)
+
+
+def rehearse(ranks: Ranks, settings: Settings, folder: Path, on_progress: Callable[[int, int], None]) -> Rehearsed:
+    """`on_progress` is told the number of a pass that begins, and how many ranks it runs; and 0, 1 as each ends."""
+    from rollcall.rehearse import stale  # here: it imports torch, which the server does meanwhile
+
+    def run(numbers: Iterable[int], known: Any) -> None:
+        results.update(ranks.run(numbers, _write(folder, known), lambda: on_progress(0, 1)))
+
+    results: dict[int, RankResult] = {}
+    first, *others = settings.ranks
+    on_progress(1, len(settings.ranks))
+    # One rank goes ahead: what the others get from it, such as a configuration, is right in their first pass then.
+    run([first], {})
+    run(others, stale.given(results))
+    number = 1
+    while (todo := stale.find(results)) and number < MOST_PASSES:
+        number += 1
+        on_progress(number, len(todo))
+        if stale.wait_for_messages(results, todo):
+            # One after the other, up and then down the ranks: a message goes along a whole pipeline in one pass.
+            for rank in settings.ranks if number % 2 == 0 else reversed(settings.ranks):
+                known = stale.given(results)
+                if not stale.is_right(results[rank], known):
+                    run([rank], known)
+        else:
+            run(todo, stale.given(results))
+    return Rehearsed(results, number, tuple(todo))
+
+
+def _write(folder: Path, known: Any) -> Path:
+    path = folder / "rehearsal" / "given.pickle"
+    path.write_bytes(pickle.dumps(known))
+    return path

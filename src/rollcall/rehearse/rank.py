@@ -1,0 +1,135 @@
+"""Becomes one rank of the rehearsed world: its environment, its device, its recording; then runs the script.
+
+Runs in a fork of the server, where torch is imported already.
+"""
+
+import atexit
+import os
+import pickle
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from rollcall.initialization import process_group
+from rollcall.protocol.plan import LOOPBACK, Program
+from rollcall.protocol.torchrun_env import rank_env
+from rollcall.record import recorder
+from rollcall.record.hooks import functional
+from rollcall.rehearse import collectives, device, files, patches, steps, values, walls
+from rollcall.rehearse.settings import Settings
+from rollcall.rehearse.tensors import PretendedDevice, is_pretended
+from rollcall.worker.main import run_here
+
+_NO_PORT = 1  # nothing listens there: a rehearsed rank opens no connection
+_SEED = 0  # ranks of a rehearsal are the same each time
+
+
+def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
+    settings: Settings = pickle.loads(bytes.fromhex(request["settings"]))
+    rank, folder = int(request["rank"]), Path(request["folder"])
+    os.environ.clear()
+    os.environ.update({**request["env"], **_environment(settings, rank)})
+    os.chdir(request["cwd"])
+    _use_known_values(settings, request["table"])
+    _write_at_end(Path(request["result"]))
+    device.install(settings.gpu, min(settings.gpus_per_host, settings.world_size))
+    mode = PretendedDevice()
+    patches.install(mode.data)
+    _pretend_process_groups(settings.world_size)
+    _record(folder, rank, settings.world_size)
+    steps.stop_after(settings.steps)
+    # Each thread of the engine would be a thread of the ring. Backward runs in the thread that calls it instead.
+    torch.autograd.set_multithreading_enabled(False).__enter__()
+    files.install(folder / "files")
+    mode.__enter__()  # type: ignore[no-untyped-call]
+    torch.manual_seed(_SEED)
+    run_here(Program(**request["program"]), None)
+
+
+def _environment(settings: Settings, rank: int) -> dict[str, str]:
+    each = settings.gpus_per_host
+    return rank_env(
+        rank=rank,
+        world_size=settings.world_size,
+        local_rank=rank % each,
+        local_world_size=min(each, settings.world_size - rank // each * each),
+        node_rank=rank // each,
+        nnodes=settings.hosts,
+        master_addr=LOOPBACK,
+        master_port=_NO_PORT,
+        run_id="rehearsal",
+    )
+
+
+def _use_known_values(settings: Settings, table: str) -> None:
+    values.use_notes(values.Notes(dict(settings.assumptions)))
+    known: collectives.Table = pickle.loads(Path(table).read_bytes()) if table else {}
+    collectives.use_exchange(collectives.Exchange(known))
+
+
+def _write_at_end(path: Path) -> None:
+    """What the launcher needs besides the ring."""
+    process = os.getpid()
+
+    def write() -> None:
+        if os.getpid() != process:  # a forked worker of a DataLoader
+            return
+        found = {
+            "gave": {tuple(key): tuple(given) for key, given in collectives.exchange.gave.items()},
+            "took": {tuple(key): took for key, took in collectives.exchange.took.items()},
+            "is_cut": steps.is_cut,
+            "wall": walls.reached,
+            "unknowns": [vars(each) for each in values.notes.unknowns.values()],
+        }
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(pickle.dumps(found))
+        fresh.replace(path)
+
+    atexit.register(write)
+
+
+def _pretend_process_groups(world_size: int) -> None:
+    """Of torch's fake backend, whatever backend is asked for: no op reaches it."""
+    process_group._open_store = _refuse_store  # type: ignore[assignment]
+    init = dist.init_process_group
+    modules: tuple[Any, ...] = (dist, distributed_c10d)
+
+    def init_process_group(backend: Any = None, init_method: Any = None, *_: Any, **kwargs: Any) -> None:
+        given_rank, given_size = kwargs.get("rank", -1), kwargs.get("world_size", -1)
+        rank = int(os.environ["RANK"]) if given_rank in (-1, None) else int(given_rank)
+        size = int(os.environ["WORLD_SIZE"]) if given_size in (-1, None) else int(given_size)
+        if size != world_size:
+            asked = f"init_process_group asks for {size} ranks, but {world_size} are rehearsed"
+            raise walls.Wall(asked, "let both be the same")
+        init("fake", rank=rank, world_size=size, store=FakeStore())
+        modules[0].get_backend = lambda group=None: str(backend or "nccl")
+
+    for module in modules:
+        module.init_process_group = init_process_group
+        for name in ("is_nccl_available", "is_gloo_available", "is_mpi_available"):
+            setattr(module, name, lambda: True)
+    new_group = distributed_c10d._new_group_with_tag
+
+    def new_fake_group(
+        ranks: Any = None, timeout: Any = None, backend: Any = None, options: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        for name in ("timeout", "backend", "backend_options", "pg_options", "device_id"):
+            kwargs.pop(name, None)
+        return new_group(ranks, None, None, None, *args[:3], **kwargs)
+
+    modules[1]._new_group_with_tag = new_fake_group
+
+
+def _record(folder: Path, rank: int, world_size: int) -> None:
+    """Ops on the device are over at once: there is no event of the GPU to wait for. Nor is there anything to sample."""
+    functional.counts_as_real(is_pretended)
+    recording = recorder.begin(folder, rank, world_size, 0)
+    recording.rehearse()
+
+
+def _refuse_store(*_: Any) -> NoReturn:
+    raise walls.Wall("rollcall.init cannot be rehearsed", "call torch.distributed.init_process_group in its place")

@@ -1,0 +1,107 @@
+"""One real rank of `rollcall rehearse --check`: the same script on gloo, where "cuda" means the CPU.
+
+Run as `python -m rollcall.rehearse.real_rank STEPS SCRIPT [ARGS…]` by `rollcall run`.
+"""
+
+import functools
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # before our torch.cuda: it looks there for what a real one has
+import torch.distributed as dist
+from torch.distributed import device_mesh, distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from rollcall.rehearse import device, steps
+from rollcall.rehearse.settings import GPUS
+
+_CPU = torch.device("cpu")
+_SEED = 0  # as of rehearsed ranks
+
+
+class CudaIsCpu(TorchFunctionMode):
+    """Names the CPU wherever the script names a CUDA device."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.Tensor.pin_memory:
+            return args[0]
+        given = args, kwargs or {}
+        if func is not torch.device and any(map(_is_cuda, pytree.tree_leaves(given))):
+            given = pytree.tree_map(lambda value: _CPU if _is_cuda(value) else value, given)
+        return func(*given[0], **given[1])
+
+
+def _is_cuda(value: Any) -> bool:
+    if isinstance(value, torch.device):
+        return value.type == "cuda"
+    return isinstance(value, str) and value.startswith("cuda")
+
+
+def _use_gloo() -> None:
+    """Whatever backend is asked for; of the other arguments, those that name a device are left out."""
+
+    def replaced(original: Any, place: int) -> Any:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for name in ("device_id", "pg_options", "backend_options"):
+                kwargs.pop(name, None)
+            if len(args) > place:
+                args = (*args[:place], "gloo", *args[place + 1 :])
+            else:
+                kwargs["backend"] = "gloo"
+            return original(*args, **kwargs)
+
+        return call
+
+    modules: tuple[Any, ...] = (dist, distributed_c10d)
+    for module in modules:
+        module.init_process_group = replaced(module.init_process_group, 0)
+        module.is_nccl_available = lambda: True
+    # A mesh over all ranks takes the group of the program, if its backend is that of the device.
+    meshes: Any = device_mesh
+    meshes.get_backend = modules[0].get_backend = lambda group=None: "nccl"
+    modules[1]._new_group_with_tag = replaced(distributed_c10d._new_group_with_tag, 2)
+
+
+def _use_cpu_in_modules() -> None:
+    mesh_class: Any = device_mesh.DeviceMesh
+    ddp_class: Any = DistributedDataParallel
+    mesh_init, ddp_init, load = mesh_class.__init__, ddp_class.__init__, torch.load
+
+    def init_mesh(mesh: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        mesh_init(mesh, "cpu", *args, **kwargs)
+
+    def init_ddp(ddp: Any, module: Any, *_: Any, **kwargs: Any) -> None:
+        for name in ("device_ids", "output_device"):
+            kwargs.pop(name, None)
+        ddp_init(ddp, module, **kwargs)
+
+    mesh_class.__init__ = init_mesh
+    ddp_class.__init__ = init_ddp
+    torch.load = lambda f, *_, **kwargs: load(f, **{**kwargs, "map_location": "cpu"})
+
+
+def main() -> None:
+    count, script, *args = sys.argv[1:]
+    device.install(GPUS["h200"], dist.get_world_size() if dist.is_initialized() else 8)
+    _use_gloo()
+    _use_cpu_in_modules()
+    steps.stop_after(int(count))
+    torch.manual_seed(_SEED)
+    sys.argv = [script, *args]
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    with CudaIsCpu():
+        runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""One rehearsal from its beginning to its end: the library, the folder, the ranks, the replay, the verdict."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollcall import native
+from rollcall.coordinator.run_folder import RunFolder, command_line
+from rollcall.errors import RollcallError, UsageError, say
+from rollcall.explain.verdict import Explanation, explain
+from rollcall.protocol.plan import Program
+from rollcall.rehearse import check, passes, replay
+from rollcall.rehearse.check import Comparison
+from rollcall.rehearse.settings import Settings, check_torch
+from rollcall.torch_version import torch_version
+from rollcall.worker.fork_server import ForkServer
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a rehearsal has found."""
+
+    settings: Settings
+    folder: Path
+    seconds: float
+    passes: int
+    unsettled: tuple[int, ...]
+    cut: tuple[int, ...]  # ranks that were stopped after --steps
+    unknowns: tuple["UnknownRead", ...]
+    walls: tuple["RanksAtWall", ...]
+    explanation: Explanation
+    kinds: tuple[tuple[int, ...], ...]  # ranks that make the same calls
+    comparison: Comparison | None = None  # with real ranks
+
+    @property
+    def is_well(self) -> bool:
+        differs = self.comparison is not None and bool(self.comparison.differences)
+        return not (self.walls or self.unsettled or differs) and (
+            self.explanation.verdict is None or self.explanation.verdict.is_advice
+        )
+
+
+@dataclass(frozen=True)
+class UnknownRead:
+    """A line that read a value which is not known, and the lines that did more with it than print it."""
+
+    place: str  # train.py:33
+    assumed: str
+    reads: int
+    ranks: tuple[int, ...]
+    decided: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RanksAtWall:
+    """Ranks that came to something that cannot be rehearsed."""
+
+    sentence: str
+    ranks: tuple[int, ...]
+
+
+def build_library() -> Path:
+    """The pretended device, compiled on the first use."""
+    check_torch(torch_version())
+    if found := native.find(native.PRETENDED_CUDA):
+        return found
+    say("compiling the pretended device, once (half a minute)")
+    try:
+        return native.build(native.PRETENDED_CUDA)
+    except RollcallError as error:
+        raise UsageError(f"a rehearsal needs a device that has to be compiled: {error}") from None
+
+
+def run(
+    settings: Settings,
+    program: Program,
+    server: ForkServer,
+    on_progress: Callable[[int, int], None] = lambda *_: None,
+    with_check: bool = False,
+) -> Outcome:
+    folder = RunFolder.create_for_command([program.target, *program.args], None)
+    facts = {"world_size": settings.world_size, "gpus_per_host": settings.gpus_per_host, "gpu": settings.gpu.name}
+    folder.save(command=command_line(), recorded_by="rollcall rehearse", rehearsed=facts)
+    began_s = time.monotonic()
+    ranks = passes.Ranks(settings, program, folder.path, server)
+    found = passes.rehearse(ranks, settings, folder.path, on_progress)
+    hung = _replay(folder.path, [rank for rank, result in found.ranks.items() if result.is_cut])
+    _write_outcome(folder, settings, found, hung)
+    explanation = explain(folder.path)
+    return Outcome(
+        settings,
+        folder.path,
+        time.monotonic() - began_s,
+        found.passes,
+        found.unsettled,
+        tuple(sorted(rank for rank, result in found.ranks.items() if result.is_cut)),
+        _unknowns(found.ranks),
+        _walls(found.ranks),
+        explanation,
+        _kinds(explanation),
+        check.check(explanation.run, program, settings.steps, folder.path) if with_check else None,
+    )
+
+
+def _replay(folder: Path, cut: list[int]) -> list[int]:
+    paths = (folder / "rings" / "attempt-0").glob("*.ring")
+    replayed = replay.Replay(map(replay.read, paths), cut)
+    hung = replayed.run()
+    replayed.write()
+    return hung
+
+
+def _write_outcome(folder: RunFolder, settings: Settings, found: passes.Rehearsed, hung: list[int]) -> None:
+    """Ranks that hang have no end, and neither have those that were cut."""
+    codes = {
+        str(rank): result.exit_code for rank, result in found.ranks.items() if rank not in hung and not result.is_cut
+    }
+    outcome = "failed" if any(codes.values()) else "hung" if hung else "ok"
+    folder.note_attempt(0, world_size=settings.world_size, exit_codes=codes, outcome=outcome, hung=bool(hung))
+    folder.save(outcome=outcome, exit_code=int(outcome != "ok"))
+
+
+def _unknowns(ranks: dict[int, passes.RankResult]) -> tuple[UnknownRead, ...]:
+    merged: dict[tuple[str, str], list[Any]] = defaultdict(lambda: [0, set(), set()])
+    for rank, result in ranks.items():
+        for each in result.unknowns:
+            place = f"{Path(each['file']).name}:{each['line']}"
+            found = merged[place, each["assumed"]]
+            found[0] += each["reads"]
+            found[1].add(rank)
+            found[2] |= each["decided"]
+    return tuple(
+        UnknownRead(place, assumed, reads, tuple(sorted(readers)), tuple(sorted(decided)))
+        for (place, assumed), (reads, readers, decided) in sorted(merged.items())
+    )
+
+
+def _walls(ranks: dict[int, passes.RankResult]) -> tuple[RanksAtWall, ...]:
+    merged: dict[str, list[int]] = defaultdict(list)
+    for rank, result in sorted(ranks.items()):
+        if result.wall:
+            merged[result.wall].append(rank)
+    return tuple(RanksAtWall(sentence, tuple(numbers)) for sentence, numbers in merged.items())
+
+
+def _kinds(explanation: Explanation) -> tuple[tuple[int, ...], ...]:
+    """Ranks whose calls have the same ops, lines and sizes, whoever their partners are."""
+    table = explanation.run.table
+    merged: dict[bytes, list[int]] = defaultdict(list)
+    for rank, (start, end) in table.spans.items():
+        columns = (table.op, table.site, table.size_bytes, table.reduce)
+        merged[b"".join(column[start:end].tobytes() for column in columns)].append(rank)
+    return tuple(sorted((tuple(sorted(each)) for each in merged.values()), key=lambda kind: (-len(kind), kind)))

@@ -1,0 +1,114 @@
+"""Prints what a rehearsal has found, in words or as JSON."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from rollcall.explain.terminal import nothing_found
+from rollcall.explain.verdict import in_words, to_json
+from rollcall.protocol.rank_ranges import ranks_in_words
+from rollcall.rehearse import check
+from rollcall.rehearse.rehearsal import Outcome, UnknownRead
+from rollcall.rehearse.settings import Settings
+from rollcall.units import in_seconds
+
+_FEW = 8
+
+
+def heading(settings: Settings) -> str:
+    each = f"{settings.steps} step{'s' * (settings.steps > 1)} each" if settings.steps else "to their end"
+    hosts = f"{settings.hosts:,} host{'s' * (settings.hosts > 1)} × {settings.gpus_per_host}"
+    memory = f"{settings.gpu.memory_bytes / 1e9:g} GB"
+    return f"{settings.world_size:,} ranks on {hosts} (pretended: {settings.gpu.name}, {memory}), {each}"
+
+
+def lines(outcome: Outcome) -> Iterator[str]:
+    done = f"{len(outcome.explanation.run.ranks):,} ranks rehearsed in {in_seconds(outcome.seconds)}"
+    yield f"{done}{_passes(outcome)}; {_kinds(outcome)}"
+    yield ""
+    for wall in outcome.walls[:_FEW]:
+        yield f"no verdict: {ranks_in_words(wall.ranks)} cannot be rehearsed: {wall.sentence}"
+    if outcome.unsettled:
+        yield (
+            f"no verdict: after {outcome.passes} passes, {ranks_in_words(outcome.unsettled)} still took values from"
+            f" collectives that are not what the others gave; rehearse fewer --steps"
+        )
+    if not outcome.walls and not outcome.unsettled:
+        yield from _verdict(outcome)
+    for unknown in outcome.unknowns:
+        yield f"unknown   {_in_words(unknown)}"
+    if outcome.comparison is not None:
+        yield from check.lines(outcome.comparison)
+    yield f"recorded in {outcome.folder.name}: `rollcall explain`, `report` and `export` work on it"
+
+
+def _passes(outcome: Outcome) -> str:
+    return f", {outcome.passes} passes" if outcome.passes > 1 else ""
+
+
+def _kinds(outcome: Outcome) -> str:
+    kinds = outcome.kinds
+    if len(kinds) == 1:
+        return "all make the same calls"
+    named = "; ".join(ranks_in_words(kind) for kind in kinds[:3])
+    return f"{len(kinds)} kinds of ranks by their calls ({named}{'; …' if len(kinds) > 3 else ''})"
+
+
+def _verdict(outcome: Outcome) -> Iterator[str]:
+    explanation = outcome.explanation
+    if explanation.verdict is None:
+        steps = outcome.settings.steps
+        until = f" in the first {steps} step{'s' * (steps > 1)}; --steps 0 goes on to the end" if outcome.cut else ""
+        yield f"{nothing_found(explanation)}{until}"
+    for finding in explanation.findings:
+        word = "verdict:" if finding is explanation.verdict else "advice:" if finding.is_advice else "also:"
+        yield f"{word} {in_words(finding)}"
+    if explanation.verdict is not None and (deciding := [each for each in outcome.unknowns if each.decided]):
+        places = ", ".join(each.place for each in deciding[:_FEW])
+        yield f"  this may depend on values that are not known ({places}): --assume {deciding[0].place}=VALUE"
+
+
+def _in_words(unknown: UnknownRead) -> str:
+    who = ranks_in_words(unknown.ranks)
+    read = f"{unknown.place} was read {unknown.reads:,} time{'s' * (unknown.reads > 1)} on {who}, as {unknown.assumed}"
+    if not unknown.decided:
+        return f"{read}, and only printed or computed with: nothing depends on it"
+    return f"{read}; the program may decide by it at {', '.join(unknown.decided[:_FEW])}"
+
+
+def as_json(outcome: Outcome) -> str:
+    settings = outcome.settings
+    found: dict[str, Any] = {
+        "world_size": settings.world_size,
+        "hosts": settings.hosts,
+        "gpus_per_host": settings.gpus_per_host,
+        "gpu": asdict(settings.gpu),
+        "steps": settings.steps,
+        "ranks": list(settings.ranks),
+        "passes": outcome.passes,
+        "unsettled": list(outcome.unsettled),
+        "kinds": [list(kind) for kind in outcome.kinds],
+        "walls": [asdict(wall) for wall in outcome.walls],
+        "unknowns": [asdict(unknown) for unknown in outcome.unknowns],
+        "explanation": _without_times(to_json(outcome.explanation)),
+        "check": _comparison(outcome),
+        "folder": str(outcome.folder),
+    }
+    return json.dumps(found, indent=2)
+
+
+def _comparison(outcome: Outcome) -> dict[str, Any] | None:
+    found = outcome.comparison
+    if found is None:
+        return None
+    differences = [{"rank": each.rank, "number": each.number, "fields": each.fields} for each in found.differences]
+    return {"ops": found.ops, "outcome": found.outcome, "differences": differences}
+
+
+def _without_times(explanation: dict[str, Any]) -> dict[str, Any]:
+    sizes = [
+        {key: cost[key] for key in ("name", "ops", "size_bytes")} for cost in explanation["communication"]["by_op"]
+    ]
+    kept = ("run", "outcome", "verdict", "findings", "problems")
+    return {**{key: explanation[key] for key in kept}, "communication": sizes}

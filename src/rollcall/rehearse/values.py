@@ -1,0 +1,200 @@
+"""The data of tensors that are pretended: known where a small tensor was computed from known ones, else unknown.
+
+What is known belongs to a storage, not to a tensor: then views need no care, and a write through one of them is seen
+by all. An unknown that Python reads is never guessed in silence: it is noted with its line, what was taken in its
+place, and whether the program only printed it.
+"""
+
+import math
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rollcall.record import sites
+
+# What programs decide by (flags, lengths, configurations, pickled objects) is small. Larger data is what models compute
+# with: to follow it would mean to run the model.
+MOST_BYTES = 64 << 10
+_ASSUMED = {bool: False, int: 1, float: 1.0}
+
+
+@dataclass
+class Unknown:
+    """A line on which Python read a value that is not known."""
+
+    file: str
+    line: int
+    assumed: str
+    reads: int = 0
+    decided: set[str] = field(default_factory=set)  # lines on which the program compared it, or made it a plain number
+
+
+class Notes:
+    """Of one rank: the unknowns that Python read."""
+
+    def __init__(self, assumptions: dict[str, float]) -> None:
+        self.assumptions = assumptions
+        self.unknowns: dict[tuple[str, int], Unknown] = {}
+
+    def read(self, kind: type) -> tuple[Any, Unknown]:
+        """The value to go on with, and the note of it."""
+        file, line = users_line()
+        assumed = self.assumptions.get(f"{Path(file).name}:{line}")
+        value = kind(_ASSUMED[kind] if assumed is None else assumed)
+        found = self.unknowns.setdefault((file, line), Unknown(file, line, repr(value)))
+        found.reads += 1
+        return value, found
+
+
+notes = Notes({})
+
+
+def use_notes(made: Notes) -> None:
+    global notes
+    notes = made
+
+
+def users_line() -> tuple[str, int]:
+    """The line of the program that runs."""
+    places = sites.user_frames(sys._getframe(1))
+    file, line, _ = sites.describe(places)[0]
+    return file, line
+
+
+def kind_of(dtype: torch.dtype) -> type:
+    return bool if dtype is torch.bool else float if dtype.is_floating_point else int
+
+
+def read(dtype: torch.dtype) -> Any:
+    """A number for Python in place of an unknown one. It remembers where it came from."""
+    kind = kind_of(dtype)
+    value, note = notes.read(kind)
+    if kind is bool:  # Python has no other bool: it can only be decided by
+        note.decided.add(_here())
+        return value
+    return _Float(value, note) if kind is float else _Int(value, note)
+
+
+def read_plainly(dtype: torch.dtype) -> Any:
+    """The same where only a plain number can be handed over: what the program does with it is not seen."""
+    value, note = notes.read(kind_of(dtype))
+    note.decided.add(_here())
+    return value
+
+
+def _here() -> str:
+    file, line = users_line()
+    return f"{Path(file).name}:{line}"
+
+
+def _arithmetic(name: str, kind: type) -> Callable[..., Any]:
+    plain = getattr(kind, name)
+
+    def compute(self: Any, *others: Any) -> Any:
+        result = plain(self, *others)
+        if type(result) is float:
+            return _Float(result, self.note)
+        return _Int(result, self.note) if type(result) is int else result
+
+    return compute
+
+
+def _decision(name: str, kind: type) -> Callable[..., Any]:
+    plain = getattr(kind, name)
+
+    def decide(self: Any, *others: Any) -> Any:
+        self.note.decided.add(_here())
+        return plain(self, *others)
+
+    return decide
+
+
+_ARITHMETIC = (
+    *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "neg", "abs", "round"),
+    *("floordiv", "rfloordiv", "mod", "rmod"),
+)
+_DECISIONS = ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "index", "hash")
+
+
+def _tracking(kind: type) -> dict[str, Any]:
+    """Methods that carry the note along, or add to it. `float()` is not a decision by itself: formatting calls it."""
+    found: dict[str, Any] = {}
+    for word in _ARITHMETIC:
+        if hasattr(kind, name := f"__{word}__"):
+            found[name] = _arithmetic(name, kind)
+    for word in _DECISIONS:
+        if hasattr(kind, name := f"__{word}__"):
+            found[name] = _decision(name, kind)
+    return found
+
+
+class _Float(float):
+    note: Unknown
+
+    def __new__(cls, value: float, note: Unknown) -> "_Float":
+        made = super().__new__(cls, value)
+        made.note = note
+        return made
+
+    def __reduce__(self) -> Any:
+        return float, (float.__pos__(self),)
+
+
+class _Int(int):
+    note: Unknown
+
+    def __new__(cls, value: int, note: Unknown) -> "_Int":
+        made = super().__new__(cls, value)
+        made.note = note
+        return made
+
+    def __reduce__(self) -> Any:
+        return int, (int.__pos__(self),)
+
+
+for _kind, _base in ((_Float, float), (_Int, int)):
+    for _name, _method in _tracking(_base).items():
+        setattr(_kind, _name, _method)
+
+
+class Storages:
+    """Of each storage on the device, by its address: the bytes that are known."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, torch.UntypedStorage] = {}
+
+    def get(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """A real tensor with the data of a pretended one; None if that is not known."""
+        if not self._known:
+            return None
+        real = self._known.get(tensor.untyped_storage()._cdata)
+        if real is None:
+            return None
+        return torch.empty(0, dtype=tensor.dtype).set_(real, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+    def set(self, tensor: torch.Tensor, data: torch.Tensor) -> None:
+        """Know a tensor. The rest of its storage has to be known already, unless it is all of it."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._known:
+            if storage.nbytes() > MOST_BYTES or _extent_bytes(tensor) < storage.nbytes():
+                return
+            self._known[key] = torch.UntypedStorage(storage.nbytes())  # type: ignore[no-untyped-call]
+            weakref.finalize(storage, self._known.pop, key, None)
+        known = self.get(tensor)
+        assert known is not None
+        known.copy_(data)
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """It was overwritten by something unknown."""
+        if self._known:
+            self._known.pop(tensor.untyped_storage()._cdata, None)
+
+
+def _extent_bytes(tensor: torch.Tensor) -> int:
+    return math.prod(tensor.shape) * tensor.element_size()

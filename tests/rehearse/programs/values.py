@@ -1,0 +1,22 @@
+"""What ranks tell each other decides how many calls they make: lengths, a stop flag, a configuration, objects."""
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+length = torch.tensor([5 + rank], device="cuda")
+dist.all_reduce(length, op=dist.ReduceOp.MIN)
+config = [{"barriers": 2}] if rank == 0 else [None]
+dist.broadcast_object_list(config, src=0)
+for _ in range(config[0]["barriers"]):
+    dist.barrier()
+for step in range(length.item()):
+    stop = torch.tensor([int(rank == 1 and step == 3)], device="cuda")
+    dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+    if stop.item():
+        break
+gathered = [None] * dist.get_world_size()
+dist.all_gather_object(gathered, "x" * rank)
+for _ in range(sum(map(len, gathered))):
+    dist.all_reduce(torch.ones(2, device="cuda"))

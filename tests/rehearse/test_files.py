@@ -1,0 +1,50 @@
+"""A rehearsed rank touches nothing. Each program runs in a process of its own: its functions for files are replaced."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+START = """
+import os, shutil, socket, sys
+from pathlib import Path
+from rollcall.rehearse import files
+files.install(Path(sys.argv[1]))
+"""
+
+
+def ran(folder: Path, program: str) -> str:
+    words = [sys.executable, "-c", START + program, str(folder / "run/files")]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_what_is_written_goes_to_the_folder_of_the_run_and_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "old.txt").write_text("old")
+    said = ran(
+        tmp_path,
+        """
+os.makedirs("a/b", exist_ok=True)
+Path("a/b/new.txt").write_text("new")
+with open("old.txt", "a") as file:
+    file.write(" and new")
+os.replace("a/b/new.txt", "a/b/moved.txt")
+print(open("old.txt").read(), os.path.exists("a/b/moved.txt"), os.listdir("a/b"))
+os.remove("old.txt")
+shutil.rmtree("a")
+print(os.path.exists("a/b/moved.txt"))
+""",
+    )
+    assert said.splitlines() == ["old and new True ['moved.txt']", "False"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["old.txt", "run"]
+    assert (tmp_path / "old.txt").read_text() == "old"
+
+
+def test_no_connection_is_opened(tmp_path: Path) -> None:
+    program = """
+try:
+    socket.create_connection(("127.0.0.1", 9))
+except OSError as error:
+    print(error.strerror)
+"""
+    assert "opens no connection" in ran(tmp_path, program)

@@ -1,0 +1,62 @@
+"""Scripts for GPUs as the ranks of a world that is not there."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rollcall.protocol.plan import Program
+from rollcall.rehearse import passes, rehearsal, terminal
+from rollcall.rehearse.check import check
+from rollcall.rehearse.rehearsal import Outcome
+from rollcall.rehearse.settings import GPUS, Settings
+from rollcall.worker.fork_server import ForkServer
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    started = passes.start_server(rehearsal.build_library())
+    yield started
+    started.close()
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ROLLCALL_DIR", str(tmp_path / ".rollcall"))
+
+
+def rehearse(server: ForkServer, name: str, ranks: int, steps: int = 0) -> Outcome:
+    settings = Settings(ranks, 4, tuple(range(ranks)), steps, GPUS["h200"])
+    return rehearsal.run(settings, Program("script", str(PROGRAMS / f"{name}.py"), ()), server)
+
+
+def test_a_rank_with_fewer_batches_is_found_before_the_training_runs(server: ForkServer, tmp_path: Path) -> None:
+    outcome = rehearse(server, "training", 4)
+    verdict = outcome.explanation.verdict
+    guilty = (PROGRAMS / "training.py").read_text().split("# GUILTY")[0].count("\n") + 1
+    assert verdict is not None
+    assert (verdict.kind, verdict.ranks) == ("ddp-uneven-inputs", (2,))
+    assert guilty in [site.line for site in verdict.sites]
+    (unknown,) = outcome.unknowns
+    assert not unknown.decided
+    assert "only printed" in "\n".join(terminal.lines(outcome))
+    assert [each.name for each in tmp_path.iterdir()] == [".rollcall"]
+    assert list((outcome.folder / "files").rglob("checkpoint.pt"))
+
+
+def test_ranks_that_are_stopped_after_their_steps_are_not_blamed(server: ForkServer) -> None:
+    outcome = rehearse(server, "training", 3, steps=1)
+    assert outcome.explanation.verdict is None
+    assert outcome.cut == (0, 1, 2)
+
+
+def test_what_ranks_tell_each_other_is_true_and_the_same_as_on_real_ranks(server: ForkServer) -> None:
+    outcome = rehearse(server, "values", 3)
+    assert outcome.explanation.verdict is None
+    assert (outcome.unsettled, outcome.unknowns) == ((), ())
+    real = check(outcome.explanation.run, Program("script", str(PROGRAMS / "values.py"), ()), 0, outcome.folder)
+    assert (real.outcome, real.differences) == ("ok", ())
+    assert real.ops > 30
