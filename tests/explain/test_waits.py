@@ -1,5 +1,7 @@
 """Who waited for whom, from ops whose times are known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -139,6 +141,14 @@ def test_of_a_run_that_goes_on_open_ops_last_until_now() -> None:
     made = run([[FakeOp("barrier", 1, 0)], [FakeOp("all_reduce", 1, 10, 20, group="other")]])
     now_ns = int(made.table.entered_ns[0]) + 500_000_000
     assert ms(Evidence(made, now_ns).intervals.waiting_ns)[0] == 500
+
+
+def test_a_wait_between_hosts_is_counted_where_their_clocks_differ_a_little() -> None:
+    """The barrier seems to end on one host before the other has come to it."""
+    ops = [[FakeOp("barrier", 1, 0, 800)], [FakeOp("barrier", 1, 800.3, 801)]]
+    made = replace(run(ops, hosts=["host-1", "host-2"]), is_one_clock=True, clock_error_ns=1_500_000)
+    assert ms(Evidence(made).intervals.waiting_ns) == [800, 0]
+    assert ms(Evidence(replace(made, clock_error_ns=0)).intervals.waiting_ns) == [0, 0]
 
 
 def test_without_a_common_clock_nobody_is_blamed() -> None:

@@ -21,6 +21,7 @@ from rollcall.compat.private_names import (
     record_functional,
     record_process_group,
     record_tensors,
+    rehearsed_ranks,
     shell_groups,
 )
 
@@ -48,6 +49,7 @@ PATCHES: tuple[Patch, ...] = tuple(
         pytest_internals,
         nccl_premul_sum,
         shell_groups,
+        rehearsed_ranks,
     )
 )
 

@@ -62,7 +62,7 @@ def intervals(run: Run, last_rows: _Numbers, now_ns: int = 0) -> Intervals:
     ended_ns = _ended_ns(table, end_ns, shift_ns)
     np.maximum(ended_ns, blocked_ns, out=ended_ns)
     ended_ns[never_blocked] = blocked_ns[never_blocked]
-    arrived_ns = _arrived_ns(table, last_rows, blocked_ns, ended_ns) if run.is_one_clock else blocked_ns
+    arrived_ns = _arrived_ns(run, last_rows, blocked_ns, ended_ns) if run.is_one_clock else blocked_ns
     begin_ns = min((int(each.min(initial=end_ns)) for each in _begins_ns(table, shift_ns)), default=end_ns)
     return Intervals(blocked_ns, arrived_ns, ended_ns, last_rows, shift_ns, begin_ns, end_ns)
 
@@ -134,14 +134,16 @@ def _wait_for_roots(table: Table, calls: Calls, last: _Numbers) -> None:
     last[rooted[known]] = root_of[call[known]]
 
 
-def _arrived_ns(table: Table, last: _Numbers, blocked_ns: _Times, ended_ns: _Times) -> _Times:
+def _arrived_ns(run: Run, last: _Numbers, blocked_ns: _Times, ended_ns: _Times) -> _Times:
     """Until when each op waited."""
+    table = run.table
     arrived_ns = table.arrived_ns[last]
     # If a rank is missing, the op waited until its end; of an op that completed without it, that is not known.
     missing = np.flatnonzero(last < 0)
     arrived_ns[missing] = np.where(table.completed_ns[missing] > 0, blocked_ns[missing], ended_ns[missing])
-    # An op that ended before the last arrived did not wait for it: a buffered send, a rank that only contributes.
-    not_needed = np.flatnonzero((arrived_ns > ended_ns) & ~table.is_blocked)
+    # An op that ended before the last arrived did not wait for it: a buffered send, a rank that only contributes. The
+    # clocks of two hosts may each be wrong by the error of their comparison.
+    not_needed = np.flatnonzero((arrived_ns > ended_ns + 2 * run.clock_error_ns) & ~table.is_blocked)
     arrived_ns[not_needed] = blocked_ns[not_needed]
     return np.clip(arrived_ns, blocked_ns, ended_ns, out=arrived_ns)
 

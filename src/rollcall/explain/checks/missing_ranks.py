@@ -81,10 +81,16 @@ def idle_peers(evidence: Evidence) -> Iterator[Finding]:
     waiting = [op for op in evidence.stuck.values() if op.is_point_to_point and evidence.waits_for(op)]
     if not waiting or evidence.once(_missing) is not None:
         return
+    in_circles: set[int] = set()  # from these ranks, no way leads to one that is in no op
     for op in sorted(waiting, key=lambda op: op.entered_ns):
+        if op.rank in in_circles:
+            continue
         chain = evidence.ways_on(evidence.waits_for(op))
         idle = [rank for rank in chain if rank not in evidence.blocked and not evidence.has_ended(rank)]
-        if any(_has_fallen(evidence, rank) or p2p.polls(evidence, rank) for rank in chain) or not idle:
+        if not idle:
+            in_circles.update(chain)
+            continue
+        if any(_has_fallen(evidence, rank) or p2p.polls(evidence, rank) for rank in chain):
             continue
         if seen := evidence.seen_now(idle[0]):
             direct = [each for each in waiting if each.peer == idle[0]] or [op]

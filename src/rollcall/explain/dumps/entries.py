@@ -5,11 +5,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -225,7 +225,8 @@ class _Entries:
         return self._signatures.setdefault(value, (len(self._signatures) + 1, size_bytes))
 
 
-class _Columns(NamedTuple):
+@dataclass(frozen=True)
+class _Columns:
     """What entries have under each name, entry by entry."""
 
     record_id: Sequence[int]
@@ -251,14 +252,16 @@ class _Columns(NamedTuple):
     @classmethod
     def of(cls, entries: list[dict[str, Any]]) -> "_Columns":
         """KeyError if an entry lacks what all versions write."""
-        absent = [name for name in cls._field_defaults if not entries or name not in entries[0]]
-        present = [name for name in cls._fields if name not in absent]
+        names = [each.name for each in fields(cls)]
+        optional = [each.name for each in fields(cls) if each.default == ()]
+        absent = [name for name in optional if not entries or name not in entries[0]]
+        present = [name for name in names if name not in absent]
         try:
             found = list(zip(*map(itemgetter(*present), entries), strict=True))
         except KeyError:  # some entries lack what others have
-            full = [{**dict.fromkeys(cls._field_defaults), **entry} for entry in entries]
+            full = [{**dict.fromkeys(optional), **entry} for entry in entries]
             found = list(zip(*map(itemgetter(*present), full), strict=True))
-        columns: dict[str, Any] = dict.fromkeys(cls._fields, [None] * len(entries))
+        columns: dict[str, Any] = dict.fromkeys(names, [None] * len(entries))
         return cls(**(columns | dict(zip(present, found, strict=False))))
 
 
