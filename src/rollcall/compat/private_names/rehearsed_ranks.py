@@ -1,0 +1,26 @@
+"""Used by rehearse/, and by record/hooks/functional.py for its tensors."""
+
+from rollcall.compat.patch import Patch
+
+PATCH = Patch(
+    name="rehearsed_ranks",
+    purpose="runs a rank of `rollcall rehearse`: tensors without data on a GPU that is not there",
+    lost_without="`rollcall rehearse` does not work",
+    uses=(
+        "torch:UntypedStorage._cdata",
+        "torch:_C._cuda_isCurrentStreamCapturing",
+        "torch:_C._set_only_lift_cpu_tensors",
+        "torch:_C._swap_tensor_impl",
+        "torch._C._distributed_c10d:_create_work_from_future",
+        "torch._subclasses.fake_tensor:FakeTensorMode",
+        "torch.distributed.fsdp._fully_shard._fsdp_param:_chunk_with_empty",
+        "torch.ops:aten._local_scalar_dense",
+        "torch.ops:aten._scaled_dot_product_efficient_attention",
+        "torch.ops:aten._scaled_dot_product_flash_attention",
+        "torch.ops:aten._to_copy",
+        "torch.testing._internal.distributed.fake_pg:FakeStore",
+        "torch.utils._python_dispatch:TorchDispatchMode",
+        "torch.utils._pytree:tree_map",
+    ),
+    tried_on=("torch 2.13",),
+)
