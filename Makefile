@@ -29,7 +29,7 @@ demo: setup
 # More workers than cores: many tests wait for a limit to pass, as for a host that is not heard of.
 test: $(VENV)/.dev lint
 	tools/system-packages $(SYSTEM_PACKAGES)
-	$(BIN)/python -m pytest -n 5 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
