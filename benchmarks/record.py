@@ -18,8 +18,10 @@ two cores. A part of it: --only op. A quick look at whether everything works:
 
 On a machine with a GPU that has torch and nothing else:
 
+    PYTHONPATH=src python benchmarks/programs/gpu.py              # the next three in five minutes: the shortest of each
     PYTHONPATH=src python benchmarks/programs/record_on_gpu.py
     PYTHONPATH=src python benchmarks/programs/op_on_gpu.py        # one op, in blocks that are recorded and not
+    PYTHONPATH=src python benchmarks/programs/graph_captures.py   # whether CUDA graphs can be captured
     PYTHONPATH=src python benchmarks/programs/forms_on_gpu.py     # what is recorded there
 """
 

@@ -10,6 +10,7 @@ from jobs import Jobs
 from results import Goal, Result, how_it_failed, progress, table
 
 MOST = 0.01
+MOST_OF_GPT = 0.002  # its step is long enough to measure that
 LOOK = "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 3)"
 
 
@@ -26,12 +27,14 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
             return Result([], [Goal("recording a step on a GPU", f"≤ {MOST:.0%}", "failed", None)])
         figures = json.loads((job.folder / "figures.json").read_text())
     made = table(
-        "A training step on the GPU", "", "a step", "longer when recorded", "lowest", "highest", "same results"
+        "A training step on the GPU", "", "a step", "longer when recorded", "lowest", "highest", "noise", "same results"
     )
     goals = []
     for name, found in figures.items():
         ratios = found["ratios"]
-        shares = [f"{each:+.1%}" for each in (median(ratios), min(ratios), max(ratios))]
-        made.add_row(name, f"{found['plain_us']:,.0f} µs", *shares, "yes" if found["same"] else "NO")
-        goals.append(Goal(f"recording on the GPU, {name}", f"≤ {MOST:.0%}", shares[0], median(ratios) <= MOST))
+        shares = [f"{each:+.2%}" for each in (median(ratios), min(ratios), max(ratios))]
+        noise = f"{median(found['noise']):+.2%}"
+        made.add_row(name, f"{found['plain_us']:,.0f} µs", *shares, noise, "yes" if found["same"] else "NO")
+        most = MOST_OF_GPT if name.startswith("gpt") else MOST
+        goals.append(Goal(f"recording on the GPU, {name}", f"≤ {most:.1%}", shares[0], median(ratios) <= most))
     return Result([made], goals, figures)
