@@ -1,10 +1,14 @@
 """All that recording may cost or harm on a GPU: PYTHONPATH=src python3 benchmarks/programs/gpu.py
 
-Needs torch, a GPU and, for the recorder in C++, a compiler; nothing else. In about five minutes (--minutes): compiles
-the recorder; an all_reduce of nccl in blocks that are recorded and not in turn; 30 captures each of CUDA graphs, of
-graphs with an all_reduce in them, and of torch.compile(mode="reduce-overhead"), and who has a context on the GPU; then a
-training step of GPT-2 small, recorded, and twice not recorded, for as long as there is time. The exit code is 1 if one
-of them failed.
+Needs torch, a GPU and, for the recorder in C++, a compiler; nothing else. In about five minutes (--minutes):
+
+- compiles the recorder;
+- an all_reduce of nccl, in blocks that are recorded and not in turn;
+- 30 captures each of CUDA graphs, of graphs with an all_reduce in them, and of torch.compile(mode="reduce-overhead");
+  and who has a context on the GPU;
+- a training step of GPT-2 small, recorded, and twice not recorded, for as long as there is time.
+
+The exit code is 1 if one of them failed.
 """
 
 import argparse

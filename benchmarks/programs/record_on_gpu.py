@@ -1,7 +1,7 @@
 """What recording costs a training step on a GPU: PYTHONPATH=src python benchmarks/programs/record_on_gpu.py
 
-Needs torch and a GPU, and nothing else. One nccl rank, and gloo ranks that share the GPU. Three programs take turns: one
-that records, and two that do not. How much these two differ is the noise. Prints a line for each, and writes the single
+Needs torch and a GPU, and nothing else. One nccl rank, and gloo ranks that share the GPU. Three programs take turns:
+one records, and two do not. How much these two differ is the noise. Prints a line for each, and writes the single
 figures to $ROLLCALL_BENCH/figures.json, if that is set.
 """
 
