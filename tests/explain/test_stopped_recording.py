@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall.explain.terminal import tell
+from rollcall.explain.terminal import Told, tell
 from rollcall.explain.verdict import Explanation, explain
 from rollcall.record import ring_format
 from rollcall.record.ring import Ring
@@ -95,14 +95,14 @@ def test_a_hang_that_is_not_understood_is_reported(tmp_path: Path, capsys: pytes
     message(make(tmp_path, 0), "recv", 1)
     stacks = tmp_path / "rings" / "attempt-0" / "rank-0.stacks"
     stacks.write_text('Current thread 0x7 (most recent call first):\n  File "/home/me/train.py", line 3 in receive\n\n')
-    assert tell(tmp_path, hangs_for_s=60) is False
+    assert not tell(tmp_path, hangs_for_s=60).is_left_alone
     assert capsys.readouterr().err.splitlines() == [
         "rollcall: no rank has made progress for 60 s, and others wait",
         "rollcall: why is not known: no ring of rank 1: this explanation is without them",
         "rollcall: where the ranks are:",
         "  rank 0: train.py:3 in receive",
     ]
-    assert tell(tmp_path) is False
+    assert tell(tmp_path) == Told()
     assert capsys.readouterr().err == ""
 
 

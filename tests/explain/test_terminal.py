@@ -28,11 +28,22 @@ def test_a_rank_that_computes_is_left_alone(
     is_idle: bool, is_left: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And that is said; one that only sits somewhere is stuck."""
-    assert tell(hanging(tmp_path, idle={"1": is_idle}), hangs_for_s=5) is is_left
+    assert tell(hanging(tmp_path, idle={"1": is_idle}), hangs_for_s=5).is_left_alone is is_left
     said = capsys.readouterr().err
     assert "busy-rank — look at rank 1" in said
     assert ("rank 1 uses its processor, so the run is left alone" in said) is is_left
     assert ("a rank is busy for 5 s" in said) is is_left
+
+
+def test_a_rank_in_a_save_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It may wait for a disk without using the processor; and that is said once."""
+    folder = hanging(tmp_path, idle={"1": True})
+    saving = STACK.replace("\n", '\n  File "/x/site-packages/torch/serialization.py", line 9 in save\n', 1)
+    (folder / "rings" / "attempt-0" / "rank-1.stacks").write_text(saving)
+    assert tell(folder, hangs_for_s=5).is_left_alone
+    assert "rank 1 is in a save or a compile, so the run is left alone" in capsys.readouterr().err
+    assert tell(folder, hangs_for_s=5, is_told_before=True).is_left_alone
+    assert capsys.readouterr().err == ""
 
 
 def test_lines_are_shown_as_they_were(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

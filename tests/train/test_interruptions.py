@@ -15,7 +15,7 @@ import torch
 import rollcall as rc
 from tests.rollcall_command import Runner, until
 from tests.train.conftest import WarmRanks
-from tests.train.small import PROGRAM, PYTHON_PATH, fit
+from tests.train.small import PROGRAM, PYTHON_PATH, differences, fit
 from tests.transport.test_virtual_hosts import needs_namespaces
 
 
@@ -63,6 +63,43 @@ def test_a_training_continues_after_a_killed_rank_and_a_lost_host(rollcall: Runn
     assert epochs >= 40
     assert f"{epochs * 6} steps done" in out
     assert logged_epochs(rollcall) == list(range(epochs))
+
+
+FREEZING = """\
+import os, signal, threading, torch
+from pathlib import Path
+from tests.train.small import fit
+
+def freeze(trainer):
+    frozen = {"0": (1, 7), "1": (0, 16)}.get(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if (trainer.world.rank, trainer.step) == frozen:
+        if trainer.world.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        else:
+            threading.Event().wait()
+
+fitted = fit(folder=Path("snapshots"), epochs=4, save_every="2 steps", before_step=freeze)
+if os.environ["RANK"] == "0":
+    torch.save(fitted["weights"], "weights.pt")
+"""
+
+
+def test_a_training_that_freezes_twice_ends_with_the_same_weights(rollcall: Runner, ranks: WarmRanks) -> None:
+    """With --on-hang restart: one rank is stopped, then another one waits for what never comes. Each attempt keeps its
+    verdict, and the weights are those of a training without any of that, bit for bit.
+    """
+    rollcall.script(FREEZING)
+    rollcall.env["PYTHONPATH"] = PYTHON_PATH
+    options = ("--on-hang", "restart", "--max-restarts", 2, "--hang-after", 2, "--grace", 1)
+    result = rollcall("run", "-n", 2, *options, "--preload", "tests.train.small", "script.py")
+    assert result.code == 0, result.err
+    assert "attempt 1 is over; starting attempt 2 of at most 2" in result.err
+    attempts = json.loads((rollcall.latest() / "run.json").read_text())["attempts"]
+    found = [(each["verdict"]["kind"], each["verdict"]["ranks"]) for each in attempts[:-1]]
+    assert found == [("stopped-rank", [1]), ("busy-rank", [0])]
+    assert attempts[0]["failure"].startswith("hung: stopped-rank — look at rank 1")
+    never_frozen = ranks(partial(fit, epochs=4), 2)[0]["weights"]
+    assert differences(never_frozen, torch.load(rollcall.folder / "weights.pt")) == []
 
 
 def test_a_preempted_training_continues_at_the_same_step(rollcall: Runner) -> None:

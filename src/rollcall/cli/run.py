@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from typing import Literal, NoReturn, cast
+from typing import Literal, NoReturn, cast, get_args
 
 import typer
 
@@ -13,7 +13,7 @@ from rollcall.cli.run_options import RunOptions
 from rollcall.cli.warm import IDLE_S
 from rollcall.errors import RollcallError, UsageError, say
 from rollcall.linux import signals
-from rollcall.protocol.plan import DEFAULT_PORT, ByHand, Plan, Program, Show, check, describe
+from rollcall.protocol.plan import DEFAULT_PORT, ByHand, OnHang, Plan, Program, Show, check, describe
 from rollcall.protocol.rank_ranges import ranks_of
 
 _BACKENDS = ("static", "c10d", "rollcall")
@@ -95,8 +95,7 @@ def _check(options: RunOptions) -> None:
         raise UsageError("-m and --no-python exclude each other: a module is run by Python")
     if options.run_path and (options.module or options.no_python):
         raise UsageError("--run-path runs a script: leave out -m and --no-python")
-    if options.on_hang not in ("report", "stop"):
-        raise UsageError(f"--on-hang {options.on_hang} is not known: use report or stop")
+    _check_on_hang(options)
     if options.hang_after <= 0:
         raise UsageError(f"--hang-after {options.hang_after:g} is not a time to wait: use seconds, such as 60")
     if options.start not in ("warm", "fresh"):
@@ -124,6 +123,19 @@ def _check(options: RunOptions) -> None:
             " run with grep"
         )
     submit.check_one_way(options)
+
+
+def _check_on_hang(options: RunOptions) -> None:
+    if options.on_hang not in get_args(OnHang):
+        raise UsageError(f"--on-hang {options.on_hang} is not known: use report, stop or restart")
+    if options.on_hang != "restart":
+        return
+    if options.max_restarts < 1:
+        raise UsageError("--on-hang restart has no restart to use: add --max-restarts 3, or use --on-hang stop")
+    if options.no_record:
+        raise UsageError("--on-hang restart needs the recording to notice a hang: leave out --no-record")
+    if options.kubernetes:
+        raise UsageError("--on-hang restart needs a launcher that leads all hosts: with --kubernetes, use stop")
 
 
 def program_of(options: RunOptions) -> Program:
@@ -161,7 +173,7 @@ def plan_of(options: RunOptions) -> Plan:
         record=not options.no_record,
         ring_mb=options.ring_mb,
         hang_after_s=options.hang_after,
-        on_hang=cast('Literal["report", "stop"]', options.on_hang),
+        on_hang=cast(OnHang, options.on_hang),
         show=Show(
             _ranks("--show", options.show),
             _ranks("--local-ranks-filter", options.local_ranks_filter or "all"),

@@ -77,7 +77,8 @@ class RunOptions:
         str,
         typer.Option(
             "--on-hang",
-            help="On a hang: 'report' explains it and lets the run continue; 'stop' ends the run with exit code 124.",
+            help="On a hang: 'report' explains it and lets the run continue; 'stop' ends the run with exit code 124;"
+            " 'restart' starts the next attempt, one of --max-restarts.",
         ),
     ] = "report"
     report: Annotated[bool, typer.Option("--report", help="Write a page about the run when it is over.")] = False

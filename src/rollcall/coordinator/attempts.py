@@ -79,7 +79,7 @@ class Attempts:
         self.attempt = plan.first_attempt
         self.failed: RollcallError | None = None
         self.phase = Phase.GATHERING
-        self._restarts_left = plan.max_restarts
+        self.restarts_left = plan.max_restarts
         self._first_missing_s: float | None = None
         self._wait_for_hosts_s = _SETTLE_HOSTS_S
         self._asked_again_s = 0.0
@@ -113,6 +113,11 @@ class Attempts:
         """Whether attempts may go on with fewer hosts: then an attempt need not be one of the restarts."""
         return self._least < len(self._agents.all)
 
+    @property
+    def taking_part(self) -> list[Agent]:
+        """The agents of this attempt while its ranks run; else none."""
+        return self._taking_part if self.phase is Phase.RUNNING else []
+
     # What has come from an agent.
 
     def note_host(self, agent: Agent) -> None:
@@ -136,6 +141,11 @@ class Attempts:
     def note_rank_failed(self) -> None:
         self._has_rank_failed = True
         self._cancel_s = self._cancel_s or self._now() + SETTLE_S
+
+    def restart(self) -> None:
+        """The attempt hangs: it counts as failed, and the next one as a restart."""
+        self._has_rank_failed = True
+        self._cancel()
 
     def note_done(self, agent: Agent) -> None:
         self._done.add(agent)
@@ -386,8 +396,8 @@ class Attempts:
             return
         lost = [agent for agent in self._taking_part if not agent.is_up]
         left = len(self._taking_part) - len(lost)
-        is_followed = self._restarts_left > 0 if self._has_rank_failed and not lost else left >= self._least
-        is_followed = is_followed or (bool(lost) and self._restarts_left > 0)
+        is_followed = self.restarts_left > 0 if self._has_rank_failed and not lost else left >= self._least
+        is_followed = is_followed or (bool(lost) and self.restarts_left > 0)
         self._listener.attempt_over(self.attempt, is_followed)
         if not is_followed:
             if self._elsewhere:
@@ -395,7 +405,7 @@ class Attempts:
             self._finish()
             return
         if not lost or left < self._least:
-            self._restarts_left -= 1
+            self.restarts_left -= 1
         self.attempt += 1
         is_cut_off = any(agent.is_cut_off for agent in lost)
         self._wait_for_hosts_s = _NEEDED_S if left < self._least else 0.0 if is_cut_off else _REJOIN_S

@@ -51,6 +51,7 @@ class Report:
         self._lost: list[str] = []
         self._lost_code = 0  # what the run ends with for the first host that was lost
         self._exit_codes: dict[int, int] = {}  # by rank: of those that reported their end
+        self.hang = ""  # what the attempt hung for, if it was ended for that
 
     def note_host(self, host: str, ranks: Iterable[int]) -> None:
         """These ranks are on that host."""
@@ -100,7 +101,7 @@ class Report:
         if self._lost:
             return "; ".join(self._lost)
         if first is None:
-            return "ended from outside"
+            return f"hung: {self.hang}" if self.hang else "ended from outside"
         error = f": {first.error}" if first.error else ""
         return f"rank {first.rank} on {self._hosts.get(first.rank, '?')} {first.how}{error}"
 

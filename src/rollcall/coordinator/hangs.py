@@ -1,32 +1,48 @@
-"""Notices that no rank of any host makes progress, collects their stacks, and explains why."""
+"""Notices that no rank of any host makes progress, collects their stacks, explains why, and decides what to do."""
 
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from rollcall.coordinator.agents import Agent, Agents
+from rollcall.coordinator.agents import Agent
 from rollcall.coordinator.run_folder import RunFolder
 from rollcall.protocol.messages import DumpStacks, StacksDumped, Standstill
 from rollcall.protocol.plan import Plan
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.protocol.timing import LOOK_S
 
+if TYPE_CHECKING:
+    from rollcall.explain.terminal import Told
+
+Action = Literal["", "stop", "restart"]
 _STACKS_S = 15.0  # for all hosts to send the stacks of their ranks, and nccl's dumps
 _MOVING = Standstill(is_still=False, is_waiting=False)
+_PLACE = ("kind", "ranks", "call", "sites", "where")  # of a verdict: two hangs that agree in these are the same
 
 
 class Hangs:
-    def __init__(self, plan: Plan, folder: RunFolder, agents: Agents) -> None:
-        self._plan, self._folder, self._agents = plan, folder, agents
+    """`say` tells the user something, `now` is a clock in seconds."""
+
+    def __init__(
+        self, plan: Plan, folder: RunFolder, say: Callable[[str], None], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._plan, self._folder, self._say, self._now = plan, folder, say, now
+        self._elsewhere: list[str] = []  # of hosts that were started by hand: rings that can be read here
+        self._computing: list[int] = []  # of all hosts: ranks that compute and have no ring
+        self.is_explained = False  # the hang that ended the run
+        self.verdict: dict[str, Any] = {}  # of the newest hang
+        self.begin_attempt()
+
+    def begin_attempt(self) -> None:
+        """What was known of the ranks before holds no more."""
         self._standstills: dict[int, Standstill] = {}  # by node
         self._was_hang = False
+        self._look_again_s: float | None = None  # a rank was busy: when that is checked again
         self._awaited: set[int] | None = None  # nodes whose stacks have not come yet, while a hang is looked at
         self._awaited_until_s = 0.0
-        # Of hosts that were started by hand: rings that can be read here. Of all: ranks that compute and have none.
-        self._elsewhere: list[str] = []
-        self._computing: list[int] = []
-        self.is_explained = False  # the hang that ended the run
 
     def note(self, agent: Agent, standstill: Standstill) -> None:
         self._standstills[agent.node] = standstill
@@ -37,45 +53,84 @@ class Hangs:
         if self._awaited is not None:
             self._awaited.discard(agent.node)
 
-    def tick(self, attempt: int) -> bool:
-        """Whether the run is to be ended: it hangs, this was said, and the user wants it so."""
+    def tick(self, attempt: int, taking_part: Sequence[Agent], restarts_left: int) -> Action:
+        """What is to be done with the attempt: if it hangs, this is said first."""
         if self._awaited is not None:
-            if self._awaited and time.monotonic() < self._awaited_until_s:
-                return False
+            if self._awaited and self._now() < self._awaited_until_s:
+                return ""
             self._awaited = None
-            return self._explain_hang(attempt)
-        nodes = [agent.node for agent in self._agents.all if agent.is_up]
-        standstills = [self._standstills.get(node, _MOVING) for node in nodes]
-        is_hang = Standstill.of_all(standstills).is_waiting
-        if is_hang and not self._was_hang:
-            self._ask_for_stacks(nodes)
+            return self._explain_hang(attempt, restarts_left)
+        if not taking_part:  # no rank runs, or they are being ended
+            return ""
+        here = [agent for agent in taking_part if agent.is_up]
+        is_hang = Standstill.of_all([self._standstills.get(agent.node, _MOVING) for agent in here]).is_waiting
+        if is_hang and (not self._was_hang or self._is_due_again()):
+            self._ask_for_stacks(here)
         if self._was_hang and not is_hang:
+            self._look_again_s = None
             self._folder.note_attempt(attempt, hung=False)
             self._folder.save()
         self._was_hang = is_hang
-        return False
+        return ""
 
-    def _ask_for_stacks(self, nodes: list[int]) -> None:
+    def _is_due_again(self) -> bool:
+        """A rank that computed when it was looked at may since have come to a place where it hangs, too."""
+        return self._look_again_s is not None and self._now() >= self._look_again_s
+
+    def _ask_for_stacks(self, agents: Sequence[Agent]) -> None:
         addresses = self._folder.addresses()
-        for agent in self._agents.all:
+        for agent in agents:
             agent.send(DumpStacks({name: at for name, at in addresses.items() if name != agent.name}))
         self._elsewhere, self._computing = [], []
         limit_s = _STACKS_S + (LOOK_S if self._plan.by_hand else 0)
-        self._awaited, self._awaited_until_s = set(nodes), time.monotonic() + limit_s
+        self._awaited, self._awaited_until_s = {agent.node for agent in agents}, self._now() + limit_s
 
-    def _explain_hang(self, attempt: int) -> bool:
+    def _explain_hang(self, attempt: int, restarts_left: int) -> Action:
         self._folder.note_attempt(attempt, hung=True)
         self._folder.save()
+        is_again = self._look_again_s is not None
         with _with_rings_of(self._elsewhere, self._folder.path, attempt) as folder:
-            is_left_alone = self.explain(folder, is_running=True) or bool(self._computing)
-        self.is_explained = not is_left_alone and self._plan.on_hang == "stop"
-        return self.is_explained
+            told = self.explain(folder, is_running=True, is_told_before=is_again)
+        if told.is_left_alone or self._computing:
+            self._look_again_s = None if self._plan.on_hang == "report" else self._now() + self._plan.hang_after_s
+            return ""
+        self.verdict = told.verdict
+        action = self._decide(attempt, restarts_left)
+        self._folder.note_attempt(attempt, verdict=self.verdict)
+        self._folder.save()
+        self.is_explained = action == "stop"
+        return action
 
-    def explain(self, folder: Path | None = None, is_running: bool = False) -> bool:
-        """Print the verdict. Returns whether the run is to be left alone: the rank that all wait for computes."""
+    def _decide(self, attempt: int, restarts_left: int) -> Action:
+        """A restart mends what came from outside. A hang that comes again at the same op comes from the program."""
+        if self._plan.on_hang != "restart":
+            return "stop" if self._plan.on_hang == "stop" else ""
+        for earlier, verdict in self._folder.verdicts(attempt).items():
+            if is_same_hang(verdict, self.verdict):
+                self._say(f"attempt {attempt} hangs as attempt {earlier} did, at the same op: the run ends, no restart")
+                return "stop"
+        if not restarts_left:
+            self._say(f"the run hangs and no restart is left of --max-restarts {self._plan.max_restarts}: it ends")
+            return "stop"
+        return "restart"
+
+    def explain(self, folder: Path | None = None, is_running: bool = False, is_told_before: bool = False) -> "Told":
+        """Print the verdict."""
         from rollcall.explain.terminal import tell  # here: numpy is needed only when something went wrong
 
-        return tell(folder or self._folder.path, self._plan.hang_after_s if is_running else None)
+        limit_s = self._plan.hang_after_s if is_running else None
+        return tell(folder or self._folder.path, limit_s, is_told_before=is_told_before)
+
+
+def is_same_hang(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether the same ranks did the same in the same call, on the same lines."""
+    return all(one.get(key) == other.get(key) for key in _PLACE)
+
+
+def sentence(verdict: dict[str, Any]) -> str:
+    """A verdict in one line."""
+    ranks = verdict.get("ranks")
+    return f"{verdict['kind']}{f' — look at {ranks_in_words(ranks)}' if ranks else ''}: {verdict['message']}"
 
 
 @contextlib.contextmanager

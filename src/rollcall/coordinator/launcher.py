@@ -11,7 +11,7 @@ from rollcall.coordinator.agents import Agent, Agents, Disconnected
 from rollcall.coordinator.attempts import Attempts
 from rollcall.coordinator.console import Console, visibility
 from rollcall.coordinator.failure import HOST_LOST, Report
-from rollcall.coordinator.hangs import Hangs
+from rollcall.coordinator.hangs import Hangs, sentence
 from rollcall.coordinator.run_folder import RunFolder, command_line
 from rollcall.coordinator.stack_questions import StackQuestions
 from rollcall.coordinator.watch_requests import WatchRequests
@@ -95,7 +95,7 @@ class Launcher:
         self._logs = LogFiles(self.say)
         self._watch_requests = WatchRequests(folder.path)
         self._stack_questions = StackQuestions(folder.path, folder.who_runs)
-        self._hangs = Hangs(plan, folder, agents)
+        self._hangs = Hangs(plan, folder, self.say)
         self._stopped_by: int | None = None
         self._stopped_s = 0.0
         self._is_timed_out = False
@@ -121,11 +121,20 @@ class Launcher:
         self._attempts.tick()
         self._watch_requests.tick(self._agents, self._attempts.attempt)
         self._stack_questions.tick(self._agents, self._attempts.attempt)
-        if self._stopped_by is None and self._hangs.tick(self._attempts.attempt):
-            self._is_timed_out = True
-            signals.received.append(signal.SIGTERM)
+        if self._stopped_by is None:
+            self._look_for_hangs()
         if event is None or not self._agents.has_more:
             self._console.tick()
+
+    def _look_for_hangs(self) -> None:
+        attempts = self._attempts
+        action = self._hangs.tick(attempts.attempt, attempts.taking_part, attempts.restarts_left)
+        if action == "stop":
+            self._is_timed_out = True
+            signals.received.append(signal.SIGTERM)
+        elif action == "restart":
+            self._report.hang = sentence(self._hangs.verdict)
+            attempts.restart()
 
     def _handle(self, agent: Agent, message: Message) -> None:
         agent.note(message)
@@ -236,6 +245,7 @@ class Launcher:
         """A failed attempt, of which all ranks are gone."""
         self._folder.note_attempt(attempt, failure=self._report.sentence())
         self._folder.save()
+        self._hangs.begin_attempt()
         if is_followed:
             self._console.flush()
             for text in self._report.lines():

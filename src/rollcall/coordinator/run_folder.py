@@ -131,6 +131,11 @@ class RunFolder:
             else:
                 attempts[number][key] = value
 
+    def verdicts(self, before: int) -> dict[int, dict[str, Any]]:
+        """By attempt: the verdicts on those before this one that hung."""
+        attempts = self._facts["attempts"][:before]
+        return {number: each["verdict"] for number, each in enumerate(attempts) if each.get("verdict")}
+
     def who_runs(self, attempt: int) -> dict[str, Any]:
         """The ranks of an attempt, by host, and the exit codes of those that have ended."""
         facts = facts_of_attempt(self._facts, attempt)

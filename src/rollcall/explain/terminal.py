@@ -5,7 +5,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rollcall.errors import UsageError
-from rollcall.explain.verdict import Death, Explanation, explain, in_one_line, in_words, to_json
+from rollcall.explain.verdict import Death, Explanation, as_dict, explain, in_one_line, in_words, to_json
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.units import in_bytes, in_seconds
 
@@ -204,30 +204,67 @@ def _costs(explanation: Explanation) -> _Rows:
 SAID_BY_LAUNCHER = ("rank-failed", "rank-killed", "stopped-rank")
 
 
-def tell(folder: Path, hangs_for_s: float | None = None, said: Collection[str] = SAID_BY_LAUNCHER) -> bool:
+@dataclass(frozen=True)
+class Told:
+    """What was found in a run: its verdict, as --json has it; of a hang without one, where the ranks are."""
+
+    verdict: dict[str, Any] = field(default_factory=dict)
+    is_left_alone: bool = False  # it only waits for a rank that computes, saves or compiles
+
+
+def tell(
+    folder: Path,
+    hangs_for_s: float | None = None,
+    said: Collection[str] = SAID_BY_LAUNCHER,
+    is_told_before: bool = False,
+) -> Told:
     """Print the verdict on a run that failed, unless its kind was `said` before; or on a run that hangs, with the
-    stacks of its ranks. Returns whether a run that seems to hang only waits for a rank that computes."""
+    stacks of its ranks. That a run is left alone is not printed again if `is_told_before`."""
     try:
         explanation = explain(folder, is_hung=hangs_for_s is not None)
     except UsageError:  # nothing was recorded
-        return False
+        return Told()
     verdict = explanation.verdict
-    if hangs_for_s is None and (verdict is None or verdict.kind in said):
-        return False
-    computing = verdict.evidence.get("computing", []) if verdict else []
-    lines = [f"rollcall: verdict: {in_words(verdict)}"] if verdict else []
-    if hangs_for_s is not None:
-        what = "a rank is busy" if computing else "no rank has made progress"
-        why = [] if verdict else [f"rollcall: why is not known: {each}" for each in explanation.run.problems]
-        lines = [f"rollcall: {what} for {hangs_for_s:g} s, and others wait", *lines, *why]
-        lines += ["rollcall: where the ranks are:", *_stacks(explanation), *_left_alone(computing)]
+    if hangs_for_s is None:
+        if verdict is not None and verdict.kind not in said:
+            _print([f"rollcall: verdict: {in_words(verdict)}"])
+        return Told(as_dict(verdict) if verdict else {})
+    left_alone = _left_alone(explanation)
+    if not left_alone or not is_told_before:
+        _print([*_hang(explanation, hangs_for_s, left_alone), *left_alone])
+    unknown = {"kind": "unknown", "message": "why is not known", "where": _stacks(explanation)}
+    return Told(as_dict(verdict) if verdict else unknown, bool(left_alone))
+
+
+def _print(lines: list[str]) -> None:
     print("\n".join(lines), file=sys.stderr, flush=True)
-    return bool(computing)
 
 
-def _left_alone(computing: list[int]) -> list[str]:
-    use = "uses its processor" if len(computing) == 1 else "use their processors"
-    return [f"rollcall: {ranks_in_words(computing)} {use}, so the run is left alone"] if computing else []
+def _hang(explanation: Explanation, hangs_for_s: float, left_alone: list[str]) -> list[str]:
+    """The verdict on a run that hangs, and where its ranks are."""
+    verdict = explanation.verdict
+    what = "a rank is busy" if left_alone else "no rank has made progress"
+    why = [f"rollcall: why is not known: {each}" for each in explanation.run.problems]
+    return [
+        f"rollcall: {what} for {hangs_for_s:g} s, and others wait",
+        *([f"rollcall: verdict: {in_words(verdict)}"] if verdict else why),
+        "rollcall: where the ranks are:",
+        *_stacks(explanation),
+    ]
+
+
+def _left_alone(explanation: Explanation) -> list[str]:
+    """Why a run that seems to hang is to be left alone; empty if it is not."""
+    evidence = explanation.verdict.evidence if explanation.verdict else {}
+    words = {
+        "computing": ("uses its processor", "use their processors"),
+        "saving": ("is in a save or a compile", "are in a save or a compile"),
+    }
+    return [
+        f"rollcall: {ranks_in_words(ranks)} {words[why][len(ranks) > 1]}, so the run is left alone"
+        for why in words
+        if (ranks := evidence.get(why, []))
+    ]
 
 
 def _stacks(explanation: Explanation) -> list[str]:

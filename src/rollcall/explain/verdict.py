@@ -127,8 +127,8 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
         "run": explanation.run.name,
         "attempt": explanation.run.attempt,
         "outcome": explanation.outcome,
-        "verdict": _finding(explanation.verdict) if explanation.verdict else None,
-        "findings": [_finding(each) for each in found],
+        "verdict": as_dict(explanation.verdict) if explanation.verdict else None,
+        "findings": [as_dict(each) for each in found],
         "waits": [
             {
                 "rank": rank,
@@ -163,7 +163,8 @@ def _cost(cost: Cost) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def as_dict(finding: Finding) -> dict[str, Any]:
+    """As --json and run.json have it."""
     return {
         "kind": finding.kind,
         "ranks": list(finding.ranks),

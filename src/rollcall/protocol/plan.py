@@ -15,6 +15,7 @@ from rollcall.protocol.hosts import Host
 
 MOST_RANKS_PER_HOST = 4096
 LOOPBACK = "127.0.0.1"
+OnHang = Literal["report", "stop", "restart"]
 TransportKind = Literal["local", "ssh", "slurm", "pbs", "virtual"]
 THIS_HOST = "this host"
 DEFAULT_PORT = 29500  # torchrun's, for starting by hand on several hosts
@@ -97,7 +98,7 @@ class Plan:
     record: bool = False
     ring_mb: int | None = None  # the size of a rank's recording; None: the default
     hang_after_s: float = 60.0
-    on_hang: Literal["report", "stop"] = "report"
+    on_hang: OnHang = "report"
     show: Show = Show()
     cwd: str = ""
 
@@ -165,6 +166,8 @@ def _check_by_hand(plan: Plan, by_hand: ByHand) -> None:
         raise UsageError(f"--nnodes {nnodes} leaves no host to run on: use 1 or more")
     if node_rank is not None and not 0 <= node_rank < nnodes:
         raise UsageError(f"--node-rank {node_rank} is not among {nnodes} hosts: they are numbered 0 to {nnodes - 1}")
+    if plan.on_hang == "restart":
+        raise UsageError("--on-hang restart needs a launcher that leads all hosts: name them with --hosts, or use stop")
     if plan.master_addr is None:
         raise UsageError(f"--nnodes {nnodes} needs --master-addr: the address of the host with --node-rank 0")
 

@@ -55,6 +55,21 @@ def waits_for_data(files: Iterable[str]) -> bool:
     return False
 
 
+def saves_or_compiles(files: Iterable[str]) -> bool:
+    """Whether a stack, given by its files, is in a save or a load of a checkpoint, or in a compile: these may take
+    minutes without using the processor."""
+    return any(part in file for file in files for part in _SLOW_WORK)
+
+
+_SLOW_WORK = (
+    "/torch/serialization.py",
+    "/torch/distributed/checkpoint/",
+    "/safetensors/",
+    "/torch/_dynamo/",
+    "/torch/_inductor/",
+    "/triton/compiler/",
+    f"{_OURS}train/checkpoint/",
+)
 _LOADER = "/torch/utils/data/"
 _QUEUES = re.compile(r"/queue\.py$|/multiprocessing/(queues|connection|pool)\.py$")
 

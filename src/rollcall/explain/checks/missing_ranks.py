@@ -18,6 +18,7 @@ from rollcall.explain.steps import out_of_step
 from rollcall.explain.table import Op, Site
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
+from rollcall.record.sites import saves_or_compiles
 
 
 def incomplete_worlds(evidence: Evidence) -> Iterator[Finding]:
@@ -96,7 +97,7 @@ def idle_peers(evidence: Evidence) -> Iterator[Finding]:
             direct = [each for each in waiting if each.peer == idle[0]] or [op]
             kind, words = _activity(evidence, idle[0], seen)
             message = f"{wait_in(direct)}; rank {idle[0]} is {words} {seen.site}"
-            finding = of_ops(kind, idle[:1], message, direct, **_use_of_processor(evidence, idle[:1]))
+            finding = of_ops(kind, idle[:1], message, direct, **_at_work(evidence, idle[:1]))
             yield replace(finding, sites=(seen.site, *finding.sites))
             return
 
@@ -141,7 +142,7 @@ def _explain_idle(evidence: Evidence, call: Call, idle: list[int], waiting: list
     if stalled := _stalled(evidence, idle, waiting):
         kind, place, words = stalled
         message += f"; {ranks_in_words(idle)} {_are(idle)} {words} {place}"
-        finding = of_call(kind, call, idle, message, waiting, **_use_of_processor(evidence, idle))
+        finding = of_call(kind, call, idle, message, waiting, **_at_work(evidence, idle))
         return replace(finding, sites=(place, *sites([*waiting, *between])))
     kind = {"new_group": "group-incomplete", "init": "world-incomplete"}.get(waiting[0].op, "missing-rank")
     what = f"{_are(idle)} in no op" if between else "never made this call"
@@ -254,10 +255,14 @@ def _has_gone_on(evidence: Evidence, rank: int, waiting: list[Op]) -> bool:
     return p2p.polls(evidence, rank, waiting)
 
 
-def _use_of_processor(evidence: Evidence, ranks: Iterable[int]) -> dict[str, list[int]]:
-    """The ranks that computed when the run hung: they are to be left alone."""
-    computing = [rank for rank in ranks if evidence.run.ranks[rank].is_idle is False]
-    return {"computing": computing} if computing else {}
+def _at_work(evidence: Evidence, ranks: Iterable[int]) -> dict[str, list[int]]:
+    """The ranks that computed when the run hung, and those that waited in a save or a compile: for a disk, or for a
+    compiler on another machine. They are to be left alone."""
+    found = [evidence.run.ranks[rank] for rank in ranks]
+    computing = [rank.number for rank in found if rank.is_idle is False]
+    saving = [rank.number for rank in found if saves_or_compiles(site.file for site in rank.stack)]
+    saving = [rank for rank in saving if rank not in computing]
+    return {why: at_work for why, at_work in (("computing", computing), ("saving", saving)) if at_work}
 
 
 def _fewer(absent: list[int], call: Call) -> list[int]:
