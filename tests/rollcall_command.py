@@ -76,10 +76,10 @@ class Runner:
 
     def wait_until_gone(self) -> list[psutil.Process]:
         """What is left. On a quiet machine all are gone within 3 s; on a busy one they get their turn later."""
-        return [] if until(lambda: not self.processes(), 30) else self.processes()
+        return [] if until(lambda: not self.processes()) else self.processes()
 
 
-def until(condition: Callable[[], object], timeout_s: float = 60) -> bool:
+def until(condition: Callable[[], object], timeout_s: float = 120) -> bool:
     """Wait for a condition; whether it came true."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

@@ -23,7 +23,7 @@ def python(runner: Runner, *words: object) -> str:
         env=runner.env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=180,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -59,7 +59,7 @@ def test_a_killed_rank_with_snapshots(rollcall: Runner) -> None:
     assert until(lambda: any(rollcall.folder.glob("snapshots/step-*")), 90)
     run = json.loads((rollcall.latest() / "run.json").read_text())
     psutil.Process(run["attempts"][0]["pids"]["1"]).kill()
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     assert "continuing from snapshots/step-" in err
     assert "epoch 7 is done: 232 steps" in out
@@ -69,7 +69,7 @@ def test_a_killed_rank_with_snapshots(rollcall: Runner) -> None:
 def test_a_trainer_on_two_hosts(rollcall: Runner) -> None:
     """Two hosts with one rank each."""
     words = ("--virtual-hosts", 2, "-n", 1, EXAMPLES / "several_hosts.py", "--epochs", 2)
-    result = rollcall("run", *words, timeout_s=120)
+    result = rollcall("run", *words)
     assert result.code == 0, result.err
     assert "epoch 1: loss" in result.out
     assert sorted(path.name for path in (rollcall.folder / "snapshots").glob("step-*")) == [

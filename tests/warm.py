@@ -35,7 +35,7 @@ def warm_server(rollcall: Runner, folder: Path) -> Iterator[Callable[[], int]]:
 
 def servers(rollcall: Runner) -> list[dict[str, int]]:
     asked = subprocess.run(
-        [sys.executable, "-c", _STARTS], env=rollcall.env, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", _STARTS], env=rollcall.env, capture_output=True, text=True, check=True, timeout=180
     )
     found: list[dict[str, int]] = json.loads(asked.stdout)
     return found

@@ -110,7 +110,7 @@ def test_processes_are_those_of_the_host(hosts: Cluster) -> None:
         assert hosts["h1"].processes() == []
         (left,) = hosts["h2"].wait_until_idle(0.2)
         left.kill()
-        client.wait(timeout=60)
+        client.wait(timeout=180)
     assert hosts["h2"].wait_until_idle(5) == []
 
 
@@ -237,7 +237,7 @@ def test_steps_are_found_on_their_host(hosts: Cluster, slurm: Slurm) -> None:
         assert until(lambda: all(runs_only(host, "sleep") for host in slurm.hosts))
         assert hosts["h4"].processes() == []
         slurm.run(["scancel", *slurm.jobs()])
-        srun.communicate(timeout=60)
+        srun.communicate(timeout=180)
     assert hosts.wait_until_idle(5) == []
     assert slurm.wait_until_idle(5) == []
 

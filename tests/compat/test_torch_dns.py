@@ -52,7 +52,7 @@ def test_ranks_do_not_wait_for_a_name_server_that_does_not_answer(rollcall: Runn
         env=rollcall.env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert said(ran.stdout) == {"met": [0, 1, 2]}, ran.stderr
     assert ran.stderr == ""

@@ -235,7 +235,7 @@ def test_20_mb_of_output_and_a_line_without_end(rollcall: Runner) -> None:
     out = rollcall.folder / "console.txt"
     with open(out, "w") as file:
         process = rollcall.start("run", "-n", 2, "script.py", stdout=file)
-        process.communicate(timeout=120)
+        process.communicate(timeout=180)
     assert process.returncode == 0
     logs = rollcall.latest() / "logs" / "attempt-0"
     assert (logs / "rank-0.log").stat().st_size == 100_000 * 101
@@ -280,7 +280,7 @@ def test_two_hosts_by_hand(rollcall: Runner, free_port: int) -> None:
     )
     common = ["run", "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{free_port}", "-n", 2, "--max-restarts", 1]
     hosts = [rollcall.start(*common, "--node-rank", node, "script.py") for node in (0, 1)]
-    outs = [host.communicate(timeout=60) for host in hosts]
+    outs = [host.communicate(timeout=180) for host in hosts]
     assert [host.returncode for host in hosts] == [0, 0], outs
     for (out, _), ranks in zip(outs, ([0, 1], [2, 3]), strict=True):
         assert [r for r in range(4) if f"rank {r} has 4 in attempt 1" in out] == ranks
@@ -306,7 +306,7 @@ def test_plain_torchrun_can_use_our_rendezvous(rollcall: Runner) -> None:
         env=rollcall.env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("the sum is") == 2  # torchrun does not keep lines whole: the 2 may come later

@@ -94,7 +94,7 @@ def test_the_twin_is_not_blamed(name: str, tmp_path: Path, server: CallServer) -
     """The same calls without the bug: no finding. On ranks that are forked from one server: a run of each takes
     two seconds of a core."""
     program = Program.read(CORPUS / f"{name}_ok.py")
-    results = server.call(partial(run_recorded, program, tmp_path), program.ranks, timeout_s=60, capture=True)
+    results = server.call(partial(run_recorded, program, tmp_path), program.ranks, timeout_s=180, capture=True)
     assert [result.exit_code for result in results] == [0] * program.ranks, results
     explanation = verdict.explain(tmp_path)
     assert [bool(rank.ops) for rank in explanation.run.ranks.values()] == [True] * program.ranks

@@ -145,7 +145,7 @@ def test_functions_of_main_work(tmp_path: Path, how: str) -> None:
     (tmp_path / "s.py").write_text(MAIN)
     words, text = (["s.py"], None) if how == "script" else (["-"], MAIN)
     ran = subprocess.run(
-        [sys.executable, *words], cwd=tmp_path, input=text, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, *words], cwd=tmp_path, input=text, capture_output=True, text=True, timeout=180, check=False
     )
     assert ran.stdout == "[0, 1] True\n", ran.stderr
     assert ran.stderr == ""
@@ -166,6 +166,6 @@ def test_the_server_dies_with_its_caller(tmp_path: Path) -> None:
     descendants = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.wait()
-    gone, alive = psutil.wait_procs(descendants, timeout=60)
+    gone, alive = psutil.wait_procs(descendants, timeout=180)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
     assert len(gone) >= 3

@@ -29,7 +29,7 @@ def run_in_job(rollcall: Runner, hosts: Cluster, nodes: list[str], *words: objec
         env={**rollcall.env, "PBS_NODEFILE": str(nodefile), "PBS_JOBID": "7.server", **env},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     return Result(ran.returncode, ran.stdout, ran.stderr)
 

@@ -22,7 +22,7 @@ def run_in(rollcall: Runner, slurm: Slurm, before: list[str], *words: object, **
         env={**rollcall.env, **slurm.env, **env},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     return Result(ran.returncode, ran.stdout, ran.stderr)
 

@@ -124,7 +124,7 @@ def test_logs_and_files_come_back_without_a_shared_disk(rollcall: Runner, hosts:
             env={**rollcall.env, "ROLLCALL_DIR": str(folder / ".rollcall")},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
         )
         assert ran.returncode == 0, ran.stderr
         latest = folder / ".rollcall" / "runs" / "latest"
@@ -157,7 +157,7 @@ def test_a_hang_is_explained_without_a_shared_disk(rollcall: Runner, hosts: Clus
             env={**rollcall.env, "ROLLCALL_DIR": str(folder / ".rollcall")},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=180,
         )
     finally:
         shutil.rmtree(folder)
@@ -184,7 +184,7 @@ def test_sync_copies_the_working_tree(rollcall: Runner, hosts: Cluster) -> None:
             env={**rollcall.env, "ROLLCALL_DIR": str(rollcall.folder / ".rollcall")},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
         )
     finally:
         shutil.rmtree(folder)
@@ -237,7 +237,7 @@ def test_ctrl_c_twice_ends_ranks_that_do_not_want_to(rollcall: Runner) -> None:
     assert process.stderr is not None
     assert "Ctrl-C again: end them now" in process.stderr.readline()  # two signals that come as one are one
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=180)
     assert process.returncode == 130
 
 
@@ -268,7 +268,7 @@ def test_hosts_end_their_ranks_when_the_launcher_sleeps(rollcall: Runner, hosts:
         assert hosts.wait_until_idle(15) == []
     finally:
         process.send_signal(signal.SIGCONT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 1, err
     assert "rollcall here was stopped for" in err
     assert "was lost" in err

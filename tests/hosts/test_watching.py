@@ -59,7 +59,7 @@ def test_ranks_without_a_shared_disk_are_seen(rollcall: Runner, hosts: Cluster, 
             states = [each.state for each in seen]
             return states == ["computing", "waiting"] and seen[1].doing == "all_reduce at script.py:8"
 
-        assert until(is_held, 60), seen
+        assert until(is_held), seen
         late, waiting = seen
         assert (late.rank, late.host, late.state, late.holds_up) == (1, "h2", "computing", 1)
         assert (waiting.rank, waiting.host, waiting.waits_for) == (0, "h1", (1,))

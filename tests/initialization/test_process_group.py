@@ -28,7 +28,7 @@ SUM = """
     import json, os, sys, torch, torch.distributed as dist, rollcall
     methods = os.environ.get("METHODS", "env://").split()
     for method in methods:
-        with rollcall.init(init_method=method, timeout_s=30) as world:
+        with rollcall.init(init_method=method, timeout_s=120) as world:
             total = torch.tensor([world.rank + 1])
             dist.all_reduce(total)
             world.barrier()
@@ -117,7 +117,7 @@ class TestComplete:
         path.write_text(
             textwrap.dedent(f"""
             import os, rollcall
-            with rollcall.init(init_method="file://{tmp_path}/store", timeout_s=30) as world:
+            with rollcall.init(init_method="file://{tmp_path}/store", timeout_s=120) as world:
                 world.barrier()
                 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
                     os.kill(os.getpid(), 9)
@@ -148,7 +148,7 @@ class TestComplete:
                     rollcall.init()
                 except rollcall.UsageError as error:
                     assert "pass world_size" in str(error)
-                with rollcall.init(world_size=2, master_port=port, timeout_s=30) as world:
+                with rollcall.init(world_size=2, master_port=port, timeout_s=120) as world:
                     assert (world.rank, world.info.local_rank) == (index, index)
                     sys.stdout.write("complete\\n")
             if __name__ == "__main__":
@@ -209,7 +209,7 @@ WAITING = """
         register(*args)
         print("registered", flush=True)
     RollCall.register = register_and_print
-    rollcall.init(timeout_s=30)
+    rollcall.init(timeout_s=120)
 """
 
 
@@ -227,7 +227,7 @@ class TestFirstRankTwice:
     def test_in_a_file(self, tmp_path: Path) -> None:
         """A second rank 0 learns that a living one holds the file, not that the file is left over."""
         zero = by_hand(2, 1, INIT=f"dict(init_method='file://{tmp_path}/store')")[0]
-        with started(WAITING.replace("timeout_s=30", f"init_method='file://{tmp_path}/store'"), [zero]) as (first,):
+        with started(WAITING.replace("timeout_s=120", f"init_method='file://{tmp_path}/store'"), [zero]) as (first,):
             assert first.read_line() == "registered"
             (end,) = run(JOIN, [zero])
         assert f"rank 0 was started twice: process {first.pid} on {HOST}" in end.sentence, end.err
@@ -237,7 +237,7 @@ class TestFile:
     def test_a_file_left_over_is_refused_by_all(self, tmp_path: Path) -> None:
         """After a killed run its file is refused, by rank 0 and by the others, at once and with what to do."""
         method = f"file://{tmp_path}/store"
-        with started(WAITING.replace("timeout_s=30", f"init_method='{method}'"), by_hand(2, 1)[:1]) as (first,):
+        with started(WAITING.replace("timeout_s=120", f"init_method='{method}'"), by_hand(2, 1)[:1]) as (first,):
             assert first.read_line() == "registered"
             first.kill()
             first.wait()
@@ -379,7 +379,7 @@ class TestLeaving:
         assert end.code == 1
         assert "ZeroDivisionError" in end.err
 
-    @pytest.mark.ranks(2, timeout=60)
+    @pytest.mark.ranks(2, timeout=180)
     def test_a_model_may_outlive_its_world(self) -> None:
         """A DDP module that is deleted after its group, while an op is pending, does not hang."""
         import torch._dynamo
@@ -403,7 +403,7 @@ class TestLeaving:
 
 PENDING = """
     import time, torch, torch.distributed as dist, rollcall
-    with rollcall.init(timeout_s=30) as world:
+    with rollcall.init(timeout_s=120) as world:
         if world.is_first:
             time.sleep(600)
         work = dist.all_reduce(torch.ones(1000), async_op=True)
@@ -420,7 +420,7 @@ class TestTimeout:
             def refuse(*_):
                 raise AssertionError("deprecated")
             dist.distributed_c10d._set_pg_timeout = refuse
-            with rollcall.init(init_method="file://{tmp_path}/store", timeout_s=30):
+            with rollcall.init(init_method="file://{tmp_path}/store", timeout_s=120):
                 print(dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout)
         """
         ended = run(script, by_hand(2, 1))

@@ -164,8 +164,8 @@ def two_nodes() -> TwoNodes:
         env = {"MASTER_ADDR": alpha.address, "MASTER_PORT": str(port), "PROCESSES": "2", "PYTHON": sys.executable}
         with node(str(SCRIPTS / "start-worker.sh"), "barrier", enter=beta.enter, env=env) as worker:
             with node(str(SCRIPTS / "start-master.sh"), "barrier", enter=alpha.enter, env=env) as master:
-                first, _ = master.communicate(timeout=120)
-            second, _ = worker.communicate(timeout=120)
+                first, _ = master.communicate(timeout=180)
+            second, _ = worker.communicate(timeout=180)
         assert (master.returncode, worker.returncode) == (0, 0), first + second
         return TwoNodes(port, first, second, bool(alpha.enter))
 

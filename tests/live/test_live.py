@@ -75,13 +75,13 @@ def watched(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[
     process = runner.start(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     seen = WatchedRun()
     try:
-        assert until(lambda: _is_held(runner), 60)
+        assert until(lambda: _is_held(runner))
         with _terminal(runner) as screen, _served(runner.latest().resolve(), often=True) as url:
             shown = OpenedPage(browser, url)
             seen.piped = runner("watch").out
-            assert until(lambda: "2 waiting" in screen(), 60), screen()
+            assert until(lambda: "2 waiting" in screen()), screen()
             seen.held = screen()
-            assert until(lambda: screen() != seen.held, 60)  # the time goes on
+            assert until(lambda: screen() != seen.held)  # the time goes on
             seen.later = screen()
             named = "document.querySelector('#verdict').textContent.includes('rank 1')"  # after --hang-after
             shown.page.wait_for_function(f"rollcall.live.takes >= 1 && rollcall.live.judged >= 2 && {named}")
@@ -102,7 +102,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[
             seen.refused["ended"] = runner("stacks")
             seen.page_over, seen.warnings = _contents(shown), shown.warnings
             shown.page.close()
-            until(lambda: "code " in screen(), 60)
+            until(lambda: "code " in screen())
             seen.over = screen()
         yield seen
     finally:
@@ -320,7 +320,7 @@ def served(run: Runner) -> Iterator[str]:
 
 
 def _get(url: str, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=180)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
@@ -399,7 +399,7 @@ def test_the_command_serves(run: Runner) -> None:
         assert (code, json.loads(body)["over"]) == (200, "ok")
     finally:
         server.send_signal(signal.SIGINT)
-        _, err = server.communicate(timeout=30)
+        _, err = server.communicate(timeout=180)
     assert "Traceback" not in err
     assert "ssh -L" in err
 

@@ -41,7 +41,7 @@ class Installed:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
         )
         assert ran.returncode == 0, ran.stderr
         return ran.stdout
@@ -51,7 +51,7 @@ class Installed:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
-    subprocess.run([*PIP, "wheel", *options, str(ROOT)], check=True, timeout=60)
+    subprocess.run([*PIP, "wheel", *options, str(ROOT)], check=True, timeout=180)
     (built,) = folder.iterdir()
     return built
 
@@ -60,9 +60,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """Its dependencies are those of the environment that runs the tests, by a line in a .pth file."""
     folder = tmp_path_factory.mktemp("installed")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True, timeout=180)
     python = folder / "venv" / "bin" / "python"
-    subprocess.run([*PIP, "--python", python, "install", "--no-deps", "--no-index", wheel], check=True, timeout=60)
+    subprocess.run([*PIP, "--python", python, "install", "--no-deps", "--no-index", wheel], check=True, timeout=180)
     (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
     # Python reads no .pth files in a folder that is named in one: the editable install there stays out.
     packages.joinpath("dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")

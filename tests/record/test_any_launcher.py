@@ -77,7 +77,7 @@ def python(runner: Runner, *words: object, **env: str) -> Result:
         env={**runner.env, **env},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=180,
         check=False,
     )
     return Result(ran.returncode, without_torchs(ran.stdout), ran.stderr)

@@ -14,7 +14,7 @@ files.install(Path(sys.argv[1]))
 
 def ran(folder: Path, program: str) -> str:
     words = [sys.executable, "-c", START + program, str(folder / "run/files")]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -442,7 +442,7 @@ def start_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
 def kubectl_dry_run(job: K8sJob) -> list[dict[str, Any]]:
     """The manifests as kubectl understands them."""
     words = ["kubectl", "create", "--dry-run=client", "--validate=false", "-f", "-", "-o", "json"]
-    out = subprocess.run(words, input=manifest(job), capture_output=True, text=True, check=True, timeout=30).stdout
+    out = subprocess.run(words, input=manifest(job), capture_output=True, text=True, check=True, timeout=180).stdout
     found, at = [], 0
     while out[at:].strip():
         document, length = json.JSONDecoder().raw_decode(out[at:].lstrip())
@@ -620,7 +620,7 @@ def test_ctrl_c_deletes_job_and_service(start_cluster: Clusters) -> None:
         assert process.stdout.readline().endswith("│ here\n")
         assert process.stdout.readline().endswith("│ here\n")
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
     finally:
         process.kill()
         process.communicate()
@@ -628,7 +628,7 @@ def test_ctrl_c_deletes_job_and_service(start_cluster: Clusters) -> None:
     assert out == "0 │ saved\n"
     assert "rollcall: interrupted: Job and Service train-x are deleted" in err
     assert cluster.deleted == ["Job", "Service"]
-    assert until(lambda: not _marked(mark), 60), _marked(mark)
+    assert until(lambda: not _marked(mark)), _marked(mark)
 
 
 def _marked(mark: str) -> list[str]:
@@ -653,7 +653,7 @@ def test_a_closed_pipe_ends_the_run(start_cluster: Clusters) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         process.stdout.close()
-        process.wait(timeout=60)
+        process.wait(timeout=180)
     finally:
         process.kill()
         process.wait()
@@ -802,7 +802,7 @@ def test_pods_run_real_ranks(
     rollcall.script("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])", "train.py")
     job = dataclasses.replace(JOB, slots=2, words=("train.py",), port=free_port)
     pods = [_run_pod(rollcall, job, index) for index in range(job.nodes)]
-    outputs = [pod.communicate(timeout=90) for pod in pods]
+    outputs = [pod.communicate(timeout=180) for pod in pods]
     assert [pod.returncode for pod in pods] == [0, 0], outputs
     start_cluster(*(Pod(out.splitlines()) for out, _ in outputs))
     assert run(job, lambda _: None) == 0

@@ -531,7 +531,7 @@ def test_a_closed_pipe_ends_the_job(cluster_job: SlurmJob) -> None:
         assert process.stderr is not None
         process.stdout.close()
         err = process.stderr.read()
-        assert process.wait(timeout=30) == 128 + signal.SIGPIPE
+        assert process.wait(timeout=180) == 128 + signal.SIGPIPE
     assert "rollcall: interrupted: job " in err
     assert "Traceback" not in err
 

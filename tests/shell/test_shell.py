@@ -39,13 +39,13 @@ class Terminal:
     def waits_for_prompt(self) -> None:
         """The next one, by its number."""
         self._number += 1
-        assert until(lambda: self._is_ready(self._number), 60), self.screen()
+        assert until(lambda: self._is_ready(self._number)), self.screen()
 
     def press(self, *keys: str) -> None:
         self._run("send-keys", *keys)
 
     def waits_for(self, text: str) -> str:
-        assert until(lambda: re.search(text, self.screen()) is not None, 60), self.screen()
+        assert until(lambda: re.search(text, self.screen()) is not None), self.screen()
         return self.screen()
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ def test_a_session(terminal: Terminal, rollcall: Runner) -> None:
     assert "0-2 │ tensor([9.])" in terminal.typed("dist.all_reduce(x); x")
     terminal.press("C-d")
     assert "code 0" in terminal.waits_for(r"code \d+")
-    assert until(lambda: not [each for each in rollcall.processes() if "rollcall.shell" in each.cmdline()], 30)
+    assert until(lambda: not [each for each in rollcall.processes() if "rollcall.shell" in each.cmdline()])
 
 
 def test_without_a_terminal_it_says_so(rollcall: Runner) -> None:

@@ -25,7 +25,7 @@ class WarmRanks:
         self.output = ""
 
     def __call__(self, fn: Callable[..., Any], ranks: int) -> list[Any]:
-        answers = self._server.call(bound(fn, ()), ranks, timeout_s=60, capture=True)
+        answers = self._server.call(bound(fn, ()), ranks, timeout_s=180, capture=True)
         self.output = "".join(answer.output for answer in answers)
         print(self.output)
         raise_first(answers, 60)

@@ -55,7 +55,7 @@ def test_a_training_continues_after_a_killed_rank_and_a_lost_host(rollcall: Runn
     reached = saved_steps(rollcall)[-1]
     assert until(lambda: saved_steps(rollcall)[-1] > reached + 10, 90), process.communicate()
     agent_of(process_of_rank(rollcall, 1, attempt=1)).kill()
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     assert "host-2 lost its agent" in err
     assert err.count("continuing from snapshots/step-") == 2
@@ -109,7 +109,7 @@ def test_a_preempted_training_continues_at_the_same_step(rollcall: Runner) -> No
     process = rollcall.start("train", "-n", 2, "--epochs", 500, "--save-every", "100000steps")
     assert until(lambda: (rollcall.folder / "snapshots" / "metrics.jsonl").exists(), 90)
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 128 + signal.SIGTERM
     (step,) = saved_steps(rollcall)
     assert f"SIGTERM at step {step}: the newest snapshot is that of step {step}" in err

@@ -21,7 +21,7 @@ def _count_faults(**variables: str) -> int:
     """How many pages the kernel provides for the last ten of thirty steps. The first steps fill the heap."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     ran = subprocess.run(
-        [sys.executable, "-c", STEPS], env={**env, **variables}, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", STEPS], env={**env, **variables}, capture_output=True, text=True, check=True, timeout=180
     )
     return int(ran.stdout)
 

@@ -322,7 +322,7 @@ with hosts(2, link="1gbit", tell=lambda message: print("told:", message)) as (fi
     with subprocess.Popen([*first.enter, sys.executable, "-c", server], stdout=subprocess.PIPE) as listening:
         listening.stdout.readline()
         print("seen from outside:", bool(open(f"/proc/{listening.pid}/environ").read()))
-        subprocess.run([*second.enter, sys.executable, "-c", client], check=True, timeout=60)
+        subprocess.run([*second.enter, sys.executable, "-c", client], check=True, timeout=180)
 """
 
 
@@ -334,7 +334,7 @@ def as_nobody(*before: str) -> list[str]:
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        timeout=30,
+        timeout=180,
     )
     return done.stdout.splitlines()
 

@@ -62,7 +62,7 @@ def inspect(
     words, cwd, methods = PROGRAM[how]
     command = [sys.executable, "-m", *launcher, *words, str(folder / "facts"), loaders or methods]
     ran = subprocess.run(
-        command, cwd=cwd or folder, env=env, input="some input\n", capture_output=True, text=True, timeout=120
+        command, cwd=cwd or folder, env=env, input="some input\n", capture_output=True, text=True, timeout=180
     )
     assert (folder / "facts.1").exists(), ran.stderr
     return ran

@@ -52,7 +52,7 @@ def test_ranks_get_the_same_options_as_the_launcher() -> None:
 def test_without_scikit_learn_the_command_names_the_extra_to_install(tmp_path: Path) -> None:
     """One line and exit code 2; no rank starts."""
     command = [sys.executable, "-c", WITHOUT_SCIKIT_LEARN]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith("rollcall: the training data (handwritten digits) comes with scikit-learn")
     assert ran.stderr.endswith("which is not installed: pip install 'torch-rollcall[demo]'\n")
