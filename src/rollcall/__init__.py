@@ -9,7 +9,9 @@ from rollcall import _renamed
 
 TYPE_CHECKING = False  # not from typing: our agent comes by here, and is in a hurry
 if TYPE_CHECKING:
+    from rollcall import explain
     from rollcall.errors import RankError, RollcallError, UsageError, WorldError
+    from rollcall.explain.frames import load
     from rollcall.functions.api import spawn
     from rollcall.initialization.current_rank import rank_zero_only
     from rollcall.initialization.process_group import init
@@ -38,11 +40,13 @@ __all__ = [
     "WorldError",
     "configure_logger",
     "display",
+    "explain",
     "find_free_port",
     "get_hostname",
     "get_process_id",
     "init",
     "is_free_port",
+    "load",
     "phase",
     "prepare_dataloader",
     "rank_zero_only",
@@ -68,16 +72,21 @@ _HOMES = {
     "get_process_id": "world",
     "init": "initialization.process_group",
     "is_free_port": "ports",
+    "load": "explain.frames",
+    "load_ipython_extension": "shell.notebook",
     "phase": "record.phases",
     "prepare_dataloader": "train.data",
     "rank_zero_only": "initialization.current_rank",
     "seed_all": "seeds",
     "spawn": "functions.api",
+    "unload_ipython_extension": "shell.notebook",
     "wrap": "train.strategies",
 }
 
 
 def __getattr__(name: str) -> object:
+    if name == "explain":  # a folder that can be called
+        return import_module("rollcall.explain")
     if name not in _HOMES:
         raise AttributeError(f"module 'rollcall' has no attribute {name!r}")
     value = getattr(import_module(f"rollcall.{_HOMES[name]}"), name)

@@ -8,8 +8,6 @@ import typer
 
 from rollcall.errors import UsageError
 
-_MOST_RANKS = 64  # more would not fit a screen
-
 
 def shell(
     ranks: Annotated[int, typer.Option("-n", "--nproc-per-node", help="Ranks, per host if there are several.")] = 2,
@@ -33,21 +31,17 @@ def shell(
 
       rollcall shell -n 2 --virtual-hosts 2
     """
-    world_size = ranks * (virtual_hosts or 1)
-    if not 1 <= world_size <= _MOST_RANKS:
-        raise UsageError(f"a shell on {world_size} ranks is not possible: use 1 to {_MOST_RANKS}")
-    if hang_after <= 0:
-        raise UsageError(f"--hang-after {hang_after:g} is not a time to wait: use seconds, such as 10")
+    from rollcall.shell.options import Wanted  # here, and below: only the shell needs them
+
+    wanted = Wanted(ranks, None, virtual_hosts, hang_after, tuple(preload or ()))
+    world_size = wanted.world_size()
     if importlib.util.find_spec("IPython") is None:
         raise UsageError("rollcall shell needs IPython: pip install 'torch-rollcall[shell]'")
     if not sys.stdin.isatty():
         raise UsageError("rollcall shell needs a terminal: for a script, use `rollcall run`")
-    from rollcall.shell import ranks as shell_ranks  # here, and below: only the shell needs them
+    from rollcall.shell import ranks as shell_ranks
 
-    words = ["-n", str(ranks), "--start", "warm", "--hang-after", str(hang_after)]
-    words += ["--virtual-hosts", str(virtual_hosts)] if virtual_hosts else []
-    words += [word for module in preload or () for word in ("--preload", module)]
-    with shell_ranks.started(world_size, words) as (found, folder):
+    with shell_ranks.started(world_size, wanted.words()) as (found, folder):
         from rollcall.shell import prompt
 
         print(prompt.BANNER.format(ranks=world_size))

@@ -20,5 +20,32 @@ checks/       what to look for, one file per kind of trouble
 costs         where the time of communication goes
 verdict       the finding that explains the outcome, and what to change
 terminal      prints all of it
+html          the same as a part of a page
+frames        the same as tables, for Python
 compare/      what changed between two runs
 """
+
+import os
+import sys
+from types import ModuleType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rollcall.explain.frames import Explained
+
+
+class _CallableModule(ModuleType):
+    """`rollcall.explain(run)` in a program says what `rollcall explain RUN` says in a terminal."""
+
+    def __call__(self, run: "str | os.PathLike[str] | None" = None, attempt: int | None = None) -> "Explained":
+        """What happened in a run, by default in the newest: `verdict`, and tables of `findings`, `waits`,
+        `communication` and `deaths`. In a notebook it is shown as such.
+
+        rollcall.explain()
+        """
+        from rollcall.explain.frames import explained  # here: who imports a part of this folder needs no tables
+
+        return explained(run, attempt)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -19,7 +19,8 @@ def main() -> None:
     # The agent serves the store, and so no rank does.
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=_STORE_S))
-    Session(link, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), store, Path(sys.argv[2])).serve()
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    Session(link, rank, size, store, Path(sys.argv[2]), is_rich="rich" in sys.argv[3:]).serve()
 
 
 main()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rollcall.coordinator.console import Console
 from rollcall.errors import RankError
@@ -35,6 +35,7 @@ class Rank:
     errors: str = ""
     seconds: float = 0.0
     completions: list[str] = field(default_factory=list)
+    displays: list[dict[str, str]] = field(default_factory=list)  # pictures and the like, by format
 
 
 class EndedError(RankError):
@@ -44,8 +45,8 @@ class EndedError(RankError):
 class Ranks:
     """Sends requests to ranks and shows what they print. Everything happens in the thread of the prompt."""
 
-    def __init__(self, run: "subprocess.Popen[bytes]", ranks: list[Rank], folder: Path) -> None:
-        self._run, self._folder = run, folder
+    def __init__(self, run: "subprocess.Popen[bytes]", ranks: list[Rank], folder: Path, said: "Said") -> None:
+        self._run, self._folder, self._said = run, folder, said
         self.all = {rank.number: rank for rank in ranks}
         self._console = Console({1: sys.stdout, 2: sys.stderr}, len(ranks), lambda *_: True, window_s=_FOLD_S)
         self._selector = selectors.DefaultSelector()
@@ -64,12 +65,13 @@ class Ranks:
         self._count += 1
         asked = [self.all[number] for number in to]
         for rank in asked:
-            rank.waits_for, rank.errors, rank.completions = self._count, "", []
+            rank.waits_for, rank.errors, rank.completions, rank.displays = self._count, "", [], []
             _send(rank.link, {"kind": kind, "id": self._count, "arguments": arguments})
         try:
             self._wait(asked, lambda: False)
         except KeyboardInterrupt:
             self._take_back(asked)
+        self._show_displays(asked)
         self._show_errors(asked)
         return {rank.number: rank.seconds for rank in asked}
 
@@ -100,12 +102,15 @@ class Ranks:
             for key, _ in self._selector.select(_LOOK_S):
                 self._read(key.data)
             self._console.tick()
+            self._said.show()
         self._console.flush()
 
     def _read(self, rank: Rank) -> None:
         data = rank.link.recv(1 << 16)
         if not data:
             self._console.flush()
+            self._run.wait(_END_S)
+            self._said.show()
             raise EndedError("the ranks have ended, and the shell with them")
         *lines, rank.partial = (rank.partial + data).split(b"\n")
         for line in lines:
@@ -117,9 +122,14 @@ class Ranks:
                 self._console.feed(rank.number, message["stream"], message["text"].encode())
             case "completions":
                 rank.completions = message["names"]
+            case "display":
+                rank.displays.append(message["bundle"])
             case "done" if message["id"] == rank.waits_for:
                 self._console.feed_line_end(rank.number)
                 rank.waits_for, rank.errors, rank.seconds = 0, message["error"], message["seconds"]
+
+    def _show_displays(self, asked: list[Rank]) -> None:
+        """Ranks of a terminal have none."""
 
     def _show_errors(self, asked: list[Rank]) -> None:
         for rank in asked:
@@ -137,28 +147,57 @@ class Ranks:
             return self._run.wait()
 
 
+class Said:
+    """What the run's launcher has said. In a terminal it says so itself; in a notebook its file is shown."""
+
+    def __init__(self, path: Path, is_hidden: bool) -> None:
+        self._reader = open(path, "w+", errors="replace") if is_hidden else None  # noqa: SIM115  (kept open)
+
+    @property
+    def target(self) -> IO[str] | None:
+        return self._reader
+
+    def show(self) -> None:
+        if self._reader is not None:
+            self._reader.seek(self._shown)
+            text = self._reader.read()
+            self._shown = self._reader.tell()
+            print(text, end="", file=sys.stderr)
+
+    _shown = 0
+
+
 @contextlib.contextmanager
-def started(count: int, words: list[str]) -> Iterator[tuple[Ranks, str]]:
-    """So many ranks in a run with these options, and the folder of the run."""
+def started(
+    count: int, words: list[str], kind: type[Ranks] = Ranks, is_notebook: bool = False
+) -> Iterator[tuple[Ranks, str]]:
+    """So many ranks in a run with these options, and the folder of the run. In a notebook they send pictures, too."""
     with tempfile.TemporaryDirectory(prefix="rollcall-shell-") as folder, socket.socket(socket.AF_UNIX) as listener:
         path = f"{folder}/ranks"  # only this user may open the folder
         listener.bind(path)
         listener.listen(count)
         waiting = Path(folder, "prompt.py")
         waiting.write_text(_WAITING)
-        command = [sys.executable, "-m", "rollcall", "run", *words, "-m", "rollcall.shell", path, str(waiting)]
+        words = [*words, "-m", "rollcall.shell", path, str(waiting), *(["rich"] if is_notebook else [])]
+        said = Said(Path(folder, "launcher.txt"), is_hidden=is_notebook)
         # A session of its own: the terminal's Ctrl-C is for the prompt.
-        run = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        run = subprocess.Popen(
+            [sys.executable, "-m", "rollcall", "run", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=said.target,
+            stderr=said.target,
+            start_new_session=True,
+        )
         try:
-            ranks, run_folder = _greeted(listener, count, run)
-            yield Ranks(run, ranks, Path(folder)), run_folder
+            ranks, run_folder = _greeted(listener, count, run, said)
+            yield kind(run, ranks, Path(folder), said), run_folder
         finally:
             if run.poll() is None:
                 run.terminate()
                 run.wait()
 
 
-def _greeted(listener: socket.socket, count: int, run: "subprocess.Popen[bytes]") -> tuple[list[Rank], str]:
+def _greeted(listener: socket.socket, count: int, run: "subprocess.Popen[bytes]", said: Said) -> tuple[list[Rank], str]:
     """All ranks, once their group is there."""
     listener.settimeout(_LOOK_S)
     ranks: list[Rank] = []
@@ -168,6 +207,7 @@ def _greeted(listener: socket.socket, count: int, run: "subprocess.Popen[bytes]"
             link, _ = listener.accept()
         except TimeoutError:
             if run.poll() is not None:
+                said.show()
                 raise EndedError("the ranks did not start, and so there is no prompt") from None
             continue
         link.setblocking(True)

@@ -27,22 +27,28 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from rollcall.shell import rich_output
 from rollcall.worker.traceback_filter import users_part
 
 # For ops to fail once the group is aborted. A signal at the same time may come before the failure is recorded.
 _SIGNAL_AFTER_S = 0.5
 _END_S = 10.0
+_FIGURES = "module://rollcall.shell.figures"
 _MOST_COMPLETIONS = 200
 _MOST_GROUPS = 1000  # that a program makes before a line is taken back: torch numbers them
 
 
 class Session:
-    def __init__(self, link: socket.socket, rank: int, size: int, store: dist.Store, waiting_file: Path) -> None:
+    def __init__(
+        self, link: socket.socket, rank: int, size: int, store: dist.Store, waiting_file: Path, is_rich: bool = False
+    ) -> None:
+        """`is_rich`: the other side is a notebook, and shows pictures."""
         self._writer, self._reader = link.makefile("wb", buffering=0), link.makefile("rb")
         self._sending = threading.Lock()
         self._rank, self._size, self._store = rank, size, store
         self._requests: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._is_busy = False
+        self._is_rich = is_rich
         self._main = ModuleType("__main__")
         # As a line of a file: explain can show where this rank is.
         self._wait = compile(waiting_file.read_text(), waiting_file, "exec")
@@ -51,6 +57,8 @@ class Session:
         """Until the prompt ends."""
         sys.stdout, sys.stderr = _Stream(self, 1, sys.stdout), _Stream(self, 2, sys.stderr)
         sys.modules["__main__"] = self._main
+        if self._is_rich:
+            self._become_rich()
         self._make_group(0)
         self._reset()
         _thread.start_new_thread(self._read, (self._reader,))
@@ -108,12 +116,15 @@ class Session:
     # What the prompt can ask for.
 
     def _do_run(self, code: str, file: str) -> None:
-        """The value of a last expression is shown, as at Python's own prompt."""
+        """The value of a last expression is shown, unless a semicolon ends it, as in IPython."""
         tree = ast.parse(code, file)
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        is_shown = bool(tree.body) and isinstance(tree.body[-1], ast.Expr) and not code.rstrip().endswith(";")
+        last = tree.body.pop() if is_shown else None
         exec(compile(tree, file, "exec"), self._main.__dict__)
         if last is not None:
             exec(compile(ast.Interactive([last]), file, "single"), self._main.__dict__)
+        if self._is_rich and "matplotlib.pyplot" in sys.modules:
+            self._show_figures()
 
     def _do_who(self) -> None:
         for name, value in sorted(self._main.__dict__.items()):
@@ -141,8 +152,39 @@ class Session:
 
     def _reset(self) -> None:
         self._given = {"rank": self._rank, "world_size": self._size, "torch": torch, "dist": dist}
+        self._given |= {"display": self._display} if self._is_rich else {}
         self._main.__dict__.clear()
         self._main.__dict__.update(__name__="__main__", __builtins__=builtins, **self._given)
+
+    # What a notebook shows.
+
+    def _become_rich(self) -> None:
+        os.environ["MPLBACKEND"] = _FIGURES  # for matplotlib; the one of the notebook is there now
+        if "matplotlib" in sys.modules:
+            sys.modules["matplotlib"].use(_FIGURES)
+        sys.displayhook = self._show_result
+
+    def _show_result(self, value: object) -> None:
+        """In place of Python's own: the value of the last line of a cell."""
+        if value is not None:
+            self._display(value)
+            self._main.__dict__["_"] = value
+
+    def _display(self, *values: object) -> None:
+        for value in values:
+            bundle = rich_output.bundle_of(value)
+            if len(bundle) == 1:
+                print(bundle[rich_output.PLAIN])
+            else:
+                self.send(kind="display", bundle=bundle)
+            if rich_output.is_figure(value):  # it is shown, and not once more at the end of the cell
+                sys.modules["matplotlib.pyplot"].close(value)
+
+    def _show_figures(self) -> None:
+        from rollcall.shell import figures  # here: it imports matplotlib, which is there now
+
+        figures.send = self._display
+        figures.show()
 
     def _make_group(self, number: int) -> None:
         """Each has a name of its own, which tells it from the last one in the recording, and a part of the store."""
