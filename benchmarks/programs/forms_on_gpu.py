@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _coalescing_manager
 
-from rollcall.explain.load import load
-from rollcall.explain.table import Op
+from rollcall.explain.loading.load import load
+from rollcall.explain.loading.table import Op
 from rollcall.record import recorder
 from rollcall.record.hooks import patching
 from rollcall.record.ring_format import WAITED

@@ -1,11 +1,10 @@
 """python -m rollcall.native
 
 Compiles the C++ parts of rollcall: the C++ recorder (record/cpp/recorder.cpp), a patch that stops gloo's listener from
-spinning (compat/gloo_listener.cpp), and the device of `rollcall rehearse` (rehearse/pretended_cuda.cpp). It takes a
-minute, once per environment: the result must match the installed torch exactly. It lies beside its source or, where
+spinning (compat/gloo_listener.cpp), and the device of `rollcall rehearse` (rehearse/rank/pretended_cuda.cpp). It takes
+a minute, once per environment: the result must match the installed torch exactly. It lies beside its source or, where
 that folder cannot be written, in the user's cache folder. Without it, or with ROLLCALL_NATIVE=0, Python records, and
-gloo is left as it is. No run compiles by itself: the compiler would take the cores from the ranks.
-"""
+gloo is left as it is. No run compiles by itself: the compiler would take the cores from the ranks."""
 
 import functools
 import hashlib
@@ -25,7 +24,7 @@ from rollcall.torch_version import torch_version
 _HERE = Path(__file__).parent
 SOURCES = (_HERE / "record/cpp/recorder.cpp", _HERE / "compat/gloo_listener.cpp")
 # Not among those: no run needs it, and `rollcall rehearse` compiles it by itself.
-PRETENDED_CUDA = _HERE / "rehearse/pretended_cuda.cpp"
+PRETENDED_CUDA = _HERE / "rehearse/rank/pretended_cuda.cpp"
 _LIBRARIES = ("c10", "torch_cpu", "torch_python")
 
 

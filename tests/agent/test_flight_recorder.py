@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollcall.agent.monitoring.flight_recorder import FlightRecorder
-from rollcall.explain.load import load
+from rollcall.explain.loading.load import load
 from tests.rollcall_command import Runner
 
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from rollcall.compat import torch_groups, torch_timeouts
-from rollcall.explain.load import load
+from rollcall.explain.loading.load import load
 from rollcall.record import tensors
 from tests.rollcall_command import Runner
 

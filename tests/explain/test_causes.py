@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.table import Site
+from rollcall.explain.loading.table import Site
 from rollcall.explain.verdict import Explanation, explain_run, to_json
 from rollcall.record import ring_format
 from tests.report.rings import FILE, START_NS, FakeOp, run

@@ -3,7 +3,7 @@
 import time
 
 from rollcall.coordinator.clock_offsets import ClockOffset
-from rollcall.explain.load import clocks
+from rollcall.explain.loading.load import clocks
 
 S = 1_000_000_000
 

@@ -8,7 +8,7 @@ import pytest
 
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding
-from rollcall.explain.table import Site
+from rollcall.explain.loading.table import Site
 from rollcall.explain.verdict import explain_run
 from rollcall.record import ring_format
 from tests.report.rings import FILE, START_NS, FakeOp, run

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from rollcall.explain.load import Folded, Run
+from rollcall.explain.loading.load import Folded, Run
 from rollcall.explain.matching import Calls, Pairs, deviants
 from tests.report.rings import FakeOp, run
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rollcall.explain.cut import as_of
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.load import Run
+from rollcall.explain.loading.cut import as_of
+from rollcall.explain.loading.load import Run
 from rollcall.explain.verdict import Explanation, explain_run
 from tests.explain.timelines import HEALTHY, Simulation, compute
 from tests.report.rings import START_NS, FakeOp, ring, rings_of, run, run_of

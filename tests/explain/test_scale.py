@@ -8,7 +8,7 @@ from rich.console import Console
 
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, folded
-from rollcall.explain.load import Run
+from rollcall.explain.loading.load import Run
 from rollcall.explain.terminal import print_explanation
 from rollcall.explain.verdict import Explanation, explain_run
 from rollcall.record import ring_format

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall.explain.load import load
+from rollcall.explain.loading.load import load
 from rollcall.explain.terminal import tell
 from rollcall.runs import SOURCES, stored_source_file, stored_source_name
 from tests.report.rings import FakeOp, write

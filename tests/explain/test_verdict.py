@@ -7,8 +7,8 @@ import pytest
 
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding
-from rollcall.explain.load import Lost, Run
-from rollcall.explain.table import Site
+from rollcall.explain.loading.load import Lost, Run
+from rollcall.explain.loading.table import Site
 from rollcall.explain.verdict import Explanation, advice, causes_first, explain_run, in_words, to_json
 from rollcall.record import ring_format
 from tests.report.rings import FILE, FakeOp, run

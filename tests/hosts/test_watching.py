@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall.explain.load import load
+from rollcall.explain.loading.load import load
 from rollcall.live.reader import LiveRun
 from rollcall.live.state import Observer, RankNow
 from tests.cluster.sshd import Cluster

@@ -20,7 +20,7 @@ from rollcall.lab.experiment import load
 from rollcall.lab.runner import by_hand, node_rendezvous
 from rollcall.lab.runner.node import Node
 from rollcall.ports import find_free_port
-from rollcall.transport import virtual_hosts
+from rollcall.transport.virtual import hosts as virtual_hosts
 
 SCRIPTS = Path(__file__).parents[2] / "docs" / "lab"
 NO_BARRIER = "I HAVE NO BARRIER DUDE!"

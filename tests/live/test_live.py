@@ -22,7 +22,7 @@ import pytest
 from rollcall.agent.monitoring.ring_upload import RingUpload
 from rollcall.coordinator.run_folder import RunFolder
 from rollcall.errors import UsageError
-from rollcall.explain import rings
+from rollcall.explain.loading import rings
 from rollcall.live.reader import LiveRun
 from rollcall.live.server import RateLimit, open_server
 from rollcall.live.state import Observer

@@ -4,7 +4,7 @@ import json
 
 import torch.distributed as dist
 
-from rollcall.explain.load import Op, load
+from rollcall.explain.loading.load import Op, load
 from rollcall.record import attach
 from tests import ranks as processes
 from tests.rollcall_command import Runner

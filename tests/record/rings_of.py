@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rollcall.explain import rings
+from rollcall.explain.loading import rings
 from rollcall.record.ring_format import OPS
 
 _QUIET = ("sample", "phase", "new_group")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollcall import find_free_port
-from rollcall.explain.load import load
+from rollcall.explain.loading.load import load
 from rollcall.record import ring_format
 from rollcall.record.autostart import find_another_run, find_place
 from rollcall.record.ring import Ring

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall.explain.load import load
+from rollcall.explain.loading.load import load
 from rollcall.record.ring import Ring
 from tests.record.recorded import run_recorded
 from tests.rollcall_command import Runner

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from rollcall.explain.load import load
-from rollcall.explain.rings import read
+from rollcall.explain.loading.load import load
+from rollcall.explain.loading.rings import read
 from rollcall.record import ring_format
 from rollcall.record.cpp import library
 from tests.record.recorded import HEAD, ops_of, run_recorded
@@ -48,7 +48,7 @@ def test_what_was_written_survives_a_kill(runner: Runner) -> None:
     body = """
 import os, time
 from pathlib import Path
-from rollcall.explain.load import load
+from rollcall.explain.loading.load import load
 pid = torch.tensor(os.getpid())
 dist.broadcast(pid, src=0)
 if rank == 0:

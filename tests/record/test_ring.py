@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from rollcall.agent.monitoring.hang_detector import newest_ops
 from rollcall.errors import UsageError
-from rollcall.explain.load import Run, load
+from rollcall.explain.loading.load import Run, load
+from rollcall.explain.loading.rings import read
+from rollcall.explain.loading.table import Table
 from rollcall.explain.matching import Pairs
-from rollcall.explain.rings import read
-from rollcall.explain.table import Table
 from rollcall.explain.verdict import explain, to_json
 from rollcall.record import ring_format
 from rollcall.record.recorder import _megabytes

@@ -1,6 +1,6 @@
 """Where a rank is while it is in no op."""
 
-from rollcall.explain.load import load
+from rollcall.explain.loading.load import load
 from tests.record.recorded import ops_of
 from tests.rollcall_command import Runner
 

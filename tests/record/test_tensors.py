@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rollcall.explain.load import load
+from rollcall.explain.loading.load import load
 from rollcall.record.tensors import describe, shape_of, version
 from tests.record.recorded import run_recorded
 from tests.rollcall_command import Runner

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from rollcall.rehearse.collectives import message_from, result_for
 from rollcall.rehearse.combine import Given, combine, pack, unpack
+from rollcall.rehearse.rank.collectives import message_from, result_for
 
 
 def given(op: str, *values: object, reduce: str = "", root: int = -1, splits: tuple[int, ...] = ()) -> Given:

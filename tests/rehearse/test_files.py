@@ -7,7 +7,7 @@ from pathlib import Path
 START = """
 import os, shutil, socket, sys
 from pathlib import Path
-from rollcall.rehearse import files
+from rollcall.rehearse.rank import files
 files.install(Path(sys.argv[1]))
 """
 

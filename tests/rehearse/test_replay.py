@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall.explain.load import load
+from rollcall.explain.loading.load import load
 from rollcall.record import ring_format
 from rollcall.rehearse import replay
 from tests.report.rings import FakeOp, write

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rollcall.rehearse import values
+from rollcall.rehearse.rank import values
 
 HERE = Path(__file__).name
 

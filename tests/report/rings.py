@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from rollcall.explain import rings
-from rollcall.explain.cut import as_of
-from rollcall.explain.load import Rank, Run
-from rollcall.explain.table import Ops, Table
+from rollcall.explain.loading import rings
+from rollcall.explain.loading.cut import as_of
+from rollcall.explain.loading.load import Rank, Run
+from rollcall.explain.loading.table import Ops, Table
 from rollcall.record import ring_format
 
 START_NS = 1_000_000_000_000

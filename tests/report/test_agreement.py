@@ -11,7 +11,7 @@ from bokeh.document import Document
 from bokeh.models import ColumnDataSource
 
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.load import load
+from rollcall.explain.loading.load import load
 from rollcall.explain.verdict import explain, to_json
 from rollcall.report import page
 from rollcall.report.perfetto import export

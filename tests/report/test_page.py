@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.load import load
+from rollcall.explain.loading.load import load
 from rollcall.timeline.model import draw
 from tests.report.fixtures import OpenedPage
 from tests.rollcall_command import Runner

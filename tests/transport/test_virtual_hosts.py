@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from rollcall import errors
-from rollcall.transport import traffic_shaping
-from rollcall.transport.virtual_hosts import VirtualHost, hosts
+from rollcall.transport.virtual import traffic_shaping
+from rollcall.transport.virtual.hosts import VirtualHost, hosts
 from tests.rollcall_command import Runner
 
 from .. import ranks
@@ -192,7 +192,7 @@ def test_nothing_is_left_after_the_block(rollcall: Runner, monkeypatch: pytest.M
 
 HOLD = """
 import signal
-from rollcall.transport.virtual_hosts import hosts
+from rollcall.transport.virtual.hosts import hosts
 with hosts(2) as (first, second):
     print(*first.enter)
     signal.pause()
@@ -312,7 +312,7 @@ def python_for_all() -> str:
 
 AS_NOBODY = """
 import subprocess, sys
-from rollcall.transport.virtual_hosts import hosts
+from rollcall.transport.virtual.hosts import hosts
 with hosts(2, link="1gbit", tell=lambda message: print("told:", message)) as (first, second):
     print(first.address)
     show = "id -u; id -g; uname -n; grep CapEff /proc/self/status"

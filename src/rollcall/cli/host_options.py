@@ -99,8 +99,8 @@ def _slurm_step(environ: Mapping[str, str]) -> tuple[str, int, str, int] | None:
 
 
 def _virtual(count: int, slots: int) -> tuple[Host, ...]:
-    from rollcall.transport.virtual_hosts import MOST_HOSTS  # here: most runs have none
-    from rollcall.transport.virtual_network import name_of
+    from rollcall.transport.virtual.hosts import MOST_HOSTS  # here: most runs have none
+    from rollcall.transport.virtual.network import name_of
 
     if not 1 <= count <= MOST_HOSTS:
         raise UsageError(f"--virtual-hosts {count} is not possible: use a number from 1 to {MOST_HOSTS}")

@@ -12,17 +12,16 @@ from rollcall.compat.private_names import (
     fast_import,
     nccl_premul_sum,
     pytest_internals,
-    python_finalizers,
-    python_frames,
-    python_logging,
-    python_main,
+    rehearsed_ranks,
+    shell_groups,
+)
+from rollcall.compat.private_names.python import python_finalizers, python_frames, python_logging, python_main
+from rollcall.compat.private_names.recorder import (
     record_ddp,
     record_exits,
     record_functional,
     record_process_group,
     record_tensors,
-    rehearsed_ranks,
-    shell_groups,
 )
 
 PATCHES: tuple[Patch, ...] = tuple(

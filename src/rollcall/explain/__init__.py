@@ -2,18 +2,15 @@
 
 The data goes through these files in this order:
 
-rings         reads one ring file: records, and what they name by number
-cut           the records of a ring as they were at one moment
-table         the records of all ranks on one clock, a column per field
+loading/      reads rings and run.json into one table: a Run
 dumps/        makes rings of dumps of torch's Flight Recorder
-load          the rings and run.json of one attempt, or dumps → a Run
 matching      which ops of different ranks belong together
 exchanges     what an all_to_all sends to whom
 waits         when an op blocked its rank, until when it waited, and for whom
 ends          which ranks ended by themselves, and which because of others
 evidence      a run with all that the checks need
-stored_lines  the lines of the program as they were
 source        how two lines of a program relate to each other
+steps         where two ranks fell out of step
 effects       what a disagreement between ranks did to the run
 findings      a finding, and the words in which it is told
 checks/       what to look for, one file per kind of trouble

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.table import site_in_words
+from rollcall.explain.loading.table import site_in_words
 from rollcall.explain.waits import is_setup
 from rollcall.record import ring_format
 

@@ -3,8 +3,8 @@
 from rollcall.explain.ends import failed_by_itself
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect
+from rollcall.explain.loading.table import Op
 from rollcall.explain.matching import Call
-from rollcall.explain.table import Op
 
 
 def effect_of_call(evidence: Evidence, call: Call) -> Effect:

@@ -3,8 +3,8 @@
 import signal
 from typing import TYPE_CHECKING
 
-from rollcall.explain.load import Rank
-from rollcall.explain.table import Op
+from rollcall.explain.loading.load import Rank
+from rollcall.explain.loading.table import Op
 
 if TYPE_CHECKING:
     from rollcall.explain.evidence import Evidence

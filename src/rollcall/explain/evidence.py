@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from rollcall.explain import source
 from rollcall.explain.ends import died_by_itself, last_failed, was_killed
-from rollcall.explain.load import Run
+from rollcall.explain.loading.load import Run
+from rollcall.explain.loading.table import Op, Ops, Site
 from rollcall.explain.matching import Calls, Pairs
-from rollcall.explain.table import Op, Ops, Site
 from rollcall.explain.waits import Intervals, Waits, blocked_since_ns, count, intervals, is_setup, last_rows, waits_for
 from rollcall.record.sites import waits_for_data
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcall.explain.loading.table import Table
 from rollcall.explain.matching import Call, Calls
-from rollcall.explain.table import Table
 from rollcall.record import ring_format
 
 

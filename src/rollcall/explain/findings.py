@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from rollcall.explain import source
+from rollcall.explain.loading.table import Op, Site
 from rollcall.explain.matching import Call
-from rollcall.explain.table import Op, Site
 from rollcall.protocol.rank_ranges import ranks_in_words
 
 # What a finding has done to the run: it ended it or keeps it waiting; it went on with wrong results, or more slowly; or

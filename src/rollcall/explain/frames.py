@@ -18,9 +18,9 @@ from rich.console import Console
 
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.html import as_html
-from rollcall.explain.load import Run
-from rollcall.explain.load import load as load_run
-from rollcall.explain.table import Table
+from rollcall.explain.loading.load import Run
+from rollcall.explain.loading.load import load as load_run
+from rollcall.explain.loading.table import Table
 from rollcall.explain.terminal import print_explanation
 from rollcall.explain.verdict import Explanation, explain_run, in_words, to_json
 from rollcall.record import ring_format

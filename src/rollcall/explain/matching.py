@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain.load import Run
-from rollcall.explain.losses import ALL, Losses, begins_of_runs
-from rollcall.explain.table import Group, Op, Ops
+from rollcall.explain.loading.load import Run
+from rollcall.explain.loading.losses import ALL, Losses, begins_of_runs
+from rollcall.explain.loading.table import Group, Op, Ops
 from rollcall.record import ring_format
 
 

@@ -10,7 +10,7 @@ import linecache
 from dataclasses import dataclass
 from typing import Literal
 
-from rollcall.explain.table import Site
+from rollcall.explain.loading.table import Site
 
 Relation = Literal["after", "before", "exclusive", "same", "unknown"]
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.explain.evidence import Evidence
+from rollcall.explain.loading.table import Op
 from rollcall.explain.matching import Call
-from rollcall.explain.table import Op
 from rollcall.record import ring_format
 
 _SHIFTS = (1, -1)  # this rank has made one call more than the other, or one less

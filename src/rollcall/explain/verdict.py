@@ -9,8 +9,8 @@ from rollcall.explain import checks, costs
 from rollcall.explain.costs import Cost, Costs
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect, Finding, folded
-from rollcall.explain.load import Rank, Run, load
-from rollcall.explain.table import Site
+from rollcall.explain.loading.load import Rank, Run, load
+from rollcall.explain.loading.table import Site
 from rollcall.explain.waits import Waits
 from rollcall.protocol.rank_ranges import ranks_in_words
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain.load import Run
+from rollcall.explain.loading.load import Run
+from rollcall.explain.loading.table import Op, Table
 from rollcall.explain.matching import Calls, Pairs
-from rollcall.explain.table import Op, Table
 from rollcall.record import ring_format
 
 _Rows = NDArray[np.intp]

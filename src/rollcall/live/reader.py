@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain import rings
-from rollcall.explain.cut import Moment, as_of
-from rollcall.explain.load import Rank, Run, clocks
-from rollcall.explain.table import UNKNOWN_GROUP, Group, Ops, Readings, Table, parse_group
+from rollcall.explain.loading import rings
+from rollcall.explain.loading.cut import Moment, as_of
+from rollcall.explain.loading.load import Rank, Run, clocks
+from rollcall.explain.loading.table import UNKNOWN_GROUP, Group, Ops, Readings, Table, parse_group
 from rollcall.record import ring_format
 from rollcall.runs import WATCHED, facts_of_attempt, is_over, read_facts, recorded_attempts
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain.table import UNKNOWN_GROUP, Group
+from rollcall.explain.loading.table import UNKNOWN_GROUP, Group
 from rollcall.explain.waits import blocked_since_ns
 from rollcall.live.reader import IS_EVENT, LiveRing, LiveRun
 from rollcall.record import ring_format

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.errors import RollcallError, UsageError
-from rollcall.explain.load import Run, load
-from rollcall.explain.table import Op
+from rollcall.explain.loading.load import Run, load
+from rollcall.explain.loading.table import Op
 from rollcall.protocol.plan import Program
 from rollcall.runs import find_run
 

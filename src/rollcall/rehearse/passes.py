@@ -27,7 +27,7 @@ class RankResult:
 
     exit_code: int
     is_cut: bool = False  # it was stopped after --steps
-    wall: str = ""  # what it came to that cannot be rehearsed
+    unsupported: str = ""  # what it came to that cannot be rehearsed
     gave: dict[Any, Any] = field(default_factory=dict)
     took: dict[Any, Any] = field(default_factory=dict)
     unknowns: list[dict[str, Any]] = field(default_factory=list)

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from rollcall.rehearse import device, steps
+from rollcall.rehearse.rank import device, steps
 from rollcall.rehearse.settings import GPUS
 
 _CPU = torch.device("cpu")

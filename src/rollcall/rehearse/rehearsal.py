@@ -30,7 +30,7 @@ class Outcome:
     unsettled: tuple[int, ...]
     cut: tuple[int, ...]  # ranks that were stopped after --steps
     unknowns: tuple["UnknownRead", ...]
-    walls: tuple["RanksAtWall", ...]
+    unsupported: tuple["UnsupportedRanks", ...]
     explanation: Explanation
     kinds: tuple[tuple[int, ...], ...]  # ranks that make the same calls
     comparison: Comparison | None = None  # with real ranks
@@ -38,7 +38,7 @@ class Outcome:
     @property
     def is_well(self) -> bool:
         differs = self.comparison is not None and bool(self.comparison.differences)
-        return not (self.walls or self.unsettled or differs) and (
+        return not (self.unsupported or self.unsettled or differs) and (
             self.explanation.verdict is None or self.explanation.verdict.is_advice
         )
 
@@ -55,7 +55,7 @@ class UnknownRead:
 
 
 @dataclass(frozen=True)
-class RanksAtWall:
+class UnsupportedRanks:
     """Ranks that came to something that cannot be rehearsed."""
 
     sentence: str
@@ -98,7 +98,7 @@ def run(
         found.unsettled,
         tuple(sorted(rank for rank, result in found.ranks.items() if result.is_cut)),
         _unknowns(found.ranks),
-        _walls(found.ranks),
+        _unsupported(found.ranks),
         explanation,
         _kinds(explanation),
         check.check(explanation.run, program, settings.steps, folder.path) if with_check else None,
@@ -138,12 +138,12 @@ def _unknowns(ranks: dict[int, passes.RankResult]) -> tuple[UnknownRead, ...]:
     )
 
 
-def _walls(ranks: dict[int, passes.RankResult]) -> tuple[RanksAtWall, ...]:
+def _unsupported(ranks: dict[int, passes.RankResult]) -> tuple[UnsupportedRanks, ...]:
     merged: dict[str, list[int]] = defaultdict(list)
     for rank, result in sorted(ranks.items()):
-        if result.wall:
-            merged[result.wall].append(rank)
-    return tuple(RanksAtWall(sentence, tuple(numbers)) for sentence, numbers in merged.items())
+        if result.unsupported:
+            merged[result.unsupported].append(rank)
+    return tuple(UnsupportedRanks(sentence, tuple(numbers)) for sentence, numbers in merged.items())
 
 
 def _kinds(explanation: Explanation) -> tuple[tuple[int, ...], ...]:

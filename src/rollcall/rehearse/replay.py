@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.errors import RollcallError
-from rollcall.explain import rings
+from rollcall.explain.loading import rings
 from rollcall.record import ring_format
 
 _TICK_NS = 1000

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from rollcall.linux import prctl
-from rollcall.rehearse import device
+from rollcall.rehearse.rank import device
 
 
 def main() -> None:
@@ -27,7 +27,8 @@ def main() -> None:
     import torch.distributed.tensor  # noqa: F401  (here, once for all ranks)
 
     from rollcall.record import recorder
-    from rollcall.rehearse import collectives, rank
+    from rollcall.rehearse.rank import collectives
+    from rollcall.rehearse.rank import main as rank
     from rollcall.worker.fork_server import serve
 
     collectives.note_reduce_ops()

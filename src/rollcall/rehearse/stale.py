@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from rollcall.rehearse.collectives import Table, digest, message_from, result_for
 from rollcall.rehearse.combine import Given, Key
+from rollcall.rehearse.rank.collectives import Table, digest, message_from, result_for
 
 # Each rank gets something else from these; of the others, one result is that of all ranks.
 _DIFFERENT = {"scatter", "reduce_scatter", "all_to_all", "all_to_all_single", "reduce", "gather"}

@@ -27,14 +27,14 @@ def lines(outcome: Outcome) -> Iterator[str]:
     done = f"{len(outcome.explanation.run.ranks):,} ranks rehearsed in {in_seconds(outcome.seconds)}"
     yield f"{done}{_passes(outcome)}; {_kinds(outcome)}"
     yield ""
-    for wall in outcome.walls[:_FEW]:
-        yield f"no verdict: {ranks_in_words(wall.ranks)} cannot be rehearsed: {wall.sentence}"
+    for each in outcome.unsupported[:_FEW]:
+        yield f"no verdict: {ranks_in_words(each.ranks)} cannot be rehearsed: {each.sentence}"
     if outcome.unsettled:
         yield (
             f"no verdict: after {outcome.passes} passes, {ranks_in_words(outcome.unsettled)} still took values from"
             f" collectives that are not what the others gave; rehearse fewer --steps"
         )
-    if not outcome.walls and not outcome.unsettled:
+    if not outcome.unsupported and not outcome.unsettled:
         yield from _verdict(outcome)
     for unknown in outcome.unknowns:
         yield f"unknown   {_in_words(unknown)}"
@@ -89,7 +89,7 @@ def as_json(outcome: Outcome) -> str:
         "passes": outcome.passes,
         "unsettled": list(outcome.unsettled),
         "kinds": [list(kind) for kind in outcome.kinds],
-        "walls": [asdict(wall) for wall in outcome.walls],
+        "unsupported": [asdict(each) for each in outcome.unsupported],
         "unknowns": [asdict(unknown) for unknown in outcome.unknowns],
         "explanation": _without_times(to_json(outcome.explanation)),
         "check": _comparison(outcome),

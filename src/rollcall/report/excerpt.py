@@ -3,7 +3,7 @@
 import linecache
 from dataclasses import dataclass
 
-from rollcall.explain.table import Site
+from rollcall.explain.loading.table import Site
 
 _AROUND = 3
 _MOST_TEXT = 240

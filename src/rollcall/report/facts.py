@@ -3,7 +3,7 @@
 import shlex
 from typing import Any
 
-from rollcall.explain.load import Run
+from rollcall.explain.loading.load import Run
 from rollcall.explain.verdict import Explanation
 from rollcall.units import in_seconds
 

@@ -13,8 +13,8 @@ from typing import Any, TextIO
 
 from rollcall.errors import UsageError
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.load import Rank, load
-from rollcall.explain.table import Op
+from rollcall.explain.loading.load import Rank, load
+from rollcall.explain.loading.table import Op
 from rollcall.report.slices import Arrow, Lane, Slice, lanes
 
 Event = dict[str, Any]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.load import Rank
-from rollcall.explain.table import Op
+from rollcall.explain.loading.load import Rank
+from rollcall.explain.loading.table import Op
 from rollcall.protocol.rank_ranges import ranks_in_words
 
 # An async op that is waited for at once is one slice: dist.send is an isend and its wait().

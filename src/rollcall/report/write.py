@@ -8,7 +8,7 @@ from typing import Any
 from rollcall.errors import UsageError
 from rollcall.explain import costs
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.load import load
+from rollcall.explain.loading.load import load
 from rollcall.explain.verdict import explain_run
 from rollcall.report import facts, logs, page
 from rollcall.runs import read_facts, recorded_attempts

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain import rings
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.load import clocks
-from rollcall.explain.table import Readings, site_in_words
+from rollcall.explain.loading import rings
+from rollcall.explain.loading.load import clocks
+from rollcall.explain.loading.table import Readings, site_in_words
 from rollcall.record import ring_format
 from rollcall.runs import ring_folders
 

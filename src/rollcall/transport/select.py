@@ -44,7 +44,8 @@ def opened(plan: Plan, purpose: str, tell: Callable[[str], None]) -> Iterator[tu
 
 @contextlib.contextmanager
 def _virtual(plan: Plan, purpose: str, tell: Callable[[str], None]) -> Iterator[tuple[Plan, StartAgents]]:
-    from rollcall.transport import supervisor_command, virtual_hosts
+    from rollcall.transport import supervisor_command
+    from rollcall.transport.virtual import hosts as virtual_hosts
 
     transport = plan.transport
     with virtual_hosts.hosts(len(plan.hosts), transport.link, transport.delay, tell) as found:

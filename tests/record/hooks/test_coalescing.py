@@ -1,6 +1,6 @@
 """Ops that a backend begins together, as nccl does. Without a GPU, torch's fake backend makes the same calls."""
 
-from rollcall.explain.load import load
+from rollcall.explain.loading.load import load
 from rollcall.record.ring_format import WAITED
 from tests.rollcall_command import Runner
 

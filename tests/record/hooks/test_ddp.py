@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollcall.explain.load import load
+from rollcall.explain.loading.load import load
 from rollcall.record.cpp import library
 from tests.record.recorded import ops_of, run_recorded
 from tests.rollcall_command import Runner

@@ -3,7 +3,7 @@
 from ast import literal_eval
 from pathlib import Path
 
-from rollcall.explain.load import load
+from rollcall.explain.loading.load import load
 from rollcall.explain.verdict import explain
 from tests.blame import blamed
 from tests.record.recorded import run_recorded

@@ -24,7 +24,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import init_device_mesh
 from torch.distributed import device_mesh, distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
-from rollcall.explain.rings import read_header
+from rollcall.explain.loading.rings import read_header
 from rollcall.record import recorder
 from rollcall.record.hooks import patching, sink
 

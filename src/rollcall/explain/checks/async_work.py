@@ -7,7 +7,7 @@ import numpy as np
 
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, of_ops, where
-from rollcall.explain.table import Ops
+from rollcall.explain.loading.table import Ops
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 

@@ -11,8 +11,8 @@ from rollcall.explain import source
 from rollcall.explain.effects import effect_of_call
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect, Finding, of_call, where
+from rollcall.explain.loading.table import Op
 from rollcall.explain.matching import deviants
-from rollcall.explain.table import Op
 from rollcall.protocol.rank_ranges import ranks_in_words
 
 _AHEAD = 8  # by how many calls two ranks may be out of step: a few losses, or the layers of a block; more cost time

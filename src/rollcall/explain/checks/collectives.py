@@ -14,9 +14,9 @@ from rollcall.explain.checks.call_order import permutation
 from rollcall.explain.effects import effect_of_call
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect, Finding, each, of_call, of_ops, sites, where
+from rollcall.explain.loading.table import Op, Site
 from rollcall.explain.matching import Call, deviants
 from rollcall.explain.steps import out_of_step
-from rollcall.explain.table import Op, Site
 from rollcall.protocol.rank_ranges import ranks_in_words
 
 # What must be the same on all ranks, the one that explains most first: kind of the finding, name, value.

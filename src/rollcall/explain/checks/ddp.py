@@ -10,8 +10,8 @@ import numpy as np
 from rollcall.explain import source
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, each, of_ops
+from rollcall.explain.loading.table import Op
 from rollcall.explain.matching import Call, deviants
-from rollcall.explain.table import Op
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 

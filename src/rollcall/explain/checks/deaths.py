@@ -9,10 +9,10 @@ from rollcall.explain.checks import ddp
 from rollcall.explain.ends import exited_badly, failed_by_itself, was_killed
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, of_call, wait_in
-from rollcall.explain.load import Rank
+from rollcall.explain.loading.load import Rank
+from rollcall.explain.loading.table import Op, Site
 from rollcall.explain.matching import Call
 from rollcall.explain.steps import out_of_step
-from rollcall.explain.table import Op, Site
 from rollcall.protocol.rank_ranges import ranks_in_words
 
 

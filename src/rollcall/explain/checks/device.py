@@ -7,8 +7,8 @@ import numpy as np
 
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, of_call, of_ops, wait_in, where
+from rollcall.explain.loading.table import Op
 from rollcall.explain.matching import Call
-from rollcall.explain.table import Op
 from rollcall.protocol.rank_ranges import ranks_in_words
 
 

@@ -12,10 +12,10 @@ from rollcall.explain.checks.deaths import was_stopped
 from rollcall.explain.ends import is_init_lost
 from rollcall.explain.evidence import Evidence, Seen
 from rollcall.explain.findings import Finding, in_ops, of_call, of_ops, sites, wait_in, where
-from rollcall.explain.load import Rank
+from rollcall.explain.loading.load import Rank
+from rollcall.explain.loading.table import Op, Site
 from rollcall.explain.matching import Call
 from rollcall.explain.steps import out_of_step
-from rollcall.explain.table import Op, Site
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 from rollcall.record.sites import saves_or_compiles

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from rollcall.explain.checks.deaths import was_stopped, way_out
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect, Finding, in_circle, of_ops, wait_in, where
+from rollcall.explain.loading.table import Op
 from rollcall.explain.matching import Call
-from rollcall.explain.table import Op
 
 
 def deadlocks(evidence: Evidence) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, of_ops
-from rollcall.explain.table import Op
+from rollcall.explain.loading.table import Op
 from rollcall.explain.waits import blocked_since_ns, is_setup
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain.load import Run
-from rollcall.explain.table import Op, Table
+from rollcall.explain.loading.load import Run
+from rollcall.explain.loading.table import Op, Table
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 

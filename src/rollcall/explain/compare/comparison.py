@@ -8,8 +8,8 @@ from rollcall.explain.compare import calls, times
 from rollcall.explain.compare.calls import Calls, call_in_words
 from rollcall.explain.compare.times import Difference, Times
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.load import Run, load
-from rollcall.explain.table import Op
+from rollcall.explain.loading.load import Run, load
+from rollcall.explain.loading.table import Op
 from rollcall.units import in_seconds
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.table import Site, site_in_words
+from rollcall.explain.loading.table import Site, site_in_words
 from rollcall.explain.waits import is_setup
 from rollcall.record import ring_format
 

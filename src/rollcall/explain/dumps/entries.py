@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain import rings
 from rollcall.explain.dumps import files
 from rollcall.explain.dumps.names import BATCH, BATCH_OF, DTYPES, UNKNOWN, OpName
+from rollcall.explain.loading import rings
 from rollcall.record import ring_format
 from rollcall.record.sites import is_users_file
 

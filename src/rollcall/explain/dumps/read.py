@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.errors import UsageError
-from rollcall.explain import rings
 from rollcall.explain.dumps import entries, files, jobs, times
 from rollcall.explain.dumps.entries import Dump
+from rollcall.explain.loading import rings
 from rollcall.record import ring_format
 
 _MANY = 40  # files from which on a second process pays off

@@ -16,7 +16,7 @@ exits          signals that a rank sends, and os._exit
 from dataclasses import dataclass
 from importlib import import_module
 
-from rollcall.compat.private_names import record_ddp, record_exits, record_functional, record_process_group
+from rollcall.compat.private_names.recorder import record_ddp, record_exits, record_functional, record_process_group
 from rollcall.record.hooks import patching
 
 # Imported when they are installed: a torch that lacks a name which one of them imports still has the others.

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer
 
 from rollcall.compat.patch import exists
-from rollcall.compat.private_names.record_ddp import FORWARD_USES
+from rollcall.compat.private_names.recorder.record_ddp import FORWARD_USES
 from rollcall.record.hooks import reducer, sink
 from rollcall.record.hooks.patching import Hook, callback, install, seek
 from rollcall.record.hooks.process_group import enter

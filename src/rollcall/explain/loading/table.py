@@ -11,7 +11,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain import rings
+from rollcall.explain.loading import rings
 from rollcall.record import ring_format
 
 

@@ -4,17 +4,19 @@ from pathlib import Path
 
 from rollcall.errors import RollcallError
 
-reached = ""  # the first that this process has come to: its program may catch the error and go on
+found = ""  # the first that this process has come to: its program may catch the error and go on
 
 
-class Wall(RollcallError):  # noqa: N818  (it is read as a sentence: raise Wall(...))
+class Unsupported(RollcallError):  # noqa: N818  (it is read as a sentence: raise Unsupported(...))
     """Raised in the script, at the line that cannot be rehearsed."""
 
     def __init__(self, what: str, advice: str) -> None:
-        from rollcall.rehearse.values import users_line  # here: it imports torch, and the launcher reads this module
+        from rollcall.rehearse.rank.values import (
+            users_line,  # here: it imports torch, and the launcher reads this module
+        )
 
         file, line = users_line()
         sentence = f"{Path(file).name}:{line}: {what}; {advice}"
         super().__init__(sentence)
-        global reached
-        reached = reached or sentence
+        global found
+        found = found or sentence

@@ -18,8 +18,8 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rollcall.rehearse import collectives, values
-from rollcall.rehearse.walls import Wall
+from rollcall.rehearse.rank import collectives, values
+from rollcall.rehearse.rank.unsupported import Unsupported
 
 aten = torch.ops.aten
 _PLAIN = {torch.Tensor, torch.nn.Parameter, FakeTensor}
@@ -148,11 +148,11 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if known is None:
                 name = func._schema.name.partition("::")[2]
                 advice = "make its size fixed, or leave this part out of the rehearsal"
-                raise Wall(f"{name} cannot be rehearsed: {_DATA_SHAPES}", advice) from None
+                raise Unsupported(f"{name} cannot be rehearsed: {_DATA_SHAPES}", advice) from None
             return self._from_known(func(*known[0], **known[1]))
         except UnsupportedOperatorException:
             advice = "register a function for its shapes with torch.library.register_fake"
-            raise Wall(f"{func._schema.name} says nothing about the shape of its result", advice) from None
+            raise Unsupported(f"{func._schema.name} says nothing about the shape of its result", advice) from None
         if func.namespace in _FUNCTIONAL_SPACES:
             self._fill_functional(func, args, result)
         elif known is not None:

@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain.load import Rank, Run
-from rollcall.explain.table import Group
+from rollcall.explain.loading.load import Rank, Run
+from rollcall.explain.loading.table import Group
 from rollcall.record import ring_format
 
 ALL = np.iinfo(np.int64).max  # in place of a number of ops: all of them may be lost

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from rollcall.errors import UsageError
-from rollcall.explain import rings, stored_lines
-from rollcall.explain.cut import Moment, as_of
 from rollcall.explain.dumps import files as dump_files
 from rollcall.explain.dumps import read as dump_reader
-from rollcall.explain.table import UNKNOWN_GROUP, Group, Op, Ops, Readings, Site, Table, parse_group
+from rollcall.explain.loading import rings, stored_lines
+from rollcall.explain.loading.cut import Moment, as_of
+from rollcall.explain.loading.table import UNKNOWN_GROUP, Group, Op, Ops, Readings, Site, Table, parse_group
 from rollcall.protocol.plan import Plan
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format

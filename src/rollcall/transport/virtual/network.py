@@ -16,13 +16,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from rollcall.transport import traffic_shaping
+from rollcall.transport.virtual import traffic_shaping
 
 _CLONE_NEWUTS = 0x04000000
 _CLONE_NEWNET = 0x40000000
 # As transport/local.py starts the agent: nothing that lies in this folder may take the place of a module.
 _MAIN = (
-    "import sys; sys.flags.safe_path or sys.path.pop(0); from rollcall.transport.virtual_network import main; main()"
+    "import sys; sys.flags.safe_path or sys.path.pop(0); from rollcall.transport.virtual.network import main; main()"
 )
 
 

@@ -21,8 +21,8 @@ from rollcall.compat.torch_groups import group_named, ranks_of
 from rollcall.record.hooks.arguments import METHODS
 from rollcall.record.ring_format import REDUCE_OPS
 from rollcall.rehearse.combine import Data, Given, Key, combine, pack
-from rollcall.rehearse.values import MOST_BYTES
-from rollcall.rehearse.walls import Wall
+from rollcall.rehearse.rank.unsupported import Unsupported
+from rollcall.rehearse.rank.values import MOST_BYTES
 
 Table = dict[Key, dict[int, Given]]  # by rank of the group: what it gave
 
@@ -173,7 +173,7 @@ def run(func: Any, args: tuple[Any, ...], data: Any) -> Any:
     name = func._schema.name.removeprefix("c10d::")
     reader = _READERS.get(name)
     if reader is None:
-        raise Wall(f"{_NAMES.get(name, name)} cannot be rehearsed", "name the rank, or leave this part out")
+        raise Unsupported(f"{_NAMES.get(name, name)} cannot be rehearsed", "name the rank, or leave this part out")
     call: _Call = reader(args)
     if _calling.reduce is None:
         _finish_own(call, data)

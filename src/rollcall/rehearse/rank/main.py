@@ -19,9 +19,10 @@ from rollcall.protocol.plan import LOOPBACK, Program
 from rollcall.protocol.torchrun_env import rank_env
 from rollcall.record import recorder
 from rollcall.record.hooks import functional
-from rollcall.rehearse import collectives, device, files, patches, steps, values, walls
+from rollcall.rehearse.rank import collectives, device, files, patches, steps, unsupported, values
+from rollcall.rehearse.rank.tensors import PretendedDevice, is_pretended
+from rollcall.rehearse.rank.unsupported import Unsupported
 from rollcall.rehearse.settings import Settings
-from rollcall.rehearse.tensors import PretendedDevice, is_pretended
 from rollcall.worker.main import run_here
 
 _NO_PORT = 1  # nothing listens there: a rehearsed rank opens no connection
@@ -82,7 +83,7 @@ def _write_at_end(path: Path) -> None:
             "gave": {tuple(key): tuple(given) for key, given in collectives.exchange.gave.items()},
             "took": {tuple(key): took for key, took in collectives.exchange.took.items()},
             "is_cut": steps.is_cut,
-            "wall": walls.reached,
+            "unsupported": unsupported.found,
             "unknowns": [vars(each) for each in values.notes.unknowns.values()],
         }
         fresh = path.with_suffix(".new")
@@ -104,7 +105,7 @@ def _pretend_process_groups(world_size: int) -> None:
         size = int(os.environ["WORLD_SIZE"]) if given_size in (-1, None) else int(given_size)
         if size != world_size:
             asked = f"init_process_group asks for {size} ranks, but {world_size} are rehearsed"
-            raise walls.Wall(asked, "let both be the same")
+            raise Unsupported(asked, "let both be the same")
         init("fake", rank=rank, world_size=size, store=FakeStore())
         modules[0].get_backend = lambda group=None: str(backend or "nccl")
 
@@ -132,4 +133,4 @@ def _record(folder: Path, rank: int, world_size: int) -> None:
 
 
 def _refuse_store(*_: Any) -> NoReturn:
-    raise walls.Wall("rollcall.init cannot be rehearsed", "call torch.distributed.init_process_group in its place")
+    raise Unsupported("rollcall.init cannot be rehearsed", "call torch.distributed.init_process_group in its place")

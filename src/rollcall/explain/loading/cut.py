@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain.rings import Header
-from rollcall.explain.table import Readings
+from rollcall.explain.loading.rings import Header
+from rollcall.explain.loading.table import Readings
 from rollcall.record import ring_format
 
 

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from rollcall.errors import UsageError, say
-from rollcall.transport import traffic_shaping
-from rollcall.transport.virtual_network import Network, NetworkSpec, NoNetworkError, address_of, make, name_of
+from rollcall.transport.virtual import traffic_shaping
+from rollcall.transport.virtual.network import Network, NetworkSpec, NoNetworkError, address_of, make, name_of
 
 MOST_HOSTS = 64
 # Where `ip` and `tc` are on systems that keep these folders out of a user's PATH.

@@ -9,8 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parallel import distributed as ddp
 from torch.utils import _pytree as pytree
 
-from rollcall.rehearse import values
-from rollcall.rehearse.tensors import Data
+from rollcall.rehearse.rank import values
+from rollcall.rehearse.rank.tensors import Data
 
 
 def install(data: Data) -> None:

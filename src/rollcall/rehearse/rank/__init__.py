@@ -1,0 +1,13 @@
+"""What runs in a rehearsed rank.
+
+main                becomes one rank: environment, recording, the script
+pretended_cuda.cpp  the device, as far as torch's C++ asks for one
+device              loads it, and replaces the functions of torch.cuda
+tensors             a dispatch mode: tensors on the device have shapes and no data
+values              the data of small tensors, where it is known; and what Python read without it being known
+collectives         ops between ranks: what a rank gives is written down, what it gets is what all have given
+patches             parts of torch that look at the data of tensors
+files               files that a rank writes go to the folder of the run; connections are refused
+unsupported         what cannot be rehearsed: a sentence
+steps               stops a rank after some optimizer steps
+"""
