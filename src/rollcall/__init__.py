@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rollcall.train.checkpoint.snapshot import Snapshot
     from rollcall.train.data import prepare_dataloader
     from rollcall.train.early_stopping import EarlyStop
+    from rollcall.train.sharding.options import Fsdp
     from rollcall.train.strategies import wrap
     from rollcall.train.trainer import Trainer
     from rollcall.world import RankInfo, World, display, get_hostname, get_process_id
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "EarlyStop",
+    "Fsdp",
     "RankError",
     "RankInfo",
     "RollcallError",
@@ -57,6 +59,7 @@ __all__ = [
 
 _HOMES = {
     "EarlyStop": "train.early_stopping",
+    "Fsdp": "train.sharding.options",
     "RankError": "errors",
     "RankInfo": "world",
     "RollcallError": "errors",

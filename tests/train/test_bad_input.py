@@ -127,7 +127,11 @@ CASES: dict[str, tuple[Callable[[], Any], int, str]] = {
     "accumulate 0": (partial(fit, accumulate=0), 2, "ranks 0-1: accumulate is 0"),
     "clip 0": (partial(fit, clip_norm=0.0), 1, r"clip_norm is 0.0: expected a number above 0"),
     "schedule": (partial(fit, schedule_every="day"), 1, "schedule_every is 'day': use 'step' or 'epoch'"),
-    "strategy": (partial(fit, strategy="magic"), 2, "ranks 0-1: strategy is 'magic': use ddp, fsdp, none"),
+    "strategy": (
+        partial(fit, strategy="magic"),
+        2,
+        "strategy is 'magic': use ddp, fsdp, hsdp, none, or rollcall.Fsdp",
+    ),
     "precision": (partial(fit, precision="int4"), 1, "precision is 'int4': use fp32, bf16, fp16"),
     "save interval": (partial(fit, save_every="often"), 1, "save_every is 'often': use a number of epochs"),
     "half an epoch": (partial(fit, save_every="0.5 epochs"), 1, "only whole epochs are possible"),

@@ -5,7 +5,10 @@ stepping         one optimizer step
 evaluate         means over the samples of all ranks
 data             which rank trains on which sample
 external_loader  loaders that are not rollcall's
-strategies       how the ranks share the model: ddp, fsdp, none
+strategies       how the ranks share the model: ddp, fsdp, hsdp, none
+sharding/        models of which each rank holds a part
+weights/         where the values of a model come from
+optimizers       one optimizer or several
 memory           keeps freed memory for the next step
 early_stopping   when to stop
 save_interval    when to save

@@ -86,9 +86,13 @@ class Loader:
     samples. It is 1 except for a last batch in which some ranks have fewer samples.
     """
 
-    def __init__(self, sampler: RankBatchSampler, batches: "DataLoader[Any]", world: World, seed: int) -> None:
-        self._sampler, self._batches, self._world_size = sampler, batches, world.size
-        self._worker_seed = seed * 1_000_003 + world.rank
+    def __init__(
+        self, sampler: RankBatchSampler, batches: "DataLoader[Any]", world: World, seed: int, ranks_per_batch: int = 1
+    ) -> None:
+        self._sampler, self._batches = sampler, batches
+        self.ranks_per_batch = ranks_per_batch  # ranks in tensor parallel have the same batches
+        self._data_ranks = world.size // ranks_per_batch
+        self._worker_seed = seed * 1_000_003 + world.rank // ranks_per_batch
         self.epoch = 0
         self.samples = 0  # of this epoch that all ranks together have received
         self.share = Share(0, 0)
@@ -100,7 +104,7 @@ class Loader:
 
     @property
     def weight(self) -> float:
-        return self.share.mine * self._world_size / self.share.all
+        return self.share.mine * self._data_ranks / self.share.all
 
     @property
     def samples_per_epoch(self) -> int:
@@ -141,17 +145,26 @@ def prepare_dataloader(
     shuffle: bool = True,
     seed: int = 0,
     uneven: Uneven = "weigh",
+    tensor_parallel: int = 1,
     **options: Any,
 ) -> Loader:
     """Batches of `batch_size` samples for each rank. `options` are those of torch's DataLoader.
 
+    So many neighbouring ranks as `tensor_parallel` says have the same batches.
+
     `uneven` is about samples that do not fill the last batch on all ranks: "weigh" distributes them and weighs each
     rank's loss, so that every sample counts once; "drop" leaves them out.
     """
-    fail_if_any(world, _find_problem(dataset, batch_size, uneven, world.size))
+    ranks = world.size // tensor_parallel if tensor_parallel > 0 else 0
+    fail_if_any(
+        world,
+        f"tensor_parallel is {tensor_parallel}, which does not divide {world.size} ranks"
+        if ranks * tensor_parallel != world.size
+        else _find_problem(dataset, batch_size, uneven, ranks),
+    )
     length = len(dataset)  # type: ignore[arg-type]
     require_equal(world, "the dataset", f"{length} samples", "give all ranks the same data")
-    sampler = RankBatchSampler(length, world.rank, world.size, batch_size, shuffle, seed, uneven)
+    sampler = RankBatchSampler(length, world.rank // tensor_parallel, ranks, batch_size, shuffle, seed, uneven)
     if world.is_first and sampler.samples_per_epoch < length:
         world.logger.warning(
             f"{length - sampler.samples_per_epoch} of {length} samples are left out of each epoch (uneven='drop'): "
@@ -162,7 +175,7 @@ def prepare_dataloader(
     if options.get("num_workers"):
         options = {**options, "worker_init_fn": functools.partial(_start_worker, options.get("worker_init_fn"))}
     batches: DataLoader[Any] = DataLoader(dataset, batch_sampler=sampler, generator=torch.Generator(), **options)
-    return Loader(sampler, batches, world, seed)
+    return Loader(sampler, batches, world, seed, tensor_parallel)
 
 
 def _find_problem(dataset: "Dataset[Any]", batch_size: int, uneven: str, ranks: int) -> str | None:

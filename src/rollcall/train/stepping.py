@@ -1,8 +1,8 @@
 """One optimizer step: forward and backward for each of its batches, then clip the gradients, then update."""
 
 import contextlib
-from collections.abc import Callable
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
 
 import torch
 from torch import nn
@@ -11,12 +11,11 @@ from torch.optim import Optimizer
 from rollcall.errors import UsageError
 from rollcall.train.consensus import fail_if_any
 from rollcall.train.data import Share
-from rollcall.train.strategies import averages_gradients, without_gradient_sync
+from rollcall.train.sharding.clipping import clip_gradients
+from rollcall.train.strategies import DTYPES, Precision, averages_gradients, is_sharded, without_gradient_sync
 from rollcall.world import World
 
-Precision = Literal["fp32", "bf16", "fp16"]
 Batches = list[tuple[Any, Share]]
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
@@ -38,36 +37,50 @@ class Stepper:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizers: Sequence[Optimizer],
         compute_loss: Callable[[Any], torch.Tensor],
         world: World,
         clip_norm: float | None,
         precision: Precision,
+        data_ranks: int,
     ) -> None:
         if precision not in get_args(Precision):
             raise UsageError(f"precision is {precision!r}: use {', '.join(get_args(Precision))}")
-        self._model, self._optimizer, self._compute_loss, self._world = model, optimizer, compute_loss, world
+        self._model, self._optimizers, self._compute_loss, self._world = model, optimizers, compute_loss, world
         self._clip_norm = clip_norm
-        self._dtype = _DTYPES.get(precision)
-        self._ranks_averaged = world.size if averages_gradients(model) else 1
+        self._is_sharded = is_sharded(model)
+        # A sharded model computes in that precision itself.
+        self._dtype = None if self._is_sharded else DTYPES.get(precision)
+        self._averages = averages_gradients(model) or world.size == 1
+        self._ranks_averaged = data_ranks if averages_gradients(model) else 1
         self._checked = False
         # Only fp16 needs it: small gradients would become 0 in its range.
         self.scaler = torch.amp.GradScaler(world.device.type) if precision == "fp16" else None
 
     def step(self, batches: Batches) -> list[torch.Tensor]:
         """Take a step. Returns the losses of its batches, still on the device."""
-        self._optimizer.zero_grad(set_to_none=True)
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
         losses = self.run_backward(batches)
         if self._clip_norm is not None:
-            if self.scaler is not None:
-                self.scaler.unscale_(self._optimizer)
-            nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
-        if self.scaler is None:
-            self._optimizer.step()
-        else:
-            self.scaler.step(self._optimizer)
+            self._clip(self._clip_norm)
+        for optimizer in self._optimizers:
+            if self.scaler is None:
+                optimizer.step()
+            else:
+                self.scaler.step(optimizer)
+        if self.scaler is not None:
             self.scaler.update()
         return losses
+
+    def _clip(self, most: float) -> None:
+        if self.scaler is not None:
+            for optimizer in self._optimizers:
+                self.scaler.unscale_(optimizer)
+        if self._is_sharded:
+            clip_gradients(self._model.parameters(), most, self._world)
+        else:
+            nn.utils.clip_grad_norm_(self._model.parameters(), most)
 
     def run_backward(self, batches: Batches) -> list[torch.Tensor]:
         """Forward and backward. Ranks average their gradients at the last batch only."""
@@ -97,7 +110,7 @@ class Stepper:
 
     def _weigh(self, batches: Batches) -> list[float]:
         """Weights that make the sum over batches, averaged over ranks, the mean over all samples of the step."""
-        if self._ranks_averaged == 1 and self._world.size > 1:  # strategy "none": each rank trains alone
+        if not self._averages:  # strategy "none": each rank trains alone
             total = sum(share.mine for _, share in batches)
             return [share.mine / total if total else 0.0 for _, share in batches]
         total = sum(share.all for _, share in batches)

@@ -1,4 +1,4 @@
-"""How ranks share a model: ddp (copies, averaged gradients), fsdp (a part on each rank), none (separate models)."""
+"""How ranks share a model: ddp (copies), fsdp and hsdp (a part on each rank), none (separate models)."""
 
 import hashlib
 import itertools
@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import torch
@@ -14,35 +15,91 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rollcall.train.consensus import fail_if_any, gather, require_equal
 from rollcall.train.memory import keep_freed_memory
+from rollcall.train.sharding.apply import find_problem as find_sharding_problem
+from rollcall.train.sharding.apply import shard
+from rollcall.train.sharding.mesh import grid_of
+from rollcall.train.sharding.options import Fsdp
+from rollcall.train.weights.initialize import Initialize, allocate, initialize_modules, is_on_meta
+from rollcall.train.weights.initialize import find_problem as find_values_problem
 from rollcall.world import World
 
-Strategy = Literal["ddp", "fsdp", "none"]
+Strategy = Literal["ddp", "fsdp", "hsdp", "none"]
+Precision = Literal["fp32", "bf16", "fp16"]
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _INDUCTOR = "inductor"
 
 
 def wrap(
-    model: nn.Module, world: World, strategy: Strategy = "ddp", *, compile: bool | str = False, **options: Any
+    model: nn.Module,
+    world: World,
+    strategy: Strategy | Fsdp = "ddp",
+    *,
+    compile: bool | str = False,
+    precision: Precision = "fp32",
+    initialize: Initialize | None = None,
+    weights: str | Path | None = None,
+    **options: Any,
 ) -> nn.Module:
     """Move the model to this rank's device and prepare it for training together with the other ranks.
 
-    `compile` is True for torch.compile, or the name of one of its backends. `options` go to DistributedDataParallel or
-    fully_shard. "fsdp" replaces the model's parameters: create the optimizer afterwards (a Trainer updates an existing
-    optimizer itself).
+    `compile` is True for torch.compile, or the name of one of its backends. `precision` is that in which a sharded
+    model computes. `initialize(module)` or, without it, each module's `reset_parameters` gives values to a model that
+    was built on `meta`; `weights` is a checkpoint to load. `options` go to DistributedDataParallel or fully_shard. A
+    sharded model has other parameters: create the optimizer afterwards (a Trainer updates an existing one itself).
     """
     backend = "" if not compile else compile if isinstance(compile, str) else _INDUCTOR
-    fail_if_any(world, _find_problem(model, strategy) or _find_missing_compiler(backend, world.device))
+    sharding = as_sharding(strategy)
+    fail_if_any(
+        world,
+        _find_problem(model, strategy)
+        or _find_missing_compiler(backend, world.device)
+        or find_values_problem(model, initialize, weights is not None)
+        or (find_sharding_problem(model, sharding, world) if sharding else None),
+    )
     _require_equal_models(model, world)
     if world.device.type == "cpu":
         keep_freed_memory()
-    model = model.to(world.device)
-    if strategy == "fsdp":
-        return _shard(model, world, backend, options)
+    if sharding is not None:
+        shard(model, world, sharding, DTYPES.get(precision), backend, options)
+    _give_values(model, world, sharding, initialize, Path(weights) if weights is not None else None)
+    if sharding is not None:
+        return model
     if backend:
         _compile(model, backend)
     if strategy == "none":
         return model
     # Gradients are views of the buckets that are averaged, which saves copying them there and back.
     return DistributedDataParallel(model, **{"gradient_as_bucket_view": True, **options})
+
+
+def as_sharding(strategy: Strategy | Fsdp) -> Fsdp | None:
+    """How the model is sharded; None if it is not."""
+    if isinstance(strategy, Fsdp):
+        return strategy
+    return {"fsdp": Fsdp(), "hsdp": Fsdp(replicas="hosts")}.get(strategy)
+
+
+def data_ranks(strategy: Strategy | Fsdp, world: World) -> int:
+    """How many ranks, or groups of ranks in tensor parallel, train on samples of their own."""
+    sharding = as_sharding(strategy)
+    return world.size if sharding is None else grid_of(sharding, world).data_ranks
+
+
+def _give_values(
+    model: nn.Module, world: World, sharding: Fsdp | None, initialize: Initialize | None, weights: Path | None
+) -> None:
+    """A sharded model has been moved to its device unit by unit already, unless it is on meta."""
+    if is_on_meta(model):
+        is_offloaded = sharding is not None and sharding.offload
+        allocate(model, world.device, torch.device("cpu") if is_offloaded else world.device)
+        initialize_modules(model, initialize, world, only_unsaved=weights is not None)
+    elif sharding is None:
+        model.to(world.device)
+    if weights is not None:
+        # Late: it imports torch.distributed.checkpoint, which most trainings do not need.
+        from rollcall.train.weights.load import load_weights
+
+        load_weights(model, weights, world)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -56,7 +113,7 @@ def without_gradient_sync(model: nn.Module) -> Iterator[None]:
     if isinstance(model, DistributedDataParallel):
         with model.no_sync():
             yield
-    elif _is_sharded(model):
+    elif is_sharded(model):
         sharded = cast(Any, model)
         sharded.set_requires_gradient_sync(False)
         try:
@@ -69,18 +126,10 @@ def without_gradient_sync(model: nn.Module) -> Iterator[None]:
 
 def averages_gradients(model: nn.Module) -> bool:
     """Whether backward averages the gradients of all ranks."""
-    return isinstance(model, DistributedDataParallel) or _is_sharded(model)
+    return isinstance(model, DistributedDataParallel) or is_sharded(model)
 
 
-def replace_parameters(optimizer: torch.optim.Optimizer, before: dict[str, nn.Parameter], model: nn.Module) -> None:
-    """Give the optimizer the model's current parameters in place of those that it was created with."""
-    after = dict(model.named_parameters())
-    new = {id(parameter): after[name] for name, parameter in before.items() if name in after}
-    for group in optimizer.param_groups:
-        group["params"] = [new.get(id(parameter), parameter) for parameter in group["params"]]
-
-
-def _is_sharded(model: nn.Module) -> bool:
+def is_sharded(model: nn.Module) -> bool:
     # Late: the import takes seconds, and programs with DDP do not need it.
     from torch.distributed.fsdp import FSDPModule
 
@@ -109,23 +158,9 @@ def _find_missing_compiler(backend: str, device: torch.device) -> str | None:
     return f"compile needs a compiler, but there is no {' or '.join(names)}: install it, or train without compile"
 
 
-def _shard(model: nn.Module, world: World, backend: str, options: dict[str, Any]) -> nn.Module:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    options = {"mesh": init_device_mesh(world.device.type, (world.size,)), **options}
-    # Layers are separate units, so that only one of them is gathered at a time.
-    layers = [layer for module in model.modules() if isinstance(module, nn.ModuleList) for layer in module]
-    for unit in [*layers, model]:
-        if backend:  # only forward: the hooks around it, which gather the parameters, cannot be compiled
-            unit.forward = torch.compile(unit.forward, backend=backend)
-        fully_shard(unit, **options)
-    return model
-
-
-def _find_problem(model: nn.Module, strategy: str) -> str | None:
-    if strategy not in get_args(Strategy):
-        return f"strategy is {strategy!r}: use {', '.join(get_args(Strategy))}"
+def _find_problem(model: nn.Module, strategy: str | Fsdp) -> str | None:
+    if not isinstance(strategy, Fsdp) and strategy not in get_args(Strategy):
+        return f"strategy is {strategy!r}: use {', '.join(get_args(Strategy))}, or rollcall.Fsdp(...)"
     if not any(True for _ in model.parameters()):
         return f"the model ({type(model).__name__}) has no parameters: there is nothing to train"
     if not any(parameter.requires_grad for parameter in model.parameters()):

@@ -14,17 +14,21 @@ from torch.optim import Optimizer
 from rollcall.train.checkpoint.snapshot import Snapshot
 from rollcall.train.checkpoint.state import Stateful
 from rollcall.train.consensus import broadcast, fail_if_any
-from rollcall.train.data import Share
+from rollcall.train.data import Loader, Share
 from rollcall.train.early_stopping import EarlyStop
 from rollcall.train.evaluate import compute_means
 from rollcall.train.external_loader import AnyLoader, as_loader
 from rollcall.train.interruptions import Interruptions
+from rollcall.train.optimizers import OptimizersOf, as_schedule, as_tuple, replace_parameters
+from rollcall.train.optimizers import find_problem as find_optimizer_problem
 from rollcall.train.reporting.meter import LossMeter
 from rollcall.train.reporting.metrics_log import MetricsLog
 from rollcall.train.reporting.progress_bar import ProgressBar
 from rollcall.train.save_interval import SaveInterval
-from rollcall.train.stepping import Batches, Precision, Stepper, to_device
-from rollcall.train.strategies import Strategy, replace_parameters, unwrap, wrap
+from rollcall.train.sharding.options import Fsdp
+from rollcall.train.stepping import Batches, Stepper, to_device
+from rollcall.train.strategies import Precision, Strategy, data_ranks, unwrap, wrap
+from rollcall.train.weights.initialize import Initialize
 from rollcall.world import World
 
 Metrics = dict[str, float]
@@ -40,11 +44,13 @@ class Trainer:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: OptimizersOf,
         loss: Callable[..., torch.Tensor],
         world: World,
         *,
-        strategy: Strategy = "ddp",
+        strategy: Strategy | Fsdp = "ddp",
+        initialize: Initialize | None = None,
+        weights: str | Path | None = None,
         accumulate: int = 1,
         clip_norm: float | None = None,
         precision: Precision = "fp32",
@@ -64,17 +70,25 @@ class Trainer:
     ) -> None:
         fail_if_any(
             world,
-            _find_problem(accumulate, schedule_every, clip_norm, log_every) or _find_other_parameters(model, optimizer),
+            _find_problem(accumulate, schedule_every, clip_norm, log_every)
+            or (None if callable(optimizer) else find_optimizer_problem(optimizer, model)),
         )
         before = dict(model.named_parameters())
-        self.world, self.loss, self.optimizer = world, loss, optimizer
-        self.model = wrap(model, world, strategy, compile=compile)
-        replace_parameters(optimizer, before, unwrap(self.model))
+        self.world, self.loss = world, loss
+        self.model = wrap(
+            model, world, strategy, compile=compile, precision=precision, initialize=initialize, weights=weights
+        )
+        self.optimizers = self._make_optimizers(optimizer, before)
+        self._data_ranks = data_ranks(strategy, world)
+        # Ranks in tensor parallel have the same samples: the first of them counts these.
+        self._counts_samples = world.rank % (world.size // self._data_ranks) == 0
         self.epoch, self.step = 0, 0  # epochs and steps done
         self.snapshot: Snapshot | None = None
-        self._stepper = Stepper(self.model, optimizer, self.compute_loss, world, clip_norm, precision)
+        self._stepper = Stepper(
+            self.model, self.optimizers, self.compute_loss, world, clip_norm, precision, self._data_ranks
+        )
         self._accumulate = accumulate
-        self._scheduler, self._schedule_every = scheduler, schedule_every
+        self._scheduler, self._schedule_every = as_schedule(scheduler, self.optimizers), schedule_every
         self._folder, self._keep = Path(snapshots) if snapshots else None, keep
         self._save_interval = SaveInterval.parse(save_every)
         self._early_stop, self._evaluate, self._on_epoch_end = early_stop, evaluate, on_epoch_end
@@ -84,6 +98,21 @@ class Trainer:
         self._progress_bar = ProgressBar(progress and world.is_first)
         self._interruptions = Interruptions(world, self._meter, self._progress_bar.clear)
         self._metrics_log: MetricsLog | None = None
+
+    def _make_optimizers(self, given: OptimizersOf, before: dict[str, nn.Parameter]) -> tuple[Optimizer, ...]:
+        model = unwrap(self.model)
+        if callable(given):
+            made = given(model)
+            fail_if_any(self.world, find_optimizer_problem(made, model))
+            return as_tuple(made)
+        optimizers = as_tuple(given)
+        replace_parameters(optimizers, before, model)
+        return optimizers
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer, or the first of several."""
+        return self.optimizers[0]
 
     def compute_loss(self, batch: Any) -> torch.Tensor:
         """The mean loss of a batch of the form (inputs, targets)."""
@@ -98,6 +127,7 @@ class Trainer:
         """Train until `epochs` epochs are done, including those before an interruption. Returns the last metrics."""
         fail_if_any(self.world, f"epochs is {epochs}: expected 1 or more" if epochs < 1 else None)
         batches = as_loader(loader, self.world)
+        fail_if_any(self.world, _find_loader_problem(batches, self.world.size // self._data_ranks))
         self._resume(batches)
         metrics: Metrics = {}
         self._meter.begin_timing()
@@ -138,7 +168,7 @@ class Trainer:
             self._folder,
             self.world,
             self.model,
-            self.optimizer,
+            self.optimizers,
             scheduler=self._scheduler,
             scaler=self._stepper.scaler,
             loader=batches,
@@ -159,7 +189,8 @@ class Trainer:
         """
         if isinstance(self.model, DistributedDataParallel) and self.world.size > 2:
             self._stepper.run_backward([(to_device(next(iter(batches)), self.world.device), Share(1, 0))])
-            self.optimizer.zero_grad(set_to_none=True)
+            for optimizer in self.optimizers:
+                optimizer.zero_grad(set_to_none=True)
 
     def _train_epoch(self, batches: AnyLoader, epochs: int) -> None:
         batches.set_epoch(self.epoch)
@@ -168,7 +199,7 @@ class Trainer:
             losses = self._stepper.step(group)
             self.step += 1
             for loss, (_, share) in zip(losses, group, strict=True):
-                self._meter.add(loss, share.mine, self.step)
+                self._meter.add(loss, share.mine if self._counts_samples else 0, self.step)
             if self._scheduler is not None and self._schedule_every == "step":
                 self._scheduler.step()
             self._after_step(batches, epochs)
@@ -248,14 +279,14 @@ def _find_problem(accumulate: int, schedule_every: str, clip_norm: float | None,
     return None
 
 
-def _find_other_parameters(model: nn.Module, optimizer: Optimizer) -> str | None:
-    """An optimizer of another model, or of this one before it was copied, would not train this model."""
-    known = {id(parameter) for parameter in model.parameters()}
-    given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    others = sum(id(parameter) not in known for parameter in given)
-    if not others or not known:
-        return None
-    return f"the optimizer has {others} parameters that are not the model's: create it with model.parameters()"
+def _find_loader_problem(loader: AnyLoader, tensor_parallel: int) -> str | None:
+    """Ranks in tensor parallel compute each layer together: they need the same samples."""
+    if isinstance(loader, Loader) and loader.ranks_per_batch != tensor_parallel:
+        return (
+            f"tensor_parallel is {tensor_parallel}, but the loader was made for {loader.ranks_per_batch}: "
+            f"use prepare_dataloader(..., tensor_parallel={tensor_parallel})"
+        )
+    return None
 
 
 def _describe_form(batch: Any) -> str:

@@ -9,7 +9,6 @@ from typing import Self
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.optim import Optimizer
 
 from rollcall.errors import RankError, UsageError
 from rollcall.train.checkpoint.compatibility import find_mismatch
@@ -20,6 +19,7 @@ from rollcall.train.checkpoint.staging import StagedState, StagingBuffers
 from rollcall.train.checkpoint.state import Stateful, TrainingParts, load_state, read_state
 from rollcall.train.checkpoint.writing import write
 from rollcall.train.consensus import fail_if_any
+from rollcall.train.optimizers import Optimizers, as_tuple, class_names
 from rollcall.world import World
 
 
@@ -43,7 +43,7 @@ class Snapshot:
         folder: str | Path,
         world: World,
         model: nn.Module,
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizers | None = None,
         *,
         scheduler: Stateful | None = None,
         scaler: Stateful | None = None,
@@ -54,14 +54,15 @@ class Snapshot:
         if keep < 1:
             raise UsageError(f"keep is {keep}: expected at least 1 snapshot to keep")
         named = {"scheduler": scheduler, "scaler": scaler, "loader": loader, **(extra or {})}
-        self._parts = TrainingParts(model, optimizer, {name: each for name, each in named.items() if each is not None})
+        optimizers = as_tuple(optimizer)
+        self._parts = TrainingParts(model, optimizers, {name: each for name, each in named.items() if each is not None})
         self._world = world
         self._directory = SnapshotDirectory(Path(folder), keep)
         self._staging = StagingBuffers(world.device)
         self._group: dist.ProcessGroup | None = None
         self._writer: threading.Thread | None = None
         self._connection_error: RuntimeError | None = None
-        self._hook = optimizer.register_step_pre_hook(self._staging.wait) if optimizer is not None else None
+        self._hooks = [each.register_step_pre_hook(self._staging.wait) for each in optimizers]
         self._newest: Progress | None = None
         check_shared(self._directory, world)
         if world.is_first:
@@ -114,7 +115,7 @@ class Snapshot:
             step=step,
             epoch=epoch,
             world_size=self._world.size,
-            optimizer=type(self._parts.optimizer).__name__ if self._parts.optimizer is not None else None,
+            optimizer=class_names(self._parts.optimizers),
             torch=torch.__version__,
             files={},
         )
@@ -135,8 +136,8 @@ class Snapshot:
 
     def close(self) -> None:
         self.wait()
-        if self._hook is not None:
-            self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
         if self._group is not None:
             dist.destroy_process_group(self._group)
             self._group = None

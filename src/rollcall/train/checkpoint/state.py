@@ -18,6 +18,7 @@ from rollcall.errors import UsageError
 from rollcall.train.checkpoint import storage
 from rollcall.train.checkpoint.rng import read_rng, reseed, set_rng
 from rollcall.train.checkpoint.storage import Values
+from rollcall.train.optimizers import parameters_of
 from rollcall.train.strategies import averages_gradients, unwrap
 from rollcall.world import World
 
@@ -33,7 +34,7 @@ class TrainingParts:
     """The objects whose state is the state of a training."""
 
     model: nn.Module
-    optimizer: Optimizer | None
+    optimizers: tuple[Optimizer, ...]
     others: Mapping[str, Stateful]  # scheduler, scaler, loader …
 
 
@@ -81,8 +82,8 @@ def load_state(parts: TrainingParts, world: World, folder: Path, step: int) -> N
         raise UsageError(f"{folder} is not safe to load ({error}): remove it, and start again") from None
     per_rank = {f"rank-{world.rank}.{name}": tensors[name] for name in _per_rank_names(parts, tensors)}
     storage.read({name: each for name, each in per_rank.items() if name in contents}, folder)
-    if parts.optimizer is not None:
-        _load_optimizer(parts, states, values["plain.optimizer"])
+    if parts.optimizers:
+        _load_optimizers(parts, states, values["plain.optimizer"])
     if extra := values["plain.model"]:
         unwrap(parts.model).load_state_dict({**unwrap(parts.model).state_dict(), **extra})
     for name, other in parts.others.items():
@@ -125,11 +126,14 @@ def assign_writers(sizes_bytes: Mapping[str, int], ranks: int) -> dict[str, int]
 
 
 def optimizer_names(parts: TrainingParts) -> list[str]:
-    """The names of the parameters that the optimizer changes."""
-    if parts.optimizer is None:
-        return []
+    """The names of the parameters that the optimizers change."""
     names = _parameter_names(parts)
-    return [names[each] for group in parts.optimizer.param_groups for each in group["params"]]
+    return [names[each] for group in _groups(parts) for each in group["params"]]
+
+
+def _groups(parts: TrainingParts) -> list[dict[str, Any]]:
+    """The parameter groups of all optimizers, in their order."""
+    return [group for optimizer in parts.optimizers for group in optimizer.param_groups]
 
 
 def _strip_compile(name: str) -> str:
@@ -141,7 +145,7 @@ def _is_sharded(tensor: torch.Tensor) -> bool:
 
 
 def _optimized_names(parts: TrainingParts) -> set[str]:
-    if parts.optimizer is None:
+    if not parts.optimizers:
         return set()
     return {f"model.{name}" for name in _parameter_names(parts).values()} | _optimizer_tensors(parts).keys()
 
@@ -153,12 +157,11 @@ def _parameter_names(parts: TrainingParts) -> dict[torch.Tensor, str]:
 
 def _optimizer_tensors(parts: TrainingParts) -> dict[str, torch.Tensor]:
     """Not by torch's get_state_dict: it takes a step with an optimizer that has taken none."""
-    if parts.optimizer is None:
-        return {}
     names = _parameter_names(parts)
     return {
         f"optimizer.{names[parameter]}.{key}": value
-        for parameter, state in parts.optimizer.state.items()
+        for optimizer in parts.optimizers
+        for parameter, state in optimizer.state.items()
         for key, value in state.items()
         if isinstance(value, torch.Tensor)
     }
@@ -167,25 +170,27 @@ def _optimizer_tensors(parts: TrainingParts) -> dict[str, torch.Tensor]:
 def _plain_values(parts: TrainingParts) -> Iterator[tuple[str, Any]]:
     model = unwrap(parts.model).state_dict()
     yield "model", {name: each for name, each in model.items() if not isinstance(each, torch.Tensor)}
-    if parts.optimizer is not None:
-        yield "optimizer", _describe_optimizer(parts, parts.optimizer)
+    if parts.optimizers:
+        yield "optimizer", _describe_optimizers(parts)
     for name, other in parts.others.items():
         yield name, other.state_dict()
 
 
-def _describe_optimizer(parts: TrainingParts, optimizer: Optimizer) -> dict[str, Any]:
+def _describe_optimizers(parts: TrainingParts) -> dict[str, Any]:
+    """Several optimizers are described as one with the groups of all."""
     names = _parameter_names(parts)
-    groups = [{**group, "params": [names[each] for each in group["params"]]} for group in optimizer.param_groups]
+    groups = [{**group, "params": [names[each] for each in group["params"]]} for group in _groups(parts)]
     state = {
         names[parameter]: {key: value for key, value in state.items() if not isinstance(value, torch.Tensor)}
+        for optimizer in parts.optimizers
         for parameter, state in optimizer.state.items()
     }
     return {"groups": groups, "state": state}
 
 
 def _new_optimizer_tensors(parts: TrainingParts, contents: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Empty tensors to load the optimizer's into, sharded like their parameters."""
-    if parts.optimizer is None:
+    """Empty tensors to load the optimizers' into, sharded like their parameters."""
+    if not parts.optimizers:
         return
     parameters = {name: parameter for parameter, name in _parameter_names(parts).items()}
     for name, entry in contents.items():
@@ -198,21 +203,22 @@ def _new_optimizer_tensors(parts: TrainingParts, contents: Mapping[str, Any]) ->
                 yield name, torch.empty_like(parameters[of], dtype=dtype, requires_grad=False)
 
 
-def _load_optimizer(parts: TrainingParts, states: Mapping[str, torch.Tensor], described: dict[str, Any]) -> None:
-    optimizer = parts.optimizer
-    assert optimizer is not None
+def _load_optimizers(parts: TrainingParts, states: Mapping[str, torch.Tensor], described: dict[str, Any]) -> None:
     parameters = {name: parameter for parameter, name in _parameter_names(parts).items()}
-    optimizer.state.clear()
+    state_of: dict[torch.Tensor, dict[str, Any]] = {}
     for name, plain in described["state"].items():
-        optimizer.state[parameters[name]] = dict(plain)
+        state_of[parameters[name]] = dict(plain)
     for key, tensor in states.items():
         name, _, field = key.removeprefix("optimizer.").rpartition(".")
-        optimizer.state[parameters[name]][field] = tensor
-    for group, saved in zip(optimizer.param_groups, described["groups"], strict=True):
+        state_of[parameters[name]][field] = tensor
+    for optimizer in parts.optimizers:
+        optimizer.state.clear()
+        optimizer.state.update({each: state_of[each] for each in parameters_of(optimizer) if each in state_of})
+    for group, saved in zip(_groups(parts), described["groups"], strict=True):
         group.update({key: value for key, value in saved.items() if key != "params"})
         if group.get("fused") or group.get("capturable"):  # these need the step count on the device of the parameter
             for parameter in group["params"]:
-                state = optimizer.state.get(parameter, {})
+                state = state_of.get(parameter, {})
                 if isinstance(state.get("step"), torch.Tensor):
                     state["step"] = state["step"].to(parameter.device)
 

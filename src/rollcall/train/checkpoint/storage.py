@@ -8,7 +8,7 @@ import io
 import pickle
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ Values = dict[str, Any]
 METADATA = ".metadata"  # the name that torch uses
 
 # Data classes without code of their own, and the types of their fields.
-_ALLOWED = {
+_ALLOWED: dict[tuple[str, str], type] = {
     (each.__module__, each.__qualname__): each
     for each in (
         metadata.Metadata,
@@ -37,6 +37,8 @@ _ALLOWED = {
         torch.Size,
     )
 }
+# torch's own checkpoints name the folder that they were saved to. A pure path does nothing to files.
+_ALLOWED |= {(module, "PosixPath"): PurePosixPath for module in ("pathlib", "pathlib._local")}
 
 
 class UnsafeError(ValueError):

@@ -23,8 +23,8 @@ class TrainConfig:
     batch_size: int = _option(32, "Samples per batch on each rank.", least=1)
     lr: float = _option(0.003, "Learning rate.", least=0)
     seed: int = _option(0, "Seed of the random generators.", least=0)
-    strategy: Literal["ddp", "fsdp", "none"] = _option(
-        "ddp", "How the ranks share the model: ddp, fsdp or none.", "ddp", "fsdp", "none"
+    strategy: Literal["ddp", "fsdp", "hsdp", "none"] = _option(
+        "ddp", "How the ranks share the model: ddp, fsdp, hsdp or none.", "ddp", "fsdp", "hsdp", "none"
     )
     accumulate: int = _option(1, "Batches per optimizer step.", least=1)
     clip_norm: float | None = _option(None, "Largest norm of the gradients. Default: no limit.", kind=float)
