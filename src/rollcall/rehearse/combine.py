@@ -21,6 +21,16 @@ class Given(NamedTuple):
     splits: tuple[int, ...] = ()
 
 
+class Took(NamedTuple):
+    """What one rank got from an op."""
+
+    index: int  # its place in the group
+    size: int  # of the group
+    digest: str
+    record: int = 0  # the number of the op in the ring of the rank
+    place: str = ""  # train.py:33
+
+
 class Key(NamedTuple):
     """The same for all ranks that take part in one op: the group and a number; of a message also its two ends."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from rollcall.errors import RollcallError
 from rollcall.protocol.plan import Program
+from rollcall.rehearse import replay
 from rollcall.rehearse.settings import Settings
 from rollcall.worker.fork_server import ForkServer
 
@@ -26,6 +27,7 @@ class RankResult:
     """What one rank left besides its ring."""
 
     exit_code: int
+    calls: bytes = b""  # the same if the rank made the same calls
     is_cut: bool = False  # it was stopped after --steps
     unsupported: str = ""  # what it came to that cannot be rehearsed
     gave: dict[Any, Any] = field(default_factory=dict)
@@ -38,6 +40,7 @@ class Rehearsed:
     ranks: dict[int, RankResult]
     passes: int
     unsettled: tuple[int, ...]  # ranks whose collectives would still have to be run again
+    unstable: tuple[str, ...] = ()  # lines at which ranks give what differs each time, such as the time
 
 
 def start_server(library: Path) -> ForkServer:
@@ -99,35 +102,65 @@ class Ranks:
     def _read(self, rank: int, exit_code: int) -> RankResult:
         path = self._result_of(rank)
         found = pickle.loads(path.read_bytes()) if path.exists() else {}
-        return RankResult(exit_code, **found)
+        ring = self._folder / "rings" / "attempt-0" / f"rank-{rank}.ring"
+        return RankResult(exit_code, replay.digest(ring) if ring.exists() else b"", **found)
 
 
 def rehearse(ranks: Ranks, settings: Settings, folder: Path, on_progress: Callable[[int, int], None]) -> Rehearsed:
     """`on_progress` is told the number of a pass that begins, and how many ranks it runs; and 0, 1 as each ends."""
     from rollcall.rehearse import stale  # here: it imports torch, which the server does meanwhile
 
-    def run(numbers: Iterable[int], known: Any) -> None:
-        results.update(ranks.run(numbers, _write(folder, known), lambda: on_progress(0, 1)))
-
     results: dict[int, RankResult] = {}
+    unstable: set[Any] = set()
+    changed: set[int] = set()  # ranks that made other calls than in their last pass
+
+    def run(numbers: Iterable[int], known: Any) -> None:
+        for rank, result in ranks.run(numbers, _write(folder, known), lambda: on_progress(0, 1)).items():
+            changed.discard(rank)
+            if rank in results:
+                unstable.update(stale.find_unstable(results[rank], result))
+                changed.update([rank] if result.calls != results[rank].calls else [])
+            results[rank] = result
+
     first, *others = settings.ranks
     on_progress(1, len(settings.ranks))
     # One rank goes ahead: what the others get from it, such as a configuration, is right in their first pass then.
     run([first], {})
     run(others, stale.given(results))
     number = 1
-    while (todo := stale.find(results)) and number < MOST_PASSES:
+    while (todo := _to_run_again(results, unstable, folder)) and number < MOST_PASSES:
         number += 1
         on_progress(number, len(todo))
         if stale.wait_for_messages(results, todo):
             # One after the other, up and then down the ranks: a message goes along a whole pipeline in one pass.
             for rank in settings.ranks if number % 2 == 0 else reversed(settings.ranks):
                 known = stale.given(results)
-                if not stale.is_right(results[rank], known):
+                if not stale.is_right(results[rank], known, unstable):
                     run([rank], known)
         else:
             run(todo, stale.given(results))
-    return Rehearsed(results, number, tuple(todo))
+    if todo and not changed:  # the ranks do the same whatever they are told
+        unstable.update(key for ops in stale.find(results).values() for key in ops)
+        todo = []
+    return Rehearsed(results, number, tuple(todo), _places(results, unstable))
+
+
+def _to_run_again(results: dict[int, RankResult], unstable: set[Any], folder: Path) -> list[int]:
+    """What a rank takes from an op that never ends does not matter: it would wait there forever. So if all that the
+    ranks took from ops that end is right, this is what they do, though it may be a deadlock."""
+    from rollcall.rehearse import stale  # here: it imports torch
+
+    wrong = stale.find(results, unstable)
+    if not wrong:
+        return []
+    replayed = replay.of_folder(folder, [rank for rank, result in results.items() if result.is_cut])
+    replayed.run()
+    return [rank for rank, ops in wrong.items() if any(replayed.is_over(rank, took.record) for took in ops.values())]
+
+
+def _places(results: dict[int, RankResult], unstable: set[Any]) -> tuple[str, ...]:
+    """The lines at which ranks give what differs each time."""
+    return tuple(sorted({result.took[key][4] for result in results.values() for key in unstable & result.took.keys()}))
 
 
 def _write(folder: Path, known: Any) -> Path:

@@ -28,6 +28,7 @@ class Outcome:
     seconds: float
     passes: int
     unsettled: tuple[int, ...]
+    unstable: tuple[str, ...]  # lines whose values differ each time
     cut: tuple[int, ...]  # ranks that were stopped after --steps
     unknowns: tuple["UnknownRead", ...]
     unsupported: tuple["UnsupportedRanks", ...]
@@ -96,6 +97,7 @@ def run(
         time.monotonic() - began_s,
         found.passes,
         found.unsettled,
+        found.unstable,
         tuple(sorted(rank for rank, result in found.ranks.items() if result.is_cut)),
         _unknowns(found.ranks),
         _unsupported(found.ranks),
@@ -106,8 +108,7 @@ def run(
 
 
 def _replay(folder: Path, cut: list[int]) -> list[int]:
-    paths = (folder / "rings" / "attempt-0").glob("*.ring")
-    replayed = replay.Replay(map(replay.read, paths), cut)
+    replayed = replay.of_folder(folder, cut)
     hung = replayed.run()
     replayed.write()
     return hung

@@ -6,6 +6,7 @@ until then its rank waits, and what it recorded later has not happened. The ring
 own: every event takes one microsecond, and nothing can be read from it but the order.
 """
 
+import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -57,6 +58,7 @@ class Track:
 
     def __init__(self, records: NDArray[Any], rows: NDArray[np.intp], base_ns: int) -> None:
         self.records = records
+        self.thread = int(records["thread"][rows[0]])
         self.events = list(_events(records, rows))
         self.place = 0
         self.now_ns = base_ns
@@ -105,8 +107,22 @@ def read(path: Path) -> RankRing:
     return RankRing(path, ring, ring.records.copy(), groups, frozenset(on_device))
 
 
+_CALL = ("op", "flags", "group", "site", "signature", "peer", "tag", "thread", "reduce", "size_bytes")
+
+
+def digest(path: Path) -> bytes:
+    """The same for two passes of a rank in which it made the same calls."""
+    records = rings.read(path).records
+    return hashlib.sha1(b"".join(records[name].tobytes() for name in _CALL)).digest()
+
+
 def _ranks(spans: list[Any]) -> tuple[int, ...]:
     return tuple(rank for span in spans for rank in ([span] if isinstance(span, int) else range(span[0], span[1] + 1)))
+
+
+def of_folder(folder: Path, cut: Iterable[int]) -> "Replay":
+    """Of all ranks that were recorded in the folder of a run."""
+    return Replay(map(read, (folder / "rings" / "attempt-0").glob("*.ring")), cut)
 
 
 class Replay:
@@ -132,6 +148,15 @@ class Replay:
         return sorted(
             {self._rank_of[id(track)] for tracks in self._tracks.values() for track in tracks if _is_left(track)}
         )
+
+    def is_over(self, rank: int, number: int) -> bool:
+        """Whether the op with this number in the ring of a rank came to its end. One that is no meeting of ranks did."""
+        row = number - 1
+        for track in self._tracks.get(rank, ()):
+            if row < len(track.records) and track.records["thread"][row] == track.thread and _meets(track.records[row]):
+                meeting = self._meetings.get(self._key(track, row))
+                return meeting is not None and meeting.over > 0 and (row, _ENTER) in track.reached
+        return True
 
     def write(self) -> None:
         for rank, tracks in self._tracks.items():

@@ -1,12 +1,15 @@
 """Which ranks took something from a collective that is not what all ranks together have given."""
 
+import math
+from collections.abc import Collection, Iterator
 from typing import Any
 
-from rollcall.rehearse.combine import Given, Key
+from rollcall.rehearse.combine import Given, Key, Took
 from rollcall.rehearse.rank.collectives import Table, digest, message_from, result_for
 
 # Each rank gets something else from these; of the others, one result is that of all ranks.
 _DIFFERENT = {"scatter", "reduce_scatter", "all_to_all", "all_to_all_single", "reduce", "gather"}
+Wrong = dict[int, dict[Key, Took]]  # by rank and op
 
 
 def given(results: dict[int, Any]) -> Table:
@@ -19,14 +22,31 @@ def given(results: dict[int, Any]) -> Table:
     return known
 
 
-def find(results: dict[int, Any]) -> list[int]:
-    """The ranks to run again."""
+def find(results: dict[int, Any], unstable: Collection[Key] = ()) -> Wrong:
+    """By rank: what it took, and should not have. Ops in `unstable` are left out: nobody knows what they give."""
     known = given(results)
     expected: dict[Any, str] = {}
-    return sorted(rank for rank, result in results.items() if not is_right(result, known, expected))
+    found = {rank: dict(_wrong(result, known, unstable, expected)) for rank, result in sorted(results.items())}
+    return {rank: wrong for rank, wrong in found.items() if wrong}
 
 
-def wait_for_messages(results: dict[int, Any], ranks: list[int]) -> bool:
+def find_unstable(before: Any, after: Any) -> set[Key]:
+    """Ops to which a rank gave something else than in its last pass, though it had taken the same until then: the time,
+    the number of a process, or chance."""
+    took = {key: Took(*its) for key, its in after.took.items()}
+    parted = min((its.record for key, its in took.items() if its[2] != before.took.get(key, its)[2]), default=math.inf)
+
+    def is_same_until(key: Any) -> bool:
+        return took[key].record <= parted if key in took else parted == math.inf  # a send has no place of its own
+
+    return {
+        Key(*key)
+        for key, its in after.gave.items()
+        if key in before.gave and its != before.gave[key] and is_same_until(key)
+    }
+
+
+def wait_for_messages(results: dict[int, Any], ranks: Collection[int]) -> bool:
     """Whether one of these ranks did not get a message that it received: what it sends itself may depend on it."""
     known = given(results)
     return any(
@@ -36,21 +56,25 @@ def wait_for_messages(results: dict[int, Any], ranks: list[int]) -> bool:
     )
 
 
-def is_right(result: Any, known: Table, expected: dict[Any, str] | None = None) -> bool:
+def is_right(result: Any, known: Table, unstable: Collection[Key] = ()) -> bool:
+    return not any(_wrong(result, known, unstable, {}))
+
+
+def _wrong(result: Any, known: Table, unstable: Collection[Key], expected: dict[Any, str]) -> Iterator[tuple[Key, Took]]:
     """`expected` keeps results that are the same for several ranks."""
-    expected = {} if expected is None else expected
-    return all(_expect(key, took, result, known, expected) == took[2] for key, took in result.took.items())
+    for key, took in result.took.items():
+        if Key(*key) not in unstable and _expect(key, Took(*took), result, known, expected) != took[2]:
+            yield Key(*key), Took(*took)
 
 
-def _expect(key: Any, took: tuple[int, int, str], result: Any, known: Table, expected: dict[Any, str]) -> str:
-    index, size, _ = took
+def _expect(key: Any, took: Took, result: Any, known: Table, expected: dict[Any, str]) -> str:
     if Key(*key).source >= 0:
         return digest(message_from(known.get(Key(*key), {})))
     given = Given(*result.gave[key])
     all_given = known[Key(*key)]
     # Where a rank is missing, or on another way, each takes it to give what it gives itself.
-    is_whole = len(all_given) == size and all(each.op == given.op for each in all_given.values())
-    place: Any = (key, given.reduce, given.root) if is_whole and given.op not in _DIFFERENT else (key, index)
+    is_whole = len(all_given) == took.size and all(each.op == given.op for each in all_given.values())
+    place: Any = (key, given.reduce, given.root) if is_whole and given.op not in _DIFFERENT else (key, took.index)
     if place not in expected:
-        expected[place] = digest(result_for(known[Key(*key)], given, index, size))
+        expected[place] = digest(result_for(all_given, given, took.index, took.size))
     return expected[place]

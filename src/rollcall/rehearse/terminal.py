@@ -38,6 +38,8 @@ def lines(outcome: Outcome) -> Iterator[str]:
         yield from _verdict(outcome)
     for unknown in outcome.unknowns:
         yield f"unknown   {_in_words(unknown)}"
+    for place in outcome.unstable:
+        yield f"unstable  {place} tells other ranks what differs each time, such as the time or the number of a process"
     if outcome.comparison is not None:
         yield from check.lines(outcome.comparison)
     yield f"recorded in {outcome.folder.name}: `rollcall explain`, `report` and `export` work on it"
@@ -64,9 +66,14 @@ def _verdict(outcome: Outcome) -> Iterator[str]:
     for finding in explanation.findings:
         word = "verdict:" if finding is explanation.verdict else "advice:" if finding.is_advice else "also:"
         yield f"{word} {in_words(finding)}"
-    if explanation.verdict is not None and (deciding := [each for each in outcome.unknowns if each.decided]):
-        places = ", ".join(each.place for each in deciding[:_FEW])
-        yield f"  this may depend on values that are not known ({places}): --assume {deciding[0].place}=VALUE"
+    if explanation.verdict is None:
+        return
+    deciding = [each.place for each in outcome.unknowns if each.decided]
+    if deciding:
+        places = ", ".join(deciding[:_FEW])
+        yield f"  this may depend on values that are not known ({places}): --assume {deciding[0]}=VALUE"
+    if outcome.unstable:
+        yield f"  this may depend on values that differ each time ({', '.join(outcome.unstable[:_FEW])})"
 
 
 def _in_words(unknown: UnknownRead) -> str:
@@ -88,6 +95,7 @@ def as_json(outcome: Outcome) -> str:
         "ranks": list(settings.ranks),
         "passes": outcome.passes,
         "unsettled": list(outcome.unsettled),
+        "unstable": list(outcome.unstable),
         "kinds": [list(kind) for kind in outcome.kinds],
         "unsupported": [asdict(each) for each in outcome.unsupported],
         "unknowns": [asdict(unknown) for unknown in outcome.unknowns],

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,9 +20,9 @@ from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[
 from rollcall.compat.torch_groups import group_named, ranks_of
 from rollcall.record.hooks.arguments import METHODS
 from rollcall.record.ring_format import REDUCE_OPS
-from rollcall.rehearse.combine import Data, Given, Key, combine, pack
+from rollcall.rehearse.combine import Data, Given, Key, Took, combine, pack
 from rollcall.rehearse.rank.unsupported import Unsupported
-from rollcall.rehearse.rank.values import MOST_BYTES
+from rollcall.rehearse.rank.values import MOST_BYTES, users_place
 
 Table = dict[Key, dict[int, Given]]  # by rank of the group: what it gave
 
@@ -71,7 +71,8 @@ class Exchange:
 
     table: Table = field(default_factory=dict)
     gave: dict[Key, Given] = field(default_factory=dict)
-    took: dict[Key, tuple[int, int, str]] = field(default_factory=dict)  # its place, the group's size, what it took
+    took: dict[Key, Took] = field(default_factory=dict)
+    count_records: Callable[[], int] = lambda: 0  # of the ring: the number of the op that runs
     _counts: Counter[Any] = field(default_factory=Counter)
 
     def number(self, *channel: Any) -> int:
@@ -81,13 +82,16 @@ class Exchange:
     def get(self, key: Key, given: Given, index: int, size: int) -> tuple[torch.Tensor, ...] | None:
         self.gave[key] = given
         result = result_for(self.table.get(key, {}), given, index, size)
-        self.took[key] = index, size, digest(result)
+        self._note(key, index, size, result)
         return result
 
     def receive(self, key: Key) -> tuple[torch.Tensor, ...] | None:
         result = message_from(self.table.get(key, {}))
-        self.took[key] = 1, 2, digest(result)
+        self._note(key, 1, 2, result)
         return result
+
+    def _note(self, key: Key, index: int, size: int, result: tuple[torch.Tensor, ...] | None) -> None:
+        self.took[key] = Took(index, size, digest(result), self.count_records(), users_place())
 
 
 def result_for(known: dict[int, Given], given: Given, index: int, size: int) -> tuple[torch.Tensor, ...] | None:

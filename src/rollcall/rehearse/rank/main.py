@@ -81,7 +81,7 @@ def _write_at_end(path: Path) -> None:
             return
         found = {
             "gave": {tuple(key): tuple(given) for key, given in collectives.exchange.gave.items()},
-            "took": {tuple(key): took for key, took in collectives.exchange.took.items()},
+            "took": {tuple(key): tuple(took) for key, took in collectives.exchange.took.items()},
             "is_cut": steps.is_cut,
             "unsupported": unsupported.found,
             "unknowns": [vars(each) for each in values.notes.unknowns.values()],
@@ -130,6 +130,7 @@ def _record(folder: Path, rank: int, world_size: int) -> None:
     functional.counts_as_real(is_pretended)
     recording = recorder.begin(folder, rank, world_size, 0)
     recording.rehearse()
+    collectives.exchange.count_records = recording.count_records
 
 
 def _refuse_store(*_: Any) -> NoReturn:

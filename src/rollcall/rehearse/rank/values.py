@@ -75,7 +75,7 @@ def read(dtype: torch.dtype) -> Any:
     kind = kind_of(dtype)
     value, note = notes.read(kind)
     if kind is bool:  # Python has no other bool: it can only be decided by
-        note.decided.add(_here())
+        note.decided.add(users_place())
         return value
     return _Float(value, note) if kind is float else _Int(value, note)
 
@@ -83,11 +83,12 @@ def read(dtype: torch.dtype) -> Any:
 def read_plainly(dtype: torch.dtype) -> Any:
     """The same where only a plain number can be handed over: what the program does with it is not seen."""
     value, note = notes.read(kind_of(dtype))
-    note.decided.add(_here())
+    note.decided.add(users_place())
     return value
 
 
-def _here() -> str:
+def users_place() -> str:
+    """As it is printed: train.py:33."""
     file, line = users_line()
     return f"{Path(file).name}:{line}"
 
@@ -108,7 +109,7 @@ def _decision(name: str, kind: type) -> Callable[..., Any]:
     plain = getattr(kind, name)
 
     def decide(self: Any, *others: Any) -> Any:
-        self.note.decided.add(_here())
+        self.note.decided.add(users_place())
         return plain(self, *others)
 
     return decide
