@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname \
 	libopenmpi-dev chromium tmux
 
-.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train soak corpus fuzz-explain looks compat matrix lab-pages wheel clean
+.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train soak corpus rehearse-corpus fuzz-explain looks compat matrix lab-pages wheel clean
 
 setup: $(VENV)/.setup
 
@@ -83,6 +83,10 @@ soak: $(VENV)/.dev
 # make corpus PEERS=1 runs TORCH_DISTRIBUTED_DEBUG=DETAIL and torchfrtrace on the same programs.
 corpus: $(VENV)/.dev
 	$(BIN)/python -m tests.explain.corpus $(if $(PEERS),--peers)
+
+# The same bugs, rehearsed: before the programs ever run on real ranks.
+rehearse-corpus: $(VENV)/.dev
+	$(BIN)/python -m tests.rehearse.corpus $(WORDS)
 
 # Generated programs, correct and with one bug each: how many bugs explain names. What failed is in .rollcall/fuzz.
 # make fuzz-explain SEED=17 runs one seed again, and keeps its scripts and run folders.

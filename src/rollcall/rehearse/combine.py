@@ -24,7 +24,7 @@ class Given(NamedTuple):
 class Took(NamedTuple):
     """What one rank got from an op."""
 
-    index: int  # its place in the group
+    member: int  # its place in the group
     size: int  # of the group
     digest: str
     record: int = 0  # the number of the op in the ring of the rank

@@ -60,7 +60,9 @@ def is_right(result: Any, known: Table, unstable: Collection[Key] = ()) -> bool:
     return not any(_wrong(result, known, unstable, {}))
 
 
-def _wrong(result: Any, known: Table, unstable: Collection[Key], expected: dict[Any, str]) -> Iterator[tuple[Key, Took]]:
+def _wrong(
+    result: Any, known: Table, unstable: Collection[Key], expected: dict[Any, str]
+) -> Iterator[tuple[Key, Took]]:
     """`expected` keeps results that are the same for several ranks."""
     for key, took in result.took.items():
         if Key(*key) not in unstable and _expect(key, Took(*took), result, known, expected) != took[2]:
@@ -74,7 +76,7 @@ def _expect(key: Any, took: Took, result: Any, known: Table, expected: dict[Any,
     all_given = known[Key(*key)]
     # Where a rank is missing, or on another way, each takes it to give what it gives itself.
     is_whole = len(all_given) == took.size and all(each.op == given.op for each in all_given.values())
-    place: Any = (key, given.reduce, given.root) if is_whole and given.op not in _DIFFERENT else (key, took.index)
+    place: Any = (key, given.reduce, given.root) if is_whole and given.op not in _DIFFERENT else (key, took.member)
     if place not in expected:
-        expected[place] = digest(result_for(all_given, given, took.index, took.size))
+        expected[place] = digest(result_for(all_given, given, took.member, took.size))
     return expected[place]

@@ -103,9 +103,11 @@ def _pretend_process_groups(world_size: int) -> None:
         given_rank, given_size = kwargs.get("rank", -1), kwargs.get("world_size", -1)
         rank = int(os.environ["RANK"]) if given_rank in (-1, None) else int(given_rank)
         size = int(os.environ["WORLD_SIZE"]) if given_size in (-1, None) else int(given_size)
-        if size != world_size:
+        if size < world_size:
             asked = f"init_process_group asks for {size} ranks, but {world_size} are rehearsed"
-            raise Unsupported(asked, "let both be the same")
+            raise Unsupported(asked, f"use -n {size}")
+        if size > world_size:
+            _wait_in_vain(world_size, size)
         init("fake", rank=rank, world_size=size, store=FakeStore())
         modules[0].get_backend = lambda group=None: str(backend or "nccl")
 
@@ -123,6 +125,16 @@ def _pretend_process_groups(world_size: int) -> None:
         return new_group(ranks, None, None, None, *args[:3], **kwargs)
 
     modules[1]._new_group_with_tag = new_fake_group
+
+
+def _wait_in_vain(here: int, world_size: int) -> None:
+    """What torch says of ranks that never come, once its time is over; said inside of the call, which is recorded."""
+
+    def time_out(*_: Any, **__: Any) -> NoReturn:
+        raise dist.DistStoreError(f"Timed out: {here}/{world_size} clients joined.")
+
+    module: Any = distributed_c10d
+    module._new_process_group_helper = time_out
 
 
 def _record(folder: Path, rank: int, world_size: int) -> None:
