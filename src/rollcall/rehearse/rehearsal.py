@@ -12,6 +12,7 @@ from rollcall.coordinator.run_folder import RunFolder, command_line
 from rollcall.errors import RollcallError, UsageError, say
 from rollcall.explain.verdict import Explanation, explain
 from rollcall.protocol.plan import Program
+from rollcall.record import sites
 from rollcall.rehearse import check, passes, replay
 from rollcall.rehearse.check import Comparison
 from rollcall.rehearse.settings import Settings, check_torch
@@ -128,7 +129,7 @@ def _unknowns(ranks: dict[int, passes.RankResult]) -> tuple[UnknownRead, ...]:
     merged: dict[tuple[str, str], list[Any]] = defaultdict(lambda: [0, set(), set()])
     for rank, result in ranks.items():
         for each in result.unknowns:
-            place = f"{Path(each['file']).name}:{each['line']}"
+            place = _place(each["file"], each["line"])
             found = merged[place, each["assumed"]]
             found[0] += each["reads"]
             found[1].add(rank)
@@ -137,6 +138,12 @@ def _unknowns(ranks: dict[int, passes.RankResult]) -> tuple[UnknownRead, ...]:
         UnknownRead(place, assumed, reads, tuple(sorted(readers)), tuple(sorted(decided)))
         for (place, assumed), (reads, readers, decided) in sorted(merged.items())
     )
+
+
+def _place(file: str, line: int) -> str:
+    """train.py:33; of a library, its folder too, since a script may have the same name."""
+    parts = Path(file).parts
+    return f"{parts[-1] if sites.is_users_file(file) else '/'.join(parts[-2:])}:{line}"
 
 
 def _unsupported(ranks: dict[int, passes.RankResult]) -> tuple[UnsupportedRanks, ...]:

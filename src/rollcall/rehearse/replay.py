@@ -150,7 +150,7 @@ class Replay:
         )
 
     def is_over(self, rank: int, number: int) -> bool:
-        """Whether the op with this number in the ring of a rank came to its end. One that is no meeting of ranks did."""
+        """Whether the op with this number in the ring of a rank came to its end; what is no meeting of ranks did."""
         row = number - 1
         for track in self._tracks.get(rank, ()):
             if row < len(track.records) and track.records["thread"][row] == track.thread and _meets(track.records[row]):

@@ -7,6 +7,7 @@ tensors             a dispatch mode: tensors on the device have shapes and no da
 values              the data of small tensors, where it is known; and what Python read without it being known
 collectives         ops between ranks: what a rank gives is written down, what it gets is what all have given
 patches             parts of torch that look at the data of tensors
+saving              torch.save, torch.load and safetensors
 files               files that a rank writes go to the folder of the run; connections are refused
 unsupported         what cannot be rehearsed: a sentence
 steps               stops a rank after some optimizer steps

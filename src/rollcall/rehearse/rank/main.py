@@ -19,7 +19,7 @@ from rollcall.protocol.plan import LOOPBACK, Program
 from rollcall.protocol.torchrun_env import rank_env
 from rollcall.record import recorder
 from rollcall.record.hooks import functional
-from rollcall.rehearse.rank import collectives, device, files, patches, steps, unsupported, values
+from rollcall.rehearse.rank import collectives, device, files, patches, saving, steps, unsupported, values
 from rollcall.rehearse.rank.tensors import PretendedDevice, is_pretended
 from rollcall.rehearse.rank.unsupported import Unsupported
 from rollcall.rehearse.settings import Settings
@@ -40,6 +40,7 @@ def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
     device.install(settings.gpu, min(settings.gpus_per_host, settings.world_size))
     mode = PretendedDevice()
     patches.install(mode.data)
+    saving.install(mode.data)
     _pretend_process_groups(settings.world_size)
     _record(folder, rank, settings.world_size)
     steps.stop_after(settings.steps)

@@ -1,13 +1,12 @@
 """Parts of torch that look at the data or the address of a tensor, and are replaced in a rehearsed rank."""
 
-import os
+import functools
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parallel import distributed as ddp
-from torch.utils import _pytree as pytree
 
 from rollcall.rehearse.rank import values
 from rollcall.rehearse.rank.tensors import Data
@@ -19,7 +18,7 @@ def install(data: Data) -> None:
     _replace_ddp()
     _replace_fsdp()
     _replace_attention()
-    _replace_saving(data)
+    _replace_addresses()
     _replace_memory_pinning()
     _replace_generators()
     # What a module's parameters are moved to has another class: torch swaps the tensors then, so that optimizers and
@@ -147,42 +146,23 @@ def _replace_attention() -> None:
     _set(functional, "scaled_dot_product_attention", attend)
 
 
-def _replace_saving(data: Data) -> None:
-    """Tensors without data are saved as empty ones: a checkpoint of a rehearsal has the names, and no weights."""
-    save, load = torch.save, torch.load
+def _replace_addresses() -> None:
+    """A storage without memory has the address 0. Programs that save a model look there for what is the same tensor."""
+    plain = torch.UntypedStorage.data_ptr
 
-    def real(tensor: Any) -> Any:
-        if not isinstance(tensor, FakeTensor):
-            return tensor
-        known = data.get(tensor.detach())
-        return torch.empty(0, dtype=tensor.dtype, device="cpu") if known is None else known.clone()
+    def address(storage: Any) -> int:
+        return plain(storage) or int(storage._cdata)
 
-    def save_known(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-        if not isinstance(f, (str, os.PathLike)):
-            save(pytree.tree_map(real, obj), f, *args, **kwargs)
-            return
-        with open(f, "wb") as file:  # here, in Python: torch would open it in C++, where it is not redirected
-            save(pytree.tree_map(real, obj), file, *args, **kwargs)
-
-    def load_to_cpu(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """First to the CPU: the device has no memory to read a file into."""
-        loaded = load(f, "cpu", *args, **kwargs)
-        wants_device = map_location is not None and not callable(map_location) and not isinstance(map_location, dict)
-        if wants_device and torch.device(map_location).type == "cuda":
-            return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(map_location), loaded)
-        return loaded
-
-    _set(torch, "save", save_known)
-    _set(torch, "load", load_to_cpu)
+    _set(torch.UntypedStorage, "data_ptr", address)
 
 
 def _replace_memory_pinning() -> None:
     init = torch.utils.data.DataLoader.__init__
 
+    @functools.wraps(init)  # Lightning reads the names of its arguments
     def without_pinning(loader: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs.pop("pin_memory", None)
-        kwargs.pop("pin_memory_device", None)
         init(loader, *args, **kwargs)
+        loader.pin_memory = False
 
     _set(torch.utils.data.DataLoader, "__init__", without_pinning)
     _set(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)

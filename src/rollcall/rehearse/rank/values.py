@@ -11,10 +11,12 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 
+import rollcall
 from rollcall.record import sites
 
 # What programs decide by (flags, lengths, configurations, pickled objects) is small. Larger data is what models compute
@@ -43,7 +45,7 @@ class Notes:
 
     def read(self, kind: type) -> tuple[Any, Unknown]:
         """The value to go on with, and the note of it."""
-        file, line = users_line()
+        file, line = _readers_line()
         assumed = self.assumptions.get(f"{Path(file).name}:{line}")
         value = kind(_ASSUMED[kind] if assumed is None else assumed)
         found = self.unknowns.setdefault((file, line), Unknown(file, line, repr(value)))
@@ -85,6 +87,22 @@ def read_plainly(dtype: torch.dtype) -> Any:
     value, note = notes.read(kind_of(dtype))
     note.decided.add(users_place())
     return value
+
+
+# Who reads a tensor in here was called by the program, or by a library of others, which is named then.
+_INNER = tuple(f"{Path(name).parent}/" for name in (torch.__file__, rollcall.__file__))
+
+
+def _readers_line() -> tuple[str, int]:
+    """The line that reads a value: of the program, or of a library such as a Trainer."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_INNER) and not _is_users(frame):
+        frame = frame.f_back
+    return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else users_line()
+
+
+def _is_users(frame: FrameType) -> bool:
+    return sites.is_users_file(frame.f_code.co_filename)
 
 
 def users_place() -> str:
