@@ -87,3 +87,16 @@ def test_the_clock_of_a_replay_has_no_time_of_the_rehearsal(tmp_path: Path) -> N
     replayed(tmp_path, [calls("barrier"), [FakeOp("barrier", 1, 1000, 1001)]])
     entered = [rank.ops[0].entered_ns for rank in load(tmp_path).ranks.values()]
     assert entered[0] == entered[1]
+
+
+def test_an_op_that_ranks_wait_in_forever_is_not_over(tmp_path: Path) -> None:
+    write(tmp_path, [calls("all_reduce", "barrier"), calls("all_reduce")])
+    found = replay.of_folder(tmp_path, [])
+    found.run()
+    assert [found.is_over(0, 1), found.is_over(0, 2), found.is_over(1, 1)] == [True, False, True]
+
+
+def test_the_same_calls_have_the_same_digest_whenever_they_were_made(tmp_path: Path) -> None:
+    write(tmp_path, [calls("barrier"), [FakeOp("barrier", 1, 9, 10)], calls("all_reduce")])
+    first, second, other = (replay.digest(tmp_path / f"rings/attempt-0/rank-{rank}.ring") for rank in range(3))
+    assert first == second != other

@@ -3,6 +3,7 @@
 A checkpoint of a rehearsal has the names, and no weights.
 """
 
+import importlib
 import importlib.util
 import os
 from typing import Any
@@ -25,9 +26,8 @@ def install(data: Data) -> None:
     module.save = _save(torch.save, real)
     module.load = _load(torch.load)
     if importlib.util.find_spec("safetensors"):
-        import safetensors.torch
-
-        safetensors.torch.save_file = _save_file(safetensors.torch.save, real)
+        safetensors: Any = importlib.import_module("safetensors.torch")
+        safetensors.save_file = _save_file(safetensors.save, real)
 
 
 def _save(plain: Any, real: Any) -> Any:

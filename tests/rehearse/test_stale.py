@@ -1,0 +1,51 @@
+"""Which ranks have to run again, and which values nobody can know."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from rollcall.rehearse import stale
+from rollcall.rehearse.combine import Given, Key, Took, pack
+from rollcall.rehearse.rank.collectives import digest
+
+FIRST, SECOND = Key("world", 1), Key("world", 2)
+
+
+@dataclass
+class Result:
+    """What a rank gave and took."""
+
+    gave: dict[Any, Any] = field(default_factory=dict)
+    took: dict[Any, Any] = field(default_factory=dict)
+
+
+def rank(member: int, *values: tuple[int, int]) -> Result:
+    """A rank of two that gave and took these numbers, in this order, in sums."""
+    result = Result()
+    for number, (gave, took) in enumerate(values, 1):
+        key = Key("world", number)
+        result.gave[key] = Given("all_reduce", (pack(torch.tensor([gave])),), "SUM")
+        result.took[key] = Took(member, 2, digest((torch.tensor([took]),)), number, f"train.py:{number}")
+    return result
+
+
+def test_a_rank_that_took_the_sum_of_all_is_right() -> None:
+    assert stale.find({0: rank(0, (1, 3)), 1: rank(1, (2, 3))}) == {}
+
+
+def test_a_rank_that_took_another_value_runs_again() -> None:
+    wrong = stale.find({0: rank(0, (1, 2)), 1: rank(1, (2, 3))})
+    assert {number: [took.place for took in ops.values()] for number, ops in wrong.items()} == {0: ["train.py:1"]}
+
+
+def test_what_differs_though_nothing_before_it_did_is_unstable() -> None:
+    assert stale.find_unstable(rank(0, (1, 3), (7, 9)), rank(0, (1, 3), (8, 9))) == {SECOND}
+
+
+def test_what_differs_after_a_rank_was_told_something_else_is_not_unstable() -> None:
+    assert stale.find_unstable(rank(0, (1, 2), (7, 9)), rank(0, (1, 3), (8, 9))) == set()
+
+
+def test_an_op_that_gives_something_else_each_time_needs_no_further_pass() -> None:
+    assert stale.find({0: rank(0, (1, 2)), 1: rank(1, (2, 3))}, {FIRST}) == {}
