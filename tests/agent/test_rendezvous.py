@@ -28,7 +28,7 @@ from rollcall.protocol.messages import (
     Pong,
     Refused,
     Stop,
-    Unknown,
+    UnknownMessage,
 )
 from rollcall.protocol.plan import LOOPBACK
 from tests.rollcall_command import until
@@ -128,7 +128,7 @@ def test_a_ping_is_answered_by_whoever_holds_the_channel() -> None:
 
 def test_a_message_of_another_version_is_refused_by_its_name() -> None:
     agent = Agent()
-    agent.dispatcher.handle(Unknown("Later"))
+    agent.dispatcher.handle(UnknownMessage("Later"))
     (refused,) = agent.sent()
     assert isinstance(refused, Refused)
     assert "sent the message Later, which rollcall here does not know" in refused.text

@@ -20,7 +20,7 @@ from rollcall.errors import UsageError
 from rollcall.explain.verdict import explain
 from rollcall.initialization import environment
 from rollcall.lab import NAMES
-from rollcall.lab.experiment import Results, Settings, Verdict, always, load
+from rollcall.lab.experiment import LabSettings, Results, Verdict, always, load
 from rollcall.lab.runner import in_world, perform, worlds
 from rollcall.report import logs
 from rollcall.runs import all_runs
@@ -143,14 +143,14 @@ def test_a_case_that_hangs_though_it_should_not_is_an_error(tmp_path: Path) -> N
     deadlock = load("deadlock")
     must_end = replace(deadlock, cases=(replace(deadlock.cases[0], limit_s=1, may_fail=False),))
     with pytest.raises(RankError, match="case 'recv recv', hung: it did not end within 1 s"):
-        perform.collect(must_end, Settings(2, 1), tmp_path)
+        perform.collect(must_end, LabSettings(2, 1), tmp_path)
 
 
 def test_a_violated_invariant_is_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was measured is shown all the same, and the run is noted as failed."""
     monkeypatch.setenv("ROLLCALL_DIR", str(tmp_path))
     broken = replace(load("hello"), judge=lambda results: Verdict("no", {}, (always("it holds", False),)))
-    assert perform.one(broken, Settings(1, 1, as_json=True, with_picture=False)) == 1
+    assert perform.one(broken, LabSettings(1, 1, as_json=True, with_picture=False)) == 1
     facts = json.loads((tmp_path / "runs" / "latest" / "run.json").read_text())
     assert (facts["outcome"], facts["exit_code"]) == ("failed", 1)
 
@@ -168,7 +168,7 @@ def test_one_that_cannot_be_measured_does_not_end_the_whole_lab(
     monkeypatch.setattr(
         perform, "load", lambda name: replace(load(name), judge=refuse) if name == "hello" else load(name)
     )
-    assert perform.all_of_them(lambda _: Settings(1, 1, with_picture=False), as_json=False) == 1
+    assert perform.all_of_them(lambda _: LabSettings(1, 1, with_picture=False), as_json=False) == 1
     printed = capfd.readouterr()
     assert "hello could not be measured: these clocks tell no order" in printed.err
     assert "1 experiments in" in printed.out
@@ -178,7 +178,7 @@ def test_one_that_cannot_be_measured_does_not_end_the_whole_lab(
 
 def test_what_has_the_same_result_each_time_runs_once(capfd: pytest.CaptureFixture[str]) -> None:
     """`--trials 5` of a deadlock is refused with a message."""
-    assert perform.check(load("deadlock"), Settings(2, 5)).trials == 1
+    assert perform.check(load("deadlock"), LabSettings(2, 5)).trials == 1
     assert "it runs once, not 5 times" in capfd.readouterr().err
 
 
@@ -201,7 +201,7 @@ def test_in_a_recorded_run_the_picture_is_in_its_folder(tmp_path: Path) -> None:
     """On ranks of `rollcall run`, which sets ROLLCALL_RUN: no second run folder, no second recording."""
 
     def run(rank: int) -> int:
-        return in_world.run(load("send"), Settings(2, 2), rank, None, None)
+        return in_world.run(load("send"), LabSettings(2, 2), rank, None, None)
 
     env = {"ROLLCALL_RUN": str(tmp_path), "ROLLCALL_DIR": str(tmp_path / "home")}
     answers = worlds.start_server().call(run, 2, env=env, capture=True)
@@ -214,7 +214,7 @@ def test_one_case_runs_on_ranks_that_are_already_started() -> None:
     """`rollcall run -m rollcall lab deadlock --case NAME`: each rank logs its value."""
 
     def run(rank: int) -> int:
-        return in_world.run(load("deadlock"), Settings(2, 1), rank, "recv recv, fixed", None)
+        return in_world.run(load("deadlock"), LabSettings(2, 1), rank, "recv recv, fixed", None)
 
     answers = worlds.start_server().call(run, 2, capture=True)
     assert [answer.value for answer in answers] == [0, 0]

@@ -8,7 +8,7 @@ import pytest
 
 from rollcall.explain.verdict import explain
 from rollcall.lab import NAMES
-from rollcall.lab.experiment import Results, Settings, Verdict, load
+from rollcall.lab.experiment import LabSettings, Results, Verdict, load
 from rollcall.lab.runner import perform, run_folder
 
 # Few trials, but enough to see the effect.
@@ -42,7 +42,7 @@ def run(
         experiment,
         cases=tuple(replace(case, limit_s=HANG_AFTER_S) if case.may_fail else case for case in experiment.cases),
     )
-    settings = perform.check(experiment, Settings(ranks, TRIALS.get(name, 1), options=options))
+    settings = perform.check(experiment, LabSettings(ranks, TRIALS.get(name, 1), options=options))
     results = perform.collect(experiment, settings, folder, report, is_recorded)
     verdict = experiment.judge(results)
     assert not verdict.violations, verdict.sentence
@@ -172,7 +172,7 @@ def test_the_recording_names_the_slow_rank(tmp_path: Path) -> None:
 def test_deadlocks_hang_and_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three programs hang, explain names each with its ranks, and the fixed versions have the right values."""
     monkeypatch.setenv("ROLLCALL_DIR", str(tmp_path))
-    folder = run_folder.create(load("deadlock"), Settings(3, 1))
+    folder = run_folder.create(load("deadlock"), LabSettings(3, 1))
     results, verdict = run("deadlock", folder.path, ranks=3)
     run_folder.complete(folder, load("deadlock"), results)
     # The run itself shows one of them.
@@ -197,7 +197,7 @@ def test_a_second_host_costs_what_its_link_takes(tmp_path: Path) -> None:
     """The same sums on one host and on two; if the kernel can limit the link, the slow one takes longer."""
     hosts = load("hosts")
     here, fast, slow = hosts.cases
-    results = perform.collect(replace(hosts, cases=(here, slow)), Settings(2, 2), tmp_path)
+    results = perform.collect(replace(hosts, cases=(here, slow)), LabSettings(2, 2), tmp_path)
     # Hosts take seconds to start: those with the fast link differ in a number only.
     verdict = hosts.judge({here.name: results[here.name], fast.name: results[slow.name], slow.name: results[slow.name]})
     assert not verdict.violations, verdict.sentence
@@ -227,7 +227,7 @@ def test_every_experiment_has_a_test() -> None:
 def test_an_experiment_runs_on_virtual_hosts(tmp_path: Path) -> None:
     """`--virtual-hosts 2 -n 1`: two ranks, each the first of its node, and recorded."""
     hello = load("hello")
-    results = perform.collect(hello, Settings(1, 1, virtual_hosts=2), tmp_path, is_recorded=True)
+    results = perform.collect(hello, LabSettings(1, 1, virtual_hosts=2), tmp_path, is_recorded=True)
     assert [(r["facts"]["node_rank"], r["facts"]["local_rank"]) for r in results] == [(0, 0), (1, 0)]
     assert not hello.judge(results).violations
     assert len(list((tmp_path / "rings" / "attempt-0").glob("rank-*.ring"))) == 2

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcall.protocol.channel import Channel
-from rollcall.protocol.messages import Ended, Message, Note, Output, Stop, Unknown
+from rollcall.protocol.messages import Ended, Message, Note, Output, Stop, UnknownMessage
 
 MESSAGES = st.one_of(
     st.builds(Output, rank=st.integers(0, 9999), stream=st.sampled_from([1, 2]), data=st.binary(max_size=2000)),
@@ -48,4 +48,4 @@ def test_a_message_of_another_version_is_received_by_its_name() -> None:
     pipe = io.BytesIO()
     Channel(io.BytesIO(), pipe).send(Note("known"))
     channel = Channel(io.BytesIO(lines + pipe.getvalue()), io.BytesIO())
-    assert [channel.receive() for _ in range(3)] == [Unknown("Later"), Unknown("Note"), Note("known")]
+    assert [channel.receive() for _ in range(3)] == [UnknownMessage("Later"), UnknownMessage("Note"), Note("known")]

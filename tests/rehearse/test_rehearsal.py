@@ -8,8 +8,8 @@ import pytest
 from rollcall.protocol.plan import Program
 from rollcall.rehearse import passes, rehearsal, terminal
 from rollcall.rehearse.check import check
-from rollcall.rehearse.rehearsal import Outcome
-from rollcall.rehearse.settings import GPUS, Settings
+from rollcall.rehearse.rehearsal import Rehearsal
+from rollcall.rehearse.settings import GPUS, RehearsalSettings
 from rollcall.worker.fork_server import ForkServer
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -28,8 +28,8 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLCALL_DIR", str(tmp_path / ".rollcall"))
 
 
-def rehearse(server: ForkServer, name: str, ranks: int, steps: int = 0) -> Outcome:
-    settings = Settings(ranks, 4, tuple(range(ranks)), steps, GPUS["h200"])
+def rehearse(server: ForkServer, name: str, ranks: int, steps: int = 0) -> Rehearsal:
+    settings = RehearsalSettings(ranks, 4, tuple(range(ranks)), steps, GPUS["h200"])
     return rehearsal.run(settings, Program("script", str(PROGRAMS / f"{name}.py"), ()), server)
 
 

@@ -20,7 +20,7 @@ def notes() -> Iterator[values.Notes]:
     values.use_notes(before)
 
 
-def only(notes: values.Notes) -> values.Unknown:
+def only(notes: values.Notes) -> values.UnknownValue:
     (found,) = notes.unknowns.values()
     return found
 

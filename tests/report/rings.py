@@ -79,7 +79,7 @@ class _Names:
 
 def ring(
     rank: int, world_size: int, ops: Iterable[FakeOp], groups: Mapping[str, Sequence[int]], host: str
-) -> rings.Ring:
+) -> rings.ReadRing:
     made = list(ops)
     names = _Names(groups)
     names.group("0")
@@ -98,7 +98,7 @@ def ring(
     header = rings.Header(
         rank, world_size, host, 1, len(made), 0, ring_format.NAMES_BYTES, max(len(made), 1), 0, START_NS, START_NS
     )
-    return rings.Ring(header, records, names.lines(), [])
+    return rings.ReadRing(header, records, names.lines(), [])
 
 
 def run(
@@ -118,14 +118,18 @@ def run(
 
 def rings_of(
     ranks: Sequence[Iterable[FakeOp]], groups: Mapping[str, Sequence[int]] | None, hosts: Sequence[str] | None = None
-) -> list[rings.Ring]:
+) -> list[rings.ReadRing]:
     all_groups = {"0": range(len(ranks)), **(groups or {})}
     names = hosts or ["host-1"] * len(ranks)
     return [ring(rank, len(ranks), ops, all_groups, names[rank]) for rank, ops in enumerate(ranks)]
 
 
 def run_of(
-    made: list[rings.Ring], outcome: str, world_size: int | None = None, cut_ms: float = 0, **ends: Mapping[int, Any]
+    made: list[rings.ReadRing],
+    outcome: str,
+    world_size: int | None = None,
+    cut_ms: float = 0,
+    **ends: Mapping[int, Any],
 ) -> Run:
     cut_ns = START_NS + round(cut_ms * 1e6) if cut_ms else 0
     if cut_ns:
@@ -156,7 +160,7 @@ def write(folder: Path, ranks: Sequence[Iterable[FakeOp]], host: str = "host-1",
     return folder
 
 
-def _write_one(path: Path, made: rings.Ring) -> None:
+def _write_one(path: Path, made: rings.ReadRing) -> None:
     names = b"".join(b'["%s",%d,%s]\n' % (kind.encode(), number, value) for kind, number, value in made.names)
     at, header = made.header, bytearray(ring_format.HEADER_BYTES)
     ring_format.HEADER.pack_into(

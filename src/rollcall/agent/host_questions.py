@@ -23,7 +23,7 @@ from rollcall.protocol.messages import (
     ReachMaster,
     Refused,
     Stop,
-    Unknown,
+    UnknownMessage,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class HostQuestions:
                 self._channel.send(connectivity.measure(addresses, port, token))
             case CountGpus():
                 self._channel.send(GpusCounted(gpu_count()))
-            case Unknown():
+            case UnknownMessage():
                 self._channel.send(Refused(f"the launcher {message.problem}", 1))
 
     def take_listeners(self) -> list[int]:

@@ -20,7 +20,7 @@ Judgement = Literal["same", "faster", "slower"]
 
 
 @dataclass(frozen=True)
-class Difference:
+class Change:
     """One measurement, then and now. `ratio` is how many times as long it takes."""
 
     row: Row
@@ -30,11 +30,11 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    differences: tuple[Difference, ...]
+class BenchComparison:
+    differences: tuple[Change, ...]
     other_differences: tuple[str, ...]  # between the two runs: ranks, backend, versions
 
-    def of(self, judgement: Judgement) -> list[Difference]:
+    def of(self, judgement: Judgement) -> list[Change]:
         return [each for each in self.differences if each.judgement == judgement]
 
     @property
@@ -55,15 +55,15 @@ class Comparison:
         return "; ".join(parts) or f"no difference beyond noise in {count} measurements"
 
 
-def compare(then: BenchResults, now: BenchResults) -> Comparison:
+def compare(then: BenchResults, now: BenchResults) -> BenchComparison:
     before = {row.key: row for row in then.rows}
     pairs = [(before[row.key], row) for row in now.rows if row.key in before]
     if not pairs:
         raise UsageError("the earlier run has none of these ops, sizes and dtypes: compare runs of the same options")
-    return Comparison(tuple(_difference(*pair) for pair in pairs), tuple(_other_differences(then, now)))
+    return BenchComparison(tuple(_difference(*pair) for pair in pairs), tuple(_other_differences(then, now)))
 
 
-def _difference(then: Row, now: Row) -> Difference:
+def _difference(then: Row, now: Row) -> Change:
     before_s, after_s = median(then.rounds_s), median(now.rounds_s)
     spread = math.hypot(_spread(then), _spread(now))
     noise = max(_MIN_DIFFERENCE, _MIN_SPREADS * spread)
@@ -73,7 +73,7 @@ def _difference(then: Row, now: Row) -> Difference:
         judgement = "slower"
     elif ratio < 1 / (1 + noise) and max(now.rounds_s) < min(then.rounds_s):
         judgement = "faster"
-    return Difference(now, ratio, noise, judgement)
+    return Change(now, ratio, noise, judgement)
 
 
 def _spread(row: Row) -> float:
@@ -91,5 +91,5 @@ def _other_differences(then: BenchResults, now: BenchResults) -> list[str]:
     return [f"{name}: {a} then, {b} now" for name, (a, b) in facts.items() if a != b]
 
 
-def _name(difference: Difference) -> str:
+def _name(difference: Change) -> str:
     return f"{difference.row.op} of {in_binary_bytes(difference.row.size_bytes)}"

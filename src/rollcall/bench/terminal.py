@@ -7,14 +7,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rollcall.bench.comparison import Comparison, Difference
+from rollcall.bench.comparison import BenchComparison, Change
 from rollcall.bench.results import BenchResults, MpiRow, Pair, Row
 from rollcall.units import in_binary_bytes, in_seconds
 
 _MOST_HOSTS_IN_MATRIX = 16
 
 
-def show(results: BenchResults, comparison: Comparison | None) -> None:
+def show(results: BenchResults, comparison: BenchComparison | None) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:  # a pipe has no width: with a large one, lines are not broken there
         console = Console(highlight=False, width=200)
@@ -50,7 +50,7 @@ def _op_table(
     dtype: str,
     rows: list[Row],
     mpi: dict[tuple[str, int], MpiRow],
-    differences: dict[tuple[str, str, int, str], Difference],
+    differences: dict[tuple[str, str, int, str], Change],
 ) -> Table:
     has_size = op != "barrier"
     titles = {"out": "out of place", "in": "in place"} if any(row.place == "in" for row in rows) else {"out": ""}
@@ -73,7 +73,7 @@ def _op_table(
     return table
 
 
-def _cells(row: Row | None, columns: list[str], differences: dict[tuple[str, str, int, str], Difference]) -> list[str]:
+def _cells(row: Row | None, columns: list[str], differences: dict[tuple[str, str, int, str], Change]) -> list[str]:
     if row is None:
         return [""] * len(columns)
     texts = {
@@ -86,7 +86,7 @@ def _cells(row: Row | None, columns: list[str], differences: dict[tuple[str, str
     return [texts[column] for column in columns]
 
 
-def _change(difference: Difference | None) -> str:
+def _change(difference: Change | None) -> str:
     if difference is None:
         return ""
     colour = {"slower": "red", "faster": "green", "same": "dim"}[difference.judgement]

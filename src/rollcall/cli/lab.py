@@ -78,7 +78,7 @@ def lab(
       rollcall lab barrier --nnodes=2 --node_rank=0 --master_addr=alpha   (on the other host --node_rank=1)
     """
     from rollcall.initialization import environment
-    from rollcall.lab.experiment import Experiment, Settings, check_name, load
+    from rollcall.lab.experiment import Experiment, LabSettings, check_name, load
     from rollcall.lab.runner import in_world, perform, terminal, worlds
 
     if not name:
@@ -96,8 +96,8 @@ def lab(
     )
     default_ranks = max(1, perform.DEFAULT_RANKS // max(1, virtual_hosts or 1))
 
-    def settings_for(experiment: Experiment) -> Settings:
-        return Settings(
+    def settings_for(experiment: Experiment) -> LabSettings:
+        return LabSettings(
             default_ranks if ranks is None else ranks,
             experiment.trials if trials is None else trials,
             backend,

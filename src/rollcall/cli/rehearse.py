@@ -11,7 +11,7 @@ from rollcall.errors import UsageError
 from rollcall.protocol.plan import Program
 
 if TYPE_CHECKING:
-    from rollcall.rehearse.settings import Settings
+    from rollcall.rehearse.settings import RehearsalSettings
 
 
 def rehearse(
@@ -57,8 +57,8 @@ def rehearse(
     raise typer.Exit(_rehearse(settings, program, check, json))
 
 
-def _settings(world_size: int, each: int, ranks: str, steps: int, gpu: str, assume: list[str]) -> "Settings":
-    from rollcall.rehearse.settings import MOST_RANKS, Settings, parse_assumption, parse_gpu
+def _settings(world_size: int, each: int, ranks: str, steps: int, gpu: str, assume: list[str]) -> "RehearsalSettings":
+    from rollcall.rehearse.settings import MOST_RANKS, RehearsalSettings, parse_assumption, parse_gpu
 
     if not 1 <= world_size <= MOST_RANKS:
         raise UsageError(f"-n {world_size} is not a number of ranks: use 1 to {MOST_RANKS}")
@@ -68,7 +68,7 @@ def _settings(world_size: int, each: int, ranks: str, steps: int, gpu: str, assu
         raise UsageError(f"--steps {steps} is not a number of steps: use 0 (to the end) or more")
     chosen = _chosen(ranks, world_size)
     assumptions = tuple(map(parse_assumption, assume))
-    return Settings(world_size, each, chosen, steps, parse_gpu(gpu), assumptions)
+    return RehearsalSettings(world_size, each, chosen, steps, parse_gpu(gpu), assumptions)
 
 
 def _chosen(text: str, world_size: int) -> tuple[int, ...]:
@@ -85,7 +85,7 @@ def _chosen(text: str, world_size: int) -> tuple[int, ...]:
     return found
 
 
-def _rehearse(settings: "Settings", program: Program, check: bool, json: bool) -> int:
+def _rehearse(settings: "RehearsalSettings", program: Program, check: bool, json: bool) -> int:
     from rollcall.rehearse import passes, rehearsal, terminal  # here: --help needs none of them
     from rollcall.rehearse.check import check_size
 

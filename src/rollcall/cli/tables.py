@@ -15,7 +15,7 @@ from rich.table import Table
 from rollcall import __version__
 
 if TYPE_CHECKING:
-    from rollcall.compat.table import Row
+    from rollcall.compat.table import PatchState
     from rollcall.coordinator.doctor import Findings
     from rollcall.record.hooks import Places
 
@@ -68,7 +68,7 @@ def print_versions() -> None:
     print(f"rollcall {__version__}, torch {version('torch')}, Python {platform.python_version()}")
 
 
-def print_findings(findings: "Findings", patches: list["Row"], places: "Places | None", as_json: bool) -> None:
+def print_findings(findings: "Findings", patches: list["PatchState"], places: "Places | None", as_json: bool) -> None:
     """What the doctor found: a table of hosts, one of pairs, one of patches, and what to do."""
     if as_json:
         compat = [dataclasses.asdict(row) for row in patches]
@@ -98,7 +98,7 @@ def print_findings(findings: "Findings", patches: list["Row"], places: "Places |
         console.print(f"[green]✓[/] {len(findings.checks)} of {len(findings.checks)} hosts are well")
 
 
-def _patches(rows: list["Row"]) -> Table:
+def _patches(rows: list["PatchState"]) -> Table:
     """Of patches that do not work here, also what is lost."""
     table = _table("patch", "purpose", "here")
     for row in rows:

@@ -54,7 +54,7 @@ PATCHES: tuple[Patch, ...] = tuple(
 
 
 @dataclass(frozen=True)
-class Row:
+class PatchState:
     """One patch on this machine."""
 
     name: str
@@ -65,11 +65,11 @@ class Row:
     switch: str  # what to add to the environment to leave it out; empty: it cannot be left out
 
 
-def rows(environ: Mapping[str, str], patches: Iterable[Patch] = PATCHES) -> list[Row]:
+def rows(environ: Mapping[str, str], patches: Iterable[Patch] = PATCHES) -> list[PatchState]:
     return [_row(patch, environ) for patch in patches]
 
 
-def _row(patch: Patch, environ: Mapping[str, str]) -> Row:
+def _row(patch: Patch, environ: Mapping[str, str]) -> PatchState:
     state = "off" if patch.is_off(environ) else patch.check() or "ok"
     switch = f"ROLLCALL_COMPAT=-{patch.name}" if patch.can_be_left_out else ""
-    return Row(patch.name, patch.purpose, state, patch.lost_without, ", ".join(patch.tried_on), switch)
+    return PatchState(patch.name, patch.purpose, state, patch.lost_without, ", ".join(patch.tried_on), switch)

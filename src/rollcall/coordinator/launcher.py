@@ -41,7 +41,7 @@ from rollcall.protocol.messages import (
     Standstill,
     Started,
     Stop,
-    Unknown,
+    UnknownMessage,
 )
 from rollcall.protocol.plan import Plan
 from rollcall.transport import local, select
@@ -177,7 +177,7 @@ class Launcher:
                 self._attempts.note_closed()
             case Refused():
                 self._attempts.note_refused(agent, message)
-            case Unknown():
+            case UnknownMessage():
                 self._attempts.fail(WorldError(f"{agent.name} {message.problem}"))
             case Disconnected():
                 self._watch_requests.note_answer(agent.node)

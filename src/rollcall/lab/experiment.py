@@ -82,7 +82,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Settings:
+class LabSettings:
     """What the user chose. `ranks` is per host, as in `rollcall run`."""
 
     ranks: int

@@ -251,7 +251,7 @@ class LiveRun:
         table = Table(sum(len(records) for _, records in cut))
         for ring, records in cut:
             header = replace(ring.header, count=len(records))
-            table.add(rings.Ring(header, records, ring.names, []), self.clock(ring.header.rank))
+            table.add(rings.ReadRing(header, records, ring.names, []), self.clock(ring.header.rank))
         table.close()
         ranks = {}
         for ring, _ in cut:

@@ -9,7 +9,7 @@ import os
 import threading
 from typing import IO, Any
 
-from rollcall.protocol.messages import Message, Unknown
+from rollcall.protocol.messages import Message, UnknownMessage
 
 
 class Channel:
@@ -53,11 +53,11 @@ def _message(kind: str, fields: dict[str, Any]) -> Message:
     """A message that this version does not know, or knows with other fields, is received by its name."""
     known = Message.kinds.get(kind)
     if known is None:
-        return Unknown(kind)
+        return UnknownMessage(kind)
     try:
         return known(**fields)
     except TypeError:
-        return Unknown(kind)
+        return UnknownMessage(kind)
 
 
 def take_stdio() -> tuple[int, int]:

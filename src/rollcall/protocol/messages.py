@@ -22,7 +22,7 @@ class Message:
 
 
 @dataclasses.dataclass(frozen=True)
-class Unknown(Message):
+class UnknownMessage(Message):
     """Received in place of a message that this version of rollcall does not know."""
 
     kind: str

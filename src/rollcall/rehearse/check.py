@@ -23,7 +23,7 @@ _HANG_S, _TIMEOUT_S = 20, 600
 
 
 @dataclass(frozen=True)
-class Difference:
+class OpDifference:
     """The first op that a rehearsed rank and the real one do not have in common; None: one has no further op."""
 
     rank: int
@@ -34,11 +34,11 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CheckResult:
     ranks: int
     ops: int  # that are the same
     outcome: str  # of the real run
-    differences: tuple[Difference, ...]
+    differences: tuple[OpDifference, ...]
 
 
 def check_size(world_size: int) -> None:
@@ -62,8 +62,8 @@ def run_real(program: Program, ranks: int, steps: int, folder: Path) -> Path:
         raise RollcallError(f"the real ranks did not start: see {home / 'output.log'}") from None
 
 
-def compare(rehearsed: Run, real: Run) -> Comparison:
-    differences: list[Difference] = []
+def compare(rehearsed: Run, real: Run) -> CheckResult:
+    differences: list[OpDifference] = []
     same = 0
     is_partial = real.outcome != "ok"
     for rank in sorted(rehearsed.ranks):
@@ -73,19 +73,19 @@ def compare(rehearsed: Run, real: Run) -> Comparison:
         found = _first_difference(rank, mine, its)
         same += len(mine) if found is None else found.number - 1
         differences += [found] if found else []
-    return Comparison(len(rehearsed.ranks), same, real.outcome, tuple(differences))
+    return CheckResult(len(rehearsed.ranks), same, real.outcome, tuple(differences))
 
 
 def _ops(run: Run, rank: int) -> list[Op]:
     return list(run.ranks[rank].ops) if rank in run.ranks else []
 
 
-def _first_difference(rank: int, mine: list[Op], its: list[Op]) -> Difference | None:
+def _first_difference(rank: int, mine: list[Op], its: list[Op]) -> OpDifference | None:
     for number, (rehearsed, real) in enumerate(zip_longest(mine, its), 1):
         if rehearsed is None or real is None:
-            return Difference(rank, number, rehearsed, real, ("op",))
+            return OpDifference(rank, number, rehearsed, real, ("op",))
         if fields := tuple(_differing(_described(rehearsed), _described(real))):
-            return Difference(rank, number, rehearsed, real, fields)
+            return OpDifference(rank, number, rehearsed, real, fields)
     return None
 
 
@@ -109,11 +109,11 @@ def _differing(mine: dict[str, Any], its: dict[str, Any]) -> Iterator[str]:
     return (name for name, value in mine.items() if value != its[name])
 
 
-def check(rehearsed: Run, program: Program, steps: int, folder: Path) -> Comparison:
+def check(rehearsed: Run, program: Program, steps: int, folder: Path) -> CheckResult:
     return compare(rehearsed, load(run_real(program, rehearsed.world_size, steps, folder)))
 
 
-def lines(comparison: Comparison) -> Iterator[str]:
+def lines(comparison: CheckResult) -> Iterator[str]:
     how = _HOW.get(comparison.outcome, f", as far as the real run came (it {comparison.outcome})")
     if not comparison.differences:
         yield f"checked   {comparison.ops:,} ops of {comparison.ranks} ranks are the same on real gloo ranks{how}"

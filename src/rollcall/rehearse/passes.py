@@ -14,7 +14,7 @@ from typing import Any
 from rollcall.errors import RollcallError
 from rollcall.protocol.plan import Program
 from rollcall.rehearse import replay
-from rollcall.rehearse.settings import Settings
+from rollcall.rehearse.settings import RehearsalSettings
 from rollcall.worker.fork_server import ForkServer
 
 # A stop flag, lengths and a configuration settle in two or three passes. A value that goes round the ranks step by step
@@ -50,10 +50,10 @@ def start_server(library: Path) -> ForkServer:
     return ForkServer.launch([sys.executable, "-m", "rollcall.rehearse.server", str(library)], env)
 
 
-class Ranks:
+class ForkedRanks:
     """Forks ranks from one server."""
 
-    def __init__(self, settings: Settings, program: Program, folder: Path, server: ForkServer) -> None:
+    def __init__(self, settings: RehearsalSettings, program: Program, folder: Path, server: ForkServer) -> None:
         self._settings, self._program, self._folder, self._server = settings, program, folder, server
         self._results = folder / "rehearsal"
         self._results.mkdir()
@@ -106,7 +106,9 @@ class Ranks:
         return RankResult(exit_code, replay.digest(ring) if ring.exists() else b"", **found)
 
 
-def rehearse(ranks: Ranks, settings: Settings, folder: Path, on_progress: Callable[[int, int], None]) -> Rehearsed:
+def rehearse(
+    ranks: ForkedRanks, settings: RehearsalSettings, folder: Path, on_progress: Callable[[int, int], None]
+) -> Rehearsed:
     """`on_progress` is told the number of a pass that begins, and how many ranks it runs; and 0, 1 as each ends."""
     from rollcall.rehearse import stale  # here: it imports torch, which the server does meanwhile
 

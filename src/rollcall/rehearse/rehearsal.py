@@ -14,17 +14,17 @@ from rollcall.explain.verdict import Explanation, explain
 from rollcall.protocol.plan import Program
 from rollcall.record import sites
 from rollcall.rehearse import check, passes, replay
-from rollcall.rehearse.check import Comparison
-from rollcall.rehearse.settings import Settings, check_torch
+from rollcall.rehearse.check import CheckResult
+from rollcall.rehearse.settings import RehearsalSettings, check_torch
 from rollcall.torch_version import torch_version
 from rollcall.worker.fork_server import ForkServer
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Rehearsal:
     """What a rehearsal has found."""
 
-    settings: Settings
+    settings: RehearsalSettings
     folder: Path
     seconds: float
     passes: int
@@ -35,7 +35,7 @@ class Outcome:
     unsupported: tuple["UnsupportedRanks", ...]
     explanation: Explanation
     kinds: tuple[tuple[int, ...], ...]  # ranks that make the same calls
-    comparison: Comparison | None = None  # with real ranks
+    comparison: CheckResult | None = None  # with real ranks
 
     @property
     def is_well(self) -> bool:
@@ -77,22 +77,22 @@ def build_library() -> Path:
 
 
 def run(
-    settings: Settings,
+    settings: RehearsalSettings,
     program: Program,
     server: ForkServer,
     on_progress: Callable[[int, int], None] = lambda *_: None,
     with_check: bool = False,
-) -> Outcome:
+) -> Rehearsal:
     folder = RunFolder.create_for_command([program.target, *program.args], None)
     facts = {"world_size": settings.world_size, "gpus_per_host": settings.gpus_per_host, "gpu": settings.gpu.name}
     folder.save(command=command_line(), recorded_by="rollcall rehearse", rehearsed=facts)
     began_s = time.monotonic()
-    ranks = passes.Ranks(settings, program, folder.path, server)
+    ranks = passes.ForkedRanks(settings, program, folder.path, server)
     found = passes.rehearse(ranks, settings, folder.path, on_progress)
     hung = _replay(folder.path, [rank for rank, result in found.ranks.items() if result.is_cut])
     _write_outcome(folder, settings, found, hung)
     explanation = explain(folder.path)
-    return Outcome(
+    return Rehearsal(
         settings,
         folder.path,
         time.monotonic() - began_s,
@@ -115,7 +115,7 @@ def _replay(folder: Path, cut: list[int]) -> list[int]:
     return hung
 
 
-def _write_outcome(folder: RunFolder, settings: Settings, found: passes.Rehearsed, hung: list[int]) -> None:
+def _write_outcome(folder: RunFolder, settings: RehearsalSettings, found: passes.Rehearsed, hung: list[int]) -> None:
     """Ranks that hang have no end, and neither have those that were cut."""
     codes = {
         str(rank): result.exit_code for rank, result in found.ranks.items() if rank not in hung and not result.is_cut

@@ -87,7 +87,7 @@ class RankRing:
     """A ring in memory, with the groups that its records name by number."""
 
     path: Path
-    ring: rings.Ring
+    ring: rings.ReadRing
     records: NDArray[Any]
     groups: dict[int, tuple[str, tuple[int, ...]]]
     on_device: frozenset[int]  # signatures

@@ -37,7 +37,7 @@ _MEMORY = re.compile(r"memory=(\d+(?:\.\d+)?)\s*GB", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Settings:
+class RehearsalSettings:
     world_size: int
     gpus_per_host: int
     ranks: tuple[int, ...]  # those that are rehearsed

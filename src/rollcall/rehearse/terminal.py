@@ -9,21 +9,21 @@ from rollcall.explain.terminal import nothing_found
 from rollcall.explain.verdict import in_words, to_json
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.rehearse import check
-from rollcall.rehearse.rehearsal import Outcome, UnknownRead
-from rollcall.rehearse.settings import Settings
+from rollcall.rehearse.rehearsal import Rehearsal, UnknownRead
+from rollcall.rehearse.settings import RehearsalSettings
 from rollcall.units import in_seconds
 
 _FEW = 8
 
 
-def heading(settings: Settings) -> str:
+def heading(settings: RehearsalSettings) -> str:
     each = f"{settings.steps} step{'s' * (settings.steps > 1)} each" if settings.steps else "to their end"
     hosts = f"{settings.hosts:,} host{'s' * (settings.hosts > 1)} × {settings.gpus_per_host}"
     memory = f"{settings.gpu.memory_bytes / 1e9:g} GB"
     return f"{settings.world_size:,} ranks on {hosts} (pretended: {settings.gpu.name}, {memory}), {each}"
 
 
-def lines(outcome: Outcome) -> Iterator[str]:
+def lines(outcome: Rehearsal) -> Iterator[str]:
     done = f"{len(outcome.explanation.run.ranks):,} ranks rehearsed in {in_seconds(outcome.seconds)}"
     yield f"{done}{_passes(outcome)}; {_kinds(outcome)}"
     yield ""
@@ -45,11 +45,11 @@ def lines(outcome: Outcome) -> Iterator[str]:
     yield f"recorded in {outcome.folder.name}: `rollcall explain`, `report` and `export` work on it"
 
 
-def _passes(outcome: Outcome) -> str:
+def _passes(outcome: Rehearsal) -> str:
     return f", {outcome.passes} passes" if outcome.passes > 1 else ""
 
 
-def _kinds(outcome: Outcome) -> str:
+def _kinds(outcome: Rehearsal) -> str:
     kinds = outcome.kinds
     if len(kinds) == 1:
         return "all make the same calls"
@@ -57,7 +57,7 @@ def _kinds(outcome: Outcome) -> str:
     return f"{len(kinds)} kinds of ranks by their calls ({named}{'; …' if len(kinds) > 3 else ''})"
 
 
-def _verdict(outcome: Outcome) -> Iterator[str]:
+def _verdict(outcome: Rehearsal) -> Iterator[str]:
     explanation = outcome.explanation
     if explanation.verdict is None:
         steps = outcome.settings.steps
@@ -84,7 +84,7 @@ def _in_words(unknown: UnknownRead) -> str:
     return f"{read}; the program may decide by it at {', '.join(unknown.decided[:_FEW])}"
 
 
-def as_json(outcome: Outcome) -> str:
+def as_json(outcome: Rehearsal) -> str:
     settings = outcome.settings
     found: dict[str, Any] = {
         "world_size": settings.world_size,
@@ -106,7 +106,7 @@ def as_json(outcome: Outcome) -> str:
     return json.dumps(found, indent=2)
 
 
-def _comparison(outcome: Outcome) -> dict[str, Any] | None:
+def _comparison(outcome: Rehearsal) -> dict[str, Any] | None:
     found = outcome.comparison
     if found is None:
         return None

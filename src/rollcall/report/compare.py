@@ -5,8 +5,8 @@ from html import escape
 from pathlib import Path
 
 from rollcall.errors import UsageError
-from rollcall.explain.compare.comparison import Comparison, calls_in_words, in_words, runs_in_words, times_in_words
-from rollcall.explain.compare.times import Difference
+from rollcall.explain.compare.comparison import RunComparison, calls_in_words, in_words, runs_in_words, times_in_words
+from rollcall.explain.compare.times import TimeDifference
 from rollcall.report.excerpt import excerpt
 from rollcall.report.page import asset, excerpt_html
 from rollcall.units import in_seconds
@@ -15,14 +15,14 @@ _COLOURS = {"computing": "compute", "communicating": "communicate", "waiting": "
 _MOST_ROWS = 2000
 
 
-def write(found: Comparison, target: Path) -> None:
+def write(found: RunComparison, target: Path) -> None:
     try:
         target.write_text(render(found), encoding="utf-8", errors="replace")
     except OSError as error:
         raise UsageError(f"cannot write {target} ({error.strerror}): name a file in a folder that exists") from error
 
 
-def render(found: Comparison) -> str:
+def render(found: RunComparison) -> str:
     title = f"{found.first.name} → {found.second.name}"
     nav = "".join(f'<a href="#{place}">{place}</a>' for place in ("runs", "calls", "time", "differences"))
     theme = '<button id="theme" title="light or dark">◐</button>'
@@ -40,7 +40,7 @@ def render(found: Comparison) -> str:
     )
 
 
-def _runs(found: Comparison) -> str:
+def _runs(found: RunComparison) -> str:
     names = ("first", "second")
     rows = "".join(
         f"<tr><td>{name}</td><td>{escape(line)}</td></tr>"
@@ -51,7 +51,7 @@ def _runs(found: Comparison) -> str:
     return f'<section id="runs"><h2>The runs</h2><table class="facts"><tbody>{rows}</tbody></table>{told}</section>'
 
 
-def _calls(found: Comparison) -> str:
+def _calls(found: RunComparison) -> str:
     parts = [f'<p class="verdict">{escape(calls_in_words(found))}</p>']
     parting = found.calls.parting
     shown = [
@@ -66,7 +66,7 @@ def _calls(found: Comparison) -> str:
     return f'<section id="calls"><h2>Calls</h2>{"".join(parts)}</section>'
 
 
-def _time(found: Comparison) -> str:
+def _time(found: RunComparison) -> str:
     legend = "".join(f'<span style="--c: var(--{colour})">{sort}</span>' for sort, colour in _COLOURS.items())
     longest_s = max(sum(_seconds(found, place).values()) for place in (0, 1)) or 1.0
     bars = "".join(_bar(name, _seconds(found, place), longest_s) for place, name in enumerate(("first", "second")))
@@ -77,7 +77,7 @@ def _time(found: Comparison) -> str:
     )
 
 
-def _seconds(found: Comparison, place: int) -> dict[str, float]:
+def _seconds(found: RunComparison, place: int) -> dict[str, float]:
     by_sort = {each.sort: (each.first_s, each.second_s)[place] for each in found.times.whole}
     return {sort: by_sort.get(sort, 0.0) for sort in _COLOURS}
 
@@ -91,7 +91,7 @@ def _bar(name: str, seconds: dict[str, float], longest_s: float) -> str:
     return f'<div class="bar"><b>{name}</b><span>{parts}</span><em>{in_seconds(sum(seconds.values()))}</em></div>'
 
 
-def _differences(differences: Iterable[Difference]) -> str:
+def _differences(differences: Iterable[TimeDifference]) -> str:
     heads = {"line": "By line", "op": "By op", "rank": "By rank", "phase": "By phase"}
     shown = list(differences)
     tables = "".join(
@@ -105,7 +105,7 @@ def _differences(differences: Iterable[Difference]) -> str:
     )
 
 
-def _table(differences: Iterable[Difference], name: str) -> str:
+def _table(differences: Iterable[TimeDifference], name: str) -> str:
     heads = ("place", "first", "second", "difference", "noise", "ops, first", "ops, second")
     head = "".join(f'<th class="{"text" if place == 0 else ""}">{each}</th>' for place, each in enumerate(heads))
     body = "".join(map(_row, differences))
@@ -115,7 +115,7 @@ def _table(differences: Iterable[Difference], name: str) -> str:
     )
 
 
-def _row(each: Difference) -> str:
+def _row(each: TimeDifference) -> str:
     sign = "+" if each.seconds >= 0 else "−"
     cells = [
         (each.first_s, in_seconds(each.first_s)),

@@ -25,7 +25,7 @@ _WAITING = "line = next_line()  # this rank is done with its line, and waits at 
 
 
 @dataclass
-class Rank:
+class RankLink:
     """One connection, and what has come of a line that is not complete."""
 
     number: int
@@ -45,7 +45,7 @@ class EndedError(RankError):
 class Ranks:
     """Sends requests to ranks and shows what they print. Everything happens in the thread of the prompt."""
 
-    def __init__(self, run: "subprocess.Popen[bytes]", ranks: list[Rank], folder: Path, said: "Said") -> None:
+    def __init__(self, run: "subprocess.Popen[bytes]", ranks: list[RankLink], folder: Path, said: "Said") -> None:
         self._run, self._folder, self._said = run, folder, said
         self.all = {rank.number: rank for rank in ranks}
         self._console = Console({1: sys.stdout, 2: sys.stderr}, len(ranks), lambda *_: True, window_s=_FOLD_S)
@@ -75,7 +75,7 @@ class Ranks:
         self._show_errors(asked)
         return {rank.number: rank.seconds for rank in asked}
 
-    def _take_back(self, asked: list[Rank]) -> None:
+    def _take_back(self, asked: list[RankLink]) -> None:
         for rank in self.all.values():
             _send(rank.link, {"kind": "interrupt"})
         until_s = time.monotonic() + _BACK_S
@@ -97,7 +97,7 @@ class Ranks:
         self._wait([first], lambda: False)
         return first.completions
 
-    def _wait(self, asked: list[Rank], is_over: Callable[[], bool]) -> None:
+    def _wait(self, asked: list[RankLink], is_over: Callable[[], bool]) -> None:
         while any(rank.waits_for for rank in asked) and not is_over():
             for key, _ in self._selector.select(_LOOK_S):
                 self._read(key.data)
@@ -105,7 +105,7 @@ class Ranks:
             self._said.show()
         self._console.flush()
 
-    def _read(self, rank: Rank) -> None:
+    def _read(self, rank: RankLink) -> None:
         data = rank.link.recv(1 << 16)
         if not data:
             self._console.flush()
@@ -116,7 +116,7 @@ class Ranks:
         for line in lines:
             self._take(rank, json.loads(line))
 
-    def _take(self, rank: Rank, message: dict[str, Any]) -> None:
+    def _take(self, rank: RankLink, message: dict[str, Any]) -> None:
         match message["kind"]:
             case "output":
                 self._console.feed(rank.number, message["stream"], message["text"].encode())
@@ -128,10 +128,10 @@ class Ranks:
                 self._console.feed_line_end(rank.number)
                 rank.waits_for, rank.errors, rank.seconds = 0, message["error"], message["seconds"]
 
-    def _show_displays(self, asked: list[Rank]) -> None:
+    def _show_displays(self, asked: list[RankLink]) -> None:
         """Ranks of a terminal have none."""
 
-    def _show_errors(self, asked: list[Rank]) -> None:
+    def _show_errors(self, asked: list[RankLink]) -> None:
         for rank in asked:
             self._console.feed(rank.number, 2, rank.errors.encode())
         self._console.flush()
@@ -197,10 +197,12 @@ def started(
                 run.wait()
 
 
-def _greeted(listener: socket.socket, count: int, run: "subprocess.Popen[bytes]", said: Said) -> tuple[list[Rank], str]:
+def _greeted(
+    listener: socket.socket, count: int, run: "subprocess.Popen[bytes]", said: Said
+) -> tuple[list[RankLink], str]:
     """All ranks, once their group is there."""
     listener.settimeout(_LOOK_S)
-    ranks: list[Rank] = []
+    ranks: list[RankLink] = []
     folder = ""
     while len(ranks) < count:
         try:
@@ -213,7 +215,7 @@ def _greeted(listener: socket.socket, count: int, run: "subprocess.Popen[bytes]"
         link.setblocking(True)
         hello, rest = _first_line(link)
         folder = hello["run"]
-        ranks.append(Rank(hello["rank"], link, rest))
+        ranks.append(RankLink(hello["rank"], link, rest))
     return sorted(ranks, key=lambda rank: rank.number), folder
 
 

@@ -117,12 +117,12 @@ def _report(results: list["CallResult"], timeout_s: float) -> None:
     """Turn what happened in the ranks into the outcome of this test."""
     from rollcall.functions.api import stacks
     from rollcall.protocol.first_failure import first_of
-    from rollcall.testing.rank_side import Outcome
+    from rollcall.testing.rank_side import RankOutcome
 
     first = first_of([result for result in results if result.failed])
     if first is not None:
         outcome = first.error
-        if isinstance(outcome, Outcome):
+        if isinstance(outcome, RankOutcome):
             outcome.raise_here(first.rank, len(results), [a.rank for a in results if a.failed and a is not first])
         pytest.fail(f"{outcome}", pytrace=False)
     hung = [result for result in results if result.exit_code is None]

@@ -35,7 +35,7 @@ class Argument(Enum):
 THE_WORLD = Argument.WORLD
 
 
-class Outcome(Exception):  # noqa: N818  # a skip is no error
+class RankOutcome(Exception):  # noqa: N818  # a skip is no error
     """How a test ended in a rank if it did not pass: failed, skipped or xfailed, with pytest's own text."""
 
     def __init__(self, kind: str, line: str, text: str = "") -> None:
@@ -70,7 +70,7 @@ class RankTest:
             try:
                 self._function()(**self._load_arguments(stack))
             except (Skipped, XFailed) as outcome:
-                raise Outcome("skipped" if isinstance(outcome, Skipped) else "xfailed", str(outcome.msg)) from None
+                raise RankOutcome("skipped" if isinstance(outcome, Skipped) else "xfailed", str(outcome.msg)) from None
             except BaseException as error:
                 # Closing the world must not wait for the other ranks: they may be blocked elsewhere.
                 raise _format_failure(error, _config) from None
@@ -111,10 +111,10 @@ def _comparisons(config: pytest.Config) -> Generator[None, object, object]:
     return _pytest.assertion.pytest_runtest_protocol(item)
 
 
-def _format_failure(error: BaseException, config: pytest.Config) -> Outcome:
+def _format_failure(error: BaseException, config: pytest.Config) -> RankOutcome:
     info = ExceptionInfo.from_exception(error.with_traceback(users_part(error.__traceback__) or error.__traceback__))
     style = config.getoption("tbstyle")
     shown = info.getrepr(style="long" if style == "auto" else style, showlocals=config.getoption("showlocals"))
     text = io.StringIO()
     shown.toterminal(TerminalWriter(text))
-    return Outcome("failed", info.exconly().partition("\n")[0], text.getvalue().rstrip())
+    return RankOutcome("failed", info.exconly().partition("\n")[0], text.getvalue().rstrip())

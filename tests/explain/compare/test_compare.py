@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from rollcall.cli.app import app
 from rollcall.errors import UsageError
-from rollcall.explain.compare.comparison import Comparison, calls_in_words, compare, times_in_words, to_json
+from rollcall.explain.compare.comparison import RunComparison, calls_in_words, compare, times_in_words, to_json
 from rollcall.report.compare import write as write_page
 from tests.report.rings import FakeOp, write
 
@@ -54,7 +54,7 @@ def run(
     return write(folder, made)
 
 
-def compared(tmp_path: Path, **more: Any) -> Comparison:
+def compared(tmp_path: Path, **more: Any) -> RunComparison:
     return compare(run(tmp_path / "one", seed=1), run(tmp_path / "two", seed=2, **more))
 
 

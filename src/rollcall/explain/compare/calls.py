@@ -30,7 +30,7 @@ class Parting:
 
 
 @dataclass(frozen=True)
-class Calls:
+class CallDifferences:
     """How many calls the ranks made that both runs have, and where they part."""
 
     first: int
@@ -39,7 +39,7 @@ class Calls:
     left_out: int = 0  # calls that one of the runs no longer has, since its rings were full
 
 
-def compare(first: Run, second: Run) -> Calls:
+def compare(first: Run, second: Run) -> CallDifferences:
     names = _Names()
     ranks = sorted(set(first.ranks) & set(second.ranks))
     counts = [0, 0]
@@ -53,7 +53,7 @@ def compare(first: Run, second: Run) -> Calls:
         if (found := _parting(mine_kept, theirs_kept)) is not None:
             partings.setdefault(found, []).append(rank)
     parting = _earliest(first, second, partings, names) if partings else None
-    return Calls(counts[0], counts[1], parting, left_out)
+    return CallDifferences(counts[0], counts[1], parting, left_out)
 
 
 class _Names:

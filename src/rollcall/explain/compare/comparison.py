@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.explain.compare import calls, times
-from rollcall.explain.compare.calls import Calls, call_in_words
-from rollcall.explain.compare.times import Difference, Times
+from rollcall.explain.compare.calls import CallDifferences, call_in_words
+from rollcall.explain.compare.times import TimeDifference, Times
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.loading.load import Run, load
 from rollcall.explain.loading.table import Op
@@ -14,20 +14,20 @@ from rollcall.units import in_seconds
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     first: Run
     second: Run
-    calls: Calls
+    calls: CallDifferences
     times: Times
 
 
-def compare(first: Path, second: Path) -> Comparison:
+def compare(first: Path, second: Path) -> RunComparison:
     """UsageError if one of them cannot be read."""
     one, other = Evidence(load(first)), Evidence(load(second))
-    return Comparison(one.run, other.run, calls.compare(one.run, other.run), times.compare(one, other))
+    return RunComparison(one.run, other.run, calls.compare(one.run, other.run), times.compare(one, other))
 
 
-def runs_in_words(found: Comparison) -> list[str]:
+def runs_in_words(found: RunComparison) -> list[str]:
     """One line per run."""
     took = (found.times.first_s, found.times.second_s)
     counts = (found.calls.first, found.calls.second)
@@ -40,13 +40,13 @@ def runs_in_words(found: Comparison) -> list[str]:
     return lines
 
 
-def calls_in_words(found: Comparison) -> str:
+def calls_in_words(found: RunComparison) -> str:
     if found.calls.parting is None:
         return f"all {found.calls.first:,} calls are the same, in the same order"
     return f"the runs part at call {found.calls.parting.number:,}: {found.calls.parting.what}"
 
 
-def times_in_words(found: Comparison) -> str:
+def times_in_words(found: RunComparison) -> str:
     """The difference that explains most: of one rank if it stands out, for then the others waited for it; else of a
     line."""
     if found.times.slow_rank is not None:
@@ -61,7 +61,7 @@ def times_in_words(found: Comparison) -> str:
     return f"{in_words(notable[0])} took {in_seconds(abs(notable[0].seconds))} {more} per rank"
 
 
-def in_words(difference: Difference) -> str:
+def in_words(difference: TimeDifference) -> str:
     """`computing before all_reduce at train.py:12 in step`."""
     joined = {"computing": "computing before", "waiting": "waiting in", "communicating": "communicating in"}
     if difference.by in ("rank", "phase", "run"):
@@ -69,7 +69,7 @@ def in_words(difference: Difference) -> str:
     return f"{joined[difference.sort]} {difference.place}"
 
 
-def to_json(found: Comparison) -> dict[str, Any]:
+def to_json(found: RunComparison) -> dict[str, Any]:
     parting = found.calls.parting
     return {
         "runs": [

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rollcall.explain.compare.comparison import (
-    Comparison,
+    RunComparison,
     calls_in_words,
     compare,
     in_words,
@@ -16,13 +16,13 @@ from rollcall.explain.compare.comparison import (
     times_in_words,
     to_json,
 )
-from rollcall.explain.compare.times import Difference
+from rollcall.explain.compare.times import TimeDifference
 from rollcall.units import in_seconds
 
 _MOST = 8  # lines of each part; --json has all
 
 
-def show(first: Path, second: Path, as_json: bool) -> Comparison:
+def show(first: Path, second: Path, as_json: bool) -> RunComparison:
     found = compare(first, second)
     if as_json:
         print(json.dumps(to_json(found), indent=2))
@@ -41,7 +41,7 @@ def show(first: Path, second: Path, as_json: bool) -> Comparison:
     return found
 
 
-def _show_differences(console: Console, found: Comparison) -> None:
+def _show_differences(console: Console, found: RunComparison) -> None:
     heads = {"line": "by line", "op": "by op", "rank": "by rank", "phase": "by phase"}
     shown = {by: [each for each in found.times.notable if each.by == by][:_MOST] for by in heads}
     if not any(shown.values()):
@@ -52,7 +52,7 @@ def _show_differences(console: Console, found: Comparison) -> None:
             console.print(_table(heads[by], differences))
 
 
-def _table(title: str, differences: "list[Difference] | tuple[Difference, ...]") -> Table:
+def _table(title: str, differences: "list[TimeDifference] | tuple[TimeDifference, ...]") -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(title)
     for column in ("first", "second", "difference", "noise", "ops"):

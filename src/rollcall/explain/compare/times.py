@@ -30,7 +30,7 @@ _Key = tuple[str, str]  # place and sort
 
 
 @dataclass(frozen=True)
-class Difference:
+class TimeDifference:
     """One sort of time at one place, in both runs: seconds per rank, and ops per rank."""
 
     by: str  # line, op, rank, phase
@@ -52,12 +52,14 @@ class Difference:
 class Times:
     first_s: float  # from the first op to the last
     second_s: float
-    whole: tuple[Difference, ...]  # one per sort
-    differences: tuple[Difference, ...]  # the largest first
-    slow_rank: tuple[Difference, Difference | None] | None = None  # that others wait for; and where it lost most
+    whole: tuple[TimeDifference, ...]  # one per sort
+    differences: tuple[TimeDifference, ...]  # the largest first
+    slow_rank: tuple[TimeDifference, TimeDifference | None] | None = (
+        None  # that others wait for; and where it lost most
+    )
 
     @property
-    def notable(self) -> list[Difference]:
+    def notable(self) -> list[TimeDifference]:
         return [each for each in self.differences if each.is_beyond_noise]
 
 
@@ -74,8 +76,8 @@ def compare(first: Evidence, second: Evidence) -> Times:
 
 
 def _slow_rank(
-    one: "_Run", other: "_Run", whole: tuple[Difference, ...], found: list[Difference]
-) -> tuple[Difference, Difference | None] | None:
+    one: "_Run", other: "_Run", whole: tuple[TimeDifference, ...], found: list[TimeDifference]
+) -> tuple[TimeDifference, TimeDifference | None] | None:
     """A rank that computes longer than before, and twice as much longer as all ranks on average; and before which line
     it does most of that."""
     average_s = next(each.seconds for each in whole if each.sort == "computing")
@@ -99,7 +101,7 @@ class _Sum:
     count: int = 0  # of all ranks
 
 
-def _by(by: str, first: dict[_Key, _Sum], second: dict[_Key, _Sum], run_s: float) -> Iterator[Difference]:
+def _by(by: str, first: dict[_Key, _Sum], second: dict[_Key, _Sum], run_s: float) -> Iterator[TimeDifference]:
     for key in dict.fromkeys([*first, *second]):
         one, other = first.get(key, _Sum()), second.get(key, _Sum())
         noise_s = _SIGMA * float(np.hypot(one.error_s, other.error_s))
@@ -108,7 +110,7 @@ def _by(by: str, first: dict[_Key, _Sum], second: dict[_Key, _Sum], run_s: float
         if min(one.count or other.count, other.count or one.count) < _FEW:
             larger_s = max(one.seconds, other.seconds)
             is_beyond = is_beyond and difference_s > max(_LARGE * run_s, _HALF * larger_s)
-        yield Difference(
+        yield TimeDifference(
             by,
             other.place or one.place,
             key[1],

@@ -36,7 +36,7 @@ _NO_LINES = "these dumps have no stacks, as those in JSON never do: the lines of
 class Dumps:
     """The dumps of one job as rings, with what was wrong with them."""
 
-    rings: list[tuple[Path, rings.Ring]]
+    rings: list[tuple[Path, rings.ReadRing]]
     world_size: int
     outcome: str
     until_ns: int  # when the dumps of a job that hangs were written
@@ -194,7 +194,7 @@ def _first_by_rank(rank: NDArray[np.int64], seq: NDArray[np.int64]) -> Iterator[
     return zip(rank[starts].tolist(), seq[starts].tolist(), strict=True)
 
 
-def _ring(dump: Dump, job: jobs.Job, folded: list[tuple[int, int]]) -> rings.Ring:
+def _ring(dump: Dump, job: jobs.Job, folded: list[tuple[int, int]]) -> rings.ReadRing:
     used = {int(number) for number in np.unique(dump.records["group"])} | {number for number, _ in folded}
     groups = [("group", number, _group(*job.groups[number - 1])) for number in sorted(used)]
     sites = [("site", number, value) for number, value in enumerate(dump.sites, 1)]
@@ -202,7 +202,7 @@ def _ring(dump: Dump, job: jobs.Job, folded: list[tuple[int, int]]) -> rings.Rin
     last = int(dump.records["number"].max(initial=0))
     header = rings.Header(dump.rank, job.world_size, "", 0, last, 0, 0, max(len(dump.records), 1), 0, 0, 0)
     counters = [(number, ring_format.OP["all_reduce"], count, 0, 0) for number, count in folded]
-    return rings.Ring(header, dump.records, [*groups, *sites, *signatures], counters)
+    return rings.ReadRing(header, dump.records, [*groups, *sites, *signatures], counters)
 
 
 @lru_cache(maxsize=1024)

@@ -336,10 +336,10 @@ class _Files:
     problems: list[str] = field(default_factory=list)
     world_size: int = 0
     cut_ns: int = 0  # by the clock of the table
-    _waiting: list[rings.Ring] = field(default_factory=list)  # of one host and with the same names: added together
+    _waiting: list[rings.ReadRing] = field(default_factory=list)  # of one host and with the same names: added together
     _clock: Readings = field(default_factory=list)  # of these
 
-    def cut(self, ring: rings.Ring, clock: Readings, moment: Moment) -> rings.Ring:
+    def cut(self, ring: rings.ReadRing, clock: Readings, moment: Moment) -> rings.ReadRing:
         """The ring as it was at a moment."""
         at_ns = moment.by_clock_of(ring.header, clock)
         cut_ns = at_ns - (clock[-1][1] if clock else 0)
@@ -348,7 +348,7 @@ class _Files:
         count = ring.header.count - (len(ring.records) - len(records))
         return replace(ring, header=replace(ring.header, count=count), records=records)
 
-    def add(self, path: Path, ring: rings.Ring, clock: Readings) -> None:
+    def add(self, path: Path, ring: rings.ReadRing, clock: Readings) -> None:
         rank = ring.header.rank
         self.kept[rank] = path, ring.header
         offset_ns = clock[-1][1] if clock else 0
@@ -422,7 +422,7 @@ def _group(value: bytes) -> Group:
     return parse_group(rings.parse(value))
 
 
-def _folded(ring: rings.Ring) -> list[Folded]:
+def _folded(ring: rings.ReadRing) -> list[Folded]:
     wanted = {group for group, *_ in ring.counters}
     groups = {n: _group(value) for kind, n, value in ring.names if kind == "group" and n in wanted}
     return [

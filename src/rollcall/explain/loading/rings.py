@@ -94,7 +94,7 @@ Name = tuple[str, int, bytes]  # kind, number, value as JSON
 
 
 @dataclass(frozen=True)
-class Ring:
+class ReadRing:
     """The records of a ring, oldest first; what they name by number; sums of overwritten records."""
 
     header: Header
@@ -103,7 +103,7 @@ class Ring:
     counters: list[tuple[int, int, int, int, int]]  # group, op, count, bytes, nanoseconds
 
 
-def read(path: Path, newest: int | None = None) -> Ring:
+def read(path: Path, newest: int | None = None) -> ReadRing:
     """All records, or the `newest` so many."""
     try:
         with open(path, "rb") as file:
@@ -117,7 +117,7 @@ def read(path: Path, newest: int | None = None) -> Ring:
         raise ValueError(f"it cannot be read ({error.strerror})") from error
     except OverflowError as error:
         raise ValueError("its header does not fit together") from error
-    return Ring(header, _records(header, raw), _names(names), _counters(header, counters))
+    return ReadRing(header, _records(header, raw), _names(names), _counters(header, counters))
 
 
 _BEGINNING = ring_format.NAMES_AT + (16 << 10)  # header, counters, and all names of most rings

@@ -275,11 +275,11 @@ class Table:
         self.spans: dict[int, tuple[int, int]] = {}  # by rank: its first row, and the row after its last
         self._end = 0
 
-    def add(self, ring: rings.Ring, clock: Readings) -> None:
+    def add(self, ring: rings.ReadRing, clock: Readings) -> None:
         """Add the records of one rank; `clock` says by how much its host's clock was ahead."""
         self.add_alike([ring], clock)
 
-    def add_alike(self, alike: Sequence[rings.Ring], clock: Readings) -> None:
+    def add_alike(self, alike: Sequence[rings.ReadRing], clock: Readings) -> None:
         """Add the records of some ranks of one host that name things by the same numbers: together, since numpy takes
         a while for each call, and there may be ten thousand ranks."""
         start = self._end

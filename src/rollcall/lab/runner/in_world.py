@@ -8,11 +8,11 @@ from typing import Any
 
 from rollcall.coordinator.run_folder import RunFolder
 from rollcall.initialization import environment
-from rollcall.lab.experiment import Experiment, Settings
+from rollcall.lab.experiment import Experiment, LabSettings
 from rollcall.lab.runner import on_rank, perform, run_folder
 
 
-def run(experiment: Experiment, settings: Settings, rank: int, case: str | None, values_folder: Path | None) -> int:
+def run(experiment: Experiment, settings: LabSettings, rank: int, case: str | None, values_folder: Path | None) -> int:
     """Measure with the other ranks; rank 0 prints the verdict."""
     if experiment.cases and case is None:
         # Each case needs ranks of its own: rank 0 starts them, and the ranks that are there have nothing to do.
@@ -44,7 +44,7 @@ def run(experiment: Experiment, settings: Settings, rank: int, case: str | None,
     return exit_code
 
 
-def _agree_on_folder(world: Any, experiment: Experiment, settings: Settings) -> tuple[RunFolder | None, Path]:
+def _agree_on_folder(world: Any, experiment: Experiment, settings: LabSettings) -> tuple[RunFolder | None, Path]:
     """The folder of `rollcall run`; under another launcher a new one, which rank 0 creates."""
     if environment.is_ours(os.environ):
         return None, Path(os.environ["ROLLCALL_RUN"])
@@ -56,7 +56,7 @@ def _agree_on_folder(world: Any, experiment: Experiment, settings: Settings) -> 
     return own_folder, Path(path[0])
 
 
-def _write_value(experiment: Experiment, settings: Settings, rank: int, case: str | None, folder: Path) -> int:
+def _write_value(experiment: Experiment, settings: LabSettings, rank: int, case: str | None, folder: Path) -> int:
     """The lab has started this rank by `rollcall run`, and reads from a file what it measured."""
     value = on_rank.measure(experiment, settings, case)
     if case is None:

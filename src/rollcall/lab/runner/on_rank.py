@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollcall.errors import say
 from rollcall.lab import progress
-from rollcall.lab.experiment import Experiment, Results, Settings, load
+from rollcall.lab.experiment import Experiment, LabSettings, Results, load
 from rollcall.protocol.log_files import LogFiles
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def join(backend: str | None, init_method: str = "env://") -> "Iterator[World]":
         yield world
 
 
-def measure(experiment: Experiment, settings: Settings, case: str | None = None) -> Any:
+def measure(experiment: Experiment, settings: LabSettings, case: str | None = None) -> Any:
     """Join the world, measure, leave."""
     with join(settings.backend) as world:
         if case is not None:
@@ -36,7 +36,7 @@ def measure(experiment: Experiment, settings: Settings, case: str | None = None)
         return experiment.measure(world, settings.trials, **settings.options)
 
 
-def measure_and_record(name: str, settings: Settings, folder: Path | None, rank: int) -> Any:
+def measure_and_record(name: str, settings: LabSettings, folder: Path | None, rank: int) -> Any:
     """Measure; then, if there is a folder for it, record one more trial."""
     experiment = load(name)
     value = measure(experiment, settings)
@@ -45,13 +45,13 @@ def measure_and_record(name: str, settings: Settings, folder: Path | None, rank:
     return value
 
 
-def measure_case(name: str, case: str, settings: Settings, folder: Path, rank: int) -> Any:
+def measure_case(name: str, case: str, settings: LabSettings, folder: Path, rank: int) -> Any:
     """Measure one case, recorded: its recording is what is judged."""
     with _recorded(rank, settings.ranks, folder):
         return measure(load(name), settings, case)
 
 
-def record_one_trial(experiment: Experiment, settings: Settings, rank: int, world_size: int, folder: Path) -> None:
+def record_one_trial(experiment: Experiment, settings: LabSettings, rank: int, world_size: int, folder: Path) -> None:
     """Join the world again for one recorded trial. The trials that count ran without a recorder, which costs time."""
     progress.stop()
     with _recorded(rank, world_size, folder), join(settings.backend) as world, _logged(world, folder):

@@ -21,7 +21,7 @@ import psutil
 
 from rollcall.errors import UsageError, say
 from rollcall.lab import NAMES, plots
-from rollcall.lab.experiment import Claim, Experiment, Results, Settings, VerdictTable, load, path_of, plural
+from rollcall.lab.experiment import Claim, Experiment, LabSettings, Results, VerdictTable, load, path_of, plural
 from rollcall.lab.runner import perform, worlds
 
 FOLDER = Path("docs/lab")
@@ -34,7 +34,7 @@ def write(name: str, from_results: bool) -> None:
     experiment = load(name)
     path = FOLDER / "results" / f"{name}.json"
     if not from_results:
-        settings = perform.check(experiment, Settings(perform.DEFAULT_RANKS, experiment.trials))
+        settings = perform.check(experiment, LabSettings(perform.DEFAULT_RANKS, experiment.trials))
         with tempfile.TemporaryDirectory() as folder:
             results = perform.collect(experiment, settings, Path(folder))
         run = {"ranks": settings.world_size, "trials": settings.trials, "machine": _machine(), "results": results}

@@ -13,7 +13,7 @@ from typing import Any
 
 from rollcall.errors import RollcallError, UsageError, say
 from rollcall.lab import NAMES, plots, progress
-from rollcall.lab.experiment import Experiment, Results, Settings, load
+from rollcall.lab.experiment import Experiment, LabSettings, Results, load
 from rollcall.lab.runner import run_folder, terminal, worlds
 from rollcall.protocol.plan import MOST_RANKS_PER_HOST
 
@@ -21,7 +21,7 @@ DEFAULT_RANKS = 4
 Report = Callable[[float], None]  # is told how many worlds are done, with the share of the one under way
 
 
-def check(experiment: Experiment, settings: Settings) -> Settings:
+def check(experiment: Experiment, settings: LabSettings) -> LabSettings:
     """The settings, if this experiment can run with them."""
     if settings.trials < 1:
         raise UsageError(f"--trials {settings.trials} measures nothing: use 1 or more")
@@ -52,7 +52,7 @@ def check(experiment: Experiment, settings: Settings) -> Settings:
     return settings
 
 
-def one(experiment: Experiment, settings: Settings) -> int:
+def one(experiment: Experiment, settings: LabSettings) -> int:
     """Run one experiment on ranks of its own; the exit code."""
     settings = check(experiment, settings)
     if settings.with_picture:
@@ -63,7 +63,7 @@ def one(experiment: Experiment, settings: Settings) -> int:
     return 1 if outcome["violations"] else 0
 
 
-def all_of_them(make_settings: Callable[[Experiment], Settings], as_json: bool) -> int:
+def all_of_them(make_settings: Callable[[Experiment], LabSettings], as_json: bool) -> int:
     """Run the whole lab, one experiment after the other. If one fails, the next ones still run."""
     plans = _plans(make_settings)
     if plans[0][1].with_picture:
@@ -86,7 +86,7 @@ def all_of_them(make_settings: Callable[[Experiment], Settings], as_json: bool) 
     return 1 if violated or failed else 0
 
 
-def _plans(make_settings: Callable[[Experiment], Settings]) -> list[tuple[Experiment, Settings]]:
+def _plans(make_settings: Callable[[Experiment], LabSettings]) -> list[tuple[Experiment, LabSettings]]:
     """The experiments that can run with what the user chose; of each other one, the reason is printed."""
     plans, refused = [], []
     for experiment in map(load, NAMES):
@@ -102,7 +102,11 @@ def _plans(make_settings: Callable[[Experiment], Settings]) -> list[tuple[Experi
 
 
 def collect(
-    experiment: Experiment, settings: Settings, folder: Path, report: Report = lambda _: None, is_recorded: bool = False
+    experiment: Experiment,
+    settings: LabSettings,
+    folder: Path,
+    report: Report = lambda _: None,
+    is_recorded: bool = False,
 ) -> Results:
     """What the ranks return: of one world, with a recorded trial or without, or of one world per case."""
     if not experiment.cases:
@@ -117,7 +121,7 @@ def collect(
     return results
 
 
-def _perform(experiment: Experiment, settings: Settings, title: str) -> dict[str, Any]:
+def _perform(experiment: Experiment, settings: LabSettings, title: str) -> dict[str, Any]:
     folder = run_folder.create(experiment, settings)
     began_s = time.monotonic()
     try:
@@ -134,7 +138,7 @@ def _perform(experiment: Experiment, settings: Settings, title: str) -> dict[str
     return outcome
 
 
-def conclude(experiment: Experiment, settings: Settings, results: Results, folder: Path) -> dict[str, Any]:
+def conclude(experiment: Experiment, settings: LabSettings, results: Results, folder: Path) -> dict[str, Any]:
     """Judge, draw, print the verdict (unless all is printed as JSON later), and keep everything in the folder."""
     verdict = experiment.judge(results)
     picture = None

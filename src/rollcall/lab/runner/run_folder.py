@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.coordinator.run_folder import RunFolder, command_line
-from rollcall.lab.experiment import Case, Experiment, Results, Settings
+from rollcall.lab.experiment import Case, Experiment, LabSettings, Results
 from rollcall.lab.runner.on_rank import ATTEMPT
 from rollcall.protocol.hosts import Host
 from rollcall.protocol.plan import THIS_HOST, Plan, Program
 from rollcall.runs import read_facts
 
 
-def create(experiment: Experiment, settings: Settings) -> RunFolder:
+def create(experiment: Experiment, settings: LabSettings) -> RunFolder:
     name = f"lab-{experiment.name}"
     plan = Plan(Program("module", name), hosts=(Host(THIS_HOST, settings.world_size),), run_id=name, cwd=os.getcwd())
     # In `rollcall lab all`, each run notes the command that repeats this experiment alone.

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from rich.table import Table
 
 from rollcall.lab import NAMES
-from rollcall.lab.experiment import Experiment, Settings, Verdict, VerdictTable, plural, question_of
+from rollcall.lab.experiment import Experiment, LabSettings, Verdict, VerdictTable, plural, question_of
 
 
 def list_experiments(as_json: bool) -> None:
@@ -44,7 +44,7 @@ def progress_bar(title: str, worlds: int) -> Iterator[Callable[[float], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def print_verdict(experiment: Experiment, settings: Settings, verdict: Verdict, picture: Path | None) -> None:
+def print_verdict(experiment: Experiment, settings: LabSettings, verdict: Verdict, picture: Path | None) -> None:
     console = _console()
     hosts = f" on {settings.virtual_hosts} virtual hosts" if settings.virtual_hosts else ""
     size = f"{plural(settings.world_size, 'rank')}{hosts}, {plural(settings.trials, 'trial')}"

@@ -19,7 +19,7 @@ from rollcall.errors import RankError, RollcallError, UsageError
 from rollcall.functions.api import raise_first
 from rollcall.functions.pool import CallResult, CallServer
 from rollcall.lab import NAMES
-from rollcall.lab.experiment import Case, Experiment, Results, Settings, source_of
+from rollcall.lab.experiment import Case, Experiment, LabSettings, Results, source_of
 from rollcall.lab.runner.on_rank import ATTEMPT, measure_and_record, through_json
 from rollcall.lab.runner.on_rank import measure_case as measure_case_on_rank
 from rollcall.record import ring_format
@@ -45,7 +45,7 @@ def start_server(names: Sequence[str] = NAMES) -> CallServer:
     return _servers[0]
 
 
-def measure(experiment: Experiment, settings: Settings, folder: Path, is_recorded: bool) -> Results:
+def measure(experiment: Experiment, settings: LabSettings, folder: Path, is_recorded: bool) -> Results:
     """All ranks measure in one world; if it is to be recorded, they join another one for one more trial."""
     if settings.virtual_hosts:
         ran = _run_on_hosts(experiment, None, settings, folder)
@@ -58,7 +58,7 @@ def measure(experiment: Experiment, settings: Settings, folder: Path, is_recorde
     return through_json([answer.value for answer in answers])
 
 
-def measure_case(experiment: Experiment, case: Case, settings: Settings, folder: Path) -> dict[str, Any]:
+def measure_case(experiment: Experiment, case: Case, settings: LabSettings, folder: Path) -> dict[str, Any]:
     """One case on new ranks, recorded: how it ended, what its ranks returned, and what explain says about it.
 
     If it may fail, then failing or hanging is a result.
@@ -96,7 +96,7 @@ def first_line(error: BaseException | str | None) -> str:
 # ---- forked from the server
 
 
-def _start_here(experiment: Experiment, case: Case, settings: Settings, folder: Path) -> tuple[str, list[Any], Path]:
+def _start_here(experiment: Experiment, case: Case, settings: LabSettings, folder: Path) -> tuple[str, list[Any], Path]:
     function = functools.partial(measure_case_on_rank, experiment.name, case.name, settings, folder)
     is_stuck = watch_for_hang(folder, settings.ranks, case.limit_s) if case.may_fail else None
     limit_s = _LIMIT_S if case.may_fail else case.limit_s
@@ -161,7 +161,7 @@ def _write_run(folder: Path, ended: str, answers: list[CallResult]) -> None:
 
 
 def _start_on_hosts(
-    experiment: Experiment, case: Case, settings: Settings, folder: Path
+    experiment: Experiment, case: Case, settings: LabSettings, folder: Path
 ) -> tuple[str, list[Any], Path]:
     ran = _run_on_hosts(experiment, case, settings, folder)
     if ran.returncode == _EXIT_USAGE or not (folder / "runs").exists():
@@ -172,7 +172,7 @@ def _start_on_hosts(
 
 
 def _run_on_hosts(
-    experiment: Experiment, case: Case | None, settings: Settings, folder: Path
+    experiment: Experiment, case: Case | None, settings: LabSettings, folder: Path
 ) -> "subprocess.CompletedProcess[str]":
     hosts = settings.virtual_hosts or (case.virtual_hosts if case else None) or 1
     per_host = settings.ranks if settings.virtual_hosts else settings.ranks // hosts

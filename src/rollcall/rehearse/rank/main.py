@@ -22,7 +22,7 @@ from rollcall.record.hooks import functional
 from rollcall.rehearse.rank import collectives, device, files, patches, saving, steps, unsupported, values
 from rollcall.rehearse.rank.tensors import PretendedDevice, is_pretended
 from rollcall.rehearse.rank.unsupported import Unsupported
-from rollcall.rehearse.settings import Settings
+from rollcall.rehearse.settings import RehearsalSettings
 from rollcall.worker.main import run_here
 
 _NO_PORT = 1  # nothing listens there: a rehearsed rank opens no connection
@@ -30,7 +30,7 @@ _SEED = 0  # ranks of a rehearsal are the same each time
 
 
 def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
-    settings: Settings = pickle.loads(bytes.fromhex(request["settings"]))
+    settings: RehearsalSettings = pickle.loads(bytes.fromhex(request["settings"]))
     rank, folder = int(request["rank"]), Path(request["folder"])
     os.environ.clear()
     os.environ.update({**request["env"], **_environment(settings, rank)})
@@ -52,7 +52,7 @@ def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
     run_here(Program(**request["program"]), None)
 
 
-def _environment(settings: Settings, rank: int) -> dict[str, str]:
+def _environment(settings: RehearsalSettings, rank: int) -> dict[str, str]:
     each = settings.gpus_per_host
     return rank_env(
         rank=rank,
@@ -67,7 +67,7 @@ def _environment(settings: Settings, rank: int) -> dict[str, str]:
     )
 
 
-def _use_known_values(settings: Settings, table: str) -> None:
+def _use_known_values(settings: RehearsalSettings, table: str) -> None:
     values.use_notes(values.Notes(dict(settings.assumptions)))
     known: collectives.Table = pickle.loads(Path(table).read_bytes()) if table else {}
     collectives.use_exchange(collectives.Exchange(known))

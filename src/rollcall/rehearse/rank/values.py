@@ -26,7 +26,7 @@ _ASSUMED = {bool: False, int: 1, float: 1.0}
 
 
 @dataclass
-class Unknown:
+class UnknownValue:
     """A line on which Python read a value that is not known."""
 
     file: str
@@ -41,14 +41,14 @@ class Notes:
 
     def __init__(self, assumptions: dict[str, float]) -> None:
         self.assumptions = assumptions
-        self.unknowns: dict[tuple[str, int], Unknown] = {}
+        self.unknowns: dict[tuple[str, int], UnknownValue] = {}
 
-    def read(self, kind: type) -> tuple[Any, Unknown]:
+    def read(self, kind: type) -> tuple[Any, UnknownValue]:
         """The value to go on with, and the note of it."""
         file, line = _readers_line()
         assumed = self.assumptions.get(f"{Path(file).name}:{line}")
         value = kind(_ASSUMED[kind] if assumed is None else assumed)
-        found = self.unknowns.setdefault((file, line), Unknown(file, line, repr(value)))
+        found = self.unknowns.setdefault((file, line), UnknownValue(file, line, repr(value)))
         found.reads += 1
         return value, found
 
@@ -153,9 +153,9 @@ def _tracking(kind: type) -> dict[str, Any]:
 
 
 class _Float(float):
-    note: Unknown
+    note: UnknownValue
 
-    def __new__(cls, value: float, note: Unknown) -> "_Float":
+    def __new__(cls, value: float, note: UnknownValue) -> "_Float":
         made = super().__new__(cls, value)
         made.note = note
         return made
@@ -165,9 +165,9 @@ class _Float(float):
 
 
 class _Int(int):
-    note: Unknown
+    note: UnknownValue
 
-    def __new__(cls, value: int, note: Unknown) -> "_Int":
+    def __new__(cls, value: int, note: UnknownValue) -> "_Int":
         made = super().__new__(cls, value)
         made.note = note
         return made
