@@ -16,8 +16,8 @@ from typing import Any
 from rollcall.explain.verdict import to_json
 from rollcall.protocol import plan
 from rollcall.rehearse import passes, rehearsal
-from rollcall.rehearse.rehearsal import Outcome
-from rollcall.rehearse.settings import GPUS, Settings
+from rollcall.rehearse.rehearsal import Rehearsal
+from rollcall.rehearse.settings import GPUS, RehearsalSettings
 from rollcall.worker.fork_server import ForkServer
 
 from ..explain.corpus import Program, is_right, programs
@@ -39,15 +39,15 @@ def chosen(words: list[str]) -> list[Program]:
     ]
 
 
-def rehearse(program: Program, server: ForkServer, folder: Path) -> Outcome:
+def rehearse(program: Program, server: ForkServer, folder: Path) -> Rehearsal:
     os.environ["ROLLCALL_DIR"] = str(folder)
     each = -(-program.ranks // max(program.hosts, 1))
-    settings = Settings(program.ranks, each, tuple(range(program.ranks)), 0, GPUS["h200"])
+    settings = RehearsalSettings(program.ranks, each, tuple(range(program.ranks)), 0, GPUS["h200"])
     with contextlib.chdir(folder):
         return rehearsal.run(settings, plan.Program("script", str(program.path), ()), server)
 
 
-def judge(program: Program, outcome: Outcome) -> str:
+def judge(program: Program, outcome: Rehearsal) -> str:
     """What is wrong with what the rehearsal says; empty if it is right."""
     told = to_json(outcome.explanation)
     if outcome.unsupported or outcome.unsettled:
@@ -59,7 +59,7 @@ def judge(program: Program, outcome: Outcome) -> str:
     )
 
 
-def _why(outcome: Outcome) -> str:
+def _why(outcome: Rehearsal) -> str:
     return outcome.unsupported[0].sentence if outcome.unsupported else f"not settled after {outcome.passes} passes"
 
 
