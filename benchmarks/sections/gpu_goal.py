@@ -14,7 +14,9 @@ def measure(_jobs: Jobs, options: argparse.Namespace) -> Result:
     if reason := gpu_tokens.why_not():
         progress(f"skipped: {reason}")
         return Result([], [Goal(WHAT, "≥ 0.99", reason, None)])
-    figures = gpu_tokens.compare(options.gpu_batch_size, steps=40, rounds=options.rounds, compiled=False)
+    figures = gpu_tokens.compare(
+        gpu_tokens.alone("cuda"), options.gpu_batch_size, steps=40, rounds=options.rounds, compiled=False
+    )
     made = table(f"{figures.device}, {figures.parameters / 1e6:.0f} M parameters, bf16", "", "tokens/s", "MFU")
     for row in gpu_tokens.describe(figures):
         made.add_row(*row)

@@ -4,6 +4,7 @@ Needs torch and nothing else, so that it runs on a bare machine: PYTHONPATH=src 
 """
 
 import argparse
+import contextlib
 import importlib.util
 import logging
 import math
@@ -11,7 +12,7 @@ import sys
 import time
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
@@ -19,9 +20,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.data import TensorDataset
 
-from programs.gpt import LAYERS, LENGTH, VOCABULARY, WIDTH, Gpt
+from programs import gpt
 
 # Dense bf16, as the makers state it.
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "4090": 165e12}
@@ -57,12 +59,18 @@ def why_not() -> str | None:
     return None
 
 
-def compare(batch_size: int, steps: int, rounds: int, compiled: bool) -> Figures:
-    world = _alone()
-    torch.backends.cuda.matmul.allow_tf32 = True
-    tokens = torch.randint(0, VOCABULARY, (batch_size * steps, LENGTH + 1), generator=torch.Generator().manual_seed(0))
+def use_small_sizes() -> None:
+    """For a CPU, where only the program is tried."""
+    gpt.LAYERS, gpt.HEADS, gpt.WIDTH, gpt.VOCABULARY, gpt.LENGTH = 2, 2, 32, 64, 16
+
+
+def compare(world: Any, batch_size: int, steps: int, rounds: int, compiled: bool) -> Figures:
+    torch.set_float32_matmul_precision("high")
+    synchronize = torch.cuda.synchronize if world.device.type == "cuda" else lambda: None
+    chance = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, gpt.VOCABULARY, (batch_size * steps, gpt.LENGTH + 1), generator=chance)
     data = TensorDataset(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
-    raw, ours = _Raw(data, batch_size, compiled), _Ours(data, batch_size, compiled, world)
+    raw, ours = _Raw(data, batch_size, compiled, world), _Ours(data, batch_size, compiled, world)
     for each in (raw, ours):  # not counted
         each.epoch()
     rates: tuple[list[float], list[float]] = ([], [])
@@ -70,64 +78,74 @@ def compare(batch_size: int, steps: int, rounds: int, compiled: bool) -> Figures
         # There and back: who comes second finds a warmer GPU.
         took_s = [0.0, 0.0]
         for place in (0, 1, 1, 0):
-            torch.cuda.synchronize()
+            synchronize()
             began = time.perf_counter()
             (raw, ours)[place].epoch()
-            torch.cuda.synchronize()
+            synchronize()
             took_s[place] += time.perf_counter() - began
         for rate, seconds in zip(rates, took_s, strict=True):
-            rate.append(2 * len(data) * LENGTH / seconds)
+            rate.append(2 * len(data) * gpt.LENGTH / seconds)
         print(
             f"  round {number + 1} of {rounds}: raw {rates[0][-1]:,.0f}, rollcall {rates[1][-1]:,.0f} tokens/s",
             file=sys.stderr,
         )
     parameters = sum(each.numel() for each in raw.model.parameters())
-    name = torch.cuda.get_device_name()
+    name = torch.cuda.get_device_name() if world.device.type == "cuda" else "CPU"
     peak = next((flops for part, flops in PEAK_FLOPS.items() if part in name), None)
     # Forward and backward: six operations for each parameter, and attention over the whole length.
-    return Figures(name, parameters, *rates, 6 * parameters + 12 * LAYERS * WIDTH * LENGTH, peak)
+    return Figures(name, parameters, *rates, 6 * parameters + 12 * gpt.LAYERS * gpt.WIDTH * gpt.LENGTH, peak)
 
 
 class _Raw:
-    """A hand-written loop."""
+    """A hand-tuned loop: batches from pinned memory, one whole batch by one index, and no wait for the GPU."""
 
-    def __init__(self, data: TensorDataset, batch_size: int, compiled: bool) -> None:
-        self.model, self._optimizer = _make(compiled)
-        self._loader = DataLoader(data, batch_size, shuffle=True, pin_memory=True)
+    def __init__(self, data: TensorDataset, batch_size: int, compiled: bool, world: Any) -> None:
+        self.model, self._optimizer = _make(world.device)
+        if compiled:
+            self.model.compile()
+        self._data, self._batch_size, self._device = data, batch_size, world.device
 
     def epoch(self) -> None:
-        for inputs, targets in self._loader:
-            inputs, targets = inputs.cuda(non_blocking=True), targets.cuda(non_blocking=True)
+        for chosen in torch.randperm(len(self._data)).split(self._batch_size):
+            inputs, targets = (self._to_device(each[chosen]) for each in self._data.tensors)
             self._optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cuda", torch.bfloat16):
+            with _flash(self._device), torch.autocast(self._device.type, torch.bfloat16):
                 loss = loss_of(self.model(inputs), targets)
             loss.backward()
             self._optimizer.step()
+
+    def _to_device(self, batch: torch.Tensor) -> torch.Tensor:
+        return batch.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else batch
 
 
 class _Ours:
     def __init__(self, data: TensorDataset, batch_size: int, compiled: bool, world: Any) -> None:
         import rollcall
 
-        model, optimizer = _make(compiled)
-        self._loader = rollcall.prepare_dataloader(data, world, batch_size, pin_memory=True)
+        model, optimizer = _make(world.device)
+        self._device, pins = world.device, world.device.type == "cuda"
+        self._loader = rollcall.prepare_dataloader(data, world, batch_size, pin_memory=pins)
         self._trainer = rollcall.Trainer(
-            model, optimizer, loss_of, world, strategy="none", precision="bf16", progress=False
+            model, optimizer, loss_of, world, strategy="none", precision="bf16", compile=compiled, progress=False
         )
 
     def epoch(self) -> None:
-        self._trainer.fit(self._loader, self._trainer.epoch + 1)
+        with _flash(self._device):
+            self._trainer.fit(self._loader, self._trainer.epoch + 1)
 
 
-def _make(compiled: bool) -> tuple[nn.Module, torch.optim.Optimizer]:
+def _flash(device: torch.device) -> Any:
+    """FlashAttention or nothing: a slower kernel would be taken without a word."""
+    return sdpa_kernel(SDPBackend.FLASH_ATTENTION) if device.type == "cuda" else contextlib.nullcontext()
+
+
+def _make(device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    model = Gpt().cuda()
-    if compiled:
-        model.compile()
+    model = gpt.Gpt().to(device)
     return model, torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
 
 
-def _alone() -> Any:
+def alone(device_type: str) -> Any:
     """A world of one rank, without rollcall.init, which needs more packages than torch."""
     if importlib.util.find_spec("pydantic") is None:
         stand_in: Any = types.ModuleType("pydantic")
@@ -135,9 +153,12 @@ def _alone() -> Any:
         sys.modules["pydantic"] = stand_in
     from rollcall.world import World
 
-    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=torch.device("cuda", 0))
-    info: Any = types.SimpleNamespace(global_rank=0, world_size=1, backend="nccl")
-    return World(info, torch.device("cuda", 0), logging.getLogger("rollcall"), lambda _failed: None)
+    device = torch.device("cuda", 0) if device_type == "cuda" else torch.device("cpu")
+    backend = "nccl" if device_type == "cuda" else "gloo"
+    bound = {"device_id": device} if device_type == "cuda" else {}
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, **bound)
+    info: Any = types.SimpleNamespace(global_rank=0, world_size=1, nnodes=1, local_world_size=1, backend=backend)
+    return World(info, device, logging.getLogger("rollcall"), lambda _failed: None)
 
 
 def describe(figures: Figures) -> list[tuple[str, str, str]]:
@@ -147,6 +168,23 @@ def describe(figures: Figures) -> list[tuple[str, str, str]]:
         used = figures.utilisation(median(rates))
         rows.append((name, f"{median(rates):,.0f}", "–" if used is None or math.isnan(used) else f"{used:.1%}"))
     return rows
+
+
+def report(figures: Figures) -> list[str]:
+    rows = describe(figures)
+    return [
+        f"{figures.device}, {figures.parameters / 1e6:.0f} M parameters, bf16, one rank, torch {torch.__version__}",
+        *(f"  {name:<18} {rate:>10} tokens/s   model FLOP utilisation {used}" for name, rate, used in rows),
+        f"  rollcall.Trainer has {figures.share:.3f} of the raw loop's tokens/s (goal: ≥ 0.99)",
+    ]
+
+
+def as_json(figures: Figures) -> dict[str, Any]:
+    used = {
+        "raw_utilisation": figures.utilisation(median(figures.raw_tokens_per_s)),
+        "our_utilisation": figures.utilisation(median(figures.our_tokens_per_s)),
+    }
+    return {**asdict(figures), "share": figures.share, **used}
 
 
 def main(words: Sequence[str]) -> int:
@@ -159,10 +197,7 @@ def main(words: Sequence[str]) -> int:
     if reason := why_not():
         print(f"gpu: skipped, {reason}")
         return 0
-    figures = compare(options.batch_size, options.steps, options.rounds, options.compile)
-    print(f"{figures.device}, {figures.parameters / 1e6:.0f} M parameters, bf16, one rank, torch {torch.__version__}")
-    for name, rate, used in describe(figures):
-        print(f"  {name:<18} {rate:>10} tokens/s   model FLOP utilisation {used}")
-    print(f"  rollcall.Trainer has {figures.share:.3f} of the raw loop's tokens/s (goal: ≥ 0.99)")
+    figures = compare(alone("cuda"), options.batch_size, options.steps, options.rounds, options.compile)
+    print("\n".join(report(figures)))
     dist.destroy_process_group()
     return 0
