@@ -21,7 +21,7 @@ from typing import NoReturn
 from rollcall.agent.host_info import host_info
 from rollcall.agent.host_questions import HostQuestions
 from rollcall.compat.torch_dns import impatient_env
-from rollcall.linux import prctl
+from rollcall.linux import fd_messages, prctl
 from rollcall.protocol.channel import Channel, take_stdio
 from rollcall.protocol.exit_codes import shell_code
 from rollcall.protocol.greeting import AGENT_SPEAKS
@@ -31,7 +31,6 @@ _ORPHANED_S = 3.0  # for the agent to end its ranks once the connection is cut; 
 _LOOK_S = 0.5
 _LOST_CONNECTION = 1
 _SETTINGS_TAKEN = "ROLLCALL_SETTINGS_TAKEN"
-_LENGTH_BYTES = 8
 
 
 def main(purpose: str) -> NoReturn:
@@ -108,25 +107,19 @@ def _until_prepared(channel: Channel, questions: HostQuestions) -> Prepare | Non
 
 def _hand_over(link: socket.socket, prepare: Prepare, listener_fds: list[int]) -> None:
     """Give the agent what it is to run, and the port that the ranks will meet at."""
-    data = json.dumps(asdict(prepare)).encode()
-    socket.send_fds(link, [len(data).to_bytes(_LENGTH_BYTES, "big")], listener_fds)
     with contextlib.suppress(OSError):  # it died already; _watch will see
-        link.sendall(data)
+        fd_messages.send(link, asdict(prepare), listener_fds)
     for fd in listener_fds:
         os.close(fd)
 
 
 def receive_prepare(link: socket.socket) -> tuple[Prepare, list[int]] | None:
     """The agent's side of `_hand_over`."""
-    head, fds, _, _ = socket.recv_fds(link, _LENGTH_BYTES, 4)
-    if len(head) < _LENGTH_BYTES:
+    try:
+        fields, fds = fd_messages.receive(link)
+    except (EOFError, OSError):
         return None
-    size, data = int.from_bytes(head, "big"), b""
-    while len(data) < size:
-        if not (chunk := link.recv(size - len(data))):
-            return None
-        data += chunk
-    return Prepare(**json.loads(data)), list(fds)
+    return Prepare(**fields), fds
 
 
 def _watch(agent: int, reader_fd: int) -> int:

@@ -18,6 +18,7 @@ from rollcall.cli import train as train_options
 from rollcall.cli import warm as warm_command
 from rollcall.cli.run import run as run_ranks
 from rollcall.cli.run_options import as_command
+from rollcall.cli.shared_options import AsJson, RunName
 from rollcall.errors import RollcallError, UsageError, say
 
 app = typer.Typer(
@@ -26,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Starts PyTorch ranks with one command, and tells who keeps everyone waiting.",
+    help="Start PyTorch ranks with one command, and find the rank that the others wait for.",
 )
 app.command(context_settings={"allow_interspersed_args": False})(as_command(run_ranks))
 app.command(context_settings={"allow_interspersed_args": False})(record_command.record)
@@ -43,10 +44,10 @@ def explain(
         str | None,
         typer.Argument(help="The run: its name or folder; or a folder of Flight Recorder dumps. Default: the newest."),
     ] = None,
-    attempt: Annotated[int | None, typer.Option(help="Which attempt. Default: the last.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    attempt: Annotated[int | None, typer.Option(help="Number of the attempt, from 0. Default: the last.")] = None,
+    json: AsJson = False,
 ) -> None:
-    """Say what happened in a run: which rank, which call, which line, and why; and who waited for whom.
+    """Say why a run failed, hung or was slow: the rank, the call, the line; and who waited for whom.
 
     [bold]Examples[/]
 
@@ -70,10 +71,10 @@ def export(
     perfetto: Annotated[
         Path, typer.Option(help="Write a trace for Perfetto and chrome://tracing here.", metavar="FILE")
     ],
-    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
-    attempt: Annotated[int | None, typer.Option(help="Which attempt. Default: the last.")] = None,
+    run: RunName = None,
+    attempt: Annotated[int | None, typer.Option(help="Number of the attempt, from 0. Default: the last.")] = None,
 ) -> None:
-    """Write a run as a file for another program: a track per rank, ops, who waited for whom, phases.
+    """Write a run as a trace for Perfetto: one track per rank, with ops, waits and phases.
 
     [bold]Examples[/]
 
@@ -90,7 +91,7 @@ def export(
 
 @app.command()
 def report(
-    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    run: RunName = None,
     out: Annotated[
         Path | None, typer.Option(help="Where to write it. Default: report.html in the run's folder.")
     ] = None,
@@ -116,9 +117,9 @@ def compare(
     report: Annotated[
         Path | None, typer.Option(help="Write a page that opens in any browser here.", metavar="FILE")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    json: AsJson = False,
 ) -> None:
-    """Say what changed between two runs: the first call at which they part, and where the time went, beyond noise.
+    """Say what changed between two runs: the first call that differs, and where the time went.
 
     [bold]Examples[/]
 
@@ -139,13 +140,13 @@ def compare(
 
 @app.command()
 def watch(
-    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    run: RunName = None,
     web: Annotated[bool, typer.Option("--web", help="Show the timeline live in a browser.")] = False,
     port: Annotated[int, typer.Option(help="With --web: the port on this machine. Default: a free one.")] = 0,
     every: Annotated[float, typer.Option(help="Seconds between updates.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print the state once, and exit.")] = False,
 ) -> None:
-    """Watch a run while it goes on: what each rank does, for how long, and which rank the others wait for.
+    """Watch a running job: what each rank does, for how long, and which rank the others wait for.
 
     [bold]Examples[/]
 
@@ -175,7 +176,12 @@ app.command()(warm_command.warm)
 
 @app.command()
 def runs() -> None:
-    """List the runs of this folder: when, command, ranks, how long, outcome."""
+    """List the runs of this folder: when, command, ranks, how long, outcome.
+
+    [bold]Example[/]
+
+      rollcall runs
+    """
     from rollcall.cli.tables import print_runs
     from rollcall.runs import all_runs
 
@@ -199,7 +205,12 @@ def demo() -> None:
 
 @app.command()
 def version() -> None:
-    """Print the versions of rollcall, torch and Python."""
+    """Print the versions of rollcall, torch and Python.
+
+    [bold]Example[/]
+
+      rollcall version
+    """
     from rollcall.cli.tables import print_versions
 
     print_versions()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollcall.cli import host_options
+from rollcall.cli.shared_options import Delay, HostFile, HostNames, HostPython, Link, VirtualHosts
 from rollcall.errors import UsageError
 from rollcall.protocol.plan import Plan, Program, Show, check
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from rollcall.bench.results import BenchResults
     from rollcall.bench.settings import BenchSettings
 
-_HOSTS = "Hosts"
 _OUT = "Output"
 
 
@@ -55,12 +55,12 @@ def bench(
     no_mpi: Annotated[
         bool, typer.Option("--no-mpi", help="Do not run the same ops with Open MPI.", rich_help_panel=_OUT)
     ] = False,
-    hosts: Annotated[str, _option("Hosts with their number of ranks, reached by ssh.", "a:1,b:1", _HOSTS)] = "",
-    hostfile: Annotated[Path | None, _option("File with one host per line.", "FILE", _HOSTS)] = None,
-    virtual_hosts: Annotated[int | None, _option("Run on N hosts simulated on this machine.", "N", _HOSTS)] = None,
-    link: Annotated[str | None, _option("Bandwidth between virtual hosts.", "1gbit", _HOSTS)] = None,
-    delay: Annotated[str | None, _option("One-way delay between virtual hosts.", "2ms", _HOSTS)] = None,
-    python: Annotated[str, _option("Path of Python on the hosts. Default: the path of this one.", "PATH", _HOSTS)] = "",
+    hosts: HostNames = "",
+    hostfile: HostFile = None,
+    virtual_hosts: VirtualHosts = None,
+    link: Link = None,
+    delay: Delay = None,
+    python: HostPython = "",
 ) -> None:
     """Measure how fast this network and backend are: time and bandwidth of each op. Results are checked.
 

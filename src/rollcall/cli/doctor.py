@@ -1,36 +1,32 @@
 """The command line of `rollcall doctor`."""
 
 import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rollcall.cli import host_options
+from rollcall.cli.shared_options import AsJson, Delay, HostFile, HostNames, HostPython, Link, VirtualHosts
 from rollcall.errors import say
 from rollcall.protocol.hosts import Host
 from rollcall.protocol.plan import Plan, Program, TransportKind
 
 
 def doctor(
-    hosts: Annotated[
-        str, typer.Option(help="Hosts, reached by ssh.", metavar="a,user@b,node[01-04]", show_default=False)
-    ] = "",
-    hostfile: Annotated[Path | None, typer.Option(help="The same from a file, one a line.", metavar="FILE")] = None,
-    virtual_hosts: Annotated[int | None, typer.Option(help="So many hosts on this machine.", metavar="N")] = None,
-    link: Annotated[str | None, typer.Option(help="Speed of the virtual hosts' network.", metavar="1gbit")] = None,
-    delay: Annotated[str | None, typer.Option(help="Delay of the virtual hosts' network.", metavar="2ms")] = None,
-    python: Annotated[
-        str, typer.Option(help="The Python on the hosts. Default: the path of this one.", metavar="PATH")
-    ] = "",
+    hosts: HostNames = "",
+    hostfile: HostFile = None,
+    virtual_hosts: VirtualHosts = None,
+    link: Link = None,
+    delay: Delay = None,
+    python: HostPython = "",
     master_addr: Annotated[str | None, typer.Option(help="Try this address of the first host only.")] = None,
     master_port: Annotated[int, typer.Option(help="Try this port there. Default: a free one.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print all findings as JSON.")] = False,
+    json: AsJson = False,
 ) -> None:
-    """Check hosts before you need them: ssh, versions, GPUs, clocks, the way to the master, speed between all pairs.
+    """Check hosts before a run: ssh, versions, GPUs, clocks, connection to the master, speed between each two.
 
-    Within a SLURM or PBS job it checks the hosts of the job; without hosts this machine alone, with a table of what
-    rollcall patches in torch, gloo and Python.
+    In a SLURM or PBS job it checks the hosts of the job. Without hosts it checks this machine, and prints a table of
+    what rollcall patches in torch, gloo and Python.
 
     [bold]Examples[/]
 

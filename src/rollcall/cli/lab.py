@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rollcall.cli.shared_options import VirtualHosts
 from rollcall.errors import UsageError
 
 _LARGEST_IN_ALL = "64MB"  # of bandwidth in `rollcall lab all`
@@ -34,9 +35,7 @@ def lab(
     backend: Annotated[
         str | None, typer.Option(help="gloo or nccl. Default: nccl if each rank has a GPU.", show_default=False)
     ] = None,
-    virtual_hosts: Annotated[
-        int | None, typer.Option(help="Run on N hosts simulated on this machine, each with its network.", metavar="N")
-    ] = None,
+    virtual_hosts: VirtualHosts = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything that was measured as JSON.")] = False,
     no_picture: Annotated[bool, typer.Option("--no-picture", help="Draw no picture.")] = False,
     case: Annotated[

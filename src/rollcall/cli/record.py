@@ -5,22 +5,15 @@ from typing import Annotated
 
 import typer
 
+from rollcall.cli.shared_options import RingMb
+
 
 def record(
     command: Annotated[list[str], typer.Argument(help="Any command that starts ranks.", metavar="-- COMMAND…")],
     out: Annotated[
         Path | None, typer.Option(help="Record into this new folder. Default: a run of this folder.", metavar="DIR")
     ] = None,
-    ring_mb: Annotated[
-        int | None,
-        typer.Option(
-            help="Size of the recording of each rank, in megabytes: the oldest ops are overwritten. Default: 64.",
-            metavar="MB",
-            min=1,
-            max=65535,
-            show_default=False,
-        ),
-    ] = None,
+    ring_mb: RingMb = None,
 ) -> None:
     """Record the ranks that another launcher starts, for `rollcall explain`, `report` and `watch`.
 

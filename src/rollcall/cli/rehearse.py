@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rollcall.cli.shared_options import AsJson
 from rollcall.errors import UsageError
 from rollcall.protocol.plan import Program
 
@@ -32,9 +33,9 @@ def rehearse(
         bool,
         typer.Option("--check", help="Also run the script on real gloo ranks here, and compare them op by op."),
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    json: AsJson = False,
 ) -> None:
-    """Run a script as every rank of a world that is not there: which ranks would hang, and on which line.
+    """Run a script as each rank of a large job, on this machine alone: which ranks would hang, and on which line.
 
     No GPU and no other machine is needed, and the script stays as it is, with nccl and cuda.
 

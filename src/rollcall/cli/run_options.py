@@ -4,13 +4,24 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from rollcall.cli.shared_options import (
+    Delay,
+    HangAfter,
+    HostFile,
+    HostNames,
+    HostPython,
+    Link,
+    Preload,
+    RingMb,
+    VirtualHosts,
+    host_option,
+)
+
 _TORCHRUN = "torchrun's options"
-_HOSTS = "Several hosts"
 _BY_HAND = "Several hosts, started by hand"
 _SCHEDULERS = "Submit to a scheduler"
 _LOGS = "Output"
@@ -29,10 +40,6 @@ def _ours(name: str, help_text: str, metavar: str | None = None, panel: str | No
     return typer.Option(name, help=help_text, metavar=metavar, rich_help_panel=panel, show_default=False)
 
 
-def _hosts(name: str, help_text: str, metavar: str | None = None) -> Any:
-    return _ours(name, help_text, metavar, _HOSTS)
-
-
 def _scheduler(name: str, help_text: str, metavar: str | None = None) -> Any:
     return _ours(name, help_text, metavar, _SCHEDULERS)
 
@@ -49,30 +56,15 @@ class RunOptions:
     start: Annotated[
         str, typer.Option("--start", help="warm: fork ranks from a server that has torch loaded; fresh: start Python.")
     ] = "warm"
-    preload: Annotated[list[str] | None, _ours("--preload", "Import this module once for all ranks.", "MODULE")] = None
-    timeout: Annotated[float | None, _ours("--timeout", "End the run after so many seconds, with exit code 124.")] = (
-        None
-    )
+    preload: Preload = None
+    timeout: Annotated[float | None, _ours("--timeout", "End the run after N seconds, with exit code 124.")] = None
     grace: Annotated[
-        float, _torchrun("Seconds that ranks get to end when asked to.", "--shutdown-timeout", "--grace")
+        float,
+        _torchrun("Seconds from SIGINT or SIGTERM to SIGKILL when ranks are ended.", "--shutdown-timeout", "--grace"),
     ] = 10.0
     no_record: Annotated[bool, typer.Option("--no-record", help="Do not record the ops of the ranks.")] = False
-    ring_mb: Annotated[
-        int | None,
-        typer.Option(
-            "--ring-mb",
-            help="Size of the recording of each rank, in megabytes: the oldest ops are overwritten. Default: 64.",
-            metavar="MB",
-            min=1,
-            max=65535,
-            envvar="ROLLCALL_RING_MB",
-            show_envvar=False,
-            show_default=False,
-        ),
-    ] = None
-    hang_after: Annotated[
-        float, typer.Option("--hang-after", help="Explain when no rank has made progress for so many seconds.")
-    ] = 60.0
+    ring_mb: RingMb = None
+    hang_after: HangAfter = 60.0
     on_hang: Annotated[
         str,
         typer.Option(
@@ -90,15 +82,17 @@ class RunOptions:
     redirects: Annotated[
         str,
         _torchrun(
-            "Keep a stream out of the console: 1 stdout, 2 stderr, 3 both; 0:1,1:3 by local rank.",
+            "Do not show a stream: 1 stdout, 2 stderr, 3 both; 0:1,1:3 by local rank.",
             "--redirects",
             "-r",
             panel=_LOGS,
         ),
     ] = "0"
-    tee: Annotated[str, _torchrun("Show a stream in spite of --redirects.", "--tee", "-t", panel=_LOGS)] = "0"
+    tee: Annotated[str, _torchrun("Show a stream although --redirects hides it.", "--tee", "-t", panel=_LOGS)] = "0"
     local_ranks_filter: Annotated[str, _torchrun("Local ranks to show: 0,1.", "--local-ranks-filter", panel=_LOGS)] = ""
-    max_restarts: Annotated[int, _torchrun("Start again so many times when a rank fails.", "--max-restarts")] = 0
+    max_restarts: Annotated[
+        int, _torchrun("Start all ranks again, at most N times, when a rank fails.", "--max-restarts")
+    ] = 0
     module: Annotated[bool, _torchrun("SCRIPT is a module, as in python -m.", "--module", "-m")] = False
     no_python: Annotated[bool, _torchrun("SCRIPT is a command: run it without Python.", "--no-python")] = False
     run_path: Annotated[
@@ -127,48 +121,48 @@ class RunOptions:
     duplicate_stderr_filters: Annotated[str, _torchrun("Not available.", "--duplicate-stderr-filters", hidden=True)] = (
         ""
     )
-    hosts: Annotated[
-        str,
-        _hosts("--hosts", "Hosts with their slots, reached by ssh; ranks in this order.", "a:3,user@b:3,node[01-04]"),
-    ] = ""
-    hostfile: Annotated[
-        Path | None, _hosts("--hostfile", "The same from a file, one host a line: `a slots=3`, or `a:3`.", "FILE")
-    ] = None
-    virtual_hosts: Annotated[
-        int | None, _hosts("--virtual-hosts", "N hosts on this machine, each with a network of its own.", "N")
-    ] = None
-    link: Annotated[str | None, _hosts("--link", "Speed of the virtual hosts' network.", "1gbit")] = None
-    delay: Annotated[str | None, _hosts("--delay", "Delay of the virtual hosts' network, one way.", "2ms")] = None
-    min_hosts: Annotated[int, _hosts("--min-hosts", "Continue while at least N hosts are available.", "N")] = 0
-    python: Annotated[str, _hosts("--python", "The Python on the hosts. Default: the path of this one.", "PATH")] = ""
+    hosts: HostNames = ""
+    hostfile: HostFile = None
+    virtual_hosts: VirtualHosts = None
+    link: Link = None
+    delay: Delay = None
+    min_hosts: Annotated[int, host_option("--min-hosts", "Continue while at least N hosts are available.", "N")] = 0
+    python: HostPython = ""
     env: Annotated[
-        list[str] | None, _hosts("--env", "Pass a variable on to the hosts; NAME=VALUE sets it.", "NAME|'NCCL_*'")
+        list[str] | None, host_option("--env", "Pass a variable on to the hosts; NAME=VALUE sets it.", "NAME|'NCCL_*'")
     ] = None
-    sync: Annotated[bool, _hosts("--sync", "Copy this folder to the hosts first (rsync; respects .gitignore).")] = False
+    sync: Annotated[
+        bool, host_option("--sync", "Copy this folder to the hosts first (rsync; respects .gitignore).")
+    ] = False
     interface: Annotated[
         str | None,
-        _hosts("--interface", "Network interface for gloo and NCCL. Default: on the route to the master.", "NAME"),
+        host_option("--interface", "Network interface for gloo and NCCL. Default: on the route to the master.", "NAME"),
     ] = None
-    allow_mixed: Annotated[bool, _hosts("--allow-mixed", "Allow different versions of Python, torch and rollcall.")] = (
-        False
-    )
+    allow_mixed: Annotated[
+        bool, host_option("--allow-mixed", "Allow different versions of Python, torch and rollcall.")
+    ] = False
     slurm: Annotated[bool, _scheduler("--slurm", "Submit the run to SLURM, and follow it.")] = False
     kubernetes: Annotated[bool, _scheduler("--kubernetes", "Run as a Job on the cluster that kubectl knows.")] = False
-    nodes: Annotated[int | None, _scheduler("--nodes", "How many nodes, or pods.", "N")] = None
+    nodes: Annotated[int | None, _scheduler("--nodes", "Number of nodes, or pods.", "N")] = None
     name: Annotated[str, _scheduler("--name", "Name of the job. Default: that of the script.", "NAME")] = ""
     sbatch_arg: Annotated[
-        list[str] | None, _scheduler("--sbatch-arg", "An option for sbatch, as it is.", "--partition=gpu")
+        list[str] | None, _scheduler("--sbatch-arg", "An option that is passed to sbatch unchanged.", "--partition=gpu")
     ] = None
-    image: Annotated[str, _scheduler("--image", "The container image: rollcall and your program are in it.", "IMG")] = (
-        ""
-    )
+    image: Annotated[
+        str, _scheduler("--image", "The container image, which contains rollcall and your program.", "IMG")
+    ] = ""
     gpus: Annotated[int, _scheduler("--gpus", "GPUs of each pod. Default: none.", "N")] = 0
     cpu: Annotated[str | None, _scheduler("--cpu", "CPUs that each pod asks for.", "8")] = None
-    memory: Annotated[str | None, _scheduler("--memory", "Memory of each pod, asked for and at most.", "64Gi")] = None
-    namespace: Annotated[str | None, _scheduler("--namespace", "Default: that of kubectl's context.", "NS")] = None
+    memory: Annotated[str | None, _scheduler("--memory", "Memory of each pod: request and limit.", "64Gi")] = None
+    namespace: Annotated[
+        str | None, _scheduler("--namespace", "Namespace. Default: that of kubectl's context.", "NS")
+    ] = None
     workdir: Annotated[str | None, _scheduler("--workdir", "The folder in the image to run in.", "DIR")] = None
     nnodes: Annotated[
-        str, _torchrun("How many hosts; 2:4 continues with 2 of 4 named by --hosts.", "--nnodes", panel=_BY_HAND)
+        str,
+        _torchrun(
+            "Number of hosts; 2:4 with --hosts: continue while 2 of 4 are available.", "--nnodes", panel=_BY_HAND
+        ),
     ] = "1"
     node_rank: Annotated[int | None, _torchrun("This host's number, from 0.", "--node-rank", panel=_BY_HAND)] = None
     master_addr: Annotated[str | None, _torchrun("The address of host 0.", "--master-addr", panel=_BY_HAND)] = None

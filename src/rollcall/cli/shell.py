@@ -6,20 +6,15 @@ from typing import Annotated
 
 import typer
 
+from rollcall.cli.shared_options import HangAfter, Preload, VirtualHosts
 from rollcall.errors import UsageError
 
 
 def shell(
     ranks: Annotated[int, typer.Option("-n", "--nproc-per-node", help="Ranks, per host if there are several.")] = 2,
-    virtual_hosts: Annotated[
-        int | None, typer.Option("--virtual-hosts", help="N hosts on this machine, each with a network of its own.")
-    ] = None,
-    hang_after: Annotated[
-        float, typer.Option("--hang-after", help="Explain when no rank has made progress for so many seconds.")
-    ] = 10.0,
-    preload: Annotated[
-        list[str] | None, typer.Option("--preload", help="Import this module once for all ranks.")
-    ] = None,
+    virtual_hosts: VirtualHosts = None,
+    hang_after: HangAfter = 10.0,
+    preload: Preload = None,
 ) -> None:
     """Open a prompt on several ranks: each line runs on all of them, with a process group ready.
 

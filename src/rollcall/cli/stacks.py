@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rollcall.cli.shared_options import AsJson, RunName
 from rollcall.errors import UsageError
 from rollcall.protocol.rank_ranges import ranks_of
 
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def stacks(
-    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    run: RunName = None,
     rank: Annotated[str, typer.Option(help="Only these ranks: 2, or 0,2-3.", metavar="RANKS")] = "all",
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show where every rank of a running job is now, on every host; ranks with equal stacks are shown together.
 

@@ -3,13 +3,13 @@
 import os
 from dataclasses import Field, fields
 from inspect import Parameter, signature
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from rollcall.cli import run
 from rollcall.cli.run_options import RunOptions
+from rollcall.cli.shared_options import HostFile, HostNames, VirtualHosts
 from rollcall.errors import UsageError
 from rollcall.train.digits.config import TrainConfig, check_scikit_learn, flag
 
@@ -21,9 +21,9 @@ def _ranks(help_text: str, *names: str) -> Any:
 def train(
     *,
     nproc_per_node: Annotated[str, _ranks("Ranks per host, as for run. Default: 1.", "--nproc-per-node", "-n")] = "",
-    hosts: Annotated[str, _ranks("Hosts with their slots, reached by ssh.", "--hosts")] = "",
-    hostfile: Annotated[Path | None, _ranks("The same from a file.", "--hostfile")] = None,
-    virtual_hosts: Annotated[int | None, _ranks("Simulate N hosts on this machine.", "--virtual-hosts")] = None,
+    hosts: HostNames = "",
+    hostfile: HostFile = None,
+    virtual_hosts: VirtualHosts = None,
     max_restarts: Annotated[int, _ranks("Restart from the newest snapshot up to N times.", "--max-restarts")] = 0,
     grace: Annotated[float, _ranks("Seconds to save a last snapshot after SIGTERM. Default: 10.", "--grace")] = 10.0,
     timeout: Annotated[float | None, _ranks("End the run after N seconds.", "--timeout")] = None,

@@ -19,8 +19,8 @@ def warm(
     preload: Annotated[
         list[str] | None, typer.Option("--preload", help="Import this module, too, for runs with the same option.")
     ] = None,
-    minutes: Annotated[float, typer.Option(help="End the server so long after its last use.")] = IDLE_S / 60,
-    stop: Annotated[bool, typer.Option("--stop", help="End all servers; runs go on.")] = False,
+    minutes: Annotated[float, typer.Option(help="Minutes after its last use until the server ends.")] = IDLE_S / 60,
+    stop: Annotated[bool, typer.Option("--stop", help="End all servers. Runs continue.")] = False,
     status: Annotated[bool, typer.Option("--status", help="Show what is ready.")] = False,
 ) -> None:
     """Keep torch imported, so that the next `rollcall run` starts in a fraction of a second.

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import struct
 from typing import Any
 
 _LENGTH_BYTES = 8
@@ -28,3 +29,9 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
             raise EOFError
         body += chunk
     return json.loads(body), fds
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """The user at the other end, as the kernel knows it."""
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)

@@ -186,11 +186,9 @@ class _Servers:
 
 def _is_ours(link: "socket.socket") -> bool:
     """Whether the server runs as this user: it is given our environment."""
-    import socket
-    import struct
+    from rollcall.linux import fd_messages
 
-    _, uid, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return bool(uid == os.geteuid())
+    return fd_messages.peer_uid(link) == os.geteuid()
 
 
 def _ask(link: "socket.socket", question: "dict[str, Any]", fds: list[int]) -> "dict[str, Any] | None":

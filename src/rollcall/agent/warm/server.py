@@ -10,7 +10,6 @@ import json
 import os
 import select
 import socket
-import struct
 import sys
 import time
 from pathlib import Path
@@ -92,7 +91,7 @@ class WarmServer:
                     self._answer(connection)
 
     def _answer(self, connection: socket.socket) -> None:
-        if peer_uid(connection) != os.geteuid():  # root may open any socket
+        if fd_messages.peer_uid(connection) != os.geteuid():  # root may open any socket
             return
         message, fds = fd_messages.receive(connection)
         try:
@@ -188,8 +187,3 @@ def _listen() -> tuple[int, str, socket.socket]:
     listener.bind(private_folder.socket_path(folder_fd, name))
     listener.listen(16)
     return folder_fd, name, listener
-
-
-def peer_uid(connection: socket.socket) -> int:
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(uid)

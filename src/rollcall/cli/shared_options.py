@@ -1,0 +1,52 @@
+"""Options that several commands have: the same name, type and help text in each of them."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+SEVERAL_HOSTS = "Several hosts"
+
+
+def host_option(name: str, help_text: str, metavar: str | None = None) -> Any:
+    """One of the panel about several hosts."""
+    return typer.Option(name, help=help_text, metavar=metavar, rich_help_panel=SEVERAL_HOSTS, show_default=False)
+
+
+HostNames = Annotated[
+    str,
+    host_option("--hosts", "Hosts with their slots, reached by ssh; ranks in this order.", "a:3,user@b:3,node[01-04]"),
+]
+HostFile = Annotated[
+    Path | None, host_option("--hostfile", "The same from a file, one host per line: `a slots=3`, or `a:3`.", "FILE")
+]
+VirtualHosts = Annotated[
+    int | None, host_option("--virtual-hosts", "Simulate N hosts on this machine, each with its own network.", "N")
+]
+Link = Annotated[str | None, host_option("--link", "Bandwidth between virtual hosts.", "1gbit")]
+Delay = Annotated[str | None, host_option("--delay", "One-way delay between virtual hosts.", "2ms")]
+HostPython = Annotated[
+    str, host_option("--python", "Path of Python on the hosts. Default: the path of this one.", "PATH")
+]
+RunName = Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.", metavar="RUN")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
+RingMb = Annotated[
+    int | None,
+    typer.Option(
+        "--ring-mb",
+        help="Size of the recording of each rank, in megabytes: the oldest ops are overwritten. Default: 64.",
+        metavar="MB",
+        min=1,
+        max=65535,
+        envvar="ROLLCALL_RING_MB",
+        show_envvar=False,
+        show_default=False,
+    ),
+]
+HangAfter = Annotated[
+    float, typer.Option("--hang-after", help="Explain the run if no rank makes progress for N seconds.", metavar="N")
+]
+Preload = Annotated[
+    list[str] | None,
+    typer.Option("--preload", help="Import this module once for all ranks.", metavar="MODULE", show_default=False),
+]
