@@ -1,5 +1,6 @@
 """Fixtures of all tests."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,10 @@ from rollcall.cli.app import command
 from tests.cluster.fixtures import cluster, hosts, slurm  # noqa: F401
 from tests.report.fixtures import browser, open_page, restarted, run  # noqa: F401
 from tests.rollcall_command import Result, Runner
+
+# Threads of torch that wait for each other spin, and take the cores from all other tests. Nothing here has imported
+# torch yet, which reads this once.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Who runs us in the background has these ignored for all that we start, and Ctrl-C is something that tests try.
 for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
