@@ -46,11 +46,11 @@ def watch(pid: int) -> tuple[int, int]:
         ended, status, usage = os.wait4(pid, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status), max(usage.ru_maxrss * 1024, seen_bytes)
-        seen_bytes = max(seen_bytes, sum(map(rss_bytes, family(pid))))
+        seen_bytes = max(seen_bytes, sum(map(rss_bytes, descendants_of(pid))))
         time.sleep(LOOK_S)
 
 
-def family(pid: int) -> list[int]:
+def descendants_of(pid: int) -> list[int]:
     found = [pid]
     for each in found:
         for children in Path(f"/proc/{each}/task").glob("*/children"):

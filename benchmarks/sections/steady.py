@@ -8,35 +8,37 @@ from contenders import ROLLCALL, TORCHRUN, Contender
 from jobs import Jobs
 from results import Result, how_it_failed, median_or_none, progress, ratio, table, times
 
-Told = dict[str, float]
+Figures = dict[str, float]
 
 
 def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
     cores = len(os.sched_getaffinity(0))
-    found: dict[int, dict[str, list[Told]]] = {}
+    found: dict[int, dict[str, list[Figures]]] = {}
     for ranks in (cores, 2 * cores):
         found[ranks] = {TORCHRUN.name: [], ROLLCALL.name: []}
         for number in range(options.steady_repeats):
             for contender in (TORCHRUN, ROLLCALL):
                 progress(f"{contender.name}, {ranks} ranks, run {number + 1} of {options.steady_repeats}")
-                if told := _run(jobs, contender, ranks, options.timeout_s):
-                    found[ranks][contender.name].append(told)
+                if figures := _run(jobs, contender, ranks, options.timeout_s):
+                    found[ranks][contender.name].append(figures)
     made = table(f"Ranks at work on {cores} cores (gloo, one thread each)", "", "ranks", "torchrun", "rollcall run", "")
     for ranks, runs in found.items():
-        for what in dict.fromkeys(what for told in (*runs[TORCHRUN.name], *runs[ROLLCALL.name]) for what in told):
-            theirs, ours = (median_or_none([told[what] for told in runs[each.name]]) for each in (TORCHRUN, ROLLCALL))
+        for what in dict.fromkeys(what for figures in (*runs[TORCHRUN.name], *runs[ROLLCALL.name]) for what in figures):
+            theirs, ours = (
+                median_or_none([figures[what] for figures in runs[each.name]]) for each in (TORCHRUN, ROLLCALL)
+            )
             made.add_row(what, str(ranks), _us(theirs), _us(ours), times(ratio(theirs, ours)))
     return Result([made], [], {str(ranks): runs for ranks, runs in found.items()})
 
 
-def _run(jobs: Jobs, contender: Contender, ranks: int, timeout_s: float) -> Told | None:
+def _run(jobs: Jobs, contender: Contender, ranks: int, timeout_s: float) -> Figures | None:
     with jobs.start(contender.command(ranks, "steady.py"), OMP_NUM_THREADS="1") as job:
         code = job.wait(timeout_s)
         if code != 0:
             progress(f"{contender.name} {how_it_failed(code)}:\n{job.last_words()}")
             return None
-        told: Told = json.loads((job.folder / "steady.json").read_text())
-        return told
+        figures: Figures = json.loads((job.folder / "steady.json").read_text())
+        return figures
 
 
 def _us(value: float | None) -> str:

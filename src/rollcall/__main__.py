@@ -25,11 +25,11 @@ def main() -> None:
 
 def _run_if_usual() -> None:
     """A warm `rollcall run` with nothing unusual: returns if the whole command line is needed to read it."""
-    from rollcall.cli import fast_parse
+    from rollcall.cli.run import fast_parse
 
     options = fast_parse.read(sys.argv[2:], os.environ)
     if options is not None:
-        from rollcall.cli.run import run_and_exit
+        from rollcall.cli.run.command import run_and_exit
 
         run_and_exit(options)
 

@@ -12,7 +12,10 @@ from types import CodeType, ModuleType
 _MOVED = {
     "attendance": "initialization.roll_call",
     "env": "initialization.environment",
+    "explain.load": "explain.loading.load",
+    "explain.rings": "explain.loading.rings",
     "explain.show": "explain.terminal",
+    "explain.table": "explain.loading.table",
     "group": "initialization.process_group",
     "hostlist": "protocol.host_list",
     "record.layout": "record.ring_format",

@@ -7,8 +7,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from rollcall.cli.fast_parse import read
-from rollcall.cli.run_options import RunOptions, as_command
+from rollcall.cli.run.fast_parse import read
+from rollcall.cli.run.options import RunOptions, as_command
 
 USUAL = [
     "train.py",

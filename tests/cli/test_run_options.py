@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from torch.distributed.run import get_args_parser
 
-from rollcall.cli.run import plan_of, run
-from rollcall.cli.run_options import RunOptions, option_name, spellings
+from rollcall.cli.run.command import plan_of, run
+from rollcall.cli.run.options import RunOptions, option_name, spellings
 from rollcall.coordinator.early_agent import _FLAGS, is_on_other_hosts
 from rollcall.errors import UsageError
 

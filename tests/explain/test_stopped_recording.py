@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall.explain.terminal import Told, tell
+from rollcall.explain.terminal import PrintedVerdict, tell
 from rollcall.explain.verdict import Explanation, explain
 from rollcall.record import ring_format
 from rollcall.record.ring import Ring
@@ -102,7 +102,7 @@ def test_a_hang_that_is_not_understood_is_reported(tmp_path: Path, capsys: pytes
         "rollcall: where the ranks are:",
         "  rank 0: train.py:3 in receive",
     ]
-    assert tell(tmp_path) == Told()
+    assert tell(tmp_path) == PrintedVerdict()
     assert capsys.readouterr().err == ""
 
 

@@ -13,4 +13,5 @@ connect_back    connects to the launcher, where a scheduler has started this hos
 rendezvous/     where agents agree on each attempt
 monitoring/     output, hangs and stopped ranks
 fast_import/    a shorter import of torch
+warm/           a server that has imported torch, and forks agents for later runs
 """

@@ -22,9 +22,8 @@ from rollcall.agent.host_info import host_info
 from rollcall.agent.host_questions import HostQuestions
 from rollcall.compat.torch_dns import impatient_env
 from rollcall.linux import fd_messages, prctl
-from rollcall.protocol.channel import Channel, take_stdio
+from rollcall.protocol.channel import AGENT_SPEAKS, Channel, take_stdio
 from rollcall.protocol.exit_codes import shell_code
-from rollcall.protocol.greeting import AGENT_SPEAKS
 from rollcall.protocol.messages import AgentEnded, Prepare
 
 _ORPHANED_S = 3.0  # for the agent to end its ranks once the connection is cut; then the supervisor does

@@ -16,8 +16,8 @@ from rollcall.cli import shell as shell_command
 from rollcall.cli import stacks as stacks_command
 from rollcall.cli import train as train_options
 from rollcall.cli import warm as warm_command
-from rollcall.cli.run import run as run_ranks
-from rollcall.cli.run_options import as_command
+from rollcall.cli.run.command import run as run_ranks
+from rollcall.cli.run.options import as_command
 from rollcall.cli.shared_options import AsJson, RunName
 from rollcall.errors import RollcallError, UsageError, say
 

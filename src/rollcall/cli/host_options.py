@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollcall.cli.run_options import RunOptions
+from rollcall.cli.run.options import RunOptions
 from rollcall.errors import UsageError
 from rollcall.protocol import devices
 from rollcall.protocol.hosts import Host, parse, read

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rollcall.cli import run
-from rollcall.cli.run_options import RunOptions
+from rollcall.cli.run import command as run
+from rollcall.cli.run.options import RunOptions
 from rollcall.cli.shared_options import HostFile, HostNames, VirtualHosts
 from rollcall.errors import UsageError
 from rollcall.train.digits.config import TrainConfig, check_scikit_learn, flag

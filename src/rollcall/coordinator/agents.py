@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from rollcall.coordinator.clock_offsets import ClockOffset
-from rollcall.protocol.channel import Channel
-from rollcall.protocol.greeting import AGENT_SPEAKS, GREETING
+from rollcall.protocol.channel import AGENT_SPEAKS, GREETING, Channel
 from rollcall.protocol.hosts import Host
 from rollcall.protocol.messages import AgentEnded, HostInfo, Message, Pong, Ready, Started
 from rollcall.transport.connection import Connection, StartAgents

@@ -15,7 +15,7 @@ from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.protocol.timing import LOOK_S
 
 if TYPE_CHECKING:
-    from rollcall.explain.terminal import Told
+    from rollcall.explain.terminal import PrintedVerdict
 
 Action = Literal["", "stop", "restart"]
 _STACKS_S = 15.0  # for all hosts to send the stacks of their ranks, and nccl's dumps
@@ -114,7 +114,9 @@ class Hangs:
             return "stop"
         return "restart"
 
-    def explain(self, folder: Path | None = None, is_running: bool = False, is_told_before: bool = False) -> "Told":
+    def explain(
+        self, folder: Path | None = None, is_running: bool = False, is_told_before: bool = False
+    ) -> "PrintedVerdict":
         """Print the verdict."""
         from rollcall.explain.terminal import tell  # here: numpy is needed only when something went wrong
 

@@ -1,4 +1,7 @@
-"""`rollcall demo`: what rollcall does, on this machine alone and on real ranks. Each step is a command to type."""
+"""`rollcall demo`: what rollcall does, on this machine alone and on real ranks. Each step is a command to type.
+
+roll_call, training, two_hosts  the programs that some of the steps run
+"""
 
 import os
 import shlex

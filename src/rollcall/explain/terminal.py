@@ -205,7 +205,7 @@ SAID_BY_LAUNCHER = ("rank-failed", "rank-killed", "stopped-rank")
 
 
 @dataclass(frozen=True)
-class Told:
+class PrintedVerdict:
     """What was found in a run: its verdict, as --json has it; of a hang without one, where the ranks are."""
 
     verdict: dict[str, Any] = field(default_factory=dict)
@@ -217,23 +217,23 @@ def tell(
     hangs_for_s: float | None = None,
     said: Collection[str] = SAID_BY_LAUNCHER,
     is_told_before: bool = False,
-) -> Told:
+) -> PrintedVerdict:
     """Print the verdict on a run that failed, unless its kind was `said` before; or on a run that hangs, with the
     stacks of its ranks. That a run is left alone is not printed again if `is_told_before`."""
     try:
         explanation = explain(folder, is_hung=hangs_for_s is not None)
     except UsageError:  # nothing was recorded
-        return Told()
+        return PrintedVerdict()
     verdict = explanation.verdict
     if hangs_for_s is None:
         if verdict is not None and verdict.kind not in said:
             _print([f"rollcall: verdict: {in_words(verdict)}"])
-        return Told(as_dict(verdict) if verdict else {})
+        return PrintedVerdict(as_dict(verdict) if verdict else {})
     left_alone = _left_alone(explanation)
     if not left_alone or not is_told_before:
         _print([*_hang(explanation, hangs_for_s, left_alone), *left_alone])
     unknown = {"kind": "unknown", "message": "why is not known", "where": _stacks(explanation)}
-    return Told(as_dict(verdict) if verdict else unknown, bool(left_alone))
+    return PrintedVerdict(as_dict(verdict) if verdict else unknown, bool(left_alone))
 
 
 def _print(lines: list[str]) -> None:

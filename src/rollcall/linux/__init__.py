@@ -7,4 +7,7 @@ py_spy         the Python stack of another process, where py-spy is installed
 child_process  a child that was started without the subprocess module
 signals        signals that would end this process, noted for later
 broken_pipe    output that nobody reads any more
+fd_messages    JSON and open files over a Unix socket
+private_folder a folder for sockets that only this user can open
+process_state  what a process hands down to its children
 """

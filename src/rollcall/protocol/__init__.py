@@ -5,8 +5,7 @@ hosts          a host and its slots; host lists and host files
 host_list      expands what schedulers write: node[01-03]
 devices        how many ranks a host gets: a number, or one for each GPU or core
 messages       what launcher and agent send each other
-channel        how that is framed on a byte stream
-greeting       what an agent prints before its first message
+channel        how that is framed on a byte stream, and the lines that an agent prints before
 connect_back   agents that connect to the launcher, because a scheduler has started them
 timing         times that both sides agree on
 rank_stack     where a rank is

@@ -11,6 +11,10 @@ from typing import IO, Any
 
 from rollcall.protocol.messages import Message, UnknownMessage
 
+# An agent on another host prints lines before it sends messages: a login shell may print other things first.
+GREETING = "rollcall> "  # begins a line that says how far the start has come
+AGENT_SPEAKS = f"{GREETING}agent"  # the last such line: messages follow
+
 
 class Channel:
     """Sends from any thread, receives in one. The end of the stream is received as None."""

@@ -13,6 +13,7 @@ sources          copies of the user's files, beside the rings
 cuda_timing      when ops on a GPU completed
 sampler          where the main thread is while it is in no op
 stacks           the stacks of all threads, on request
-attach           recording where another launcher started the rank
+attach           `rollcall.init(record=True)`: records a rank that another launcher started
+autostart        the same without a change to the program, by ROLLCALL_RECORD
 phases           names that the program gives to its parts
 """

@@ -19,7 +19,7 @@ from rollcall.record.hooks.patching import guarded, stop
 from rollcall.record.hooks.sink import NO_RECORD, NON_MEMBER, PHASE, CallArgs, this_thread
 from rollcall.record.ring import Ring
 from rollcall.record.sampler import Sampler
-from rollcall.record.sources import SourceKeeper
+from rollcall.record.sources import SourceCopies
 from rollcall.record.tensors import version
 
 # Looked up once: they are used for every op.
@@ -40,7 +40,7 @@ class _InOp(threading.local):
 class PythonRecorder:
     """The sink of a rank. A mark is the offset of a record in the ring."""
 
-    def __init__(self, ring: Ring, world_size: int, sources: SourceKeeper | None = None) -> None:
+    def __init__(self, ring: Ring, world_size: int, sources: SourceCopies | None = None) -> None:
         self._ring, self._world_size, self._sources = ring, world_size, sources
         self._write, self._completed = ring.write, ring.completed  # looked up once, since they are used for every op
         self._device = DeviceClock(ring)

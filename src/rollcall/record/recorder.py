@@ -12,7 +12,7 @@ from rollcall.record import hooks, ring_format, stacks
 from rollcall.record.cpp import library
 from rollcall.record.python_recorder import PythonRecorder
 from rollcall.record.ring import Ring
-from rollcall.record.sources import SourceKeeper
+from rollcall.record.sources import SourceCopies
 from rollcall.runs import SOURCES
 from rollcall.torch_version import torch_version
 
@@ -51,7 +51,7 @@ def begin(folder: Path, rank: int, world_size: int, attempt: int) -> Recorder:
         names_bytes=names_bytes,
         **facts,
     )
-    begun = recorder_class(ring, world_size, SourceKeeper(rings / SOURCES))
+    begun = recorder_class(ring, world_size, SourceCopies(rings / SOURCES))
     stacks.answer(rings / f"rank-{rank}.stacks")
     begun.begin()
     _recorder = begun

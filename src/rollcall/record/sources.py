@@ -12,7 +12,7 @@ from rollcall.runs import stored_source_name
 _MOST_BYTES = 1 << 20  # what is larger was not written by hand
 
 
-class SourceKeeper:
+class SourceCopies:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._known: set[str] = set()

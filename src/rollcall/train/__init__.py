@@ -17,5 +17,5 @@ rank_sync        a few numbers exchanged between all ranks, four times a second
 consensus        checks that all ranks make together, and errors that end all of them
 checkpoint/      snapshots: what is saved, how it is written and read
 reporting/       mean loss, metrics on disk, progress bar
-digits/          what `rollcall train` runs
+digits/          what `rollcall train` runs; __main__ the same under another launcher
 """

@@ -7,7 +7,7 @@ import os
 import shlex
 import socket
 
-from rollcall.protocol.greeting import GREETING
+from rollcall.protocol.channel import GREETING
 from rollcall.protocol.hosts import Host
 from rollcall.protocol.plan import Plan
 from rollcall.transport import supervisor_command

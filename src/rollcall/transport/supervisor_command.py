@@ -1,6 +1,6 @@
 """The command that starts a supervisor, and with it an agent, on a host: by ssh, by a scheduler, in a namespace."""
 
-from rollcall.protocol.greeting import GREETING
+from rollcall.protocol.channel import GREETING
 
 # Without the current folder on its path: nothing that lies there may take the place of a module it imports.
 # One line without newlines: it passes through the shells of other hosts, too.

@@ -15,7 +15,7 @@ from rollcall.record.hooks.arguments import REDUCE
 from rollcall.record.hooks.sink import CallArgs, this_thread
 from rollcall.record.python_recorder import Group, PythonRecorder
 from rollcall.record.ring import Ring
-from rollcall.record.sources import SourceKeeper
+from rollcall.record.sources import SourceCopies
 
 _OPTIONS = dist.AllreduceOptions
 _KINDS = tuple(dist.ReduceOp.RedOpType.__members__.values())
@@ -39,7 +39,7 @@ class CppRecorder(PythonRecorder):
     fail_buckets = library.fail_buckets
     _site = library.site
 
-    def __init__(self, ring: Ring, world_size: int, sources: SourceKeeper | None = None) -> None:
+    def __init__(self, ring: Ring, world_size: int, sources: SourceCopies | None = None) -> None:
         super().__init__(ring, world_size, sources)
         assert isinstance(ring, CppRing)
         ring.attach(self)

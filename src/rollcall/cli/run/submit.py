@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from rollcall.cli import host_options
-from rollcall.cli.run_options import RunOptions, option_name
+from rollcall.cli.run.options import RunOptions, option_name
 from rollcall.errors import UsageError, say
 from rollcall.protocol.plan import DEFAULT_PORT, Program, check_program
 from rollcall.transport import local

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from rollcall.cli.run_options import RunOptions, hint, spellings
+from rollcall.cli.run.options import RunOptions, hint, spellings
 
 _LISTS = ("preload", "env", "sbatch_arg")
 _VARIABLES = ("PET_", "ROLLCALL_RING_MB")  # by which options can be given, too

@@ -8,8 +8,9 @@ from typing import Literal, NoReturn, cast, get_args
 import typer
 
 from rollcall.addresses import interface_of
-from rollcall.cli import host_options, submit
-from rollcall.cli.run_options import RunOptions
+from rollcall.cli import host_options
+from rollcall.cli.run import submit
+from rollcall.cli.run.options import RunOptions
 from rollcall.cli.warm import IDLE_S
 from rollcall.errors import RollcallError, UsageError, say
 from rollcall.linux import signals
