@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from rollcall.record.hooks import works
+from rollcall.record.hooks import sink, works
 
 
-class Sink:
-    """A sink that only keeps what it is sink."""
+class FakeSink:
+    """A sink that only keeps the calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -21,12 +21,12 @@ class Sink:
 @pytest.mark.parametrize("has_failed", [True, False])
 def test_an_op_whose_future_failed_has_failed(has_failed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would be recorded as completed, and the error would seem to be its rank's own."""
-    sink = Sink()
+    fake = FakeSink()
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-    monkeypatch.setattr(sink, "current", sink)
+    monkeypatch.setattr(sink, "current", fake)
     works._after_get_future((7, 1), future)
     if has_failed:
         future.set_exception(RuntimeError("Connection closed by peer"))
     else:
         future.set_result([torch.ones(3)])
-    assert sink.calls == ["waiting", "failed" if has_failed else "completed"]
+    assert fake.calls == ["waiting", "failed" if has_failed else "completed"]
