@@ -13,6 +13,7 @@ from rollcall.errors import UsageError
 SOURCES = "sources"  # beside the rings: the files of the program, as they were
 DUMPS = "flight-recorder"  # in a run's folder: where torch's Flight Recorder writes its dumps
 STACKS = "stacks"  # in a run's folder: whoever wants to know where its ranks are asks here, and finds the answer here
+TRAINING = "training.json"  # in a run's folder: how far its Trainer is
 WATCHED = "watched"  # in a run's folder: whoever watches the run touches it whenever it looks
 
 

@@ -25,7 +25,7 @@ class Hanging:
         self.folder = RunFolder(folder, {"attempts": [], "outcome": "running"})
         hosts = (Host("a", 1), Host("b", 1))
         plan = Plan(Program("script", "train.py"), hosts, on_hang=on_hang, max_restarts=3, hang_after_s=10)
-        self.hangs = Hangs(plan, self.folder, self.said.append, lambda: self.now_s)
+        self.hangs = Hangs(plan, self.folder, self.said.append, now=lambda: self.now_s)
         self.agents = [Agent(node, host) for node, host in enumerate(hosts)]
         for agent in self.agents:
             agent.connection = object()  # type: ignore[assignment]  # it is only asked whether there is one

@@ -24,12 +24,17 @@ _PLACE = ("kind", "ranks", "call", "sites", "where")  # of a verdict: two hangs 
 
 
 class Hangs:
-    """`say` tells the user something, `now` is a clock in seconds."""
+    """`say` tells the user something, `found` hears of each hang, `now` is a clock in seconds."""
 
     def __init__(
-        self, plan: Plan, folder: RunFolder, say: Callable[[str], None], now: Callable[[], float] = time.monotonic
+        self,
+        plan: Plan,
+        folder: RunFolder,
+        say: Callable[[str], None],
+        found: Callable[[int, dict[str, Any]], None] = lambda _attempt, _verdict: None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._plan, self._folder, self._say, self._now = plan, folder, say, now
+        self._plan, self._folder, self._say, self._found, self._now = plan, folder, say, found, now
         self._elsewhere: list[str] = []  # of hosts that were started by hand: rings that can be read here
         self._computing: list[int] = []  # of all hosts: ranks that compute and have no ring
         self.is_explained = False  # the hang that ended the run
@@ -98,6 +103,7 @@ class Hangs:
         action = self._decide(attempt, restarts_left)
         self._folder.note_attempt(attempt, verdict=self.verdict)
         self._folder.save()
+        self._found(attempt, self.verdict)
         self.is_explained = action == "stop"
         return action
 

@@ -10,8 +10,10 @@ from typing import Any
 from rollcall.coordinator.agents import Agent, Agents, Disconnected
 from rollcall.coordinator.attempts import Attempts
 from rollcall.coordinator.console import Console, visibility
+from rollcall.coordinator.events import Events
 from rollcall.coordinator.failure import HOST_LOST, Report
 from rollcall.coordinator.hangs import Hangs, sentence
+from rollcall.coordinator.monitor_process import MonitorProcess, listener_of
 from rollcall.coordinator.run_folder import RunFolder, command_line
 from rollcall.coordinator.stack_questions import StackQuestions
 from rollcall.coordinator.watch_requests import WatchRequests
@@ -57,14 +59,20 @@ def run(plan: Plan) -> int:
     if plan.transport.kind != "local":
         local.end_early()  # the agent that was started here, in case, is not needed
     has_begun = False
+    listener = listener_of(plan.metrics) if plan.metrics else None
+    monitor = None
     try:
         with select.opened(plan, "run", say) as (known, start):
             known, folder = RunFolder.begin(known, command_line())
             has_begun = True
             signals.note()
             prctl.become_subreaper()
-            return Launcher(known, folder, Agents(known.hosts, start, say)).run()
+            if plan.metrics or (plan.on_event and plan.record):
+                monitor = MonitorProcess(folder.path, listener)
+            return Launcher(known, folder, Agents(known.hosts, start, say), monitor).run()
     finally:
+        if monitor is not None:
+            monitor.close()
         if has_begun:  # else this process may have children that are not of a run
             _end_what_is_left()
 
@@ -82,7 +90,7 @@ def _end_what_is_left() -> None:
 class Launcher:
     """Follows one run to its end. All messages of all agents come by `_handle`, in one thread."""
 
-    def __init__(self, plan: Plan, folder: RunFolder, agents: Agents) -> None:
+    def __init__(self, plan: Plan, folder: RunFolder, agents: Agents, monitor: MonitorProcess | None = None) -> None:
         self._plan, self._folder, self._agents = plan, folder, agents
         self._local_rank: dict[int, int] = {}
         self._console = Console(
@@ -95,7 +103,9 @@ class Launcher:
         self._logs = LogFiles(self.say)
         self._watch_requests = WatchRequests(folder.path)
         self._stack_questions = StackQuestions(folder.path, folder.who_runs)
-        self._hangs = Hangs(plan, folder, self.say)
+        self._events = Events(plan.on_event, folder.path, self.say)
+        self._monitor = monitor
+        self._hangs = Hangs(plan, folder, self.say, self._hang_found)
         self._stopped_by: int | None = None
         self._stopped_s = 0.0
         self._is_timed_out = False
@@ -123,6 +133,9 @@ class Launcher:
         self._stack_questions.tick(self._agents, self._attempts.attempt)
         if self._stopped_by is None:
             self._look_for_hangs()
+        self._events.tick()
+        for finding in self._monitor.stragglers() if self._monitor is not None else ():
+            self._events.emit("straggler", attempt=self._attempts.attempt, verdict=finding)
         if event is None or not self._agents.has_more:
             self._console.tick()
 
@@ -230,6 +243,11 @@ class Launcher:
 
     def attempt_began(self, hosts: dict[str, dict[str, Any]]) -> None:
         self._folder.save(hosts=hosts)
+        slots = {name: facts["slots"] for name, facts in hosts.items()}
+        self._events.emit("started", attempt=self._attempts.attempt, ranks_by_host=slots)
+
+    def _hang_found(self, attempt: int, verdict: dict[str, Any]) -> None:
+        self._events.emit("hang", attempt=attempt, verdict=verdict)
 
     def host_lost(self, agent: Agent) -> None:
         """A host is gone in the middle of an attempt, and its ranks in the middle of a line."""
@@ -240,6 +258,7 @@ class Launcher:
             self._console.ended(rank, failed=False)
         lost = {"why": agent.lost, "is_cut": agent.is_cut_off, "ranks": list(agent.ranks)}
         self._folder.note_attempt(self._attempts.attempt, lost={agent.name: lost})
+        self._events.emit("host-lost", attempt=self._attempts.attempt, host=agent.name, **lost)
 
     def attempt_over(self, attempt: int, is_followed: bool) -> None:
         """A failed attempt, of which all ranks are gone."""
@@ -252,6 +271,7 @@ class Launcher:
                 say(text)
             most = "" if self._attempts.hosts_may_differ else f" of at most {self._plan.max_restarts}"
             say(f"attempt {attempt} is over; starting attempt {attempt + 1}{most}")
+            self._events.emit("restart", attempt=attempt + 1, why=self._report.sentence())
 
     # Being stopped.
 
@@ -287,9 +307,11 @@ class Launcher:
         seconds = round(time.monotonic() - self._started_s, 3)
         self._folder.note_clocks({agent.name: agent.clock.readings for agent in self._agents.all})
         self._folder.save(outcome=outcome, exit_code=code, seconds=seconds)
+        self._events.emit("finished", outcome=outcome, exit_code=code, seconds=seconds)
         is_worth_explaining = outcome == "failed" or self._is_timed_out
         if code and self._plan.record and is_worth_explaining and not self._hangs.is_explained:
             self._hangs.explain()
+        self._events.close()
         return code
 
     def _outcome(self) -> tuple[str, int]:

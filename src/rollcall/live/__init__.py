@@ -5,4 +5,6 @@ state     what every rank does now, and its processor and memory
 terminal  `rollcall watch`
 server    `rollcall watch --web`
 stacks    `rollcall stacks`
+rate_limit  limits what is computed to a share of a core
+metrics/    numbers for Prometheus and OpenTelemetry
 """

@@ -51,6 +51,9 @@ class LiveRing:
     has_ended: bool = False
     done_ns: int = 0  # when its last completed op ended
     has_stopped: bool = False  # recording has, and the rank goes on
+    # By the number of an op: how many were read, and their bytes.
+    ops: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(ring_format.OPS), dtype=np.int64))
+    sizes_bytes: NDArray[np.float64] = field(default_factory=lambda: np.zeros(len(ring_format.OPS)))
 
     @classmethod
     def open(cls, path: Path) -> "LiveRing | None":
@@ -103,6 +106,8 @@ class LiveRing:
         if not len(fresh):
             return
         op = fresh["op"]
+        self.ops += np.bincount(op, minlength=len(self.ops))
+        self.sizes_bytes += np.bincount(op, fresh["size_bytes"].astype(np.float64), len(self.ops))
         self.has_ended = self.has_ended or bool(_IS_END[op].any())
         collectives = fresh[~IS_EVENT[op] & ~_IS_PAIR[op]]
         for number in set(collectives["group"].tolist()):

@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from rollcall.errors import RollcallError, UsageError, say
 from rollcall.explain.evidence import Evidence
+from rollcall.live.rate_limit import RateLimit
 from rollcall.live.reader import LiveRun
 from rollcall.live.stacks import ask, in_words
 from rollcall.live.state import Observer, RankNow
@@ -50,24 +51,6 @@ _NOT_YET = (
     '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="1">'
     "<title>rollcall</title></head><body><p>No rank has begun yet: this page waits for them.</p></body></html>"
 )
-
-
-class RateLimit:
-    """Limits how often something is done to a share of a core."""
-
-    def __init__(self, share: float, least_s: float) -> None:
-        self._share, self._least_s = share, least_s
-        self._due_s = 0.0
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until it may be done again."""
-        return max(self._due_s - time.monotonic(), 0.0)
-
-    def add(self, cpu_s: float) -> None:
-        """Note that it was done at this cost. Costs of requests at the same time add up."""
-        now_s = time.monotonic()
-        self._due_s = max(now_s + self._least_s, max(now_s, self._due_s) + cpu_s / self._share)
 
 
 class LivePage:

@@ -99,6 +99,8 @@ class Plan:
     ring_mb: int | None = None  # the size of a rank's recording; None: the default
     hang_after_s: float = 60.0
     on_hang: OnHang = "report"
+    on_event: str = ""  # a command that gets one JSON object per event
+    metrics: str = ""  # HOST:PORT where the launcher's metrics are served
     show: Show = Show()
     cwd: str = ""
 
@@ -115,7 +117,7 @@ class Plan:
     def on(self, host: Host) -> "Plan":
         """The part of one of the hosts."""
         # The environment has gone there another way, and may hold what does not belong into files.
-        return dataclasses.replace(self, hosts=(host,), transport=Transport())
+        return dataclasses.replace(self, hosts=(host,), transport=Transport(), on_event="")
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

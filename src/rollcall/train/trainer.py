@@ -24,6 +24,7 @@ from rollcall.train.optimizers import find_problem as find_optimizer_problem
 from rollcall.train.reporting.meter import LossMeter
 from rollcall.train.reporting.metrics_log import MetricsLog
 from rollcall.train.reporting.progress_bar import ProgressBar
+from rollcall.train.reporting.progress_file import ProgressFile
 from rollcall.train.save_interval import SaveInterval
 from rollcall.train.sharding.options import Fsdp
 from rollcall.train.stepping import Batches, Stepper, to_device
@@ -96,6 +97,7 @@ class Trainer:
         self._extra = dict(extra or {})
         self._meter = LossMeter(lags=world.device.type == "cuda")
         self._progress_bar = ProgressBar(progress and world.is_first)
+        self._progress_file = ProgressFile(world.is_first)
         self._interruptions = Interruptions(world, self._meter, self._progress_bar.clear)
         self._metrics_log: MetricsLog | None = None
 
@@ -223,6 +225,8 @@ class Trainer:
             self._interruptions.save(self.step, self.epoch)
         if logs:
             self._record("step", {"loss": self._meter.mean})
+        samples = self.epoch * batches.samples_per_epoch + batches.samples
+        self._progress_file.write(self.step, self.epoch, samples)
         self._progress_bar.show(self.epoch, epochs, batches.samples, batches.samples_per_epoch, self._meter.mean)
 
     def _check_interruptions(self, complete: bool) -> bool:

@@ -3,6 +3,7 @@
 A ring arrives with gaps if a rank was too fast; all of it is sent when the attempt is over.
 """
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from rollcall.protocol.channel import Channel
 from rollcall.protocol.messages import File
 from rollcall.record import ring_format
+from rollcall.runs import TRAINING
 
 _MOST_BYTES = 256 << 10  # of all ranks of this host, in one answer: about a second on a slow connection
 _CHUNK_BYTES = 32 << 10  # other messages can be sent between two chunks
@@ -34,6 +36,8 @@ class RingUpload:
         paths = sorted((self._folder / "rings" / f"attempt-{attempt}").glob("rank-*.ring"))
         for path in paths:
             self._send_one(channel, path, _MOST_BYTES // len(paths))
+        with contextlib.suppress(FileNotFoundError):  # no Trainer runs here
+            channel.send(File(TRAINING, 0, (self._folder / TRAINING).read_bytes()))
 
     def _send_one(self, channel: Channel, path: Path, most_bytes: int) -> None:
         sent = self._sent.setdefault(path, _Sent())

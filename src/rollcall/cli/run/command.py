@@ -175,6 +175,8 @@ def plan_of(options: RunOptions) -> Plan:
         ring_mb=options.ring_mb,
         hang_after_s=options.hang_after,
         on_hang=cast(OnHang, options.on_hang),
+        on_event=options.on_event,
+        metrics=options.metrics,
         show=Show(
             _ranks("--show", options.show),
             _ranks("--local-ranks-filter", options.local_ranks_filter or "all"),

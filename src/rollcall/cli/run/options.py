@@ -73,6 +73,13 @@ class RunOptions:
             " 'restart' starts the next attempt, one of --max-restarts.",
         ),
     ] = "report"
+    on_event: Annotated[
+        str,
+        _ours("--on-event", "Run a command for each event; it gets one JSON object on standard input.", "CMD"),
+    ] = ""
+    metrics: Annotated[
+        str, _ours("--metrics", "Serve metrics for Prometheus here. A port alone means loopback.", "127.0.0.1:9100")
+    ] = ""
     report: Annotated[bool, typer.Option("--report", help="Write a page about the run when it is over.")] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and the commands it replaces.")] = False
     show: Annotated[
