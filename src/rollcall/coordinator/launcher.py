@@ -68,7 +68,7 @@ def run(plan: Plan) -> int:
             signals.note()
             prctl.become_subreaper()
             if plan.metrics or (plan.on_event and plan.record):
-                monitor = MonitorProcess(folder.path, listener)
+                monitor = MonitorProcess(folder.path, listener, say)
             return Launcher(known, folder, Agents(known.hosts, start, say), monitor).run()
     finally:
         if monitor is not None:

@@ -6,12 +6,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rollcall.errors import UsageError
 from rollcall.ports import listen
+from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.protocol.plan import LOOPBACK
 
 _MOST_PORT = 65535
@@ -26,7 +27,10 @@ def listener_of(address: str) -> socket.socket:
 
 
 class MonitorProcess:
-    def __init__(self, folder: Path, listener: socket.socket | None) -> None:
+    """`say` tells the user if that process dies: the run goes on without it."""
+
+    def __init__(self, folder: Path, listener: socket.socket | None, say: Callable[[str], None]) -> None:
+        self._say, self._is_gone = say, False
         fds = [] if listener is None else [listener.fileno()]
         words = [sys.executable, "-m", "rollcall.live.metrics.monitor", str(folder), str(os.getpid()), *map(str, fds)]
         self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, pass_fds=fds)
@@ -37,8 +41,14 @@ class MonitorProcess:
 
     def stragglers(self) -> Iterator[dict[str, Any]]:
         """The findings that have come since the last call."""
+        if self._is_gone:
+            return
         with contextlib.suppress(BlockingIOError):
-            self._partial += os.read(self._out.fileno(), 1 << 16)
+            chunk = os.read(self._out.fileno(), 1 << 16)
+            self._partial += chunk
+            if not chunk:
+                self._is_gone = True
+                self._say(f"no more metrics: their process {how_it_ended(self._process.wait())}; the run goes on")
         *lines, self._partial = self._partial.split(b"\n")
         for line in lines:
             yield json.loads(line)

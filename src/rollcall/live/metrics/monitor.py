@@ -16,7 +16,7 @@ from typing import Any
 
 from rollcall.errors import UsageError
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.load import load
+from rollcall.explain.loading.load import load
 from rollcall.explain.verdict import as_dict, explain_run
 from rollcall.linux import prctl
 from rollcall.live.metrics import otlp
