@@ -1,4 +1,4 @@
-"""The merged console: whose line is whose, whole lines, repeats folded, failures not drowned.
+"""The merged console: prints whole lines with the ranks that printed them, and equal lines once.
 
 Bytes of ranks come in; lines for the terminal go out, in the order they were written as far as the
 pipes tell. Three things happen to them on the way:

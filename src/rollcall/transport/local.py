@@ -13,9 +13,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rollcall.linux.child_process import ChildProcess
     from rollcall.protocol.hosts import Host
     from rollcall.transport.connection import Connection, StartAgents
-    from rollcall.transport.warm import WarmAgent
+    from rollcall.transport.warm_process import WarmProcess
 
 # Without this folder on its path: nothing that lies here may take the place of a module it imports.
 _AGENT = (
@@ -25,22 +26,29 @@ _AGENT = (
 
 
 class LocalAgent:
-    """The agent's process and our ends of its pipes."""
+    """An agent on this machine, and our ends of its pipes. `process` is the part of Popen that is used for it, made
+    when it is needed; `close` frees what else was opened for the agent."""
 
-    def __init__(self, pid: int, writer_fd: int, reader_fd: int, stdin_fd: int) -> None:
+    def __init__(
+        self,
+        process: "Callable[[], ChildProcess | WarmProcess]",
+        writer_fd: int,
+        reader_fd: int,
+        stdin_fd: int,
+        close: "Callable[[], None]",
+    ) -> None:
         self.writer, self.reader = os.fdopen(writer_fd, "wb"), os.fdopen(reader_fd, "rb")
-        self._pid, self._stdin_fd = pid, stdin_fd
+        self._process, self._stdin_fd, self._close = process, stdin_fd, close
         self._connection: Connection | None = None
 
     def connection(self) -> "Connection":
-        from rollcall.linux.child_process import ChildProcess
         from rollcall.transport.connection import Connection
 
         if self._connection is None:
             self._connection = Connection(
                 self.reader,
                 self.writer,
-                ChildProcess(self._pid),
+                self._process(),
                 greets=False,
                 needs_heartbeat=False,  # its pipe breaks when one of us dies, and only then
                 stdin_fd=self._stdin_fd,
@@ -57,10 +65,10 @@ class LocalAgent:
         self.reader.close()
         with contextlib.suppress(OSError):  # it had no time to read all
             self.writer.close()
-        os.close(self._stdin_fd)
+        self._close()
 
 
-_early: "list[LocalAgent | WarmAgent]" = []
+_early: list[LocalAgent] = []
 
 
 def start_early() -> LocalAgent:
@@ -70,7 +78,7 @@ def start_early() -> LocalAgent:
     return agent
 
 
-def use_early(agent: "WarmAgent") -> None:
+def use_early(agent: LocalAgent) -> None:
     """Have the next run take this agent."""
     _early.append(agent)
 
@@ -83,7 +91,7 @@ def end_early() -> None:
 
 def opened() -> "Iterator[StartAgents]":
     """A generator for contextlib.contextmanager: starts agents here, and ends them with the run."""
-    started: list[LocalAgent | WarmAgent] = []
+    started: list[LocalAgent] = []
 
     def start(hosts: "list[Host]", connected: "Callable[[Host, Connection], None]") -> None:
         for host in hosts:
@@ -120,7 +128,13 @@ def _start() -> LocalAgent:
     os.set_inheritable(stdin_fd, False)
     for fd in (its_in, its_out):
         os.close(fd)
-    return LocalAgent(pid, writer_fd, reader_fd, stdin_fd)
+
+    def process() -> "ChildProcess":
+        from rollcall.linux.child_process import ChildProcess
+
+        return ChildProcess(pid)
+
+    return LocalAgent(process, writer_fd, reader_fd, stdin_fd, lambda: os.close(stdin_fd))
 
 
 def copy_of_stdin() -> int:

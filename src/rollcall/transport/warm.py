@@ -7,13 +7,14 @@ import os
 import sys
 
 from rollcall.linux import private_folder, process_state, process_title
+from rollcall.transport.local import LocalAgent, copy_of_stdin, inheritable_fds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from typing import Any
 
-    from rollcall.transport.connection import Connection
+    from rollcall.transport.warm_process import WarmProcess
 
 _ANSWER_S = 5.0  # for a server to answer; one that is stopped never does
 _TITLE_BYTES = 16 << 10  # of the command lines that ranks of a warm server can show
@@ -25,39 +26,7 @@ _SERVER = (
 SWITCH = "ROLLCALL_WARM"  # 0: a run uses no warm server; 1: a run without one leaves one behind
 
 
-class WarmAgent:
-    """An agent that was forked from a warm server, and our ends of its pipes."""
-
-    def __init__(self, link: "socket.socket", writer_fd: int, reader_fd: int, stdin_fd: int) -> None:
-        self.writer, self.reader = os.fdopen(writer_fd, "wb"), os.fdopen(reader_fd, "rb")
-        self._link, self._stdin_fd = link, stdin_fd
-        self._connection: Connection | None = None
-
-    def connection(self) -> "Connection":
-        from rollcall.transport.connection import Connection
-        from rollcall.transport.warm_process import WarmProcess
-
-        if self._connection is None:
-            process = WarmProcess(self._link)
-            self._connection = Connection(
-                self.reader, self.writer, process, greets=False, needs_heartbeat=False, stdin_fd=self._stdin_fd
-            )
-        return self._connection
-
-    def end(self) -> None:
-        import contextlib
-
-        process = self.connection().process
-        assert process is not None
-        process.kill()
-        process.wait()
-        self.reader.close()
-        with contextlib.suppress(OSError):  # it had no time to read all
-            self.writer.close()
-        self._link.close()
-
-
-def take(typed: "dict[str, Any]") -> WarmAgent | None:
+def take(typed: "dict[str, Any]") -> LocalAgent | None:
     """An agent of a server that is exactly what a cold start would give; says what differs, if there are servers and
     none is. Nothing is read, sent or said where no server was started."""
     differs = ""
@@ -91,8 +60,6 @@ def start(typed: "dict[str, Any]", idle_s: float) -> int:
     """Start a server with all that a cold agent of this process would inherit. Returns a file that gets its answer when
     it is ready."""
     import json
-
-    from rollcall.transport.local import inheritable_fds
 
     wanted = json.dumps({**_wanted(typed), "idle_s": idle_s}).encode()
     inherited = inheritable_fds()
@@ -137,10 +104,8 @@ class _Servers:
         if self._fd is not None:
             os.close(self._fd)
 
-    def run(self, name: str, question: "dict[str, Any]") -> tuple[WarmAgent | None, str]:
+    def run(self, name: str, question: "dict[str, Any]") -> tuple[LocalAgent | None, str]:
         """The agent; or what differs."""
-        from rollcall.transport.local import copy_of_stdin
-
         link = self._connected(name)
         if link is None:
             return None, ""
@@ -152,7 +117,7 @@ class _Servers:
             os.close(fd)
         if answer is not None and "stdin_fd" in answer:
             link.settimeout(None)
-            return WarmAgent(link, writer_fd, reader_fd, answer["stdin_fd"]), ""
+            return LocalAgent(lambda: _process(link), writer_fd, reader_fd, answer["stdin_fd"], link.close), ""
         for fd in (writer_fd, reader_fd):
             os.close(fd)
         link.close()
@@ -182,6 +147,12 @@ class _Servers:
                 return link
         link.close()
         return None
+
+
+def _process(link: "socket.socket") -> "WarmProcess":
+    from rollcall.transport.warm_process import WarmProcess
+
+    return WarmProcess(link)
 
 
 def _is_ours(link: "socket.socket") -> bool:
