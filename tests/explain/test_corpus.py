@@ -20,18 +20,22 @@ from .corpus import CORPUS, Program, explain, is_right
 # call, the majority is not there to be counted. The busy rank is one that polls: computing takes a core for 14 s.
 NAMED = [
     "busy-rank/marker_file",
+    "busy-rank/full_queue",
     "buffer-overwritten/ring_buffer",
     "cross-group-deadlock/channels",
     "cross-group-deadlock/mesh",
+    "cross-group-deadlock/leaders",
     "ddp-model-mismatch/task_order",
     "ddp-uneven-inputs/clean_rows",
     "group-incomplete/pair",
     "input-stall/feeder",
     "mismatched-dtype/compression",
+    "mismatched-dtype/token_counts",
     "mismatched-op/collector",
     "mismatched-reduce-op/worst_loss",
     "mismatched-root/reports",
     "missing-rank/epoch",
+    "missing-rank/epoch_save",
     "non-member-call/editors",
     "order-inversion/two_losses",
     "order-swap/epoch_end",
@@ -40,6 +44,7 @@ NAMED = [
     "p2p-dtype/labels",
     "p2p-size/features",
     "rank-exited-early/no_files",
+    "rank-exited-early/good_enough",
     "rank-failed/price_table",
     "tag-mismatch/parameter_server",
     "unmatched-recv/collect_any",
@@ -47,6 +52,7 @@ NAMED = [
     "unwaited-work/gradients",
     "world-incomplete/spare_rank",
     "wrong-peer/tree_sum",
+    "wrong-peer/gossip",
 ]
 ONE_OF_EACH_KIND = list({name.partition("/")[0]: name for name in NAMED}.values())
 

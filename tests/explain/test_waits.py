@@ -60,6 +60,17 @@ def test_two_that_are_late_together_save_nothing_alone() -> None:
     assert waits.saved_s.max() == pytest.approx(0.000001)
 
 
+def test_neighbours_that_wait_at_the_same_time_count_once() -> None:
+    """A stage that is 20 ms late makes the stages before and after it wait: the run would be 20 ms shorter, not 40."""
+    before = [FakeOp("send", 1, 0, 21, peer=1)]
+    late = [FakeOp("recv", 1, 20, 21, peer=0), FakeOp("send", 1, 21, 22, peer=2)]
+    after = [FakeOp("recv", 1, 0, 22, peer=1)]
+    waits = Evidence(run([before, late, after])).waits
+    assert waits.caused_s.tolist() == pytest.approx([0, 0.041, 0])
+    assert waits.saved_s.tolist() == pytest.approx([0, 0.021, 0])
+    assert waits.saved_without([1]) == pytest.approx(0.021)
+
+
 def test_one_delay_is_not_counted_for_each_async_op() -> None:
     """Of three ops that a late rank issues at once, the others are blocked in the first only."""
     late = [FakeOp("all_reduce", n, 20, 21, waited_ms=20.5, flags=ASYNC) for n in (1, 2, 3)]

@@ -1,6 +1,9 @@
 """Where a rank is while it is in no op."""
 
+import sysconfig
+
 from rollcall.explain.loading.load import load
+from rollcall.record.sites import waits_for_data
 from tests.record.recorded import ops_of
 from tests.rollcall_command import Runner
 
@@ -14,3 +17,12 @@ def test_a_rank_that_is_in_no_op_is_seen(runner: Runner) -> None:
     assert samples["script.py:7"].completed_ns - samples["script.py:7"].entered_ns > 0.2e9
     assert not samples["script.py:7"].waits_for_data
     assert samples["script.py:9"].waits_for_data
+
+
+def test_who_puts_something_into_a_queue_does_not_wait_for_data() -> None:
+    """It waits for room; who takes something from a queue waits for data, also through a lock of the library."""
+    library = sysconfig.get_path("stdlib")
+    lock, script = (f"{library}/threading.py", "wait"), ("/home/me/train.py", "main")
+    assert not waits_for_data([lock, (f"{library}/queue.py", "put"), script])
+    assert waits_for_data([lock, (f"{library}/queue.py", "get"), script])
+    assert not waits_for_data([lock, script, (f"{library}/queue.py", "get")])

@@ -50,7 +50,9 @@ def is_consequence(evidence: "Evidence", rank: Rank) -> bool:
     """Whether its error is the consequence of another rank's: its op failed because that rank did not come, or died."""
     last = last_failed(rank)
     if last is None:
-        return False
+        return raised_in_forward(rank) and any(
+            _keeps_from_forward(evidence, other, rank) for other in _others(evidence, rank)
+        )
     if last.issued_ns and _others_are_stuck(evidence, last):
         return True
     if failed_for_others(last) and any(other in evidence.run.ranks for other in evidence.waits_for(last)):
@@ -61,8 +63,26 @@ def is_consequence(evidence: "Evidence", rank: Rank) -> bool:
     absent = [other for other in evidence.waits_for(last) if other in evidence.run.ranks]
     if any(evidence.has_ended(other) or other in evidence.blocked for other in absent):
         return True
-    others = [other for other in evidence.run.ranks.values() if other.number != rank.number]
-    return any(_died_before(other, rank) for other in others)
+    return any(_died_before(other, rank) for other in _others(evidence, rank))
+
+
+def _others(evidence: "Evidence", rank: Rank) -> list[Rank]:
+    return [other for other in evidence.run.ranks.values() if other.number != rank.number]
+
+
+def raised_in_forward(rank: Rank) -> bool:
+    """Whether its last forward of a DDP module raised, and not the code of the module, whose lines would be on the
+    traceback. DDP's reducer exchanges its buckets there in C++, which is no op that is recorded."""
+    done = [event for event in rank.events[-_RECENT:] if event.op not in ("sample", "exception")]
+    if not done or done[-1].op != "ddp_forward" or rank.error_site is None or done[-1].site is None:
+        return False
+    has_gone_on = rank.last is not None and rank.last.entered_ns > done[-1].entered_ns
+    return not has_gone_on and rank.error_site.chain == done[-1].site.chain
+
+
+def _keeps_from_forward(evidence: "Evidence", other: Rank, rank: Rank) -> bool:
+    """Whether the other rank was gone before, and never came to this forward."""
+    return _died_before(other, rank) and evidence.forwards[other.number] < evidence.forwards[rank.number]
 
 
 def is_init_lost(call: "Call") -> bool:

@@ -14,6 +14,7 @@ from rollcall.explain.loading.load import Run
 from rollcall.explain.loading.table import Op, Ops, Site
 from rollcall.explain.matching import Calls, Pairs
 from rollcall.explain.waits import Intervals, Waits, blocked_since_ns, count, intervals, is_setup, last_rows, waits_for
+from rollcall.record import ring_format
 from rollcall.record.sites import waits_for_data
 
 Found = TypeVar("Found")
@@ -136,6 +137,13 @@ class Evidence:
         return {rank: int(newest[low:high].max(initial=0)) for rank, (low, high) in table.spans.items()}
 
     @cached_property
+    def forwards(self) -> dict[int, int]:
+        """By rank: how many forwards of a DDP module it has begun."""
+        rows = np.flatnonzero(self.table.op == ring_format.OP["ddp_forward"])
+        counts = np.bincount(self.table.rank[rows], minlength=max(self.run.ranks, default=-1) + 1)
+        return {rank: int(counts[rank]) for rank in self.run.ranks}
+
+    @cached_property
     def is_of_killed(self) -> NDArray[np.bool_]:
         """Per row: an op of a rank that was killed by a signal."""
         killed = [rank.number for rank in self.run.ranks.values() if was_killed(rank)]
@@ -182,7 +190,7 @@ class Evidence:
         if found.own_stack and not found.has_ended:
             inner, *outer = found.own_stack
             site = Site(inner.file, inner.line, inner.function, tuple(outer))
-            return Seen(site, waits_for_data(each.file for each in found.stack) and is_input(site))
+            return Seen(site, waits_for_data((each.file, each.function) for each in found.stack) and is_input(site))
         newest = found.events[-1] if found.events else None
         last_ns = found.last.entered_ns if found.last else 0
         if newest is None or newest.op != "sample" or newest.site is None or newest.entered_ns < last_ns:

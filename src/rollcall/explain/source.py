@@ -106,11 +106,17 @@ def is_turn_of_loop(mine: Site, theirs: Site) -> bool:
             return False
         tree = _parse(own.file)
         path = _path_to(tree, own.line) if tree else []
-        turns = {n.id for node, _ in path if isinstance(node, ast.For) for n in _names_in(node.target)}
+        loops = [node for node, _ in path if isinstance(node, ast.For) and not _is_counted(node)]
+        turns = {n.id for node in loops for n in _names_in(node.target)}
         used = {n.id for node in _block_of(path) if node.lineno <= own.line <= _end(node) for n in _names_in(node)}
         if turns & used:
             return True
     return False
+
+
+def _is_counted(loop: ast.For) -> bool:
+    """`for i in range(n)`: its turns come in the same order on all ranks."""
+    return isinstance(loop.iter, ast.Call) and getattr(loop.iter.func, "id", "") == "range"
 
 
 def _names_in(node: ast.AST) -> list[ast.Name]:
@@ -159,6 +165,27 @@ def is_outside_loop(mine: Site, inner: Site) -> bool:
                 for each in mine.chain
             )
     return False
+
+
+def is_conditional(mine: Site, theirs: Site) -> bool:
+    """Whether an `if` decides on my line that does not decide on theirs, in the innermost function that both are in."""
+    divergence = divergence_of(mine, theirs)
+    tree = _parse(divergence.file) if divergence else None
+    if divergence is None or tree is None:
+        return False
+    around = {id(node) for node, _ in _path_to(tree, divergence.theirs)}
+    return any(isinstance(node, ast.If) and id(node) not in around for node, _ in _path_to(tree, divergence.mine))
+
+
+def is_outside_loops(mine: Site, inner: Site) -> bool:
+    """Whether my line is outside all loops around the other line, in whatever functions they are."""
+    mine_in = {(each.file, each.function): each.line for each in mine.chain}
+    for frame in inner.chain:
+        line, tree = mine_in.get((frame.file, frame.function)), _parse(frame.file)
+        loops = _loops_around(tree, frame.line) if tree and line is not None else []
+        if line is not None and any(loop.lineno <= line <= _end(loop) for loop in loops):
+            return False
+    return True
 
 
 def ways_out_of_loop(mine: Site | None, inner: Site | None) -> tuple[Site, ...]:

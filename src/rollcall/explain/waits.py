@@ -156,6 +156,7 @@ class Waits:
     for_rank: NDArray[np.int32]
     last: _Numbers  # the row of the op that it waited for; -1: `for_rank` never arrived
     seconds: NDArray[np.float64]
+    arrived_ns: _Times  # per row of the table: when its rank came to its call
     last_in: NDArray[np.int64]  # by rank: in how many of the calls it was the last to arrive
     calls: int  # that all ranks of their group came to
     run_s: float  # from the first op to the last
@@ -176,24 +177,26 @@ class Waits:
 
         In each call that is the shortest of the waits for it, since the others would have waited for the second last.
         """
-        over = np.flatnonzero(self.is_over)
-        last = self.last[over]
-        shortest_s, whose = (
-            np.full(last.max(initial=-1) + 1, np.inf),
-            np.zeros(last.max(initial=-1) + 1, dtype=np.int32),
-        )
-        np.minimum.at(shortest_s, last, self.seconds[over])
-        whose[last] = self.for_rank[over]
-        calls = np.flatnonzero(np.isfinite(shortest_s))
-        return np.minimum(self._by_rank(whose[calls], shortest_s[calls]), self.run_s)
+        return np.minimum(self._saved(np.flatnonzero(self.is_over)), self.run_s)
 
     def saved_without(self, ranks: Sequence[int]) -> float:
         """How much shorter the run would be if none of these ranks had ever been the last to arrive: in each call, the
         shortest of the other ranks' waits for one of them."""
         counted = np.flatnonzero(self.is_over & np.isin(self.for_rank, ranks) & ~np.isin(self.rank, ranks))
-        shortest_s = np.full(self.last.max(initial=-1) + 1, np.inf)
-        np.minimum.at(shortest_s, self.last[counted], self.seconds[counted])
-        return min(float(shortest_s[np.isfinite(shortest_s)].sum()), self.run_s)
+        return min(float(self._saved(counted).sum()), self.run_s)
+
+    def _saved(self, counted: NDArray[np.intp]) -> NDArray[np.float64]:
+        """By rank that these waits are for: the sum over calls. Both neighbours of a slow stage wait for it at the same
+        time, in calls of their own: that time counts once."""
+        last = self.last[counted]
+        shortest_s = np.full(last.max(initial=-1) + 1, np.inf)
+        whose = np.zeros(len(shortest_s), dtype=np.int32)
+        np.minimum.at(shortest_s, last, self.seconds[counted])
+        whose[last] = self.for_rank[counted]
+        calls = np.flatnonzero(np.isfinite(shortest_s))  # the rows of a rank, in the order of time
+        since_s = np.diff(self.arrived_ns[calls], prepend=0) / 1e9
+        since_s[np.diff(whose[calls], prepend=-1) != 0] = np.inf
+        return self._by_rank(whose[calls], np.minimum(shortest_s[calls], np.clip(since_s, 0, None)))
 
     def _by_rank(self, ranks: NDArray[np.int32], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.bincount(ranks, seconds, minlength=len(self.last_in)).astype(np.float64)
@@ -224,7 +227,7 @@ def count(run: Run, calls: Calls, found: Intervals) -> Waits:
     rank, for_rank, last, seconds = _joined([*zip(_waits_for_late(table, found, is_counted), *missing, strict=True)])
     is_whole = calls.has_all & (calls.sizes > 1) & ~calls.any(is_setup(table)) & run.is_one_clock
     last_in = np.bincount(table.rank[calls.last_rows[is_whole]], minlength=ranks)
-    return Waits(rank, for_rank, last, seconds, last_in, int(is_whole.sum()), found.run_s)
+    return Waits(rank, for_rank, last, seconds, table.arrived_ns, last_in, int(is_whole.sum()), found.run_s)
 
 
 _Columns = tuple[NDArray[Any], ...]  # rank, for_rank, last, seconds

@@ -102,7 +102,7 @@ class Sampler:
                 self._write(frame)
 
     def _write(self, frame: FrameType) -> None:
-        flags = ring_format.INPUT if sites.waits_for_data(_files(frame)) else 0
+        flags = ring_format.INPUT if sites.waits_for_data(_frames(frame)) else 0
         site = self._site_number(sites.user_frames(frame))
         mark, sampled = self._newest
         if sampled == (site, flags) and self._ring.newest() == (self._ring.count, mark):
@@ -113,7 +113,7 @@ class Sampler:
         self._newest = mark, (site, flags)
 
 
-def _files(frame: FrameType | None) -> Iterator[str]:
+def _frames(frame: FrameType | None) -> Iterator[tuple[str, str]]:
     while frame is not None:
-        yield frame.f_code.co_filename
+        yield frame.f_code.co_filename, frame.f_code.co_name
         frame = frame.f_back

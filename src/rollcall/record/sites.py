@@ -44,12 +44,12 @@ def is_users_file(name: str) -> bool:
     return not any(part in name for part in _INSTALLED) and not name.startswith(_PYTHON)
 
 
-def waits_for_data(files: Iterable[str]) -> bool:
-    """Whether a stack, given by its files from the innermost outwards, waits for data: a loader has called the user's
-    code, or the user's code has called a queue."""
+def waits_for_data(frames: Iterable[tuple[str, str]]) -> bool:
+    """Whether a stack waits for data: a loader has called the user's code, or the user's code takes something from a
+    queue. The stack is given by file and function, from the innermost frame outwards."""
     is_innermost = True
-    for file in files:
-        if _LOADER in file or (is_innermost and _QUEUES.search(file)):
+    for file, function in frames:
+        if _LOADER in file or (is_innermost and function in _TAKES and _QUEUES.search(file)):
             return True
         is_innermost = is_innermost and not is_users_file(file)
     return False
@@ -72,6 +72,8 @@ _SLOW_WORK = (
 )
 _LOADER = "/torch/utils/data/"
 _QUEUES = re.compile(r"/queue\.py$|/multiprocessing/(queues|connection|pool)\.py$")
+# Functions of these files that return what another thread or process gives. Who puts something waits for room.
+_TAKES = frozenset({"get", "next", "recv", "_recv", "recv_bytes", "_recv_bytes", "poll", "_poll", "wait"})
 
 
 def user_frames(frame: FrameType | None) -> Places:

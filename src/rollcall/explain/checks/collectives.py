@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain import exchanges, source
+from rollcall.explain import exchanges, siblings, source
 from rollcall.explain.checks import ddp
 from rollcall.explain.checks.call_order import permutation
 from rollcall.explain.effects import effect_of_call
@@ -108,7 +108,7 @@ def _identity(op: Op) -> tuple[Any, ...]:
 def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
     names = {rank: op.op for rank, op in call.ops.items()}
     if len(set(names.values())) > 1:
-        odd = deviants(names)
+        odd = siblings.decide(evidence, call, deviants(names))
         by_rank = each({rank: f"in {where(op)}" for rank, op in call.ops.items()})
         message = f"call {call.seq} of group {call.group.name} is not the same on all ranks ({by_rank})"
         finding = of_call(_kind_of_difference(call, odd), call, odd, message, _some(call, odd), seen=names)
@@ -118,7 +118,8 @@ def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
     for kind, noun, read in _ALIKE:
         values = {rank: read(op) for rank, op in known.items()}
         if _differ(noun, values) and _must_agree(kind, call):
-            odd = _ranks_of_bad_transfers(call) if op.op == "all_to_all" else _odd_ones(evidence, call, values, read)
+            is_exchange = op.op == "all_to_all" and noun in ("shape", "splits")
+            odd = _ranks_of_bad_transfers(call) if is_exchange else _odd_ones(evidence, call, values, read)
             if any(_are_other_calls(evidence, mine, theirs) for mine, theirs in _pairs_of_ops(call, odd)):
                 by_rank = each({rank: f"in {where(op)}" for rank, op in call.ops.items()})
                 message = f"call {call.seq} of group {call.group.name} is not the same on all ranks ({by_rank})"
@@ -127,7 +128,6 @@ def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
             if any(_is_swapped(mine, theirs) for mine, theirs in _pairs_of_ops(call, odd)):
                 kind = "order-swap"
             what = {"new_group": "members", "ddp": "parameters"}.get(op.op, noun)
-            is_exchange = op.op == "all_to_all" and noun in ("shape", "splits")
             details = exchanges.in_words(call, _bad_transfers(call)) if is_exchange else each(values)
             message = f"in {where(op)} the ranks differ in their {what} ({details})"
             kind = {"new_group": "group-incomplete", "ddp": "ddp-model-mismatch"}.get(op.op, kind)
@@ -180,7 +180,7 @@ def _some(call: Call, odd: list[int]) -> list[Op]:
 
 def _odd_ones(evidence: Evidence, call: Call, values: dict[int, Any], read: Callable[[Op], Any]) -> list[int]:
     """The ranks that differ from the majority; if there is none, those that differ from earlier calls on this line."""
-    odd = deviants(values)
+    odd = siblings.decide(evidence, call, deviants(values))
     if len(odd) < len(values) or len(call.group.ranks) < 3:
         return odd
     table = evidence.table

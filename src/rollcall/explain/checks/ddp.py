@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from rollcall.explain import source
+from rollcall.explain.ends import raised_in_forward
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, each, of_ops
 from rollcall.explain.loading.table import Op
@@ -26,7 +27,7 @@ def uneven(evidence: Evidence) -> Finding | None:
     they have ended, or are in another call after it. A rank that is in no op may still come."""
     if any(rank.dropped or rank.stopped for rank in evidence.run.ranks.values()):
         return None  # some are overwritten or were not recorded: how many batches there were is not known
-    counts = forwards(evidence)
+    counts = evidence.forwards
     if len(set(counts.values())) < 2 or not all(counts.values()):
         return None
     most = max(counts.values())
@@ -72,12 +73,21 @@ def _is_of_module(op: Op) -> bool:
 def _is_past_loop(evidence: Evidence, rank: int) -> bool:
     op, forward = _stopped_in(evidence, rank), _last_forward(evidence, rank)
     found = evidence.run.ranks[rank]
-    if found.exit_code == 0:  # unless it called sys.exit in the middle of the loop
+    if found.exit_code == 0:  # unless it called sys.exit in the middle of the loops
         exit_site = found.exit_site
-        return exit_site is None or forward.site is None or source.is_outside_loop(exit_site, forward.site)
+        return exit_site is None or forward.site is None or source.is_outside_loops(exit_site, forward.site)
     if op is None or _is_of_module(op) or op.entered_ns < forward.entered_ns or not op.site or not forward.site:
         return False
-    return source.is_outside_loop(op.site, forward.site)
+    return source.is_outside_loop(op.site, forward.site) and not _is_its_own(evidence, op, forward)
+
+
+def _is_its_own(evidence: Evidence, op: Op, forward: Op) -> bool:
+    """Whether only this rank makes this call: it stands under a condition, and no other rank was ever there. Then the
+    rank has not run out of batches: the others have gone on without that call."""
+    table = evidence.table
+    made = (table.site == table.site[op.row]) & (table.rank != op.rank)
+    is_chosen = op.site is not None and forward.site is not None and source.is_conditional(op.site, forward.site)
+    return is_chosen and not made.any()
 
 
 def unused_parameters(evidence: Evidence) -> Iterator[Finding]:
@@ -135,23 +145,18 @@ def _elements(op: Op) -> int:
     return sum(math.prod(shape) for shape in op.signature.get("shapes", []))
 
 
-def forwards(evidence: Evidence) -> dict[int, int]:
-    """By rank: how many forwards of a DDP module it has begun."""
-    rows = np.flatnonzero(evidence.table.op == ring_format.OP["ddp_forward"])
-    counts = np.bincount(evidence.table.rank[rows], minlength=max(evidence.run.ranks, default=-1) + 1)
-    return {rank: int(counts[rank]) for rank in evidence.run.ranks}
-
-
 def is_in_forward(evidence: Evidence, rank: int) -> bool:
     return rank in evidence.once(_in_forward)
 
 
 def _in_forward(evidence: Evidence) -> frozenset[int]:
-    """The ranks that have not come to the end of their last forward."""
+    """The ranks that have not come to the end of their last forward, or in which it raised."""
     table = evidence.table
     rows = np.flatnonzero(table.op == ring_format.OP["ddp_forward"])
     last = dict(zip(table.rank[rows].tolist(), table.completed_ns[rows].tolist(), strict=True))
-    return frozenset(rank for rank, completed_ns in last.items() if not completed_ns)
+    return frozenset(
+        rank for rank, completed_ns in last.items() if not completed_ns or raised_in_forward(evidence.run.ranks[rank])
+    )
 
 
 def _last_forward(evidence: Evidence, rank: int) -> Op:

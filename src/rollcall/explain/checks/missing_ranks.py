@@ -30,9 +30,7 @@ def incomplete_worlds(evidence: Evidence) -> Iterator[Finding]:
         absent = [rank for rank in evidence.run.ranks if rank not in call.ops]
         if any(_has_fallen(evidence, rank) for rank in absent) or is_init_lost(call):
             return
-        never = (
-            f"; {ranks_in_words(absent)} never called it" if absent else ", which waits for more ranks than there are"
-        )
+        never = f"; {ranks_in_words(absent)} never called it" if absent else _why_not_through(call)
         message = f"{ranks_in_words(op.rank for op in stuck)} did not get through {where(stuck[0])}{never}"
         places = tuple(site for rank in absent if (site := _place_of(evidence.run.ranks[rank])) is not None)
         finding = of_call("world-incomplete", call, absent or [op.rank for op in stuck], message, stuck)
@@ -41,6 +39,13 @@ def incomplete_worlds(evidence: Evidence) -> Iterator[Finding]:
 
 
 _FEW = 3
+
+
+def _why_not_through(call: Call) -> str:
+    """All ranks of the run came to init_process_group."""
+    if call.missing:
+        return ", which waits for more ranks than there are"
+    return ": all of them came, but did not find each other; the store may still have addresses of an earlier group"
 
 
 def _place_of(rank: Rank) -> Site | None:
@@ -56,7 +61,8 @@ def missing_ranks(evidence: Evidence) -> Iterator[Finding]:
 def _missing(evidence: Evidence) -> Finding | None:
     """A collective in which some ranks wait, and to which others do not come."""
     calls, found = evidence.calls, None
-    for call in calls.where(~calls.has_all & calls.any(_is_waiting(evidence))):
+    waiting = calls.where(~calls.has_all & calls.any(_is_waiting(evidence)))
+    for call in sorted(waiting, key=lambda call: not _has_other_group(evidence, call)):
         absent = [rank for rank in call.missing if rank in evidence.run.ranks]
         if any(_has_fallen(evidence, rank) or evidence.run.ranks[rank].exit_code == 0 for rank in absent):
             continue  # that it does not come follows from that
@@ -68,6 +74,14 @@ def _missing(evidence: Evidence) -> Finding | None:
                 return finding
             found = found or finding
     return found
+
+
+def _has_other_group(evidence: Evidence, call: Call) -> bool:
+    """Whether a rank that does not come is in a call of another group, on the line on which the others wait for it:
+    there they went different ways."""
+    sites = {op.site for op in call.ops.values() if op.site is not None}
+    absent = [evidence.held[rank] for rank in call.missing if rank in evidence.held]
+    return any(op.site in sites and op.group != call.group and not op.is_point_to_point for op in absent)
 
 
 def _waits_for_others(evidence: Evidence, call: Call, absent: list[int]) -> bool:
@@ -188,8 +202,12 @@ def _explain_other_ops(
         kind, looked_at = "p2p-against-collective", _sides(absent, call, in_other_ops)
     elif first.group != call.group and circle:
         kind = "cross-group-deadlock"
-        looked_at = _fewer(absent, call) if set(first.group.ranks) == set(call.group.ranks) else circle
         in_other_ops = [evidence.held[rank] for rank in circle]
+        is_one_line = len({op.site for op in in_other_ops}) == 1  # then they take the groups in another order
+        is_between_two = set(first.group.ranks) == set(call.group.ranks) or (
+            _has_other_group(evidence, call) and not is_one_line
+        )
+        looked_at = _fewer(absent, call) if is_between_two else circle
     message = f"{wait_in(waiting)}, while {ranks_in_words(absent)} {_are(absent)} in {where(first)}"
     since = out_of_step(evidence, call, absent[0], waiting[0].rank) or ()
     if since and since[0].op != "new_group" and kind == "group-incomplete":  # it went wrong before a group was made
@@ -249,7 +267,7 @@ def _has_gone_on(evidence: Evidence, rank: int, waiting: list[Op]) -> bool:
     """Whether it has left out the call that they are in. It has begun a later async op on the same thread, which they
     have not come to, and only polls that one; or it has begun more forwards of its DDP module than they, and waits for
     them in that."""
-    forwards = evidence.once(ddp.forwards)
+    forwards = evidence.forwards
     if ddp.is_in_forward(evidence, rank) and any(forwards[rank] > forwards[op.rank] for op in waiting):
         return True
     return p2p.polls(evidence, rank, waiting)

@@ -128,7 +128,16 @@ def misaddressed(evidence: Evidence) -> Finding | None:
 def _stuck_receives(evidence: Evidence) -> list[Op]:
     """Without a partner, in the order in which they began."""
     recvs = evidence.pairs.unmatched("recv")[:_MANY]
-    return sorted((op for op in recvs if _has_stopped(evidence, op)), key=lambda op: op.entered_ns)
+    stopped = (op for op in recvs if _has_stopped(evidence, op) or _is_beside_stopped(evidence, op))
+    return sorted(stopped, key=lambda op: op.entered_ns)
+
+
+def _is_beside_stopped(evidence: Evidence, recv: Op) -> bool:
+    """Whether its rank has begun it together with the send or receive in which it is stopped: it would wait for this
+    one next."""
+    held = evidence.held.get(recv.rank)
+    is_open = recv.is_async and not recv.completed_ns and not recv.is_failed
+    return is_open and held is not None and held.is_point_to_point and _has_stopped(evidence, held)
 
 
 def _has_stopped(evidence: Evidence, op: Op) -> bool:
