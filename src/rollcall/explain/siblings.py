@@ -7,8 +7,8 @@ the rank that does as they do is in step.
 import numpy as np
 
 from rollcall.explain.evidence import Evidence
+from rollcall.explain.loading.table import Op
 from rollcall.explain.matching import Call
-from rollcall.explain.table import Op
 from rollcall.record import ring_format
 
 
