@@ -303,6 +303,90 @@ def test_with_enough_hosts_left_a_lost_one_costs_no_restart() -> None:
     assert "continuing without c: did not come back" in run.said
 
 
+def with_spare(**transport: Any) -> Run:
+    """Hosts a and b have ranks, c is a spare."""
+    run = Run("a", "b", "c", transport=Transport("ssh", spares=1, **transport))
+    run.answer("a", "b", "c")
+    run.find_master("a", "b")
+    assert run.be_ready("a", "b", "c") is Phase.RUNNING
+    return run
+
+
+def lose(run: Run, name: str) -> Phase:
+    """Its agent is gone, the ranks of the others are ended; and it is asked, but does not answer."""
+    run.disconnect(name)
+    for agent in run.attempts._taking_part:
+        run.attempts.note_attempt_over(agent, AttemptOver(run.attempts.attempt))
+    run.tick()
+    return run.tick(0.1)
+
+
+def begin_again(run: Run, *names: str) -> Phase:
+    run.find_master(*names)
+    run.attempts.note_closed()
+    return run.tick()
+
+
+def test_a_spare_is_prepared_and_gets_no_rank() -> None:
+    run = with_spare()
+    assert sent(run["c"]) == ["Prepare"]
+    assert run["b"].sent[-1] == Begin(0, 1, 2, 2, 4, ADDRESS, 4711, "eth1")
+
+
+def test_a_spare_takes_the_place_of_a_lost_host() -> None:
+    """The world is as large as before, the others keep their ranks, no restart is used, and nobody is waited for."""
+    run = with_spare()
+    assert lose(run, "b") is Phase.OPENING
+    assert "c takes the place of b" in run.said
+    assert begin_again(run, "a", "c") is Phase.RUNNING
+    assert run["a"].sent[-1] == Begin(1, 0, 2, 0, 4, ADDRESS, 4711, "eth0")
+    assert run["c"].sent[-1] == Begin(1, 1, 2, 2, 4, ADDRESS, 4711, "eth1")
+
+
+def test_a_spare_may_take_the_place_of_the_master() -> None:
+    run = with_spare()
+    lose(run, "a")
+    assert begin_again(run, "c", "b") is Phase.RUNNING
+    assert run["c"].sent[-1] == Begin(1, 0, 2, 0, 4, ADDRESS, 4711, "eth0")
+    assert run["b"].sent[-1] == Begin(1, 1, 2, 2, 4, ADDRESS, 4711, "eth1")
+
+
+def test_a_host_that_comes_back_becomes_a_spare() -> None:
+    run = with_spare()
+    lose(run, "b")
+    begin_again(run, "a", "c")
+    run.answer("b")
+    assert run.said[-1] == "b is back, and is a spare now"
+    run.be_ready("b")
+    assert lose(run, "c") is Phase.OPENING
+    assert [agent.name for agent in run.attempts._taking_part] == ["a", "b"]
+
+
+def test_without_a_spare_left_the_run_ends_and_says_so() -> None:
+    run = with_spare()
+    run.disconnect("c")
+    assert run.said[-1].startswith("c is no longer a spare: ")
+    assert lose(run, "b") is Phase.FINISHING
+    assert run.said[-1] == "no spare is left to take the place of b: the run ends"
+
+
+def test_without_a_spare_left_min_hosts_decides() -> None:
+    run = with_spare(min_hosts=1)
+    run.disconnect("c")
+    lose(run, "b")
+    run["b"].lost = run["c"].lost = "is away"
+    assert run.tick(0.1) is Phase.PREPARING
+    assert "continuing without b: is away, and no spare is left" in run.said
+
+
+def test_a_host_that_never_comes_is_replaced_before_the_first_attempt() -> None:
+    run = Run("a", "b", "c", transport=Transport("ssh", spares=1))
+    run.answer("a", "c")
+    run["b"].lost = "Connection refused"
+    assert run.tick() is Phase.OPENING
+    assert run.said == ["c takes the place of b: Connection refused"]
+
+
 def test_a_killed_agent_of_one_host_is_started_again_if_restarts_are_left() -> None:
     run = running("a", max_restarts=1)
     run.disconnect("a")

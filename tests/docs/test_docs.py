@@ -17,7 +17,7 @@ _OPTION = re.compile(r"--[a-z][\w-]*")
 _FILE = re.compile(r"(?:src/rollcall|tests|benchmarks|tools|examples)/[\w./*-]*")
 _MODULE = re.compile(r"rollcall(?:\.\w+)+")
 # Options of sbatch and srun.
-OF_OTHERS = {"--array", "--clusters", "--wait", "--ntasks", "--ntasks-per-node"}
+OF_OTHERS = {"--no-kill", "--array", "--clusters", "--wait", "--ntasks", "--ntasks-per-node"}
 
 ROLLCALL = typer.main.get_command(app)
 assert isinstance(ROLLCALL, TyperGroup)

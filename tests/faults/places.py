@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,12 @@ class Place:
         if begun:
             assert process.poll() is None, process.communicate()
         return run
+
+    def with_spare(self) -> "Place":
+        """The same with a third host beside the two."""
+        options = {"ssh": ["--hosts", "h1:2,h2:2,h3:2"], "slurm": ["-n", "2"]}[self.name]
+        words = [word.replace("--nodes=2", "--nodes=3").replace("h1,h2", "h1,h2,h3") for word in self.words]
+        return replace(self, words=words, options=[*options, "--spares", "1"])
 
     def left(self, timeout_s: float) -> list[psutil.Process]:
         """What still runs on any of the hosts after so long."""

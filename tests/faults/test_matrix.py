@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.rollcall_command import until
+
 from .places import Place
 
 SECONDS = 20
@@ -145,6 +147,19 @@ def test_a_host_has_another_torch(place: Place) -> None:
     assert run.result(SECONDS) == 2
     assert "torch is 2.13.0+cpu on h1, 2.12.0+cpu on h2" in run.err
     assert "--allow-mixed" in run.err
+    assert place.left(3) == []
+
+
+@only("ssh", "slurm")
+def test_a_host_is_lost_and_there_is_a_spare(place: Place) -> None:
+    """The spare takes its place: as many ranks, in the same order, and no restart is used."""
+    run = place.with_spare().start()
+    kill(run.agent_of(3))
+    assert until(lambda: run.has_begun(place.ranks, attempt=1), SECONDS), run.process.communicate()
+    run.finish()
+    assert run.result(SECONDS) == 0, run.err
+    assert "h3 takes the place of h2" in run.err
+    assert run.facts["attempts"][1]["hosts"] == {"h1": [0, 1], "h3": [2, 3]}
     assert place.left(3) == []
 
 

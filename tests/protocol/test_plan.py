@@ -9,7 +9,7 @@ import pytest
 from rollcall.errors import UsageError
 from rollcall.protocol.exit_codes import how_it_ended, shell_code
 from rollcall.protocol.hosts import Host
-from rollcall.protocol.plan import ByHand, Plan, Program, Show, check, describe
+from rollcall.protocol.plan import ByHand, Plan, Program, Show, Transport, check, describe
 
 
 def plan(**changes: object) -> Plan:
@@ -35,6 +35,29 @@ def test_describe_gives_a_command_for_every_rank_of_every_host() -> None:
     assert [line.split()[4] for line in lines] == [f"LOCAL_RANK={n}" for n in (0, 1, 2, 0, 1, 2)]
     assert shlex.split(lines[0])[-3:] == ["m", "a b", "&"]
     assert text.count("without rollcall:") == 2
+
+
+def test_spares_have_no_ranks_in_the_plan() -> None:
+    hosts = tuple(Host(name, 2) for name in "abc")
+    made = check(plan(hosts=hosts, transport=Transport("ssh", spares=1)))
+    assert made.world_size == 4
+    assert "spares: c" in describe(made)
+    assert "# on c" not in describe(made)
+
+
+@pytest.mark.parametrize(
+    ("slots", "settings", "why"),
+    [
+        ((2, 2), {"spares": 2}, "--spares 2 of 2 hosts leaves no host to run on"),
+        ((2, 2), {"spares": -1}, "is below zero"),
+        ((2, 4), {"spares": 1}, "they have 2, 4 slots: give all the same number, such as 4"),
+        ((2, 2), {"spares": 1, "min_hosts": 2}, "at least 2 hosts are asked for, but 1 are named without the spares"),
+    ],
+)
+def test_spares_that_cannot_work_are_refused(slots: tuple[int, ...], settings: dict[str, int], why: str) -> None:
+    hosts = tuple(Host(f"h{number}", each) for number, each in enumerate(slots))
+    with pytest.raises(UsageError, match=why):
+        check(plan(hosts=hosts, transport=Transport("ssh", **settings)))  # type: ignore[arg-type]
 
 
 def test_a_script_given_by_a_pipe_is_not_read_twice(tmp_path: Path) -> None:

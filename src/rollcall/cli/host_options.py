@@ -58,6 +58,7 @@ def find(options: RunOptions, environ: Mapping[str, str]) -> RunHosts:
         python=options.python,
         env=options.env or [],
         min_hosts=least,
+        spares=options.spares,
         allow_mixed=options.allow_mixed,
         sync=options.sync,
         link=options.link,

@@ -75,7 +75,8 @@ class Attempts:
         self, plan: Plan, agents: Agents, folder: str, listener: Listener, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._plan, self._agents, self._folder, self._listener, self._now = plan, agents, folder, listener, now
-        self._least = plan.transport.min_hosts or len(plan.hosts)
+        self._least = plan.transport.min_hosts or plan.places
+        self._places = agents.all[: plan.places]  # whose ranks come in this order; the other hosts are spares
         self.attempt = plan.first_attempt
         self.failed: RollcallError | None = None
         self.phase = Phase.GATHERING
@@ -166,6 +167,8 @@ class Attempts:
             return
         agent.lost = agent.lost or why_disconnected(agent)
         if agent not in self._taking_part:
+            if agent.is_prepared:
+                self._listener.say(f"{agent.name} is no longer a spare: it {agent.lost}")
             return
         if self.phase in (Phase.RUNNING, Phase.ENDING):
             self._listener.host_lost(agent)
@@ -268,16 +271,28 @@ class Attempts:
             raise UsageError(text)
         for agent in here:
             agent.host = replace(agent.host, slots=slots_of(agent, self._plan.transport.ranks))
-        for agent in self._agents.all:
-            if agent not in here:
-                self._listener.say(f"continuing without {agent.name}: {agent.lost or agent.stage}")
         self._reset()
-        self._taking_part = here
-        if len(here) == 1:  # its ranks meet on loopback, and nobody has to find it
+        self._taking_part = self._fill_places(here)
+        if len(self._taking_part) == 1:  # its ranks meet on loopback, and nobody has to find it
             self._prepare_all()
             return
-        here[0].send(OpenPort(self.attempt, self._plan.master_port, self._token))
+        self._taking_part[0].send(OpenPort(self.attempt, self._plan.master_port, self._token))
         self.phase = Phase.OPENING
+
+    def _fill_places(self, here: list[Agent]) -> list[Agent]:
+        """A host that is here keeps its place, so ranks keep their order; spares take the places of the others."""
+        spares = [agent for agent in here if agent not in self._places]
+        for place, agent in enumerate(self._places):
+            if agent in here:
+                continue
+            if spares:
+                self._places[place] = spares.pop(0)
+                why = f": {agent.lost}" if agent.lost else ""  # else it is asked again, and why was said before
+                self._listener.say(f"{self._places[place].name} takes the place of {agent.name}{why}")
+            else:
+                none_left = ", and no spare is left" if self._plan.transport.spares else ""
+                self._listener.say(f"continuing without {agent.name}: {agent.lost or agent.stage}{none_left}")
+        return [agent for agent in self._places if agent in here]
 
     def _while_opening(self) -> None:
         if self._opened is None:
@@ -305,8 +320,10 @@ class Attempts:
         self._prepare_all()
 
     def _prepare_all(self) -> None:
-        for agent in self._taking_part:
-            self._prepare(agent)
+        """Spares, too: they import torch now, and not when they are needed."""
+        for agent in self._agents.all:
+            if agent in self._taking_part or (agent.is_up and agent.info is not None):
+                self._prepare(agent)
         self.phase = Phase.PREPARING
 
     def _prepare(self, agent: Agent) -> None:
@@ -380,7 +397,8 @@ class Attempts:
             self._agents.start(lost)
         for agent in self._agents.all:
             if agent.info is not None and agent.is_up and not agent.is_prepared:
-                self._listener.say(f"{agent.name} is back, and joins the next attempt")
+                joins = "joins the next attempt" if agent in self._places else "is a spare now"
+                self._listener.say(f"{agent.name} is back, and {joins}")
                 self._prepare(agent)
 
     def _cancel(self) -> None:
@@ -395,11 +413,14 @@ class Attempts:
         if not all(agent in self._over or not agent.is_up for agent in self._taking_part):
             return
         lost = [agent for agent in self._taking_part if not agent.is_up]
-        left = len(self._taking_part) - len(lost)
+        waiting = [agent for agent in self._agents.all if agent.is_up and agent not in self._taking_part]
+        left = min(len(self._taking_part) - len(lost) + sum(agent.is_prepared for agent in waiting), len(self._places))
         is_followed = self.restarts_left > 0 if self._has_rank_failed and not lost else left >= self._least
         is_followed = is_followed or (bool(lost) and self.restarts_left > 0)
         self._listener.attempt_over(self.attempt, is_followed)
         if not is_followed:
+            if lost and self._plan.transport.spares:
+                self._listener.say(f"no spare is left to take the place of {lost[0].name}: the run ends")
             if self._elsewhere:
                 raise WorldError(self._elsewhere)
             self._finish()
@@ -408,7 +429,8 @@ class Attempts:
             self.restarts_left -= 1
         self.attempt += 1
         is_cut_off = any(agent.is_cut_off for agent in lost)
-        self._wait_for_hosts_s = _NEEDED_S if left < self._least else 0.0 if is_cut_off else _REJOIN_S
+        is_whole = left == len(self._places)
+        self._wait_for_hosts_s = _NEEDED_S if left < self._least else 0.0 if is_cut_off or is_whole else _REJOIN_S
         self._gather_again()
 
     def _gather_again(self) -> None:

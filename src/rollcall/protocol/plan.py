@@ -59,6 +59,7 @@ class Transport:
     env: tuple[tuple[str, str], ...] = ()  # to set there, beyond what is there already
     allow_mixed: bool = False
     min_hosts: int = 0  # 0: all of them
+    spares: int = 0  # the last hosts have no ranks: they replace hosts that are lost
     sync: bool = False
     link: str | None = None  # bandwidth of virtual hosts
     delay: str | None = None
@@ -112,7 +113,13 @@ class Plan:
     @property
     def world_size(self) -> int:
         """As far as this launcher knows: hosts that are started by hand are taken to have as many slots."""
-        return sum(host.slots for host in self.hosts) * (self.by_hand.nnodes if self.by_hand else 1)
+        slots = sum(host.slots for host in self.hosts[: self.places])
+        return slots * (self.by_hand.nnodes if self.by_hand else 1)
+
+    @property
+    def places(self) -> int:
+        """How many hosts have ranks at a time."""
+        return len(self.hosts) - self.transport.spares
 
     def on(self, host: Host) -> "Plan":
         """The part of one of the hosts."""
@@ -146,10 +153,13 @@ def check(plan: Plan) -> Plan:
             f"-n {plan.slots} asks for {plan.slots} ranks on one host, but 1 to {MOST_RANKS_PER_HOST} can start"
             f" there: use `-n {os.cpu_count()}` for one per core, or more hosts with --hosts"
         )
-    if not 0 <= plan.transport.min_hosts <= len(plan.hosts):
+    if plan.transport.spares:
+        _check_spares(plan, plan.transport.spares)
+    if not 0 <= plan.transport.min_hosts <= plan.places:
+        without = " without the spares" if plan.transport.spares else ""
         raise UsageError(
-            f"at least {plan.transport.min_hosts} hosts are asked for, but {len(plan.hosts)} are named: name more,"
-            f" or ask for less"
+            f"at least {plan.transport.min_hosts} hosts are asked for, but {plan.places} are named{without}: name"
+            f" more, or ask for less"
         )
     if plan.by_hand is not None:
         _check_by_hand(plan, plan.by_hand)
@@ -160,6 +170,19 @@ def check(plan: Plan) -> Plan:
             raise UsageError(f"--show names rank {rank}, but the ranks of this run are 0 to {plan.world_size - 1}")
     check_program(plan.program, plan.cwd)
     return plan
+
+
+def _check_spares(plan: Plan, spares: int) -> None:
+    if not 0 < spares < len(plan.hosts):
+        raise UsageError(
+            f"--spares {spares} of {len(plan.hosts)} hosts leaves no host to run on, or is below zero: name more hosts;"
+            f" the last ones are the spares"
+        )
+    if len(slots := {host.slots for host in plan.hosts}) > 1:
+        raise UsageError(
+            f"--spares {spares} needs hosts that can replace each other, but they have {_slots(plan.hosts)}: give all"
+            f" the same number, such as {max(slots)}"
+        )
 
 
 def _check_by_hand(plan: Plan, by_hand: ByHand) -> None:
@@ -220,10 +243,13 @@ def describe(plan: Plan) -> str:
     hosts = _hosts_by_hand(plan, plan.by_hand) if plan.by_hand else plan.hosts
     first = plan.hosts[0]
     master = plan.master_addr or (LOOPBACK if plan.transport.kind == "local" else first.address or first.name)
+    spares = plan.hosts[plan.places :]
+    hosts = hosts[: len(hosts) - len(spares)]
     lines = [
         f"{plan.world_size} ranks of {shlex.join(plan.program.words())}",
         f"on {len(hosts)} host{'s' * (len(hosts) > 1)} with {_slots(hosts)}, {plan.start} start,"
         f" at most {plan.max_restarts} restarts",
+        *([f"spares: {', '.join(host.name for host in spares)}"] if spares else []),
     ]
     first_rank = 0
     for node, host in enumerate(hosts):

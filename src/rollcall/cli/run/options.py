@@ -134,6 +134,9 @@ class RunOptions:
     link: Link = None
     delay: Delay = None
     min_hosts: Annotated[int, host_option("--min-hosts", "Continue while at least N hosts are available.", "N")] = 0
+    spares: Annotated[
+        int, host_option("--spares", "Keep the last N hosts ready: one takes the place of a host that is lost.", "N")
+    ] = 0
     python: HostPython = ""
     env: Annotated[
         list[str] | None, host_option("--env", "Pass a variable on to the hosts; NAME=VALUE sets it.", "NAME|'NCCL_*'")

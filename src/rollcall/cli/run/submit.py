@@ -55,7 +55,7 @@ def to_slurm(options: RunOptions, program: Program) -> int:
         python=options.python or sys.executable,
         cwd=os.getcwd(),
         log=Path("slurm-%j.out"),
-        sbatch_args=tuple(options.sbatch_arg or ()),
+        sbatch_args=(*(["--no-kill"] if options.spares or options.min_hosts else []), *(options.sbatch_arg or ())),
     )
     if options.dry_run:
         print(slurm_script.script(job), end="")
