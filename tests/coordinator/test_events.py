@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rollcall.coordinator.events import Events
-from rollcall.coordinator.monitor_process import listener_of
+from rollcall.coordinator.observers.events import Events
+from rollcall.coordinator.observers.monitor_process import listener_of
 from rollcall.errors import UsageError
 from rollcall.ports import find_free_port
 from tests.rollcall_command import Runner, until

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rollcall.coordinator.agents import Agents
-from rollcall.coordinator.stack_questions import StackQuestions
+from rollcall.coordinator.observers.stack_questions import StackQuestions
 from rollcall.protocol.hosts import Host
 from rollcall.protocol.messages import CollectStacks, Message
 

@@ -1,6 +1,7 @@
 """Runs on each host: starts the ranks, watches them, ends them.
 
 supervisor      first process on a host that is reached over a network; answers the launcher, then watches the agent
+hand_over       hands the host over from the supervisor to the agent
 main            the agent
 host_questions  answers the launcher's questions about this host
 dispatcher      hands each message of the launcher to the part that it concerns

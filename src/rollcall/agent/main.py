@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rollcall.agent import hand_over
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.fast_import import begin as fast_import
 from rollcall.agent.fast_import import preload
@@ -58,13 +59,11 @@ def main() -> NoReturn:
 
 def follow(link: socket.socket, reader_fd: int, writer_fd: int, supervisor: int) -> NoReturn:
     """On another host: forked by its supervisor, which answers the launcher until torch is imported."""
-    from rollcall.agent.supervisor import receive_prepare  # here: the supervisor imports us
-
     prctl.become_subreaper()
     fast_import.begin()
     chose_threads = fast_import.choose_threads()
     fast_import.import_torch()
-    received = receive_prepare(link)
+    received = hand_over.take(link)
     link.close()
     if received is None:
         os._exit(1)

@@ -15,13 +15,13 @@ import select
 import socket
 import sys
 import time
-from dataclasses import asdict
 from typing import NoReturn
 
+from rollcall.agent import hand_over
 from rollcall.agent.host_info import host_info
 from rollcall.agent.host_questions import HostQuestions
 from rollcall.compat.torch_dns import impatient_env
-from rollcall.linux import fd_messages, prctl
+from rollcall.linux import prctl
 from rollcall.protocol.channel import AGENT_SPEAKS, Channel, take_stdio
 from rollcall.protocol.exit_codes import shell_code
 from rollcall.protocol.messages import AgentEnded, Prepare
@@ -48,7 +48,7 @@ def main(purpose: str) -> NoReturn:
     prepare = _until_prepared(channel, questions)
     if prepare is None or agent is None or link is None:
         _end(0 if agent is None else _LOST_CONNECTION)
-    _hand_over(link, prepare, questions.take_listeners())
+    hand_over.give(link, prepare, questions.take_listeners())
     code = _watch(agent, reader_fd)
     if code < 0:  # it was killed: nobody else can tell
         with contextlib.suppress(OSError):
@@ -102,23 +102,6 @@ def _until_prepared(channel: Channel, questions: HostQuestions) -> Prepare | Non
         channel.send(host_info())
         return questions.until_prepared()
     return None
-
-
-def _hand_over(link: socket.socket, prepare: Prepare, listener_fds: list[int]) -> None:
-    """Give the agent what it is to run, and the port that the ranks will meet at."""
-    with contextlib.suppress(OSError):  # it died already; _watch will see
-        fd_messages.send(link, asdict(prepare), listener_fds)
-    for fd in listener_fds:
-        os.close(fd)
-
-
-def receive_prepare(link: socket.socket) -> tuple[Prepare, list[int]] | None:
-    """The agent's side of `_hand_over`."""
-    try:
-        fields, fds = fd_messages.receive(link)
-    except (EOFError, OSError):
-        return None
-    return Prepare(**fields), fds
 
 
 def _watch(agent: int, reader_fd: int) -> int:

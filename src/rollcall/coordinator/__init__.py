@@ -10,10 +10,7 @@ clock_offsets   how far the clocks of hosts are apart
 console         what ranks print, by line and rank
 failure         who failed first, and how that is told
 run_folder      the folder of a run and its run.json
-watch_requests  asks the agents for news of the rings while somebody watches
-events          tells a command of the user what happens to the run
-monitor_process starts the process that computes metrics and looks for stragglers
-stack_questions answers `rollcall stacks`
+observers/      serves those who look at the run from outside: watch, stacks, metrics, a command for events
 other_launcher  runs a command whose ranks another launcher starts, and has them recorded
 doctor          checks hosts before they are needed
 """

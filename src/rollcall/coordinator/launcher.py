@@ -10,13 +10,13 @@ from typing import Any
 from rollcall.coordinator.agents import Agent, Agents, Disconnected
 from rollcall.coordinator.attempts import Attempts
 from rollcall.coordinator.console import Console, visibility
-from rollcall.coordinator.events import Events
 from rollcall.coordinator.failure import HOST_LOST, Report
 from rollcall.coordinator.hangs import Hangs, sentence
-from rollcall.coordinator.monitor_process import MonitorProcess, listener_of
+from rollcall.coordinator.observers.events import Events
+from rollcall.coordinator.observers.monitor_process import MonitorProcess, listener_of
+from rollcall.coordinator.observers.stack_questions import StackQuestions
+from rollcall.coordinator.observers.watch_requests import WatchRequests
 from rollcall.coordinator.run_folder import RunFolder, command_line
-from rollcall.coordinator.stack_questions import StackQuestions
-from rollcall.coordinator.watch_requests import WatchRequests
 from rollcall.errors import WorldError, say
 from rollcall.linux import prctl, signals
 from rollcall.linux.broken_pipe import discard_broken_output

@@ -5,4 +5,5 @@ metrics_log   metrics.jsonl, and the same values for TensorBoard
 tensorboard   writes TensorBoard's files
 append        appends to a file completely or not at all
 progress_bar  how much of the epoch is done
+progress_file the same in the run's folder, for others who look at the run
 """

@@ -18,7 +18,7 @@ _STDERR = 2
 
 
 @dataclass(frozen=True)
-class _Told:
+class _RunningCommand:
     """A command that was started for an event."""
 
     event: str
@@ -33,7 +33,7 @@ class Events:
         self, command: str, folder: Path, say: Callable[[str], None], now: Callable[[], float] = time.monotonic
     ) -> None:
         self._command, self._folder, self._say, self._now = command, folder, say, now
-        self._running: list[_Told] = []
+        self._running: list[_RunningCommand] = []
         self._has_failed = False
 
     def emit(self, event: Event, **facts: Any) -> None:
@@ -47,7 +47,7 @@ class Events:
         except OSError as error:
             self._fail(f"--on-event cannot be started ({error.strerror})")
         else:
-            self._running.append(_Told(event, process, self._now()))
+            self._running.append(_RunningCommand(event, process, self._now()))
         finally:
             os.close(fd)
 
