@@ -19,23 +19,32 @@ if TYPE_CHECKING:
     from rollcall.ports import find_free_port, is_free_port
     from rollcall.record.phases import phase
     from rollcall.seeds import seed_all
+    from rollcall.train.callbacks.callback import Callback
+    from rollcall.train.callbacks.profile import Profile
+    from rollcall.train.callbacks.throughput import Throughput
     from rollcall.train.checkpoint.snapshot import Snapshot
     from rollcall.train.data import prepare_dataloader
     from rollcall.train.early_stopping import EarlyStop
+    from rollcall.train.recipes.recipe import Recipe
     from rollcall.train.sharding.options import Fsdp
     from rollcall.train.strategies import wrap
     from rollcall.train.trainer import Trainer
+    from rollcall.train.weights.export import export_weights
     from rollcall.world import RankInfo, World, display, get_hostname, get_process_id
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Callback",
     "EarlyStop",
     "Fsdp",
+    "Profile",
     "RankError",
     "RankInfo",
+    "Recipe",
     "RollcallError",
     "Snapshot",
+    "Throughput",
     "Trainer",
     "UsageError",
     "World",
@@ -43,6 +52,7 @@ __all__ = [
     "configure_logger",
     "display",
     "explain",
+    "export_weights",
     "find_free_port",
     "get_hostname",
     "get_process_id",
@@ -58,18 +68,23 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Callback": "train.callbacks.callback",
     "EarlyStop": "train.early_stopping",
     "Fsdp": "train.sharding.options",
+    "Profile": "train.callbacks.profile",
     "RankError": "errors",
     "RankInfo": "world",
+    "Recipe": "train.recipes.recipe",
     "RollcallError": "errors",
     "Snapshot": "train.checkpoint.snapshot",
+    "Throughput": "train.callbacks.throughput",
     "Trainer": "train.trainer",
     "UsageError": "errors",
     "World": "world",
     "WorldError": "errors",
     "configure_logger": "logs",
     "display": "world",
+    "export_weights": "train.weights.export",
     "find_free_port": "ports",
     "get_hostname": "world",
     "get_process_id": "world",

@@ -11,7 +11,7 @@ from rollcall.cli.run import command as run
 from rollcall.cli.run.options import RunOptions
 from rollcall.cli.shared_options import HostFile, HostNames, VirtualHosts
 from rollcall.errors import UsageError
-from rollcall.train.digits.config import TrainConfig, check_scikit_learn, flag
+from rollcall.train.digits.config import TrainConfig, flag
 
 
 def _ranks(help_text: str, *names: str) -> Any:
@@ -30,7 +30,10 @@ def train(
     dry_run: Annotated[bool, _ranks("Print the plan and the commands it replaces.", "--dry-run")] = False,
     **options: Any,
 ) -> None:
-    """Train a model on handwritten digits; continue from the newest snapshot after any interruption.
+    """Train a model; continue from the newest snapshot after any interruption.
+
+    RECIPE is MODULE:FUNCTION or FILE.py:FUNCTION. The function gets these options and returns model, optimizer and
+    data, or a `rollcall.Recipe`. Without it, a small model is trained on handwritten digits.
 
     The ranks run `rollcall.Trainer`. Under another launcher: `torchrun … -m rollcall.train`, or
     `srun python -m rollcall.train`. With all options of run: `rollcall run … -m rollcall.train`.
@@ -39,6 +42,8 @@ def train(
 
       rollcall train -n 2
 
+      rollcall train my_module:recipe -n 8 --lr 3e-4 --strategy fsdp --precision bf16
+
       rollcall train -n 4 --model cnn --epochs 20 --save-every 50steps --max-restarts 3
     """
     config = TrainConfig(**options)
@@ -46,7 +51,8 @@ def train(
     if "RANK" in os.environ:
         raise UsageError("this process is already a rank of another run: use python -m rollcall.train here")
     if not (hosts or hostfile):
-        check_scikit_learn()
+        config.check_source()
+    digits = [] if config.recipe else ["rollcall.train.digits.recipe"]
     wanted = RunOptions(
         script="rollcall.train",
         args=config.to_args(),
@@ -59,13 +65,16 @@ def train(
         grace=grace,
         timeout=timeout,
         dry_run=dry_run,
-        preload=["rollcall.train.digits.program", "torch._dynamo"],
+        preload=["rollcall.train.recipes.program", "torch._dynamo", *digits],
     )
     run.run(wanted)
 
 
 def _parameter(option: "Field[Any]") -> Parameter:
     kind = option.metadata["kind"]
+    if option.name == "recipe":
+        argument = typer.Argument(help=option.metadata["help"], metavar="[RECIPE]", show_default=False)
+        return Parameter(option.name, Parameter.KEYWORD_ONLY, default="", annotation=Annotated[str, argument])
     info = typer.Option(flag(option), help=option.metadata["help"], show_default=option.default is not None)
     kind = kind if option.default is not None else kind | None
     return Parameter(option.name, Parameter.KEYWORD_ONLY, default=option.default, annotation=Annotated[kind, info])

@@ -17,5 +17,7 @@ rank_sync        a few numbers exchanged between all ranks, four times a second
 consensus        checks that all ranks make together, and errors that end all of them
 checkpoint/      snapshots: what is saved, how it is written and read
 reporting/       mean loss, metrics on disk, progress bar
-digits/          what `rollcall train` runs; __main__ the same under another launcher
+callbacks/       named moments of a training, and what happens there
+recipes/         what `rollcall train` runs; __main__ the same under another launcher
+digits/          its default: handwritten digits
 """

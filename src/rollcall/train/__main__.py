@@ -3,14 +3,14 @@
 import sys
 
 from rollcall.errors import install_error_hook
-from rollcall.train.digits.config import TrainConfig, check_scikit_learn
+from rollcall.train.digits.config import TrainConfig
 
 if __name__ == "__main__":
     install_error_hook()
     config = TrainConfig.from_args(sys.argv[1:])
-    check_scikit_learn()
+    config.check_source()
 
     # Late: it imports torch, and the checks above need none.
-    from rollcall.train.digits.program import run
+    from rollcall.train.recipes.program import run
 
     run(config)

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from rollcall.train.callbacks.callback import Callback, Callbacks, named_states
+from rollcall.train.callbacks.callback import find_problem as find_callback_problem
+from rollcall.train.callbacks.ema import Ema
+from rollcall.train.callbacks.ema import find_problem as find_ema_problem
 from rollcall.train.checkpoint.snapshot import Snapshot
 from rollcall.train.checkpoint.state import Stateful
 from rollcall.train.consensus import broadcast, fail_if_any
@@ -25,6 +29,9 @@ from rollcall.train.reporting.meter import LossMeter
 from rollcall.train.reporting.metrics_log import MetricsLog
 from rollcall.train.reporting.progress_bar import ProgressBar
 from rollcall.train.reporting.progress_file import ProgressFile
+from rollcall.train.reporting.trackers import Track
+from rollcall.train.reporting.trackers import find_problem as find_tracker_problem
+from rollcall.train.reporting.trackers import start as start_trackers
 from rollcall.train.save_interval import SaveInterval
 from rollcall.train.sharding.options import Fsdp
 from rollcall.train.stepping import Batches, Stepper, to_device
@@ -61,17 +68,26 @@ class Trainer:
         snapshots: str | Path | None = None,
         save_every: str | int = "1 epoch",
         keep: int = 3,
+        keep_every: int | None = None,
+        upload: str | Path | None = None,
+        verify: bool = False,
         early_stop: EarlyStop | None = None,
         evaluate: Callable[["Trainer"], Mapping[str, float]] | None = None,
         on_epoch_end: Callable[["Trainer", Metrics], None] | None = None,
         log: Callable[[Metrics], None] | None = None,
         log_every: int | None = None,
+        callbacks: Sequence[Callback] = (),
+        ema: float | None = None,
+        track: Sequence[str] = (),
         extra: Mapping[str, Stateful] | None = None,
         progress: bool = True,
     ) -> None:
         fail_if_any(
             world,
             _find_problem(accumulate, schedule_every, clip_norm, log_every)
+            or find_callback_problem(callbacks)
+            or find_ema_problem(ema)
+            or find_tracker_problem(track)
             or (None if callable(optimizer) else find_optimizer_problem(optimizer, model)),
         )
         before = dict(model.named_parameters())
@@ -80,21 +96,25 @@ class Trainer:
             model, world, strategy, compile=compile, precision=precision, initialize=initialize, weights=weights
         )
         self.optimizers = self._make_optimizers(optimizer, before)
-        self._data_ranks = data_ranks(strategy, world)
+        self.data_ranks = data_ranks(strategy, world)
+        self.ema = Ema(unwrap(self.model), ema) if ema is not None else None
         # Ranks in tensor parallel have the same samples: the first of them counts these.
-        self._counts_samples = world.rank % (world.size // self._data_ranks) == 0
+        self._counts_samples = world.rank % (world.size // self.data_ranks) == 0
         self.epoch, self.step = 0, 0  # epochs and steps done
         self.snapshot: Snapshot | None = None
         self._stepper = Stepper(
-            self.model, self.optimizers, self.compute_loss, world, clip_norm, precision, self._data_ranks
+            self.model, self.optimizers, self.compute_loss, world, clip_norm, precision, self.data_ranks
         )
         self._accumulate = accumulate
         self._scheduler, self._schedule_every = as_schedule(scheduler, self.optimizers), schedule_every
-        self._folder, self._keep = Path(snapshots) if snapshots else None, keep
+        self._folder = Path(snapshots) if snapshots else None
+        self._keeping: dict[str, Any] = {"keep": keep, "keep_every": keep_every, "upload": upload, "verify": verify}
         self._save_interval = SaveInterval.parse(save_every)
         self._early_stop, self._evaluate, self._on_epoch_end = early_stop, evaluate, on_epoch_end
         self._log, self._log_every = log, log_every
-        self._extra = dict(extra or {})
+        self._callbacks, self._announced_save = Callbacks(callbacks), (-1, -1)
+        self._track, self._trackers = track, list[Track]()
+        self._extra = {**named_states(callbacks), **(extra or {})}
         self._meter = LossMeter(lags=world.device.type == "cuda")
         self._progress_bar = ProgressBar(progress and world.is_first)
         self._progress_file = ProgressFile(world.is_first)
@@ -129,14 +149,18 @@ class Trainer:
         """Train until `epochs` epochs are done, including those before an interruption. Returns the last metrics."""
         fail_if_any(self.world, f"epochs is {epochs}: expected 1 or more" if epochs < 1 else None)
         batches = as_loader(loader, self.world)
-        fail_if_any(self.world, _find_loader_problem(batches, self.world.size // self._data_ranks))
+        fail_if_any(self.world, _find_loader_problem(batches, self.world.size // self.data_ranks))
         self._resume(batches)
+        if self.world.is_first and not self._trackers:
+            self._trackers = start_trackers(self._track, self._folder.name if self._folder else "rollcall")
         metrics: Metrics = {}
+        self._callbacks.call("fit_begin", self)
         self._meter.begin_timing()
         with self._interruptions.delay_sigterm():
             while self.epoch < epochs and not (self._early_stop and self._early_stop.is_over):
                 self._train_epoch(batches, epochs)
                 metrics = self._end_epoch()
+        self._callbacks.call("fit_end", self)
         self._save_last()
         return metrics
 
@@ -175,11 +199,16 @@ class Trainer:
             scaler=self._stepper.scaler,
             loader=batches,
             extra={name: each for name, each in named.items() if each is not None},
-            keep=self._keep,
+            tensors={f"ema.{name}": each for name, each in self.ema.averages.items()} if self.ema else None,
+            **self._keeping,
         )
         self._interruptions.snapshot = self.snapshot
+        if self.ema is not None:
+            self.ema.wait_for_copies = self.snapshot.wait_for_copy
         progress = self.snapshot.load(prepare=lambda: self._rebuild_buckets(batches))
         self.epoch, self.step = progress.epoch, progress.step
+        if self.ema is not None and not self.snapshot.has_loaded_tensors:
+            self.ema.restart()
         if self.world.is_first:
             self._metrics_log = MetricsLog(self._folder, progress.step, progress.epoch)
 
@@ -197,13 +226,18 @@ class Trainer:
     def _train_epoch(self, batches: AnyLoader, epochs: int) -> None:
         batches.set_epoch(self.epoch)
         self.model.train()
+        self._callbacks.call("epoch_begin", self)
         for group in self._groups(batches):
+            self._callbacks.call("step_begin", self, [batch for batch, _ in group])
             losses = self._stepper.step(group)
             self.step += 1
+            if self.ema is not None:
+                self.ema.update()
             for loss, (_, share) in zip(losses, group, strict=True):
                 self._meter.add(loss, share.mine if self._counts_samples else 0, self.step)
             if self._scheduler is not None and self._schedule_every == "step":
                 self._scheduler.step()
+            self._callbacks.call("step_end", self)
             self._after_step(batches, epochs)
 
     def _groups(self, batches: AnyLoader) -> Iterator[Batches]:
@@ -222,7 +256,7 @@ class Trainer:
         if not (self._interruptions.sync.is_due() or saves or logs):
             return
         if self._check_interruptions(complete=saves or logs) or saves:
-            self._interruptions.save(self.step, self.epoch)
+            self._save()
         if logs:
             self._record("step", {"loss": self._meter.mean})
         samples = self.epoch * batches.samples_per_epoch + batches.samples
@@ -239,6 +273,7 @@ class Trainer:
         metrics: Metrics = {"loss": self._meter.mean, "samples": self._meter.total_samples, **self._meter.speed()}
         if self._evaluate is not None:
             metrics |= self._evaluate(self)
+        self._callbacks.call("metrics", self, metrics)
         if self._scheduler is not None and self._schedule_every == "epoch":
             self._scheduler.step()
         if self._early_stop is not None:
@@ -248,11 +283,18 @@ class Trainer:
         self._record("epoch", metrics)
         if self._on_epoch_end is not None:
             self._on_epoch_end(self, metrics)
+        self._callbacks.call("epoch_end", self, metrics)
         self.epoch += 1
         self._meter.begin_epoch()
         if is_time_to_save or self._save_interval.includes_epoch(self.epoch):
-            self._interruptions.save(self.step, self.epoch)
+            self._save()
         return metrics
+
+    def _save(self) -> None:
+        if self.snapshot is not None and self._announced_save != (self.step, self.epoch):
+            self._announced_save = (self.step, self.epoch)
+            self._callbacks.call("save", self)
+        self._interruptions.save(self.step, self.epoch)
 
     def _record(self, event: str, metrics: Mapping[str, float]) -> None:
         if not self.world.is_first:
@@ -263,12 +305,15 @@ class Trainer:
             self._metrics_log.write(record)
         if self._log is not None:
             self._log(record)  # type: ignore[arg-type]
+        for tracker in self._trackers:
+            tracker(record)
 
     def _save_last(self) -> None:
         if self.snapshot is not None:
             if self.step:
-                self._interruptions.save(self.step, self.epoch)
+                self._save()
             self.snapshot.wait()
+            self.snapshot.wait_for_upload()
 
 
 def _find_problem(accumulate: int, schedule_every: str, clip_norm: float | None, log_every: int | None) -> str | None:

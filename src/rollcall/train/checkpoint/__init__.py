@@ -9,5 +9,6 @@ storage        torch.distributed.checkpoint on files, without unpickling code
 manifest       the checksums of a snapshot's files
 directory      the folder of snapshots
 select         which snapshot to continue from
+upload         copies snapshots to another folder, beside the training
 compatibility  whether it matches the model and the optimizer
 """

@@ -7,7 +7,7 @@ import shutil
 import uuid
 from pathlib import Path
 
-from rollcall.train.checkpoint.manifest import FILE_NAME, Manifest
+from rollcall.train.checkpoint.manifest import FILE_NAME, Manifest, read_manifest
 
 _SNAPSHOT = re.compile(r"step-(\d+)")
 _UNFINISHED = re.compile(r"\.step-\d+\.(writing|removing)|\.mark-\w+")
@@ -16,8 +16,9 @@ _UNFINISHED = re.compile(r"\.step-\d+\.(writing|removing)|\.mark-\w+")
 class SnapshotDirectory:
     """`step-00000120` is a snapshot. Names that begin with a dot are being written or removed."""
 
-    def __init__(self, folder: Path, keep: int) -> None:
-        self.folder, self._keep = folder, keep
+    def __init__(self, folder: Path, keep: int, keep_every: int | None = None) -> None:
+        self.folder, self._keep, self._keep_every = folder, keep, keep_every
+        self.held: set[int] = set()  # steps of snapshots that are being copied
 
     def path_of(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
@@ -61,6 +62,7 @@ class SnapshotDirectory:
     def publish(self, manifest: Manifest) -> None:
         """Write the manifest into the draft and rename the draft. Until that rename, the snapshots are unchanged."""
         draft, path = self.draft_path(manifest.step), self.path_of(manifest.step)
+        manifest = manifest.model_copy(update={"number": self._next_number(manifest.step)})
         with open(draft / FILE_NAME, "w") as file:
             file.write(manifest.model_dump_json(indent=2) + "\n")
             file.flush()
@@ -72,15 +74,32 @@ class SnapshotDirectory:
         _sync_folder(self.folder)
         if replaced is not None:
             shutil.rmtree(replaced, ignore_errors=True)
-        self._remove_old()
+        self.remove_old()
 
     def remove_draft(self, step: int) -> None:
         shutil.rmtree(self.draft_path(step), ignore_errors=True)
 
-    def _remove_old(self) -> None:
+    def remove_old(self) -> None:
+        """Keep the newest ones, and every k-th of all."""
         for step in self.steps()[self._keep :]:
+            if step in self.held or self._is_kth(step):
+                continue
             with contextlib.suppress(OSError):  # the folder is no longer writable: old snapshots stay
                 shutil.rmtree(_hide(self.path_of(step)), ignore_errors=True)
+
+    def _is_kth(self, step: int) -> bool:
+        number = self._number_of(step) if self._keep_every else 0
+        return bool(self._keep_every and number and number % self._keep_every == 0)
+
+    def _next_number(self, step: int) -> int:
+        return 1 + max((self._number_of(each) for each in self.steps() if each < step), default=0)
+
+    def _number_of(self, step: int) -> int:
+        """0 if it cannot be read, or was saved before snapshots had numbers."""
+        try:
+            return read_manifest(self.path_of(step)).number
+        except ValueError:
+            return 0
 
 
 def _hide(path: Path) -> Path:

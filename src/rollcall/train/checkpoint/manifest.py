@@ -26,6 +26,7 @@ class Manifest(BaseModel):
     format: int = FORMAT
     step: int
     epoch: int
+    number: int = 0  # of this snapshot in its training, from 1 on
     world_size: int
     optimizer: str | None  # its class: another class cannot use its state
     torch: str

@@ -17,6 +17,7 @@ from rollcall.train.checkpoint.manifest import Manifest
 from rollcall.train.checkpoint.select import check_shared, select_newest
 from rollcall.train.checkpoint.staging import StagedState, StagingBuffers
 from rollcall.train.checkpoint.state import Stateful, TrainingParts, load_state, read_state
+from rollcall.train.checkpoint.upload import Uploader
 from rollcall.train.checkpoint.writing import write
 from rollcall.train.consensus import fail_if_any
 from rollcall.train.optimizers import Optimizers, as_tuple, class_names
@@ -49,15 +50,25 @@ class Snapshot:
         scaler: Stateful | None = None,
         loader: Stateful | None = None,
         extra: Mapping[str, Stateful] | None = None,
+        tensors: Mapping[str, torch.Tensor] | None = None,
         keep: int = 3,
+        keep_every: int | None = None,
+        upload: str | Path | None = None,
+        verify: bool = False,
     ) -> None:
         if keep < 1:
             raise UsageError(f"keep is {keep}: expected at least 1 snapshot to keep")
+        if keep_every is not None and keep_every < 1:
+            raise UsageError(f"keep_every is {keep_every}: expected 1 or more, such as 10 for every tenth snapshot")
         named = {"scheduler": scheduler, "scaler": scaler, "loader": loader, **(extra or {})}
         optimizers = as_tuple(optimizer)
-        self._parts = TrainingParts(model, optimizers, {name: each for name, each in named.items() if each is not None})
+        others = {name: each for name, each in named.items() if each is not None}
+        self._parts = TrainingParts(model, optimizers, others, tensors or {})
         self._world = world
-        self._directory = SnapshotDirectory(Path(folder), keep)
+        self._directory = SnapshotDirectory(Path(folder), keep, keep_every)
+        self._verify = verify
+        self._uploader: Uploader | None = None
+        self.has_loaded_tensors = False
         self._staging = StagingBuffers(world.device)
         self._group: dist.ProcessGroup | None = None
         self._writer: threading.Thread | None = None
@@ -67,6 +78,14 @@ class Snapshot:
         check_shared(self._directory, world)
         if world.is_first:
             self._directory.remove_unfinished()
+        if upload is not None:
+            self._start_uploads(SnapshotDirectory(Path(upload), keep, keep_every))
+
+    def _start_uploads(self, target: SnapshotDirectory) -> None:
+        """Rank 0 copies for all."""
+        fail_if_any(self._world, target.find_write_problem() if self._world.is_first else None)
+        if self._world.is_first:
+            self._uploader = Uploader(self._directory, target, self._world.logger.warning)
 
     @property
     def folder(self) -> Path:
@@ -94,7 +113,7 @@ class Snapshot:
         fail_if_any(self._world, find_mismatch(self._parts, manifest, folder))
         if prepare is not None:
             prepare()
-        load_state(self._parts, self._world, folder, manifest.step)
+        self.has_loaded_tensors = load_state(self._parts, self._world, folder, manifest.step)
         self._newest = Progress(manifest.epoch, manifest.step)
         if self._world.is_first:
             ranks = "" if manifest.world_size == self._world.size else f", taken on {manifest.world_size} ranks"
@@ -134,6 +153,10 @@ class Snapshot:
         if (error := self._connection_error) is not None:
             raise RankError(f"the connection to another rank is lost, the snapshot is not written ({error})") from error
 
+    def wait_for_copy(self) -> None:
+        """Wait until the state is copied: then the weights may be changed by other means than the optimizer."""
+        self._staging.wait()
+
     def close(self) -> None:
         self.wait()
         for hook in self._hooks:
@@ -141,6 +164,12 @@ class Snapshot:
         if self._group is not None:
             dist.destroy_process_group(self._group)
             self._group = None
+        self.wait_for_upload()
+
+    def wait_for_upload(self) -> None:
+        """Wait until the newest snapshot is copied, or a warning says why it is not."""
+        if self._uploader is not None:
+            self._uploader.wait()
 
     def __enter__(self) -> Self:
         return self
@@ -151,12 +180,14 @@ class Snapshot:
 
     def _write(self, staged: StagedState, manifest: Manifest) -> None:
         try:
-            problem = write(staged, manifest, self._directory, self._world, self._group)
+            problem = write(staged, manifest, self._directory, self._world, self._group, self._verify)
         except RuntimeError as error:  # the connection to another rank is lost
             self._connection_error = error
             return
         if problem is None:
             self._newest = Progress(manifest.epoch, manifest.step)
+            if self._uploader is not None:
+                self._uploader.start(manifest.step)
             return
         if self._world.is_first:
             self._directory.remove_draft(manifest.step)

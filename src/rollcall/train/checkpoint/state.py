@@ -4,7 +4,7 @@ The names are those of the unwrapped model, so that they do not depend on the st
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,6 +36,7 @@ class TrainingParts:
     model: nn.Module
     optimizers: tuple[Optimizer, ...]
     others: Mapping[str, Stateful]  # scheduler, scaler, loader …
+    tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)  # shared like the model's: averages of weights
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class RankState:
 
 def read_state(parts: TrainingParts, world: World) -> RankState:
     """This rank's part of the state. Tensors that are equal on all ranks are distributed among them."""
-    tensors = {**model_tensors(parts.model), **_optimizer_tensors(parts)}
+    tensors = {**model_tensors(parts.model), **_optimizer_tensors(parts), **parts.tensors}
     per_rank = _per_rank_names(parts, tensors)
     equal = {name: each.nbytes for name, each in tensors.items() if name not in per_rank and not _is_sharded(each)}
     # Rank 0's are saved without a rank in their names: ranks that did not exist then load those.
@@ -61,11 +62,14 @@ def read_state(parts: TrainingParts, world: World) -> RankState:
     values |= {f"rank-{world.rank}.rng.{name}": state for name, state in read_rng(world.device).items()}
     if world.is_first:
         values |= {f"plain.{name}": _check_loadable(value, name) for name, value in _plain_values(parts)}
+    else:
+        own = ((name, each) for name, each in parts.others.items() if getattr(each, "differs_by_rank", False))
+        values |= {f"rank-{world.rank}.plain.{name}": _check_loadable(each.state_dict(), name) for name, each in own}
     return RankState(values, frozenset(deferrable & values.keys()))
 
 
-def load_state(parts: TrainingParts, world: World, folder: Path, step: int) -> None:
-    """Load a snapshot into the parts, which it is known to match."""
+def load_state(parts: TrainingParts, world: World, folder: Path, step: int) -> bool:
+    """Load a snapshot into the parts, which it is known to match. Whether it contained `parts.tensors`."""
     contents = storage.contents(folder)
     states = dict(_new_optimizer_tensors(parts, contents))
     rng = {
@@ -73,8 +77,9 @@ def load_state(parts: TrainingParts, world: World, folder: Path, step: int) -> N
         for name, entry in contents.items()
         if name.startswith(f"rank-{world.rank}.rng.") and entry is not None
     }
-    plain = dict.fromkeys(name for name in contents if name.startswith("plain."))
-    tensors = {**model_tensors(parts.model), **states}
+    plain = dict.fromkeys(name for name in contents if name.startswith(("plain.", f"rank-{world.rank}.plain.")))
+    more = {name: each for name, each in parts.tensors.items() if name in contents}
+    tensors = {**model_tensors(parts.model), **states, **more}
     values: Values = {**tensors, **rng, **plain}
     try:
         storage.read(values, folder)
@@ -87,12 +92,14 @@ def load_state(parts: TrainingParts, world: World, folder: Path, step: int) -> N
     if extra := values["plain.model"]:
         unwrap(parts.model).load_state_dict({**unwrap(parts.model).state_dict(), **extra})
     for name, other in parts.others.items():
-        if f"plain.{name}" in values:
-            other.load_state_dict(values[f"plain.{name}"])
+        saved = values.get(f"rank-{world.rank}.plain.{name}", values.get(f"plain.{name}"))
+        if saved is not None:
+            other.load_state_dict(saved)
     if rng:
         set_rng({name.rpartition(".")[2]: state for name, state in rng.items()}, world.device)
     else:  # this rank did not exist when the snapshot was taken
         reseed(step)
+    return len(more) == len(parts.tensors)
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -147,7 +154,8 @@ def _is_sharded(tensor: torch.Tensor) -> bool:
 def _optimized_names(parts: TrainingParts) -> set[str]:
     if not parts.optimizers:
         return set()
-    return {f"model.{name}" for name in _parameter_names(parts).values()} | _optimizer_tensors(parts).keys()
+    model = {f"model.{name}" for name in _parameter_names(parts).values()}
+    return model | _optimizer_tensors(parts).keys() | parts.tensors.keys()
 
 
 def _parameter_names(parts: TrainingParts) -> dict[torch.Tensor, str]:

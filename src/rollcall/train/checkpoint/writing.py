@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -10,6 +11,7 @@ from rollcall.train.checkpoint.directory import SnapshotDirectory
 from rollcall.train.checkpoint.manifest import Checksum, Manifest, compute_checksum
 from rollcall.train.checkpoint.staging import StagedState
 from rollcall.train.consensus import broadcast, gather
+from rollcall.train.weights.parts import local_part
 from rollcall.world import World
 
 
@@ -19,6 +21,7 @@ def write(
     directory: SnapshotDirectory,
     world: World,
     group: dist.ProcessGroup | None,
+    verify: bool = False,
 ) -> str | None:
     """Write this rank's part; rank 0 then publishes the snapshot. Returns what went wrong, the same on all ranks.
 
@@ -35,6 +38,8 @@ def write(
         return f"{_describe(error.failures[rank][0])} on rank {rank}"
     except OSError as error:
         return _describe(error)
+    if verify and (problem := _first(gather(world, _find_difference(values, draft), group))):
+        return problem
     written = gather(world, _compute_checksums(draft, world.rank), group)
     problem = _first([problem for _, problem in written])
     if problem is None and world.is_first:
@@ -49,6 +54,22 @@ def _find_problem(staged: StagedState) -> str | None:
     if name := staged.find_non_finite():
         return f"{name} is not finite"
     return None
+
+
+def _find_difference(values: storage.Values, draft: Path) -> str | None:
+    """Read this rank's tensors back, one after the other, and compare them with what was to be written."""
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor):
+            found = torch.empty_like(value)
+            storage.read({name: found}, draft)
+            if not torch.equal(_bytes_of(found), _bytes_of(value)):
+                return f"{name} is not on the disk as it was written"
+    return None
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Compared as bytes: a NaN does not equal itself."""
+    return local_part(tensor).contiguous().flatten().view(torch.uint8)
 
 
 def _compute_checksums(draft: Path, rank: int) -> tuple[dict[str, Checksum], str | None]:
