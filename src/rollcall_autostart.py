@@ -58,7 +58,8 @@ def _watch(module: "Any") -> None:
         except ImportError:  # another environment's rollcall, or none
             return original(*args, **kwargs)
         except Exception as error:  # a torch that the recorder does not fit
-            print(f"rollcall: this process is not recorded ({error})", file=sys.stderr)
+            if sys.stderr is not None and not sys.stderr.closed:
+                print(f"rollcall: this process is not recorded ({error})", file=sys.stderr)
             return original(*args, **kwargs)
         if begin(original, args, kwargs):
             return module.init_process_group(*args, **kwargs)  # as the recorder has wrapped it meanwhile

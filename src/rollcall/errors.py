@@ -1,5 +1,6 @@
 """The errors of rollcall. Each message says what was found, what was expected, and what to do now."""
 
+import contextlib
 import sys
 from types import TracebackType
 
@@ -29,6 +30,12 @@ def say(message: object) -> None:
     """One line of rollcall's own on stderr."""
     name = "\x1b[1mrollcall:\x1b[0m" if sys.stderr.isatty() else "rollcall:"
     print(f"{name} {message}", file=sys.stderr, flush=True)
+
+
+def say_if_possible(message: object) -> None:
+    """The same in a process that is not rollcall's: its program may have closed stderr, or replaced it."""
+    with contextlib.suppress(Exception):
+        say(message)
 
 
 def install_error_hook() -> None:

@@ -94,6 +94,14 @@ def test_a_ring_full_of_names_still_names_its_groups(tmp_path: Path) -> None:
     )
 
 
+def test_no_time_is_spent_on_names_that_have_no_room(tmp_path: Path) -> None:
+    """Splits of all_to_all may differ with every op. Once the names are full, none is put into JSON; groups are."""
+    ring = Ring(tmp_path / "rank-0.ring", rank=0, world_size=1, attempt=0, host="here", names_bytes=4096)
+    assert ring.name("signature", 1, "x" * 4000) == 0
+    assert ring.name("signature", 2, object()) == 0
+    assert ring.name("group", "g", {"name": "0", "ranks": [0]}) == 1
+
+
 def test_the_hang_detector_reads_rings_of_any_size(tmp_path: Path, language: str) -> None:
     """Where the records begin depends on the size of the names before them."""
     path = tmp_path / "rank-0.ring"

@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from rollcall.linux import py_spy
+from rollcall.record.ring import Ring
 from rollcall.record.stacks import ASK, is_listening
 from tests.rollcall_command import Runner
 
@@ -71,12 +73,14 @@ def test_py_spy_tells_the_main_thread() -> None:
 
 
 @pytest.mark.parametrize(("handler", "expected"), [("lambda *_: None", True), ("signal.SIG_DFL", False)])
-def test_whether_a_process_listens_is_seen_from_outside(handler: str, expected: bool) -> None:
+def test_whether_a_process_listens_is_seen_from_outside(tmp_path: Path, handler: str, expected: bool) -> None:
     """By what the kernel says of its handlers."""
+    ring = tmp_path / "rank-0.ring"
+    Ring(ring, rank=0, world_size=1, attempt=0, host="here")
     code = f"import signal\nsignal.signal({int(ASK)}, {handler})\nprint(flush=True)\ninput()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert is_listening(process.pid) is expected
+        assert is_listening(process.pid, ring) is expected
         process.communicate(b"\n")
-    assert not is_listening(process.pid)
+    assert not is_listening(process.pid, ring)

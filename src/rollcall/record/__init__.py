@@ -1,6 +1,7 @@
 """Writes every op of a rank to its ring file, before the op begins. The files:
 
 ring_format      the format of a ring file, for writers and readers
+own_file         a file that stays open although the program may close it
 ring             writes one; memory-mapped, so that what was written survives the process
 recorder         the recorder of this process: begins it, and chooses between Python and C++
 python_recorder  turns what hooks see into records

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rollcall.errors import say
+from rollcall.errors import say_if_possible
 from rollcall.record import recorder
 from rollcall.runs import runs_home
 
@@ -29,11 +29,13 @@ def begin(store: Any, rank: int, world_size: int, attempt: int) -> None:
         if folder := _agree_on_folder(store, rank, world_size):
             record_end_of(recorder.begin(folder, rank, world_size, attempt))
         else:
-            say(f"rank {rank} is not recorded: rank 0 could not make a folder for the recording")
+            say_if_possible(f"rank {rank} is not recorded: rank 0 could not make a folder for the recording")
     except OSError as error:
-        say(f"rank {rank} is not recorded: cannot write to {error.filename or 'the recording'} ({error.strerror})")
+        say_if_possible(
+            f"rank {rank} is not recorded: cannot write to {error.filename or 'the recording'} ({error.strerror})"
+        )
     except Exception as error:  # whatever it is, it must not reach the program
-        say(f"rank {rank} is not recorded ({type(error).__name__}: {error})")
+        say_if_possible(f"rank {rank} is not recorded ({type(error).__name__}: {error})")
 
 
 def _agree_on_folder(store: Any, rank: int, world_size: int) -> Path | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rollcall.errors import say
+from rollcall.errors import say_if_possible
 from rollcall.protocol import torchrun_env
 from rollcall.record import attach, recorder, ring_format
 from rollcall.runs import read_facts
@@ -32,22 +32,24 @@ def begin(init: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         return False
     place = find_place(init, args, kwargs, os.environ)
     if place is None:
-        say("this process is not recorded: neither its arguments nor its environment say which rank it is")
+        say_if_possible("this process is not recorded: neither its arguments nor its environment say which rank it is")
         return False
     rank, world_size = place
     try:
         path, attempt = Path(folder).absolute(), _number(os.environ, torchrun_env.ATTEMPT) or 0
         _write_facts(path, world_size)
         if another := find_another_run(path, world_size, attempt, os.environ):
-            say(f"rank {rank} is not recorded: {folder} has a recording of {another}; {_CHOOSE}")
+            say_if_possible(f"rank {rank} is not recorded: {folder} has a recording of {another}; {_CHOOSE}")
             return False
         attach.record_end_of(recorder.begin(path, rank, world_size, attempt))
     except FileExistsError:
-        say(f"rank {rank} is not recorded: {folder} has a recording of this rank already, from another run; {_CHOOSE}")
+        say_if_possible(
+            f"rank {rank} is not recorded: {folder} has a recording of this rank already, from another run; {_CHOOSE}"
+        )
     except OSError as error:
-        say(f"rank {rank} is not recorded: cannot write to {folder} ({error.strerror})")
+        say_if_possible(f"rank {rank} is not recorded: cannot write to {folder} ({error.strerror})")
     except Exception as error:  # whatever it is, it must not reach the program
-        say(f"rank {rank} is not recorded ({type(error).__name__}: {error})")
+        say_if_possible(f"rank {rank} is not recorded ({type(error).__name__}: {error})")
     return recorder.current() is not None
 
 

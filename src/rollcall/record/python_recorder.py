@@ -345,6 +345,8 @@ class PythonRecorder:
             frames = sites.describe(places)
             if self._sources is not None:
                 self._sources.keep(frames)
+            if len(self._sites) >= sites.MOST_CODES:
+                self._sites.clear()  # the ring knows their numbers
             number = self._sites[places] = self._ring.name("site", tuple(frames), frames)
         return number
 

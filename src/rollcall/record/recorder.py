@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rollcall.errors import say
+from rollcall.errors import say_if_possible
 from rollcall.record import hooks, ring_format, stacks
 from rollcall.record.cpp import library
 from rollcall.record.python_recorder import PythonRecorder
@@ -64,7 +64,9 @@ def _say_what_is_missing() -> None:
     """A torch that is newer than this code may have renamed what a hook is put around."""
     found = hooks.places()
     if found.missing:
-        say(f"not everything is recorded on torch {torch_version()}: hooks {found} (`rollcall doctor` tells more)")
+        say_if_possible(
+            f"not everything is recorded on torch {torch_version()}: hooks {found} (`rollcall doctor` tells more)"
+        )
 
 
 def _megabytes(environ: Mapping[str, str]) -> int:
@@ -73,7 +75,7 @@ def _megabytes(environ: Mapping[str, str]) -> int:
     if text.isdecimal() and int(text) in ring_format.MEGABYTES:
         return int(text)
     if text:
-        say(f"{ring_format.MB_VARIABLE}={text} is ignored: it is a number of megabytes, from 1 on")
+        say_if_possible(f"{ring_format.MB_VARIABLE}={text} is ignored: it is a number of megabytes, from 1 on")
     return ring_format.DEFAULT_BYTES >> 20
 
 

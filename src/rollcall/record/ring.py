@@ -13,6 +13,7 @@ from threading import RLock
 from time import monotonic_ns, time_ns
 
 from rollcall.record import ring_format
+from rollcall.record.own_file import OwnFile
 
 _FLAGS = struct.Struct("<H")
 _CHUNK_BYTES = 64 << 10
@@ -48,14 +49,14 @@ class Ring:
         self._capacity = max(16, (size_bytes - self._first) // ring_format.RECORD.size)
         total = self._first + self._capacity * ring_format.RECORD.size
         self._ends = {0: ring_format.NAMES_AT, ring_format.NAMES_AT: self._first, self._first: total}  # of each region
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._file = OwnFile(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._reserved: dict[int, int] = {}  # by start of a region: up to where it may be written
         try:
-            os.ftruncate(self._fd, total)
-            self._map = mmap.mmap(self._fd, total)
+            os.ftruncate(self._file.fd, total)
+            self._map = mmap.mmap(self._file.fd, total)
             self._reserve(0, ring_format.NAMES_AT)
         except OSError:  # the disk is full
-            os.close(self._fd)
+            self._file.close()
             path.unlink()
             raise
         ring_format.HEADER.pack_into(
@@ -80,6 +81,7 @@ class Ring:
         self._names = 0
         self._names_end = 0
         self._unnamed = 0  # how often there was no room for a name
+        self._are_names_full = False
         self._counters: dict[tuple[int, int], list[int]] = {}  # by group and op: its place, count, bytes, nanoseconds
         self._seqs: defaultdict[int, int] = defaultdict(int)  # by group: how many collectives there were
         self._channels: defaultdict[_Channel, int] = defaultdict(int)  # how many sends, or receives, each has had
@@ -96,7 +98,7 @@ class Ring:
         reserved = self._reserved.get(region, region)
         if end > reserved:
             wanted = min(max(end - reserved, _CHUNK_BYTES), self._ends[region] - reserved)
-            if os.pwrite(self._fd, bytes(wanted), reserved) < wanted:
+            if os.pwrite(self._file.fd, bytes(wanted), reserved) < wanted:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._reserved[region] = reserved + wanted
 
@@ -110,14 +112,15 @@ class Ring:
             return self._numbers[kind].get(key) or self._write_name(kind, key, value)
 
     def _write_name(self, kind: str, key: Hashable, value: object) -> int:
+        if self._are_names_full and kind != "group":  # the names of a program may change with every op
+            return self._leave_unnamed()
         number = self._names + 1
         line = json.dumps([kind, number, value], separators=(",", ":")).encode() + b"\n"
         end = self._names_end + len(line)
         # Without the name of its group, nothing of an op can be compared: groups have the last part for themselves.
         if end > (self._names_bytes if kind == "group" else self._names_bytes * _NOT_FOR_GROUPS):
-            self._unnamed += 1
-            _pack_number(self._map, ring_format.UNNAMED_AT, self._unnamed)
-            return 0
+            self._are_names_full = True
+            return self._leave_unnamed()
         start = ring_format.NAMES_AT + self._names_end
         self._reserve(ring_format.NAMES_AT, start + len(line))
         self._map[start : start + len(line)] = line
@@ -125,6 +128,11 @@ class Ring:
         ring_format.NUMBER.pack_into(self._map, ring_format.NAMES_END_AT, end)
         self._numbers[kind][key] = self._names = number
         return number
+
+    def _leave_unnamed(self) -> int:
+        self._unnamed += 1
+        _pack_number(self._map, ring_format.UNNAMED_AT, self._unnamed)
+        return 0
 
     def numbers(self, kind: str) -> Mapping[Hashable, int]:
         """The numbers of all names of a kind, by key. It grows with new names: for callers that look up every op."""
@@ -263,6 +271,10 @@ class Ring:
     def asked(self) -> int:
         """How often somebody has asked for the stacks of this rank."""
         return int(ring_format.NUMBER.unpack_from(self._map, ring_format.ASKED_AT)[0])
+
+    def note_signal(self, is_programs: bool) -> None:
+        """Whether the program itself handles the signal that asks for stacks: nobody may send it then."""
+        _pack_number(self._map, ring_format.SIGNAL_AT, is_programs)
 
     def note_stop(self, why: str) -> None:
         """Recording stops here, and the program goes on."""

@@ -29,8 +29,9 @@ HEADER = struct.Struct("<8sIIiiiiQQ64sQQ")
 # Values that change, at offsets of their own: records written, bytes of names, counters in use, and how often there was
 # no room for a name.
 COUNT_AT, NAMES_END_AT, COUNTERS_AT, UNNAMED_AT = 256, 264, 272, 280
-# How often somebody has asked for the stacks of this rank. It is the only value that others write.
-ASKED_AT = 2040
+# Whether the program itself handles the signal that asks for stacks; and how often somebody has asked for them. The
+# latter is the only value that others write.
+SIGNAL_AT, ASKED_AT = 2032, 2040
 # Why recording stopped before the program did: text, padded with zeros; empty while it goes on. In the header, which is
 # on the disk from the beginning: this can be written on a full one.
 STOPPED_AT, STOPPED_BYTES = 2048, 1024

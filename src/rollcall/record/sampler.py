@@ -87,6 +87,7 @@ class Sampler:
 
     def _answer(self) -> None:
         """Where the program has reset the handler of the signal that asks for stacks, the ring is the way to ask."""
+        self._ring.note_signal(stacks.is_programs())
         asked = self._ring.asked()
         if asked != self._asked:
             self._asked = asked

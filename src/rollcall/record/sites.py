@@ -15,6 +15,7 @@ _PYTHON = tuple(
 )
 _INSTALLED = ("/site-packages/", "/dist-packages/", "/torchinductor_")  # the last: what the compiler wrote
 _MOST_NUMBERS = 16  # of eight frames
+MOST_CODES = 100_000  # a program that makes new code with every step must not fill the memory
 Site = tuple[str, int, str]  # file, line, function
 
 
@@ -27,6 +28,8 @@ Places = tuple[int, ...]
 
 
 def _classify(code: CodeType) -> tuple[CodeType, bool]:
+    if len(_known) >= MOST_CODES and id(code) not in _known:  # not kept, so its id may become that of another
+        return code, False
     found = _known[id(code)] = (code, is_users_file(code.co_filename))
     return found
 
@@ -111,12 +114,12 @@ def raised(traceback: TracebackType | None) -> Places:
 
 def is_users(places: Places) -> bool:
     """Whether the innermost frame is the user's."""
-    return _known[places[0]][1]
+    return places[0] in _known and _known[places[0]][1]
 
 
 def describe(places: Places) -> list[Site]:
-    codes = [_known[number][0] for number in places[::2]]
-    return [(code.co_filename, _line(code, at), code.co_name) for code, at in zip(codes, places[1::2], strict=True)]
+    known = [(_known[number][0], at) for number, at in zip(places[::2], places[1::2], strict=True) if number in _known]
+    return [(code.co_filename, _line(code, at), code.co_name) for code, at in known]
 
 
 def _line(code: CodeType, at: int) -> int:

@@ -17,34 +17,47 @@ from pathlib import Path
 from types import FrameType
 
 from rollcall.record import ring_format
+from rollcall.record.own_file import OwnFile
 
 ASK = signal.SIGRTMIN + 6  # a signal that no library is known to use
 _CAUGHT = "SigCgt:"
 _MOST_FRAMES = 100
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
-_fd = -1  # of this rank's file
+_file: OwnFile | None = None  # of this rank
 Frames = Iterable[tuple[str, int, str]]  # file, line and function, innermost first
 
 
-def is_listening(pid: int) -> bool:
-    """Whether a process has a handler for the signal. Without one the signal would end it: some programs, such as those
-    that use Lightning, reset handlers that Python does not know of."""
+def is_listening(pid: int, ring: Path) -> bool:
+    """Whether a process has our handler for the signal. Without any the signal would end it: some programs, such as
+    those that use Lightning, reset handlers that Python does not know of. A handler of the program does something else.
+    """
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        is_programs = _number(ring, ring_format.SIGNAL_AT)
     except OSError:  # the process has ended
         return False
     caught = next((line.removeprefix(_CAUGHT) for line in lines if line.startswith(_CAUGHT)), "0")
-    return bool(int(caught, 16) >> (ASK - 1) & 1)
+    return bool(int(caught, 16) >> (ASK - 1) & 1) and not is_programs
+
+
+def _number(ring: Path, place: int) -> int:
+    with open(ring, "rb") as file:
+        file.seek(place)
+        return int(ring_format.NUMBER.unpack(file.read(ring_format.NUMBER.size))[0])
 
 
 def answer(path: Path) -> None:
     """From now on, the signal makes this process write its stacks there."""
-    global _fd
-    file = open(path, "ab", buffering=0)  # noqa: SIM115  (stays open until the process ends)
-    _fd = file.fileno()
-    faulthandler.register(ASK, file=file, all_threads=True)
+    global _file
+    _file = OwnFile(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    faulthandler.register(ASK, file=_file.fd, all_threads=True)
     if not faulthandler.is_enabled():  # otherwise the program has chosen where they go
-        faulthandler.enable(file=file, all_threads=False)
+        faulthandler.enable(file=_file.fd, all_threads=False)
+
+
+def is_programs() -> bool:
+    """Whether the program itself has chosen what the signal does. Python does not know of faulthandler's handler."""
+    return signal.getsignal(ASK) not in (signal.SIG_DFL, None)
 
 
 def write(main: int) -> None:
@@ -53,8 +66,10 @@ def write(main: int) -> None:
     frames.pop(threading.get_ident(), None)
     current = frames.pop(main, None)
     text = "".join(as_text(f"Thread 0x{ident:016x}", _frames_of(frame)) for ident, frame in frames.items())
-    if _fd >= 0:
-        os.write(_fd, (text + as_text(f"Current thread 0x{main:016x}", _frames_of(current))).encode(errors="replace"))
+    if _file is not None:
+        os.write(
+            _file.fd, (text + as_text(f"Current thread 0x{main:016x}", _frames_of(current))).encode(errors="replace")
+        )
 
 
 def _frames_of(frame: FrameType | None) -> Frames:

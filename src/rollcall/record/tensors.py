@@ -76,7 +76,8 @@ def _version(tensor: Any) -> int:
 def _size_bytes(tensor: Any) -> int:
     try:
         if tensor.layout not in _PARTS:
-            return int(tensor.nbytes)
+            size_bytes = tensor.nbytes
+            return size_bytes if isinstance(size_bytes, int) else 0  # a symbol: to ask for its value would fix it
         with torch._C._DisableTorchDispatch():  # bypasses the dispatch modes of the program
             return sum(int(getattr(tensor, part)().nbytes) for part in _PARTS[tensor.layout])
     except Exception:

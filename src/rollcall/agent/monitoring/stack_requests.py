@@ -45,12 +45,15 @@ def _maps(pid: int, ring: Path) -> bool:
 
 def ask(rings: Mapping[int, Path]) -> None:
     """Have these ranks, by pid, write their stacks beside their rings. Returns when they have, or could have."""
-    listening = [pid for pid in rings if stacks.is_listening(pid)]
+    sizes = {pid: _size(ring) for pid, ring in rings.items()}
+    listening = [pid for pid, ring in rings.items() if stacks.is_listening(pid, ring)]
     for pid in listening:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, stacks.ASK)
     time.sleep(_SIGNAL_S if listening else 0)
-    others = {pid: ring for pid, ring in rings.items() if pid not in listening and os.path.exists(f"/proc/{pid}")}
+    # Also those that listen, but whose program has closed all files: the handler cannot write then.
+    silent = {pid: ring for pid, ring in rings.items() if _size(ring) == sizes[pid]}
+    others = {pid: ring for pid, ring in silent.items() if os.path.exists(f"/proc/{pid}")}
     for pid, ring in _unanswered(others).items():
         _write_from_outside(pid, ring.with_suffix(".stacks"))
 

@@ -18,8 +18,10 @@
 #undef Py_BUILD_CORE
 #endif
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -48,7 +50,7 @@ namespace {
 
 constexpr uint16_t kAsync = 1, kFailed = 2, kWaited = 4, kBucket = 8;
 constexpr uint64_t kChunkBytes = 64 << 10, kPageBytes = 4 << 10;
-constexpr size_t kMostFrames = 8, kMostPhases = 64;
+constexpr size_t kMostFrames = 8, kMostPhases = 64, kMostCodes = 100000;  // the last: sites.py
 constexpr int64_t kNoRecord = -1;
 constexpr uint8_t kPair = 1, kEvent = 2;  // sorts of records: sends and receives, what is no op: ring_format.py
 constexpr int kUserCode = 1, kEntryPoint = 2;  // kinds of code: sites.py
@@ -129,6 +131,8 @@ struct State {
   std::mutex mutex;
   char* map = nullptr;
   int fd = -1;
+  std::string path;
+  struct stat file {};  // identifies it
   uint64_t first = 0, capacity = 0, reserved_end = 0, count_at = 0, counters_at = 0, counters_count_at = 0, most_counters = 0;
   uint64_t count = 0;
   uint32_t phase = 0, phase_site = 0;
@@ -177,12 +181,26 @@ uint64_t now_ns() {
 
 Record* at(uint64_t mark) { return reinterpret_cast<Record*>(state->map + mark); }
 
+bool is_own(int fd) {
+  struct stat found;
+  return !fstat(fd, &found) && found.st_dev == state->file.st_dev && found.st_ino == state->file.st_ino;
+}
+
+// The program may have closed all files, and one of its own may have the number of ours: ../own_file.py.
+bool has_file() {
+  if (is_own(state->fd)) return true;
+  state->fd = open(state->path.c_str(), O_RDWR | O_CLOEXEC);
+  if (state->fd < 0 || is_own(state->fd)) return state->fd >= 0;
+  errno = ESTALE;
+  return false;
+}
+
 // Allocates disk space before the map is written to: on a full disk, a write to the map would kill the process.
 bool reserve(uint64_t end) {
   static const std::vector<char> zeros(kChunkBytes);
   while (end > state->reserved_end) {
     uint64_t size = std::min<uint64_t>(zeros.size(), state->first + state->capacity * sizeof(Record) - state->reserved_end);
-    ssize_t written = pwrite(state->fd, zeros.data(), size, state->reserved_end);
+    ssize_t written = has_file() ? pwrite(state->fd, zeros.data(), size, state->reserved_end) : -1;
     if (written < ssize_t(size)) {
       state->failed_errno = written < 0 ? errno : ENOSPC;
       state->is_on = false;
@@ -318,6 +336,7 @@ void walk(Visit visit) {
 int kind_of(PyObject* code) {
   auto known = state->kinds.find(code);
   if (known != state->kinds.end()) return known->second;
+  if (state->kinds.size() >= kMostCodes) return 0;  // a program that makes new code with every step
   int64_t kind = ask("kind_of_code", code);
   if (kind < 0) return -1;
   Py_INCREF(code);  // kept alive, so that no other object gets its address
@@ -354,6 +373,7 @@ int64_t site_number(Places* stack = nullptr) {
   Py_DECREF(tuple);
   // A thread without a frame of the user's gets the site of the main thread, which changes: it is not kept.
   bool is_stable = pthread_equal(pthread_self(), state->main_thread) || has_users;
+  if (state->sites.size() >= kMostCodes) state->sites.clear();  // Python knows their numbers
   if (number >= 0 && is_stable) state->sites[places] = number;
   return number;
 }
@@ -611,7 +631,8 @@ PyObject* py_begin(PyObject*, PyObject* args) {
   PyObject *recorder, *map, *sorts;
   unsigned long long first, capacity, count_at, counters_at, counters_count_at, most_counters, record_bytes;
   int fd, phase_op, forward_op, all_reduce_op, sum;
-  if (!PyArg_ParseTuple(args, "OOiKKKKKKKO!iiii", &recorder, &map, &fd, &first, &capacity, &record_bytes, &count_at, &counters_at,
+  const char* path;
+  if (!PyArg_ParseTuple(args, "OOisKKKKKKKO!iiii", &recorder, &map, &fd, &path, &first, &capacity, &record_bytes, &count_at, &counters_at,
                         &counters_count_at, &most_counters, &PyBytes_Type, &sorts, &phase_op, &forward_op, &all_reduce_op, &sum))
     return nullptr;
   if (record_bytes != sizeof(Record)) return PyErr_Format(PyExc_ValueError, "records of %llu bytes", record_bytes);
@@ -624,6 +645,8 @@ PyObject* py_begin(PyObject*, PyObject* args) {
   state->recorder = recorder;
   state->map = static_cast<char*>(view.buf);
   state->fd = fd;
+  state->path = path;
+  if (fstat(fd, &state->file)) return PyErr_SetFromErrno(PyExc_OSError);
   state->first = state->reserved_end = first;
   state->capacity = capacity;
   state->count_at = count_at;

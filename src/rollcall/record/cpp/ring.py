@@ -18,7 +18,8 @@ class CppRing(Ring):
         library.begin(
             recorder,
             self._map,
-            self._fd,
+            self._file.fd,
+            self._file.path,
             self._first,
             self._capacity,
             ring_format.RECORD.size,

@@ -1,7 +1,7 @@
 """Reads what the methods of ProcessGroup are called with: the group first, then arguments in the order of each."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -13,6 +13,11 @@ from rollcall.record.tensors import shape_of
 
 Reader = Callable[[tuple[Any, ...], dict[str, Any]], CallArgs]
 REDUCE = {name: number for number, name in enumerate(REDUCE_OPS)}
+
+
+def is_repeatable(value: Any) -> TypeGuard[Collection[Any]]:
+    """Whether it can be read without taking it from the program: a generator can be read only once."""
+    return isinstance(value, Collection)
 
 
 def _flat(value: Any) -> tuple[torch.Tensor, ...]:
@@ -47,7 +52,7 @@ def _flags(opts: Any) -> int:
 
 def _all_reduce_args(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallArgs:
     """The op that most programs call most often: the usual arguments are read the short way."""
-    if len(args) == 3 and isinstance(args[2], _AllreduceOptions):
+    if len(args) == 3 and isinstance(args[2], _AllreduceOptions) and type(args[1]) is list:
         kind, flags = sink.current.all_reduce_options(args[2])
         return _new(CallArgs, (tuple(args[1]), -1, 0, kind, (), flags))
     return _collective_args(args, kwargs)
@@ -78,8 +83,8 @@ def _rooted_args(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallArgs:
 def _exchange_args(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallArgs:
     output, given = args[1], args[2]
     if isinstance(output, torch.Tensor):
-        sizes = (list(args[3]) if len(args) > 3 else [], list(args[4]) if len(args) > 4 else [])
-        return CallArgs((given,), splits=("single", *map(tuple, sizes), shape_of(output)), flags=_flags(args[-1]))
+        sizes = [tuple(each) if is_repeatable(each) else () for each in (*args[3:5], (), ())[:2]]
+        return CallArgs((given,), splits=("single", *sizes, shape_of(output)), flags=_flags(args[-1]))
     return CallArgs(_flat(given), splits=("list", _shapes(given), _shapes(output)), flags=_flags(args[-1]))
 
 

@@ -36,7 +36,9 @@ def install_all() -> None:
 
 def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Construction | None:
     """All ranks must have the same parameters in the same order."""
-    module = args[1] if len(args) > 1 else kwargs["module"]
+    module = args[1] if len(args) > 1 else kwargs.get("module")
+    if not isinstance(module, torch.nn.Module):  # torch refuses it
+        return None
     _install_step_hooks()
     parameters = tuple((n, shape_of(p), str(p.dtype)) for n, p in module.named_parameters() if p.requires_grad)
     mark = enter("ddp", CallArgs(splits=parameters, flags=0))

@@ -16,9 +16,8 @@ def install_all() -> None:
 
 
 def _before_kill(args: tuple[Any, ...], _: dict[str, Any]) -> None:
-    process, number = args
-    if number:  # 0 only asks whether the process exists
-        sink.current.signal_sent(process, number)
+    if _are_numbers(args, 2) and args[1]:  # 0 only asks whether the process exists
+        sink.current.signal_sent(*args)
 
 
 def _before_abort(*_: Any) -> None:
@@ -26,8 +25,16 @@ def _before_abort(*_: Any) -> None:
 
 
 def _before_raise_signal(args: tuple[Any, ...], _: dict[str, Any]) -> None:
-    sink.current.signal_sent(os.getpid(), args[0])
+    if _are_numbers(args, 1):
+        sink.current.signal_sent(os.getpid(), args[0])
 
 
 def _before_exit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    sink.current.exiting(args[0] if args else kwargs["status"])
+    given = (*args, *kwargs.values())
+    if _are_numbers(given, 1):
+        sink.current.exiting(given[0])
+
+
+def _are_numbers(given: tuple[Any, ...], count: int) -> bool:
+    """Python refuses other arguments."""
+    return len(given) == count and all(isinstance(each, int) for each in given)

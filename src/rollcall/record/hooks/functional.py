@@ -12,7 +12,7 @@ from rollcall.compat import torch_groups
 from rollcall.record.hooks import sink
 from rollcall.record.hooks.arguments import REDUCE
 from rollcall.record.hooks.patching import Hook, seek, wrap
-from rollcall.record.hooks.sink import CallArgs
+from rollcall.record.hooks.sink import NO_RECORD, CallArgs
 from rollcall.record.ring_format import ASYNC, OP, WAITED
 from rollcall.record.tensors import shape_of
 from rollcall.torch_version import OLDEST, is_older
@@ -64,7 +64,8 @@ def _op_hook(name: str, option: int, place: int) -> Hook:
         # It is recorded already, or the compiler traces it and nothing is sent.
         if sink.current.is_in_op() or len(args) <= place or not is_real(args[0]):
             return None
-        mark = sink.current.enter(OP[name], torch_groups.group_named(args[place]), _call_args(name, args, option))
+        group = _find_group(args[place])
+        mark = NO_RECORD if group is None else sink.current.enter(OP[name], group, _call_args(name, args, option))
         if mark < 0:
             return None
         sink.current.set_in_op(True)
@@ -77,6 +78,13 @@ def _op_hook(name: str, option: int, place: int) -> Hook:
             _follow(tensor, mark)
 
     return Hook(f"functional {name}", before, after, _failed_op)
+
+
+def _find_group(name: Any) -> Any:
+    try:
+        return torch_groups.group_named(name)
+    except (RuntimeError, ValueError):  # there is none of this name: torch says so
+        return None
 
 
 def _follow(tensor: torch.Tensor, mark: int) -> None:

@@ -6,7 +6,8 @@ import torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
 
 from rollcall.record.hooks import sink
-from rollcall.record.hooks.patching import Hook, install
+from rollcall.record.hooks.arguments import is_repeatable
+from rollcall.record.hooks.patching import Hook, install, install_in
 from rollcall.record.hooks.process_group import complete, enter, fail
 from rollcall.record.hooks.sink import NON_MEMBER, WORLD, CallArgs
 from rollcall.record.ring_format import OP
@@ -19,12 +20,11 @@ def install_all() -> None:
     if hasattr(distributed_c10d, _MAKES_GROUPS):
         install(distributed_c10d, _MAKES_GROUPS, _new_group_hook(_MAKES_GROUPS))
     else:
-        for module in (dist, distributed_c10d, device_mesh):
-            install(module, "new_group", _new_group_hook("new_group"))
-    for module in (dist, distributed_c10d, device_mesh):
-        install(module, "split_group", Hook("split_group", _before_split, complete, fail))
-    for module in (dist, distributed_c10d):
-        install(module, "init_process_group", Hook("init_process_group", _before_init, complete, fail))
+        install_in((dist, distributed_c10d, device_mesh), "new_group", _new_group_hook("new_group"))
+    split = Hook("split_group", _before_split, complete, fail)
+    install_in((dist, distributed_c10d, device_mesh), "split_group", split)
+    init = Hook("init_process_group", _before_init, complete, fail)
+    install_in((dist, distributed_c10d), "init_process_group", init)
     install(distributed_c10d, "_warn_not_in_group", Hook("a call of a non-member", _before_warning))
 
 
@@ -37,9 +37,9 @@ def _new_group_hook(name: str) -> Hook:
 
     def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
         ranks = args[0] if args else kwargs.get("ranks")
-        if ranks is None:
-            return enter("new_group", CallArgs(flags=0))
         is_local = (len(args) > local_at and args[local_at]) or kwargs.get("use_local_synchronization", False)
+        if not is_repeatable(ranks):  # None, for all ranks; or what only torch may read
+            return None if is_local and ranks is not None else enter("new_group", CallArgs(flags=0))
         group = tuple(sorted(ranks)) if is_local else WORLD
         return enter("new_group", CallArgs(splits=(tuple(ranks),), flags=0), group)
 
@@ -50,8 +50,11 @@ def _before_split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     """All ranks of the parent call it, with the same split."""
     parent = args[0] if args else kwargs.get("parent_pg")
     split = args[1] if len(args) > 1 else kwargs.get("split_ranks")
-    members = tuple(tuple(ranks) for ranks in split or ())
-    return enter("new_group", CallArgs(splits=members, flags=0), WORLD if parent is None else parent)
+    members: tuple[Any, ...] = ()
+    if is_repeatable(split) and all(map(is_repeatable, split)):
+        members = tuple(map(tuple, split))
+    group = parent if isinstance(parent, dist.ProcessGroup) else WORLD
+    return enter("new_group", CallArgs(splits=members, flags=0), group)
 
 
 def _before_warning(args: tuple[Any, ...], _: dict[str, Any]) -> None:

@@ -9,10 +9,10 @@ import functools
 import signal
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import CodeType
+from types import BuiltinFunctionType, CodeType, ModuleType
 from typing import Any
 
 from rollcall.errors import say
@@ -47,7 +47,21 @@ def install(owner: Any, attribute: str, hook: Hook, unless: Callable[[], bool] |
     if original is None:
         return
     recorded = wrap(original, hook, f"{owner.__name__}.{attribute}")
-    setattr(owner, attribute, functools.wraps(original)(_unless(unless, original, recorded) if unless else recorded))
+    wrapper = functools.wraps(original)(_unless(unless, original, recorded) if unless else recorded)
+    if isinstance(owner, ModuleType) and isinstance(original, BuiltinFunctionType):
+        wrapper.__module__ = owner.__name__  # os.kill is posix.kill, where pickle would look for the wrapper
+    setattr(owner, attribute, wrapper)
+
+
+def install_in(modules: Sequence[ModuleType], attribute: str, hook: Hook) -> None:
+    """Modules that have the same function get the same wrapper: pickle compares them, and so may a program."""
+    originals = [getattr(module, attribute, None) for module in modules]
+    for module, original in zip(modules, originals, strict=True):
+        first = modules[originals.index(original)]
+        if module is first:
+            install(module, attribute, hook)
+        else:
+            setattr(module, attribute, getattr(first, attribute))
 
 
 def seek(name: str, is_there: bool) -> None:
@@ -132,7 +146,7 @@ def stop(name: str, error: BaseException) -> None:
     failures[name] += 1
     stopped = sink.current
     sink.use(sink.OFF)
-    with suppress(Exception):  # stderr may be closed
+    with suppress(Exception):
         why = f"in {name}: {type(error).__name__}: {error}"
         stopped.turn_off(why)
         if failures.total() == 1:

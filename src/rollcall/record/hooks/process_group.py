@@ -6,8 +6,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from rollcall.record.hooks import sink, works
-from rollcall.record.hooks.arguments import METHODS, Reader
-from rollcall.record.hooks.patching import Hook, install
+from rollcall.record.hooks.arguments import METHODS, Reader, is_repeatable
+from rollcall.record.hooks.patching import Hook, install, install_in
 from rollcall.record.hooks.sink import OFF, WORLD, CallArgs, this_thread
 from rollcall.record.hooks.works import State, unwaited
 from rollcall.record.ring_format import ASYNC, OP
@@ -28,10 +28,10 @@ def install_all() -> None:
     install(dist.Reducer, "_set_forward_pass_work_handle", Hook("join", _before_handing_over))
     install(dist.ProcessGroup, "_start_coalescing", Hook("_start_coalescing", _before_start, _after_start))
     install(dist.ProcessGroup, "_end_coalescing", Hook("_end_coalescing", _before_end, _after_end, _failed_end))
-    for module in (dist, distributed_c10d):
-        for name, place in _OBJECT_LISTS.items():
-            install(module, name, _object_list_hook(name, place))
-        install(module, "_broadcast_coalesced", Hook("broadcast of buffers", _before_broadcast, complete, fail))
+    for name, place in _OBJECT_LISTS.items():
+        install_in((dist, distributed_c10d), name, _object_list_hook(name, place))
+    broadcast = Hook("broadcast of buffers", _before_broadcast, complete, fail)
+    install_in((dist, distributed_c10d), "_broadcast_coalesced", broadcast)
 
 
 def enter(op: str, call: CallArgs, group: Any = WORLD) -> int | None:
@@ -55,7 +55,7 @@ def _op_hook(name: str, read: Reader) -> Hook:
 
     def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> State | None:
         current = sink.current
-        if current is OFF:
+        if current is OFF or not args:  # Python refuses a call without arguments
             return None
         try:
             call = read(args, kwargs)
@@ -163,8 +163,8 @@ def _from_any_hook(read: Reader) -> Hook:
 def _object_list_hook(name: str, place: int) -> Hook:
     """Tells the ops inside how many objects the caller's list has."""
 
-    def before(args: tuple[Any, ...], _: dict[str, Any]) -> int:
-        given = args[place] if len(args) > place else None
+    def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        given = args[place] if len(args) > place else kwargs.get("object_list")
         this_thread.object_count = len(given) if isinstance(given, list) else 0
         sink.current.set_object_count(this_thread.object_count)
         return this_thread.object_count
@@ -176,7 +176,9 @@ def _object_list_hook(name: str, place: int) -> Hook:
     return Hook(name, before, after, after)
 
 
-def _before_broadcast(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
+def _before_broadcast(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     """Of many tensors, in C++: DDP sends its buffers so, before each forward."""
-    group, tensors, _, *source = args
-    return enter("broadcast", CallArgs(tuple(tensors), source[0] if source else 0, flags=0), group)
+    given = {"src": 0, **dict(zip(("process_group", "tensors", "buffer_size", "src"), args, strict=False)), **kwargs}
+    tensors = given.get("tensors")
+    call = CallArgs(tuple(tensors) if is_repeatable(tensors) else (), given["src"], flags=0)
+    return enter("broadcast", call, given.get("process_group", WORLD))
