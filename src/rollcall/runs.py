@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+from rollcall import run_json
 from rollcall.errors import UsageError
 
 SOURCES = "sources"  # beside the rings: the files of the program, as they were
@@ -23,10 +24,10 @@ def runs_home(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """What run.json says; empty where it is missing or damaged."""
-    with contextlib.suppress(OSError, ValueError):
+    """What run.json says, without what does not have the expected types; empty where it is missing or damaged."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         facts = json.loads((folder / "run.json").read_text())
-        return facts if isinstance(facts, dict) else {}
+        return run_json.understood(facts) if isinstance(facts, dict) else {}
     return {}
 
 

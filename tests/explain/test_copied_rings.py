@@ -69,3 +69,25 @@ def test_rings_of_another_version_are_one_sentence(run: Path) -> None:
         UsageError, match=r"no ring of run can be read: rank-0.ring: its format is version 99, and this"
     ):
         explain(run)
+
+
+def test_fields_of_run_json_that_are_not_understood_are_left_out_and_told(run: Path) -> None:
+    """The file is damaged, or another version wrote it. The rings are explained all the same."""
+    attempt = {"exit_codes": {"0": "none", "1": 0}, "ended_ns": [1], "world_size": 1 << 40, "lost": {"a": 3}}
+    facts = {
+        "outcome": "hung",
+        "attempts": [attempt, "more"],
+        "hosts": {"a": {"slots": 1 << 60}},
+        "plan": [],
+        "host": {},
+    }
+    (run / "run.json").write_text(json.dumps(facts))
+    told = explain(run)
+    assert told.verdict is not None
+    assert (told.verdict.kind, told.outcome, told.run.world_size) == ("missing-rank", "hung", 3)
+    assert any("run.json is damaged, or another version wrote it: host, plan" in each for each in told.run.problems)
+
+
+def test_run_json_of_endless_brackets_is_left_out(run: Path) -> None:
+    (run / "run.json").write_text('{"a":' * 100_000)
+    assert explain(run).verdict is not None

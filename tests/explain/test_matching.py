@@ -116,6 +116,13 @@ def test_of_one_tag_the_first_send_meets_the_first_receive() -> None:
     assert pairs(sends, recvs) == {0: 2, 1: 3}
 
 
+def test_a_receive_from_anyone_took_the_send_that_is_over() -> None:
+    """It aborted, so nobody knows from whom it received; the other senders still wait."""
+    receiver = [FakeOp("recv", 1, 5, peer=-1)]
+    senders = [[FakeOp("send", 1, 0, peer=0)], [FakeOp("send", 1, 1, 6, peer=0)], [FakeOp("send", 1, 2, peer=0)]]
+    assert pairs(receiver, *senders) == {2: 0}
+
+
 def test_a_send_to_another_rank_does_not_meet() -> None:
     """Both are left alone, each on its side."""
     matched = Pairs(run([[FakeOp("send", 1, 0, 9, peer=2)], [FakeOp("recv", 1, 0, peer=0)], []]))

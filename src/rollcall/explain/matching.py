@@ -224,8 +224,13 @@ class Pairs:
         for recv in recvs:
             free = is_send & (self.partner < 0) & (table.peer == table.rank[recv]) & (table.tag == table.tag[recv])
             if free.any():
-                send = int(np.argmax(free))
+                send = self._first_sent(np.flatnonzero(free))
                 self.partner[send], self.partner[recv] = recv, send
+
+    def _first_sent(self, sends: NDArray[np.intp]) -> int:
+        """One that is over, since somebody took it; of several, the one that began first."""
+        is_open = self.table.completed_ns[sends] == 0
+        return int(sends[np.lexsort((self.table.entered_ns[sends], is_open))[0]])
 
     def unmatched(self, op: str) -> Ops:
         """Those that never had a partner, as far as both sides are known."""

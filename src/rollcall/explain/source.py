@@ -142,10 +142,7 @@ def is_past(mine: Site, theirs: Site) -> bool:
     tree = _parse(divergence.file) if divergence else None
     if divergence is None or tree is None or relation(divergence) not in ("after", "exclusive"):
         return False
-    both = {id(node) for node in _loops_around(tree, divergence.mine)}
-    is_looping = any(id(node) in both for node in _loops_around(tree, divergence.theirs))
-    outer = [(site.file, site.line) for site in mine.chain[mine.chain.index(_frame(mine, divergence)) + 1 :]]
-    return not is_looping and not any(_loops_around(tree, line) for file, line in outer if (tree := _parse(file)))
+    return not _is_looping(mine, divergence, tree)
 
 
 def _frame(site: Site, divergence: Divergence) -> Site:
@@ -167,14 +164,25 @@ def is_outside_loop(mine: Site, inner: Site) -> bool:
     return False
 
 
-def is_conditional(mine: Site, theirs: Site) -> bool:
-    """Whether an `if` decides on my line that does not decide on theirs, in the innermost function that both are in."""
+def is_chosen_in_loop(mine: Site, theirs: Site) -> bool:
+    """Whether an `if` decides on my line that does not decide on theirs, in the innermost function that both are in,
+    and a loop leads from there back to theirs: a rank that is there may have passed my line."""
     divergence = divergence_of(mine, theirs)
     tree = _parse(divergence.file) if divergence else None
     if divergence is None or tree is None:
         return False
     around = {id(node) for node, _ in _path_to(tree, divergence.theirs)}
-    return any(isinstance(node, ast.If) and id(node) not in around for node, _ in _path_to(tree, divergence.mine))
+    is_chosen = any(isinstance(node, ast.If) and id(node) not in around for node, _ in _path_to(tree, divergence.mine))
+    return is_chosen and _is_looping(mine, divergence, tree)
+
+
+def _is_looping(mine: Site, divergence: Divergence, tree: ast.Module) -> bool:
+    """Whether a loop is around both lines, or around a call of the function that they are in."""
+    both = {id(node) for node in _loops_around(tree, divergence.mine)}
+    if any(id(node) in both for node in _loops_around(tree, divergence.theirs)):
+        return True
+    outer = mine.chain[mine.chain.index(_frame(mine, divergence)) + 1 :]
+    return any(_loops_around(parsed, site.line) for site in outer if (parsed := _parse(site.file)))
 
 
 def is_outside_loops(mine: Site, inner: Site) -> bool:

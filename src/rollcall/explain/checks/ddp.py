@@ -82,11 +82,11 @@ def _is_past_loop(evidence: Evidence, rank: int) -> bool:
 
 
 def _is_its_own(evidence: Evidence, op: Op, forward: Op) -> bool:
-    """Whether only this rank makes this call: it stands under a condition, and no other rank was ever there. Then the
-    rank has not run out of batches: the others have gone on without that call."""
+    """Whether only this rank makes this call: it stands under a condition in an outer loop, and no other rank was ever
+    there. Then the rank has not run out of batches: the others have gone on without that call."""
     table = evidence.table
     made = (table.site == table.site[op.row]) & (table.rank != op.rank)
-    is_chosen = op.site is not None and forward.site is not None and source.is_conditional(op.site, forward.site)
+    is_chosen = op.site is not None and forward.site is not None and source.is_chosen_in_loop(op.site, forward.site)
     return is_chosen and not made.any()
 
 

@@ -78,5 +78,5 @@ def _parse(data: bytes) -> Any:
         return plain.loads(data)
     try:
         return json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError("it is cut off, or no JSON") from error

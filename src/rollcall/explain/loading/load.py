@@ -157,10 +157,22 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None, is
         cut_ns=files.cut_ns if outcome == "running" else 0,
         stopped_ns=0 if attempt_facts.get("hung") else _stopped_ns(outcome, attempt_facts, files),
         hang_after_s=float((facts.get("plan") or {}).get("hang_after_s") or Plan.hang_after_s),
-        problems=(*files.problems, *_problems(ranks, world_size, [] if is_one_clock else hosts), *problem),
+        problems=(
+            *files.problems,
+            *_problems(ranks, world_size, [] if is_one_clock else hosts),
+            *problem,
+            *_misread(facts.get("misread", [])),
+        ),
         device=device,
         is_rehearsed=bool(rehearsed),
     )
+
+
+def _misread(names: list[str]) -> list[str]:
+    if not names:
+        return []
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return [f"run.json is damaged, or another version wrote it: {', '.join(names[:3])}{more} could not be understood"]
 
 
 def _is_of_dumps(folder: Path) -> bool:
