@@ -14,6 +14,7 @@ from typing import Any
 from rollcall.errors import RollcallError
 from rollcall.protocol.plan import Program
 from rollcall.rehearse import replay
+from rollcall.rehearse.memory.use import MemoryUse
 from rollcall.rehearse.settings import RehearsalSettings
 from rollcall.worker.fork_server import ForkServer
 
@@ -33,6 +34,7 @@ class RankResult:
     gave: dict[Any, Any] = field(default_factory=dict)
     took: dict[Any, Any] = field(default_factory=dict)
     unknowns: list[dict[str, Any]] = field(default_factory=list)
+    memory: MemoryUse | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import itertools
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -46,12 +47,12 @@ def current() -> int:
 
 
 def choose(device: Any) -> None:
-    index = _index(device)
+    index = index_of(device)
     if index >= 0:
         _library.rollcall_set_device(index)
 
 
-def _index(device: Any) -> int:
+def index_of(device: Any) -> int:
     import torch  # here: this module is imported before torch
 
     if device is None:
@@ -63,14 +64,15 @@ def _index(device: Any) -> int:
 
 
 class Stream:
-    """All work is done when it is queued, since there is none."""
+    """All work is done when it is queued, since there is none. Memory is kept for the stream that it was made on."""
 
-    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+    def __init__(self, device: Any = None, priority: int = 0, number: int | None = None, **_: Any) -> None:
         import torch
 
-        self.device = torch.device("cuda", _index(device))
+        self.device = torch.device("cuda", index_of(device))
         self.device_index, self.device_type, self.priority = self.device.index, 1, priority
-        self.stream_id = self.cuda_stream = 0
+        self.stream_id = self.cuda_stream = next(_stream_numbers) if number is None else number
+        self._left: list[Stream | None] = []  # the streams that were current when this one was entered
 
     def wait_stream(self, _: Any) -> None: ...
 
@@ -84,10 +86,50 @@ class Stream:
     def record_event(self, event: Any = None) -> Any:
         return event or Event()
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and (self.device, self.stream_id) == (other.device, other.stream_id)
+
+    def __hash__(self) -> int:
+        return hash((self.device, self.stream_id))
+
     def __enter__(self) -> "Stream":
+        self._left.append(_current_streams.get(self.device_index))
+        set_stream(self)
         return self
 
-    def __exit__(self, *_: Any) -> None: ...
+    def __exit__(self, *_: Any) -> None:
+        _current_streams[self.device_index] = self._left.pop()
+
+
+_stream_numbers = itertools.count(1)
+_current_streams: dict[int, Stream | None] = {}  # by device; none: the default stream
+
+
+def set_stream(stream: Stream | None) -> None:
+    if stream is not None:
+        _current_streams[stream.device_index] = stream
+
+
+def default_stream(device: Any = None) -> Stream:
+    return Stream(device, number=0)
+
+
+def current_stream(device: Any = None) -> Stream:
+    return _current_streams.get(index_of(device)) or default_stream(device)
+
+
+def current_stream_number() -> int:
+    stream = _current_streams.get(current())
+    return stream.stream_id if stream else 0
+
+
+@contextlib.contextmanager
+def _on_stream(stream: Stream | None) -> Iterator[None]:
+    if stream is None:
+        yield
+        return
+    with stream:
+        yield
 
 
 class Event:
@@ -145,7 +187,6 @@ def _functions(gpu: Gpu, count: int) -> dict[str, Any]:
         "synchronize",
         "empty_cache",
         "ipc_collect",
-        "set_stream",
         "reset_peak_memory_stats",
         *("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all"),
         *("reset_max_memory_allocated", "reset_accumulated_memory_stats", "set_per_process_memory_fraction"),
@@ -166,9 +207,10 @@ def _functions(gpu: Gpu, count: int) -> dict[str, Any]:
         "device_of": lambda tensor: _on(tensor.device if tensor.is_cuda else None),
         "Stream": Stream,
         "Event": Event,
-        "current_stream": Stream,
-        "default_stream": Stream,
-        "stream": lambda stream: contextlib.nullcontext(stream),
+        "current_stream": current_stream,
+        "default_stream": default_stream,
+        "set_stream": set_stream,
+        "stream": _on_stream,
         "get_device_properties": lambda device=None: properties,
         "get_device_name": lambda device=None: gpu.name,
         "get_device_capability": lambda device=None: gpu.capability,

@@ -19,6 +19,9 @@ from rollcall.protocol.plan import LOOPBACK, Program
 from rollcall.protocol.torchrun_env import rank_env
 from rollcall.record import recorder
 from rollcall.record.hooks import functional
+from rollcall.rehearse.memory import cuda_functions
+from rollcall.rehearse.memory.allocations import Allocations
+from rollcall.rehearse.memory.use import usable_bytes
 from rollcall.rehearse.rank import collectives, device, files, patches, saving, steps, unsupported, values
 from rollcall.rehearse.rank.tensors import PretendedDevice, is_pretended
 from rollcall.rehearse.rank.unsupported import Unsupported
@@ -36,9 +39,12 @@ def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
     os.environ.update({**request["env"], **_environment(settings, rank)})
     os.chdir(request["cwd"])
     _use_known_values(settings, request["table"])
-    _write_at_end(Path(request["result"]))
+    allocations = Allocations(usable_bytes(settings.gpu), settings.gpu.capability)
+    _write_at_end(Path(request["result"]), allocations)
     device.install(settings.gpu, min(settings.gpus_per_host, settings.world_size))
-    mode = PretendedDevice()
+    allocations.install()
+    cuda_functions.install(allocations, settings.gpu.memory_bytes, usable_bytes(settings.gpu))
+    mode = PretendedDevice(allocations)
     patches.install(mode.data)
     saving.install(mode.data)
     _pretend_process_groups(settings.world_size)
@@ -73,7 +79,7 @@ def _use_known_values(settings: RehearsalSettings, table: str) -> None:
     collectives.use_exchange(collectives.Exchange(known))
 
 
-def _write_at_end(path: Path) -> None:
+def _write_at_end(path: Path, allocations: Allocations) -> None:
     """What the launcher needs besides the ring."""
     process = os.getpid()
 
@@ -85,6 +91,7 @@ def _write_at_end(path: Path) -> None:
             "took": {tuple(key): tuple(took) for key, took in collectives.exchange.took.items()},
             "is_cut": steps.is_cut,
             "unsupported": unsupported.found,
+            "memory": allocations.use(),
             "unknowns": [vars(each) for each in values.notes.unknowns.values()],
         }
         fresh = path.with_suffix(".new")

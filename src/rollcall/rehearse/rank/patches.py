@@ -1,5 +1,6 @@
 """Parts of torch that look at the data or the address of a tensor, and are replaced in a rehearsed rank."""
 
+import copyreg
 import functools
 from typing import Any
 
@@ -7,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parallel import distributed as ddp
+from torch.optim import optimizer
+from torch.utils import _foreach_utils
 
 from rollcall.rehearse.rank import values
 from rollcall.rehearse.rank.tensors import Data
@@ -19,6 +22,7 @@ def install(data: Data) -> None:
     _replace_fsdp()
     _replace_attention()
     _replace_addresses()
+    _allow_foreach()
     _replace_memory_pinning()
     _replace_generators()
     # What a module's parameters are moved to has another class: torch swaps the tensors then, so that optimizers and
@@ -34,7 +38,12 @@ def _set(owner: Any, name: str, value: Any) -> None:
 
 def _swap(first: torch.Tensor, second: torch.Tensor) -> None:
     """As torch.utils.swap_tensors, which refuses tensors with weak references: the fake mode holds some to its own."""
+    slots = set(copyreg._slotnames(type(first))) & set(copyreg._slotnames(type(second)))  # type: ignore[attr-defined]
     first.__class__, second.__class__ = second.__class__, first.__class__
+    for name in slots:  # a DTensor has its parts there
+        value = getattr(first, name)
+        setattr(first, name, getattr(second, name))
+        setattr(second, name, value)
     mine, its = dict(first.__dict__), dict(second.__dict__)
     for tensor, attributes in ((first, its), (second, mine)):
         tensor.__dict__.clear()
@@ -122,6 +131,12 @@ def _replace_fsdp() -> None:
     from torch.distributed.fsdp._fully_shard import _fsdp_param
 
     _set(_fsdp_param, "_chunk_with_empty", _Chunks)
+
+
+def _allow_foreach() -> None:
+    """Optimizers take all parameters at once on a GPU, if their types are listed: that needs more memory at a time."""
+    for types in (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types):
+        types.append(FakeTensor)
 
 
 def _replace_attention() -> None:

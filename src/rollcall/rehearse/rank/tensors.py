@@ -3,6 +3,7 @@
 Large floating-point tensors on the CPU have no data either: they are weights on their way to the device.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rollcall.rehearse.memory.allocations import Allocations
 from rollcall.rehearse.rank import collectives, values
 from rollcall.rehearse.rank.unsupported import Unsupported
 
@@ -77,9 +79,10 @@ class Data:
 
 
 class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self) -> None:
+    def __init__(self, allocations: Allocations) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.data = Data()
+        self._allocations = allocations
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         _prepare_fake_tensors()
 
@@ -89,9 +92,14 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(kind not in _PLAIN for kind in types):
             return NotImplemented  # such as DTensor: the ops on its parts come back here
         kwargs = kwargs or {}
-        if func.namespace == _COLLECTIVES:
-            return collectives.run(func, args, self.data)
+        if _is_composite(func):  # called below autograd, as inside the ops of a DTensor: its parts come back here
+            with self:
+                return func.decompose(*args, **kwargs)
         leaves = pytree.arg_tree_leaves(*args, **kwargs)
+        if func.namespace == _COLLECTIVES:
+            if "reduce" in func._schema.name:
+                self._allocations.label_reduced(leaf for leaf in leaves if is_pretended(leaf))
+            return collectives.run(func, args, self.data)
         has_pretended = any(map(is_pretended, leaves))
         if func is aten.is_pinned.default:
             return getattr(args[0], _PINNED, False)
@@ -109,7 +117,9 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = self.data.get(args[0])
             if known is not None:
                 return func(known, **kwargs)
-        return self._pretend(func, args, kwargs, leaves)
+        result = self._pretend(func, args, kwargs, leaves)
+        self._allocations.note_operation(func, args, leaves, pytree.tree_leaves(result))
+        return result
 
     def _read(self, tensor: torch.Tensor) -> Any:
         known = self.data.get(tensor.detach())
@@ -122,6 +132,7 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with self._fake:
             func(*args, **kwargs)
         target: torch.Tensor = args[0]
+        self._allocations.resized(target.untyped_storage())
         if kept is not None:
             self.data.set(target, _resize_with_zeros(func, (kept, *args[1:]), kwargs))
         return target
@@ -285,6 +296,11 @@ def _resize_with_zeros(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     if resized.numel() > before and resized.is_contiguous():
         resized.detach().view(-1)[before:].zero_()
     return resized
+
+
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    return func.namespace == "aten" and bool(func._can_decompose())
 
 
 def _is_cpu(device: Any) -> bool:

@@ -1,0 +1,134 @@
+"""What the ranks' GPUs need: values that a rank leaves, ranks with equal needs together, whether they fit; in words.
+
+A GPU does not fit if the model of its allocator (`allocator`) had to go beyond the card.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rollcall.protocol.rank_ranges import ranks_in_words
+from rollcall.rehearse.settings import Gpu
+
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "other")
+# What a process takes from the card besides torch's allocator: the CUDA context and the kernels that were loaded.
+CONTEXT_BYTES = 640 << 20
+# The model of what is allocated is right within 2 %: what comes closer to the card than that is not called fitting.
+_SURE = 0.98
+_FEW = 4
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One moment of a rank: where its program was, and what lived on the GPU, by category."""
+
+    place: str  # train.py:28
+    phase: str
+    size_bytes: tuple[int, ...]  # in the order of CATEGORIES
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.size_bytes)
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Of one rank, on the GPU that it used most."""
+
+    peak: Moment
+    allocated_bytes: int  # at the peak, with what the allocator rounds up
+    reserved_bytes: int  # the most that the allocator took from the card
+    overflow: Moment | None = None  # the first moment at which the card had no room
+    timeline: tuple[tuple[int, str, tuple[int, ...]], ...] = ()  # how many allocations before, phase, by category
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> "MemoryUse":
+        peak, overflow = (_moment(found[name]) for name in ("peak", "overflow"))
+        assert peak is not None
+        timeline = tuple((number, phase, tuple(sizes)) for number, phase, sizes in found["timeline"])
+        return cls(peak, found["allocated_bytes"], found["reserved_bytes"], overflow, timeline)
+
+
+def _moment(found: dict[str, Any] | None) -> Moment | None:
+    return Moment(found["place"], found["phase"], tuple(found["size_bytes"])) if found else None
+
+
+@dataclass(frozen=True)
+class RanksUse:
+    """Ranks that need the same."""
+
+    ranks: tuple[int, ...]
+    use: MemoryUse
+
+
+def usable_bytes(gpu: Gpu) -> int:
+    """What torch's allocator can have of a card."""
+    return gpu.memory_bytes - CONTEXT_BYTES
+
+
+def merge(by_rank: Iterable[tuple[int, MemoryUse | None]]) -> tuple[RanksUse, ...]:
+    """The largest need first."""
+    merged: dict[MemoryUse, list[int]] = defaultdict(list)
+    for rank, use in by_rank:
+        if use is not None:
+            merged[use].append(rank)
+    found = [RanksUse(tuple(sorted(ranks)), use) for use, ranks in merged.items()]
+    return tuple(sorted(found, key=lambda each: (-each.use.allocated_bytes, each.ranks)))
+
+
+def fit(use: MemoryUse, gpu: Gpu) -> str:
+    """`yes`, `no`, or `close`: it fits if the model is exactly right."""
+    if use.overflow is not None:
+        return "no"
+    return "yes" if use.allocated_bytes <= _SURE * usable_bytes(gpu) else "close"
+
+
+def lines(found: tuple[RanksUse, ...], gpu: Gpu) -> Iterator[str]:
+    for each in found[:_FEW]:
+        yield f"memory    {_in_words(each, gpu)}"
+    if len(found) > _FEW:
+        rest = sorted(rank for each in found[_FEW:] for rank in each.ranks)
+        yield f"memory    {ranks_in_words(rest)} need less"
+
+
+def _in_words(each: RanksUse, gpu: Gpu) -> str:
+    use, who = each.use, ranks_in_words(each.ranks)
+    peak = f"peak {_gib(use.allocated_bytes)} GiB of {_gib(gpu.memory_bytes)} GiB ({who}), at {_where(use.peak)}"
+    reserved = f"{_gib(use.reserved_bytes)} reserved"
+    if use.overflow is not None:
+        return f"does not fit: {who} run out of memory at {_where(use.overflow)}; {peak}"
+    close = "; this is too close to the card to be sure" if fit(use, gpu) == "close" else ""
+    return f"{peak}; {reserved}{close}"
+
+
+def _where(moment: Moment) -> str:
+    parts = [f"{name} {_gib(size)}" for name, size in zip(CATEGORIES, moment.size_bytes, strict=True) if _gib(size)]
+    phase = f" in {moment.phase}" if moment.phase else ""
+    return f"{moment.place}{phase}: {', '.join(parts)}"
+
+
+def _gib(size_bytes: int) -> str:
+    """As torch's own messages have it; empty if it is nothing at this precision."""
+    size = size_bytes / 2**30
+    digits = 1 if size >= 10 else 2 if size >= 0.1 else 3
+    return f"{size:.{digits}f}" if size >= 0.0005 else ""
+
+
+def as_json(found: tuple[RanksUse, ...], gpu: Gpu, with_timeline: bool = False) -> list[dict[str, Any]]:
+    return [_one_as_json(each, gpu, with_timeline) for each in found]
+
+
+def _one_as_json(each: RanksUse, gpu: Gpu, with_timeline: bool) -> dict[str, Any]:
+    use = asdict(each.use)
+    if not with_timeline:
+        del use["timeline"]
+    return {"ranks": list(each.ranks), "fits": fit(each.use, gpu), **use}
+
+
+def write(path: Path, found: tuple[RanksUse, ...], gpu: Gpu) -> None:
+    """For the page: with the course over time."""
+    content = {"categories": CATEGORIES, "gpu_bytes": gpu.memory_bytes, "uses": as_json(found, gpu, True)}
+    path.write_text(json.dumps(content))
