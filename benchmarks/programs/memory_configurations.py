@@ -46,9 +46,9 @@ _FSDP = replace(_BASE, wrapper="fsdp", batch=16, layers=24)
 CONFIGURATIONS = {
     "plain, float32": _BASE,
     "plain, float32, SGD with momentum": replace(_BASE, optimizer="sgd"),
-    "plain, float32, AdamW one by one": replace(_BASE, optimizer="adamw-loop", batch=2),
-    "plain, float32, AdamW foreach": replace(_BASE, batch=2),
-    "plain, float32, AdamW fused": replace(_BASE, optimizer="adamw-fused", batch=2),
+    "plain, float32, AdamW one by one": replace(_BASE, optimizer="adamw-loop", batch=1, length=256),
+    "plain, float32, AdamW foreach": replace(_BASE, batch=1, length=256),
+    "plain, float32, AdamW fused": replace(_BASE, optimizer="adamw-fused", batch=1, length=256),
     "plain, float32, attention by matrix products": replace(_BASE, attention="matrix", batch=4),
     "plain, bfloat16": replace(_BASE, dtype=torch.bfloat16, batch=16),
     "autocast": _AUTOCAST,

@@ -35,6 +35,7 @@ class RankResult:
     took: dict[Any, Any] = field(default_factory=dict)
     unknowns: list[dict[str, Any]] = field(default_factory=list)
     memory: MemoryUse | None = None
+    memory_log: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from rollcall.protocol.plan import Program
 from rollcall.record import sites
 from rollcall.rehearse import check, passes, replay
 from rollcall.rehearse.check import CheckResult
+from rollcall.rehearse.memory import use
+from rollcall.rehearse.memory.use import RanksUse
 from rollcall.rehearse.settings import RehearsalSettings, check_torch
 from rollcall.torch_version import torch_version
 from rollcall.worker.fork_server import ForkServer
@@ -35,13 +37,20 @@ class Rehearsal:
     unsupported: tuple["UnsupportedRanks", ...]
     explanation: Explanation
     kinds: tuple[tuple[int, ...], ...]  # ranks that make the same calls
+    memory: tuple[RanksUse, ...]
     comparison: CheckResult | None = None  # with real ranks
+
+    @property
+    def fits(self) -> bool:
+        return all(use.fit(each.use, self.settings.gpu) != "no" for each in self.memory)
 
     @property
     def is_well(self) -> bool:
         differs = self.comparison is not None and bool(self.comparison.differences)
-        return not (self.unsupported or self.unsettled or differs) and (
-            self.explanation.verdict is None or self.explanation.verdict.is_advice
+        return (
+            self.fits
+            and not (self.unsupported or self.unsettled or differs)
+            and (self.explanation.verdict is None or self.explanation.verdict.is_advice)
         )
 
 
@@ -104,6 +113,7 @@ def run(
         _unsupported(found.ranks),
         explanation,
         _kinds(explanation),
+        _memory(folder.path, settings, found.ranks),
         check.check(explanation.run, program, settings.steps, folder.path) if with_check else None,
     )
 
@@ -152,6 +162,12 @@ def _unsupported(ranks: dict[int, passes.RankResult]) -> tuple[UnsupportedRanks,
         if result.unsupported:
             merged[result.unsupported].append(rank)
     return tuple(UnsupportedRanks(sentence, tuple(numbers)) for sentence, numbers in merged.items())
+
+
+def _memory(folder: Path, settings: RehearsalSettings, ranks: dict[int, passes.RankResult]) -> tuple[RanksUse, ...]:
+    merged = use.merge((rank, result.memory) for rank, result in ranks.items())
+    use.write(folder / "memory.json", merged, settings.gpu)
+    return merged
 
 
 def _kinds(explanation: Explanation) -> tuple[tuple[int, ...], ...]:

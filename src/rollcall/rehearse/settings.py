@@ -13,25 +13,31 @@ MOST_RANKS = 1 << 16
 
 @dataclass(frozen=True)
 class Gpu:
-    """As its vendor gives its memory: in units of 10⁹ bytes, which is a little less than the card reports."""
+    """Its memory by the name that its vendor gives it, and as torch reports it: the vendor's GB are GiB, of which the
+    card keeps some."""
 
     name: str
     memory_bytes: int
     capability: tuple[int, int]
     processors: int
+    reported_gib: float = 0.0  # 0: as much as its name says
+
+    @property
+    def capacity_bytes(self) -> int:
+        return int(self.reported_gib * 2**30) or self.memory_bytes
 
 
 _GB = 10**9
 GPUS = {
-    "b200": Gpu("NVIDIA B200", 180 * _GB, (10, 0), 148),
-    "h200": Gpu("NVIDIA H200", 141 * _GB, (9, 0), 132),
-    "h100": Gpu("NVIDIA H100 80GB HBM3", 80 * _GB, (9, 0), 132),
-    "a100-80": Gpu("NVIDIA A100-SXM4-80GB", 80 * _GB, (8, 0), 108),
-    "a100-40": Gpu("NVIDIA A100-SXM4-40GB", 40 * _GB, (8, 0), 108),
-    "l40s": Gpu("NVIDIA L40S", 48 * _GB, (8, 9), 142),
-    "a10": Gpu("NVIDIA A10", 24 * _GB, (8, 6), 72),
-    "rtx4090": Gpu("NVIDIA GeForce RTX 4090", 24 * _GB, (8, 9), 128),
-    "t4": Gpu("Tesla T4", 16 * _GB, (7, 5), 40),
+    "b200": Gpu("NVIDIA B200", 180 * _GB, (10, 0), 148, 178.3),
+    "h200": Gpu("NVIDIA H200", 141 * _GB, (9, 0), 132, 139.7),
+    "h100": Gpu("NVIDIA H100 80GB HBM3", 80 * _GB, (9, 0), 132, 79.1),
+    "a100-80": Gpu("NVIDIA A100-SXM4-80GB", 80 * _GB, (8, 0), 108, 79.15),
+    "a100-40": Gpu("NVIDIA A100-SXM4-40GB", 40 * _GB, (8, 0), 108, 39.38),
+    "l40s": Gpu("NVIDIA L40S", 48 * _GB, (8, 9), 142, 44.39),
+    "a10": Gpu("NVIDIA A10", 24 * _GB, (8, 6), 72, 21.98),
+    "rtx4090": Gpu("NVIDIA GeForce RTX 4090", 24 * _GB, (8, 9), 128, 23.51),
+    "t4": Gpu("Tesla T4", 16 * _GB, (7, 5), 40, 14.56),
 }
 _MEMORY = re.compile(r"memory=(\d+(?:\.\d+)?)\s*GB", re.IGNORECASE)
 
@@ -44,6 +50,7 @@ class RehearsalSettings:
     steps: int  # each rank is stopped after so many optimizer steps; 0: it runs to its end
     gpu: Gpu
     assumptions: tuple[tuple[str, float], ...] = ()
+    logs_memory: bool = False  # each rank leaves all its allocations, to be tried on other cards
 
     @property
     def hosts(self) -> int:

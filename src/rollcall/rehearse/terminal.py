@@ -9,6 +9,7 @@ from rollcall.explain.terminal import nothing_found
 from rollcall.explain.verdict import in_words, to_json
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.rehearse import check
+from rollcall.rehearse.memory import use
 from rollcall.rehearse.rehearsal import Rehearsal, UnknownRead
 from rollcall.rehearse.settings import RehearsalSettings
 from rollcall.units import in_seconds
@@ -36,6 +37,7 @@ def lines(outcome: Rehearsal) -> Iterator[str]:
         )
     if not outcome.unsupported and not outcome.unsettled:
         yield from _verdict(outcome)
+    yield from use.lines(outcome.memory, outcome.settings.gpu)
     for unknown in outcome.unknowns:
         yield f"unknown   {_in_words(unknown)}"
     for place in outcome.unstable:
@@ -98,6 +100,7 @@ def as_json(outcome: Rehearsal) -> str:
         "unstable": list(outcome.unstable),
         "kinds": [list(kind) for kind in outcome.kinds],
         "unsupported": [asdict(each) for each in outcome.unsupported],
+        "memory": use.as_json(outcome.memory, settings.gpu),
         "unknowns": [asdict(unknown) for unknown in outcome.unknowns],
         "explanation": _without_times(to_json(outcome.explanation)),
         "check": _comparison(outcome),

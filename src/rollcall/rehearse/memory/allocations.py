@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from rollcall.rehearse.memory import workspaces
-from rollcall.rehearse.memory.allocator import Allocator, Block
+from rollcall.rehearse.memory.allocator import Allocator, Block, Log
 from rollcall.rehearse.memory.use import CATEGORIES, MemoryUse, Moment
 from rollcall.rehearse.rank import device
 from rollcall.rehearse.rank.values import users_line
@@ -65,8 +65,8 @@ class Phases:
 class DeviceMemory:
     """Of one GPU."""
 
-    def __init__(self, limit_bytes: int) -> None:
-        self.allocator = Allocator(limit_bytes)
+    def __init__(self, limit_bytes: int, log: Log | None = None) -> None:
+        self.allocator, self._log = Allocator(limit_bytes), log
         self.totals = [0] * len(CATEGORIES)
         self.peak = self.overflow = Moment("", "", tuple(self.totals))
         self.peak_bytes = 0  # of the whole run: a program may reset the peak of the allocator
@@ -77,7 +77,10 @@ class DeviceMemory:
 
     def allocate(self, size_bytes: int, category: int, phase: str) -> Block:
         had_overflowed = self.allocator.has_overflowed
-        block = self.allocator.allocate(size_bytes, device.current_stream_number())
+        stream = device.current_stream_number()
+        block = self.allocator.allocate(size_bytes, stream)
+        if self._log is not None:
+            self._log.allocate(size_bytes, stream, block)
         self.totals[category] += block.size_bytes
         if self.allocator.allocated_bytes > self.peak_bytes:
             self.peak_bytes = self.allocator.allocated_bytes
@@ -91,6 +94,8 @@ class DeviceMemory:
     def free(self, block: Block, category: int) -> None:
         self.settle()
         self.totals[category] -= block.size_bytes
+        if self._log is not None:
+            self._log.free(block)
         self.allocator.free(block)
 
     def settle(self) -> None:
@@ -128,8 +133,9 @@ class Timeline:
 class Allocations:
     """Of one rank, on all GPUs of its host."""
 
-    def __init__(self, limit_bytes: int, capability: tuple[int, int]) -> None:
+    def __init__(self, limit_bytes: int, capability: tuple[int, int], with_log: bool = False) -> None:
         self._limit_bytes, self._capability = limit_bytes, capability
+        self.log = Log() if with_log else None  # of the first device
         self._phases = Phases()
         self._live: dict[int, _Live] = {}
         self._devices: dict[int, DeviceMemory] = {}
@@ -144,7 +150,7 @@ class Allocations:
 
     def on(self, index: int) -> DeviceMemory:
         if index not in self._devices:
-            self._devices[index] = DeviceMemory(self._limit_bytes)
+            self._devices[index] = DeviceMemory(self._limit_bytes, None if self._devices else self.log)
         return self._devices[index]
 
     def use(self) -> MemoryUse | None:

@@ -8,6 +8,7 @@ stays free, and free neighbours are joined. Segments go back to the card only if
 
 import bisect
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _ROUND_BYTES = 512
@@ -117,6 +118,32 @@ class Allocator:
         sizes = self._free[block.pool]
         del sizes[bisect.bisect_left(sizes, (block.size_bytes, block.address))]
         return self._blocks.pop(block.address)
+
+
+class Log:
+    """Of an allocator: what was asked of it, to be done again on another card."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[int, int]] = []  # a size and its stream; or -1 and the number of the block to free
+        self._numbers: dict[int, int] = {}  # of the blocks that live, by address
+
+    def allocate(self, size_bytes: int, stream: int, block: Block) -> None:
+        self._numbers[block.address] = len(self.events)
+        self.events.append((size_bytes, stream))
+
+    def free(self, block: Block) -> None:
+        self.events.append((-1, self._numbers.pop(block.address)))
+
+
+def replay(events: Iterable[tuple[int, int]], limit_bytes: int) -> Allocator:
+    allocator = Allocator(limit_bytes)
+    blocks: dict[int, Block] = {}
+    for number, (size_bytes, which) in enumerate(events):
+        if size_bytes < 0:
+            allocator.free(blocks.pop(which))
+        else:
+            blocks[number] = allocator.allocate(size_bytes, which)
+    return allocator
 
 
 def _round_up(size: int, unit: int) -> int:

@@ -66,7 +66,7 @@ class RanksUse:
 
 def usable_bytes(gpu: Gpu) -> int:
     """What torch's allocator can have of a card."""
-    return gpu.memory_bytes - CONTEXT_BYTES
+    return gpu.capacity_bytes - CONTEXT_BYTES
 
 
 def merge(by_rank: Iterable[tuple[int, MemoryUse | None]]) -> tuple[RanksUse, ...]:
@@ -80,10 +80,14 @@ def merge(by_rank: Iterable[tuple[int, MemoryUse | None]]) -> tuple[RanksUse, ..
 
 
 def fit(use: MemoryUse, gpu: Gpu) -> str:
+    return fits_within(use.overflow is not None, use.allocated_bytes, usable_bytes(gpu))
+
+
+def fits_within(has_overflowed: bool, allocated_bytes: int, limit_bytes: int) -> str:
     """`yes`, `no`, or `close`: it fits if the model is exactly right."""
-    if use.overflow is not None:
+    if has_overflowed:
         return "no"
-    return "yes" if use.allocated_bytes <= _SURE * usable_bytes(gpu) else "close"
+    return "yes" if allocated_bytes <= _SURE * limit_bytes else "close"
 
 
 def lines(found: tuple[RanksUse, ...], gpu: Gpu) -> Iterator[str]:
@@ -96,7 +100,7 @@ def lines(found: tuple[RanksUse, ...], gpu: Gpu) -> Iterator[str]:
 
 def _in_words(each: RanksUse, gpu: Gpu) -> str:
     use, who = each.use, ranks_in_words(each.ranks)
-    peak = f"peak {_gib(use.allocated_bytes)} GiB of {_gib(gpu.memory_bytes)} GiB ({who}), at {_where(use.peak)}"
+    peak = f"peak {_gib(use.allocated_bytes)} GiB of {_gib(gpu.capacity_bytes)} GiB ({who}), at {_where(use.peak)}"
     reserved = f"{_gib(use.reserved_bytes)} reserved"
     if use.overflow is not None:
         return f"does not fit: {who} run out of memory at {_where(use.overflow)}; {peak}"
@@ -130,5 +134,5 @@ def _one_as_json(each: RanksUse, gpu: Gpu, with_timeline: bool) -> dict[str, Any
 
 def write(path: Path, found: tuple[RanksUse, ...], gpu: Gpu) -> None:
     """For the page: with the course over time."""
-    content = {"categories": CATEGORIES, "gpu_bytes": gpu.memory_bytes, "uses": as_json(found, gpu, True)}
+    content = {"categories": CATEGORIES, "gpu_bytes": gpu.capacity_bytes, "uses": as_json(found, gpu, True)}
     path.write_text(json.dumps(content))

@@ -169,7 +169,7 @@ def _functions(gpu: Gpu, count: int) -> dict[str, Any]:
     """By name in torch.cuda: what a script may call before or beside its computation."""
     import torch
 
-    total = gpu.memory_bytes
+    total = gpu.capacity_bytes
     properties = SimpleNamespace(
         name=gpu.name,
         total_memory=total,

@@ -39,11 +39,11 @@ def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
     os.environ.update({**request["env"], **_environment(settings, rank)})
     os.chdir(request["cwd"])
     _use_known_values(settings, request["table"])
-    allocations = Allocations(usable_bytes(settings.gpu), settings.gpu.capability)
+    allocations = Allocations(usable_bytes(settings.gpu), settings.gpu.capability, settings.logs_memory)
     _write_at_end(Path(request["result"]), allocations)
     device.install(settings.gpu, min(settings.gpus_per_host, settings.world_size))
     allocations.install()
-    cuda_functions.install(allocations, settings.gpu.memory_bytes, usable_bytes(settings.gpu))
+    cuda_functions.install(allocations, settings.gpu.capacity_bytes, usable_bytes(settings.gpu))
     mode = PretendedDevice(allocations)
     patches.install(mode.data)
     saving.install(mode.data)
@@ -92,6 +92,7 @@ def _write_at_end(path: Path, allocations: Allocations) -> None:
             "is_cut": steps.is_cut,
             "unsupported": unsupported.found,
             "memory": allocations.use(),
+            "memory_log": allocations.log.events if allocations.log else [],
             "unknowns": [vars(each) for each in values.notes.unknowns.values()],
         }
         fresh = path.with_suffix(".new")

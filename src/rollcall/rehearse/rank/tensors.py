@@ -41,6 +41,7 @@ _SIZED_FACTORIES = {
         ("rand", "default"),
     )
 }
+_FAKE_MODE = torch._C._TorchDispatchModeKey.FAKE
 _COLLECTIVES = "c10d"
 _FUNCTIONAL_SPACES = ("_c10d_functional", "_c10d_functional_autograd")
 _DATA_SHAPES = "the shape of its result depends on data that is not known here"
@@ -92,6 +93,8 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(kind not in _PLAIN for kind in types):
             return NotImplemented  # such as DTensor: the ops on its parts come back here
         kwargs = kwargs or {}
+        if torch._C._get_dispatch_mode(_FAKE_MODE) is not None:
+            return func(*args, **kwargs)  # torch itself asks for shapes, as DTensor does of each op: nothing is made
         if _is_composite(func):  # called below autograd, as inside the ops of a DTensor: its parts come back here
             with self:
                 return func.decompose(*args, **kwargs)
