@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname \
 	libopenmpi-dev chromium tmux
 
-.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train soak corpus rehearse-corpus fuzz-explain looks compat matrix lab-pages wheel clean
+.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train bench-rehearse soak corpus rehearse-corpus fuzz-explain looks compat matrix lab-pages wheel clean
 
 setup: $(VENV)/.setup
 
@@ -63,6 +63,10 @@ bench-report: $(VENV)/.dev
 
 bench-train: $(VENV)/.dev $(PEERS_VENV)/.setup
 	$(BIN)/python benchmarks/train.py $(BENCH)
+
+# What a rehearsal says, beside reality.
+bench-rehearse: $(VENV)/.dev
+	$(BIN)/python benchmarks/rehearse.py $(BENCH)
 
 # The launchers that we compare with. Torch comes first, so that nothing pulls another one; and where they cannot
 # be installed, the benchmark goes on without them.

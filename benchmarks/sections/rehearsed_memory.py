@@ -20,7 +20,7 @@ from rollcall.protocol.plan import Program
 from rollcall.rehearse import passes, rehearsal
 from rollcall.rehearse.memory.allocator import replay
 from rollcall.rehearse.memory.use import CATEGORIES, fits_within
-from rollcall.rehearse.settings import GPUS, Settings
+from rollcall.rehearse.settings import GPUS, RehearsalSettings
 from rollcall.torch_version import torch_version
 
 PREDICTIONS = REPOSITORY / "benchmarks" / "memory_predictions.json"
@@ -126,7 +126,7 @@ def _fits(result: passes.RankResult, limit_bytes: int) -> str:
 
 def _rehearse(server: Any, jobs: Jobs, name: str, world_size: int) -> passes.RankResult:
     folder = jobs.new_folder()
-    settings = Settings(world_size, min(world_size, 8), (0,), 0, _LARGE, logs_memory=True)
+    settings = RehearsalSettings(world_size, min(world_size, 8), (0,), 0, _LARGE, logs_memory=True)
     program = Program("script", str(PROGRAMS / "memory_configurations.py"), (name,))
     result = passes.Ranks(settings, program, folder, server).run([0], None, lambda: None)[0]
     if result.exit_code or result.memory is None:

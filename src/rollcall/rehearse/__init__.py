@@ -6,6 +6,7 @@ the ranks would have done to each other is found out afterwards, from the rings 
 settings    what is rehearsed: world, hosts, the pretended GPU
 server      the process that ranks are forked from
 rank/       what runs in each rehearsed rank
+memory/     what a rank needs of its GPU's memory, and whether it fits
 passes      runs ranks again until what each got is what the others gave
 stale       which ranks have to run again
 combine     from what each rank gives to what each rank gets
