@@ -1,7 +1,9 @@
 """`rollcall doctor` on real hosts."""
 
 import json
+from pathlib import Path
 
+from tests.agent.health.fake_nvml import build
 from tests.cluster.sshd import Cluster
 from tests.rollcall_command import Runner
 
@@ -32,6 +34,24 @@ def test_each_failure_has_a_remedy(rollcall: Runner, hosts: Cluster) -> None:
     assert "no sshd listens there: start it" in ran.out
     assert f"h2: cannot reach {hosts['h1'].address}:29557 on h1" in ran.out
     assert "Open the port" in ran.out
+
+
+def test_sick_hosts_are_named_before_a_rank_starts(rollcall: Runner, hosts: Cluster, tmp_path: Path) -> None:
+    """One has a broken GPU, another one a slow network. Nothing is started."""
+    rollcall.script("open('started', 'w')")
+    faults = ("--env", f"ROLLCALL_NVML={build(tmp_path)}", "--env", "FAKE_NVML=h2:ecc")
+    slow = ["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "20mbit", "burst", "32kb", "latency", "50ms"]
+    hosts["h3"].run(slow)
+    try:
+        ran = rollcall("run", "--hosts", "h1:1,h2:1,h3:1", "--preflight", *faults, "script.py")
+    finally:
+        hosts["h3"].run(["tc", "qdisc", "del", "dev", "eth0", "root"])
+    assert ran.code == 1, ran.err
+    assert "preflight: h2: GPU 1 has 3 uncorrected ECC errors, expected 0" in ran.err
+    assert "preflight: h3: what it sends on its fastest connection: " in ran.err, ran.err
+    assert "preflight: h1" not in ran.err, ran.err
+    assert not (rollcall.folder / "started").exists()
+    assert rollcall.wait_until_gone() == []
 
 
 def test_without_hosts_it_checks_this_machine(rollcall: Runner) -> None:

@@ -3,6 +3,8 @@
 supervisor      first process on a host that is reached over a network; answers the launcher, then watches the agent
 hand_over       hands the host over from the supervisor to the agent
 main            the agent
+host_check      has this host checked by a process of its own
+health/         that process: GPUs, speeds, limits
 host_questions  answers the launcher's questions about this host
 dispatcher      hands each message of the launcher to the part that it concerns
 worker_group    torch elastic's agent, with ranks from the fork server

@@ -4,11 +4,13 @@ The supervisor answers them until the agent has imported torch, and the agent fr
 """
 
 import os
+import threading
 import time
 from typing import TYPE_CHECKING
 
 from rollcall.protocol.channel import Channel
 from rollcall.protocol.messages import (
+    CheckHost,
     ClosePort,
     CountGpus,
     Finish,
@@ -53,7 +55,7 @@ class HostQuestions:
             self._channel.send(Pong(message.sent_ns, time.time_ns(), time.monotonic_ns()))
             return
         # Here: a host says who it is before it imports what the other answers need.
-        from rollcall.agent import connectivity
+        from rollcall.agent import connectivity, host_check
         from rollcall.protocol.devices import gpu_count
 
         match message:
@@ -67,6 +69,9 @@ class HostQuestions:
                 self._channel.send(connectivity.reach_master(attempt, addresses, port, token))
             case MeasureLink(addresses, port, token):
                 self._channel.send(connectivity.measure(addresses, port, token))
+            case CheckHost(folder):
+                # In a thread of its own: heartbeats are to be answered meanwhile.
+                threading.Thread(target=host_check.report, args=(self._channel, folder), daemon=True).start()
             case CountGpus():
                 self._channel.send(GpusCounted(gpu_count()))
             case UnknownMessage():

@@ -21,6 +21,9 @@ def doctor(
     python: HostPython = "",
     master_addr: Annotated[str | None, typer.Option(help="Try this address of the first host only.")] = None,
     master_port: Annotated[int, typer.Option(help="Try this port there. Default: a free one.")] = 0,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also compute, copy and reduce on each host, and look at its GPUs by NVML.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Check hosts before a run: ssh, versions, GPUs, clocks, connection to the master, speed between each two.
@@ -31,6 +34,8 @@ def doctor(
     [bold]Examples[/]
 
       rollcall doctor --hosts alpha,beta
+
+      rollcall doctor --hosts 'node[01-16]' --deep
 
       rollcall doctor --virtual-hosts 3 --link 1gbit
     """
@@ -51,7 +56,7 @@ def doctor(
         master_port=master_port,
         cwd=os.getcwd(),
     )
-    findings = examine(plan, say)
+    findings = examine(plan, say, is_deep=deep)
     if found.has_named:
         print_findings(findings, [], None, as_json=json)
     else:

@@ -6,14 +6,17 @@ The same agents answer as in a run, only that none of them imports torch or star
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from rollcall.coordinator import preflight
+from rollcall.coordinator import health, preflight
 from rollcall.coordinator.agents import Agent, Agents, Disconnected
 from rollcall.protocol.messages import (
+    CheckHost,
     CountGpus,
     Finish,
     GpusCounted,
+    HostChecked,
     LinkMeasured,
     MasterReached,
     MeasureLink,
@@ -30,6 +33,7 @@ from rollcall.transport import select
 
 _ANSWER_S = 20.0
 _MEASURE_S = 30.0
+_CHECK_S = 90.0  # torch is imported, and the host computes
 _COUNT_S = 120.0  # torch is imported for that
 _PINGS = 5
 _WRONG_CLOCK_S = 0.5
@@ -51,29 +55,23 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Link:
-    """From one host to another: round trip and throughput, or why there are none."""
-
-    start: str
-    end: str
-    round_trip_s: float
-    bytes_per_s: float
-    error: str = ""
-
-
-@dataclass(frozen=True)
 class Findings:
     checks: list[Check]
-    ways: list[Link]  # between each pair of hosts
+    ways: list[health.Link]  # between each pair of hosts
     problems: list[str]  # each with what to do
+    health: dict[str, dict[str, Any]] = field(default_factory=dict)  # by host: what a deep check found
+
+    @property
+    def sick_hosts(self) -> list[str]:
+        return [check.host for check in self.checks if check.problem]
 
 
-def examine(plan: Plan, tell: Callable[[str], None]) -> Findings:
-    """Look at all hosts of the plan."""
+def examine(plan: Plan, tell: Callable[[str], None], is_deep: bool = False) -> Findings:
+    """Look at all hosts of the plan. A deep look also measures how fast each of them computes."""
     with select.opened(plan, "check", tell) as (known, start):
         agents = Agents(known.hosts, start, tell)
         try:
-            return _Examination(known, agents).findings()
+            return _Examination(known, agents, is_deep).findings()
         finally:
             agents.send_all(Finish())
             for _ in _until(agents, 5.0, lambda: agents.are_gone):
@@ -82,8 +80,8 @@ def examine(plan: Plan, tell: Callable[[str], None]) -> Findings:
 
 
 class _Examination:
-    def __init__(self, plan: Plan, agents: Agents) -> None:
-        self._plan, self._agents = plan, agents
+    def __init__(self, plan: Plan, agents: Agents, is_deep: bool) -> None:
+        self._plan, self._agents, self._is_deep = plan, agents, is_deep
         self._port = plan.master_port
         self._problems: dict[str, list[str]] = {}
 
@@ -100,8 +98,45 @@ class _Examination:
         gpus = self._count_gpus(here)
         reached, opened = self._open_ports(here)
         links = list(self._measure(here, opened))
+        facts = self._look_deep(here, opened, links) if self._is_deep else {}
         checks = [self._check(agent, gpus, reached, opened) for agent in agents]
-        return Findings(checks, links, self._all_problems(here))
+        return Findings(checks, links, self._all_problems(here), facts)
+
+    def _look_deep(
+        self, here: list[Agent], opened: dict[Agent, tuple[PortOpened, str]], links: list[health.Link]
+    ) -> dict[str, dict[str, Any]]:
+        """Add what is wrong with hosts to the problems. A host that seems slow is measured once more, alone: a machine
+        that was busy for a moment is not sick."""
+        links += self._measure(here, opened, is_backwards=True)
+        facts = self._check_hosts(here)
+        first = health.find(facts, links)
+        slow = {each.host for each in first if each.measured == "host"}
+        for agent in (agent for agent in here if agent.name in slow):
+            facts.update(health.better(facts, self._check_hosts([agent])))
+        if any(each.measured == "links" for each in first):
+            again = [*self._measure(here, opened), *self._measure(here, opened, is_backwards=True)]
+            links[:] = health.faster(links, again)
+        by_name = {agent.name: agent for agent in here}
+        for sickness in health.find(facts, links):
+            self._note(by_name[sickness.host], sickness.text)
+        return facts
+
+    def _check_hosts(self, agents: list[Agent]) -> dict[str, dict[str, Any]]:
+        """By host: what it says of itself. Virtual hosts share a machine, so they are asked one after the other."""
+        asked: dict[Agent, Message] = {agent: CheckHost(self._plan.cwd) for agent in agents}
+        turns = [{agent: asked[agent]} for agent in agents] if self._plan.transport.kind == "virtual" else [asked]
+        facts = {}
+        for turn in turns:
+            got = self._ask(turn, HostChecked, _CHECK_S)
+            for agent in turn:
+                answer = got.get(agent)
+                if not isinstance(answer, HostChecked):
+                    self._note(agent, "its checks were not answered")
+                elif answer.error:
+                    self._note(agent, answer.error)
+                else:
+                    facts[agent.name] = answer.facts
+        return facts
 
     def _note(self, agent: Agent, text: str) -> None:
         self._problems.setdefault(agent.name, []).append(text)
@@ -172,9 +207,12 @@ class _Examination:
             return [self._plan.master_addr]
         return [*([agent.host.address] if agent.host.address else []), *port.addresses]
 
-    def _measure(self, here: list[Agent], opened: dict[Agent, tuple[PortOpened, str]]) -> Iterator[Link]:
+    def _measure(
+        self, here: list[Agent], opened: dict[Agent, tuple[PortOpened, str]], is_backwards: bool = False
+    ) -> Iterator[health.Link]:
         """Each pair once, in rounds where no host is in two pairs."""
-        for pairs in rounds([agent for agent in here if agent in opened]):
+        for forwards in rounds([agent for agent in here if agent in opened]):
+            pairs = [(end, start) for start, end in forwards] if is_backwards else forwards
             asked: dict[Agent, Message] = {}
             for start, end in pairs:
                 port, token = opened[end]
@@ -186,7 +224,7 @@ class _Examination:
                     answer = LinkMeasured(error="no answer")
                 if answer.error:
                     self._note(start, f"cannot reach {end.name} ({answer.error}) — firewall between them?")
-                yield Link(start.name, end.name, answer.round_trip_s, answer.bytes_per_s, answer.error)
+                yield health.Link(start.name, end.name, answer.round_trip_s, answer.bytes_per_s, answer.error)
 
     def _check(
         self,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _OTHER_HOSTS = {"--hosts", "--hostfile", "--virtual-hosts", "--slurm", "--kubernetes", "--dry-run"}
 # Options without a value: the word behind them may be the script. A test compares this with the options themselves.
 _FLAGS = {
-    "--allow-mixed", "--dry-run", "--help", "--kubernetes", "--module", "--no-python", "--no-record", "--report",
-    "--run-path", "--slurm", "--standalone", "--sync", "--virtual-local-rank", "-h", "-m",
+    "--allow-mixed", "--dry-run", "--exclude-bad", "--help", "--kubernetes", "--module", "--no-python", "--no-record",
+    "--preflight", "--report", "--run-path", "--slurm", "--standalone", "--sync", "--virtual-local-rank", "-h", "-m",
 }  # fmt: skip
 _FEW_CORES = 2
 _WAIT_S = 0.5

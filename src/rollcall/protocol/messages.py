@@ -150,6 +150,13 @@ class CountGpus(Message):
     """How many GPUs does torch see? Takes a while, because torch is imported."""
 
 
+@dataclasses.dataclass(frozen=True)
+class CheckHost(Message):
+    """Is this host well? Takes seconds: it computes, copies and reduces. `folder` is where a run would be."""
+
+    folder: str
+
+
 # From the agent to the launcher.
 
 
@@ -314,6 +321,14 @@ class GpusCounted(Message):
     """The GPUs that torch sees."""
 
     gpus: int
+
+
+@dataclasses.dataclass(frozen=True)
+class HostChecked(Message):
+    """What is known of the host, or why nothing is."""
+
+    facts: dict[str, Any]
+    error: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

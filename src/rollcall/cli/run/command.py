@@ -58,6 +58,10 @@ def run(options: RunOptions) -> None:
     signals.note(handled)
     from rollcall.coordinator import launcher  # here: `rollcall --help` and `--dry-run` do not need it
 
+    if options.preflight:
+        from rollcall.coordinator import healthy_hosts  # here: most runs check no host
+
+        plan = healthy_hosts.checked(plan, options.exclude_bad, say)
     code = launcher.run(plan)
     _leave_warm_server(plan)
     if options.report:
@@ -123,6 +127,10 @@ def _check(options: RunOptions) -> None:
             "--duplicate-stdout-filters and --duplicate-stderr-filters are not available here: search the logs of the"
             " run with grep"
         )
+    if options.exclude_bad and not options.preflight:
+        raise UsageError("--exclude-bad leaves out what --preflight has found: add --preflight")
+    if options.preflight and options.nnodes != "1" and not (options.hosts or options.hostfile):
+        raise UsageError("--preflight needs a launcher that leads all hosts: name them with --hosts")
     submit.check_one_way(options)
 
 

@@ -137,6 +137,13 @@ class RunOptions:
     spares: Annotated[
         int, host_option("--spares", "Keep the last N hosts ready: one takes the place of a host that is lost.", "N")
     ] = 0
+    preflight: Annotated[
+        bool, host_option("--preflight", "Check all hosts first, as `rollcall doctor --deep` does.")
+    ] = False
+    exclude_bad: Annotated[
+        bool,
+        host_option("--exclude-bad", "With --preflight: go on without bad hosts, if --spares or --min-hosts allow."),
+    ] = False
     python: HostPython = ""
     env: Annotated[
         list[str] | None, host_option("--env", "Pass a variable on to the hosts; NAME=VALUE sets it.", "NAME|'NCCL_*'")

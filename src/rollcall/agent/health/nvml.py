@@ -1,0 +1,122 @@
+"""GPUs as NVML sees them, NVIDIA's library for their management. The only module that calls it, by ctypes."""
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+LIBRARY = "ROLLCALL_NVML"  # a variable that names another file than the driver's
+_UNCORRECTED, _VOLATILE, _SM, _TEMPERATURE, _SLOWDOWN = 1, 0, 1, 0, 1  # NVML's numbers
+_TEXT_BYTES = 96
+# Why a GPU runs slower than it could, of those reasons that mean trouble. An idle GPU, and one at its power limit, are
+# as they should be.
+THROTTLED = {0x08: "hardware slowdown", 0x20: "too hot", 0x40: "too hot (hardware)", 0x80: "power brake"}
+
+
+class NvmlError(Exception):
+    """NVML does not answer, or not to this question."""
+
+
+class Nvml:
+    """An open connection to the driver."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        try:
+            self._library = ctypes.CDLL(environ.get(LIBRARY, "libnvidia-ml.so.1"))
+        except OSError as error:
+            raise NvmlError(str(error)) from error
+        self._call("nvmlInit_v2")
+
+    def gpus(self) -> Iterator[dict[str, Any]]:
+        """What is known of each GPU. What a GPU cannot tell is missing; one that answers nothing is lost."""
+        for index in range(self._number("nvmlDeviceGetCount_v2", kind=ctypes.c_uint)):
+            handle = ctypes.c_void_p()
+            try:
+                self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+            except NvmlError as error:
+                yield {"index": index, "lost": str(error)}
+            else:
+                yield {"index": index, **self._known(handle)}
+
+    def versions(self) -> dict[str, str]:
+        cuda = self._number("nvmlSystemGetCudaDriverVersion_v2", kind=ctypes.c_int)
+        return {"driver": self._text("nvmlSystemGetDriverVersion"), "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}"}
+
+    def _known(self, handle: ctypes.c_void_p) -> dict[str, Any]:
+        questions: dict[str, Callable[[], Any]] = {
+            "name": lambda: self._text("nvmlDeviceGetName", handle),
+            "uncorrected_errors": lambda: self._number(
+                "nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _VOLATILE, kind=ctypes.c_ulonglong
+            ),
+            "throttled": lambda: self._throttled(handle),
+            "sm_mhz": lambda: self._number("nvmlDeviceGetClockInfo", handle, _SM),
+            "most_sm_mhz": lambda: self._number("nvmlDeviceGetMaxClockInfo", handle, _SM),
+            "power_limit_w": lambda: self._number("nvmlDeviceGetEnforcedPowerLimit", handle) / 1000,
+            "default_power_limit_w": lambda: self._number("nvmlDeviceGetPowerManagementDefaultLimit", handle) / 1000,
+            "temperature_c": lambda: self._number("nvmlDeviceGetTemperature", handle, _TEMPERATURE),
+            "slowdown_c": lambda: self._number("nvmlDeviceGetTemperatureThreshold", handle, _SLOWDOWN),
+            "processes": lambda: self._processes(handle),
+        }
+        known: dict[str, Any] = self._remapped(handle)
+        for name, ask in questions.items():
+            try:
+                known[name] = ask()
+            except NvmlError:
+                continue
+        return known if "name" in known else {"lost": "it does not answer"}
+
+    def _throttled(self, handle: ctypes.c_void_p) -> list[str]:
+        reasons = self._number("nvmlDeviceGetCurrentClocksThrottleReasons", handle, kind=ctypes.c_ulonglong)
+        return [text for bit, text in THROTTLED.items() if reasons & bit]
+
+    def _remapped(self, handle: ctypes.c_void_p) -> dict[str, Any]:
+        """Rows of memory that were replaced for errors."""
+        found = [ctypes.c_uint() for _ in range(4)]
+        try:
+            self._call("nvmlDeviceGetRemappedRows", handle, *map(ctypes.byref, found))
+        except NvmlError:
+            return {}
+        _, uncorrected, is_pending, has_failed = (each.value for each in found)
+        return {"remapped_rows": uncorrected, "remap_pending": bool(is_pending), "remap_failed": bool(has_failed)}
+
+    def _processes(self, handle: ctypes.c_void_p) -> int:
+        """How many use the GPU. Asked for none of them, NVML says that there is no room, and how many there are."""
+        count = ctypes.c_uint(0)
+        function = self._function("nvmlDeviceGetComputeRunningProcesses_v3")
+        code = function(handle, ctypes.byref(count), None)
+        if code not in (0, _NO_ROOM):
+            raise NvmlError(f"error {code}")
+        return count.value
+
+    def _number(self, name: str, *arguments: Any, kind: Any = ctypes.c_uint) -> int:
+        found = kind()
+        self._call(name, *arguments, ctypes.byref(found))
+        return int(found.value)
+
+    def _text(self, name: str, *arguments: Any) -> str:
+        buffer = ctypes.create_string_buffer(_TEXT_BYTES)
+        self._call(name, *arguments, buffer, ctypes.c_uint(_TEXT_BYTES))
+        return buffer.value.decode(errors="replace")
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        if code := self._function(name)(*arguments):
+            raise NvmlError(_ERRORS.get(code, f"error {code}"))
+
+    def _function(self, name: str) -> Any:
+        try:
+            return getattr(self._library, name)
+        except AttributeError as error:
+            raise NvmlError(f"this driver has no {name}") from error
+
+
+_NO_ROOM = 7
+_ERRORS = {15: "it has fallen off the bus", 9: "the driver is not loaded", 999: "unknown error"}
+
+
+def facts() -> dict[str, Any]:
+    """Empty where there is no NVIDIA driver."""
+    try:
+        nvml = Nvml()
+        return {"gpus": list(nvml.gpus()), **nvml.versions()}
+    except NvmlError:
+        return {}
