@@ -79,7 +79,7 @@ def test_without_a_compiler_one_sentence_says_so(
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert native.main() == 1
-    assert capsys.readouterr().err == "rollcall: there is no C++ compiler: install g++, or go on without\n"
+    assert capsys.readouterr().err == "rollcall: there is no C++ compiler: install g++, or continue without\n"
 
 
 def test_compiling_is_suggested_once(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def train_step(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def goes_on(until_s: float) -> bool:
-    """Whether all ranks go on: the same answer everywhere."""
+    """Whether all ranks continue: the same answer everywhere."""
     flag = torch.tensor(float(time.monotonic() < until_s))
     dist.all_reduce(flag, op=dist.ReduceOp.MIN)
     return bool(flag)

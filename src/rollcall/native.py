@@ -56,14 +56,14 @@ def build(source: Path) -> Path:
         return found
     compiler = _find_compiler()
     if compiler is None:
-        raise RollcallError("there is no C++ compiler: install g++, or go on without")
+        raise RollcallError("there is no C++ compiler: install g++, or continue without")
     target = _writable(source)
     began = target.with_suffix(f".{os.getpid()}")
     ran = subprocess.run([compiler, *_compiler_options(source, began)], capture_output=True, text=True)
     if ran.returncode:
         began.unlink(missing_ok=True)
         said = next((line for line in ran.stderr.splitlines() if "error" in line), ran.stderr.strip())
-        raise RollcallError(f"{source.name} does not compile here ({said}): go on without")
+        raise RollcallError(f"{source.name} does not compile here ({said}): continue without")
     for old in source.parent.glob(f"{source.stem}-*.so"):  # not in the cache, which several environments share
         if target.parent == source.parent:
             old.unlink()

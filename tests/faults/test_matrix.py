@@ -165,7 +165,7 @@ def test_a_host_is_lost_and_there_is_a_spare(place: Place) -> None:
 
 @only("local", "ssh")
 def test_the_disk_of_the_logs_is_full(place: Place) -> None:
-    """The ranks go on, and it is said once per log which one is no longer written, and why."""
+    """The ranks continue, and it is said once per log which one is no longer written, and why."""
     run = place.start("--log-dir", place.cluster.small_disk, begun=False, program=CHATTY)
     assert run.result(SECONDS * 2) == 0, run.err
     assert "is no longer written (No space left on device)" in run.err

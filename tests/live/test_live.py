@@ -1,4 +1,4 @@
-"""`rollcall watch`: a run while it goes on, in a real terminal (tmux) and in a real browser."""
+"""`rollcall watch`: a run while it runs, in a real terminal (tmux) and in a real browser."""
 
 import contextlib
 import http.client
@@ -197,7 +197,7 @@ def test_the_table_goes_on_in_place(watched: WatchedRun) -> None:
 
 
 def test_stacks_of_a_run_are_folded(watched: WatchedRun) -> None:
-    """Ranks that wait in the same place share a block, in the terminal and on the page; the run goes on."""
+    """Ranks that wait in the same place share a block, in the terminal and on the page; the run continues."""
     lines = watched.typed.splitlines()
     assert lines[0].startswith("ranks 0,2 │ ")
     assert any(line.endswith("(script.py:10)   dist.all_reduce(torch.ones(10))") for line in lines)
@@ -236,7 +236,7 @@ def test_the_page_streams(watched: WatchedRun) -> None:
 
 
 def test_the_page_is_explained_again(watched: WatchedRun) -> None:
-    """While the run goes on the verdict and the waits are those of now; each figure is there once."""
+    """While the run continues the verdict and the waits are those of now; each figure is there once."""
     waited = {(who, whom): seconds for who, whom, seconds in watched.page["matrix"]}
     over = {(who, whom): seconds for who, whom, seconds in watched.page_over["matrix"]}
     assert waited[0, 1] > 0

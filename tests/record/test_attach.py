@@ -41,7 +41,7 @@ class _Store(dict[str, bytes]):
 def test_a_folder_that_cannot_be_made_keeps_no_rank_waiting(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rank 0 tells the others; each says so in one line, and the program goes on."""
+    """Rank 0 tells the others; each says so in one line, and the program continues."""
     monkeypatch.setenv("ROLLCALL_DIR", "/proc/nowhere")
     store = _Store()
     for rank in (0, 1):

@@ -155,7 +155,7 @@ def test_sends_and_receives_find_each_other_in_rings_that_have_wrapped(tmp_path:
 
 
 def test_sends_and_receives_find_each_other_in_a_view_that_is_cut(tmp_path: Path, language: str) -> None:
-    """As the page of a run that goes on reads the newest records only."""
+    """As the page of a running job reads the newest records only."""
     exchange(tmp_path, language, 20, 17)
     run = load(tmp_path)
     cut = replace(run, table=Table(10))

@@ -366,7 +366,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in list(self._rank_of):
-            for each in (number, signal.SIGCONT):  # a stopped rank hears nothing until it goes on
+            for each in (number, signal.SIGCONT):  # a stopped rank gets no other signal until it continues
                 try:
                     # The whole group, as a terminal does: workers of a DataLoader hear it too.
                     os.killpg(pid, each)

@@ -40,7 +40,7 @@ def doctor(
       rollcall doctor --virtual-hosts 3 --link 1gbit
     """
     from rollcall.cli.tables import print_findings
-    from rollcall.compat import table  # here: it imports torch
+    from rollcall.compat import patches  # here: it imports torch
     from rollcall.coordinator.doctor import examine
     from rollcall.record import hooks
 
@@ -61,5 +61,5 @@ def doctor(
         print_findings(findings, [], None, as_json=json)
     else:
         hooks.install()  # into this process, which ends now: only that tells what they find
-        print_findings(findings, table.rows(os.environ), hooks.places(), as_json=json)
+        print_findings(findings, patches.rows(os.environ), hooks.places(), as_json=json)
     raise typer.Exit(1 if findings.problems else 0)

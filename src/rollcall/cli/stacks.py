@@ -22,7 +22,7 @@ def stacks(
 ) -> None:
     """Show where every rank of a running job is now, on every host; ranks with equal stacks are shown together.
 
-    The run goes on, and no signal is sent to its ranks. Frames of C++ are shown where py-spy is installed.
+    The run continues, and no signal is sent to its ranks. Frames of C++ are shown where py-spy is installed.
 
     [bold]Examples[/]
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rollcall import __version__
 
 if TYPE_CHECKING:
-    from rollcall.compat.table import PatchState
+    from rollcall.compat.patches import PatchState
     from rollcall.coordinator.doctor import Findings
     from rollcall.record.hooks import Places
 

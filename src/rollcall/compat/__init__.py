@@ -7,5 +7,5 @@ torch_groups    all groups, the ranks of one, and one by its name
 torch_timeouts  the time limits of a group
 private_names/  what code elsewhere uses
 patch           what each of them says of itself, and its self-check
-table           all of them
+patches         all of them
 """

@@ -111,7 +111,7 @@ class Attempts:
 
     @property
     def hosts_may_differ(self) -> bool:
-        """Whether attempts may go on with fewer hosts: then an attempt need not be one of the restarts."""
+        """Whether the run may continue with fewer hosts: then an attempt need not be one of the restarts."""
         return self._least < len(self._agents.all)
 
     @property

@@ -22,7 +22,7 @@ _MOST_PROBED = 16
 
 
 class RunFolder:
-    """A run's folder and its run.json, which is rewritten as the run goes on."""
+    """A run's folder and its run.json, which is rewritten during the run."""
 
     def __init__(self, path: Path, facts: dict[str, Any]) -> None:
         self.path = path
@@ -40,7 +40,7 @@ class RunFolder:
             for facts in all_runs():
                 if facts.get("job") == job and facts["command"] == command:
                     attempt = len(facts["attempts"])
-                    say(f"the job was started again: going on with attempt {attempt} in {facts['name']}")
+                    say(f"the job was started again: continuing with attempt {attempt} in {facts['name']}")
                     return replace(plan, first_attempt=attempt), cls._reopen(facts)
         folder = cls.create(plan, command)
         if job is not None:
@@ -169,7 +169,7 @@ class RunFolder:
 
     def save(self, **facts: Any) -> None:
         self._facts.update(facts)
-        # Whole or not at all: others read it while the run goes on.
+        # Whole or not at all: others read it during the run.
         fresh = self.path / "run.json.new"
         with contextlib.suppress(OSError):  # a full disk is no reason to end the run
             fresh.write_text(json.dumps(self._facts, indent=2) + "\n")

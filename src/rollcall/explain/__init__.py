@@ -10,7 +10,7 @@ waits         when an op blocked its rank, until when it waited, and for whom
 ends          which ranks ended by themselves, and which because of others
 evidence      a run with all that the checks need
 source        how two lines of a program relate to each other
-steps         where two ranks fell out of step
+out_of_step   where two ranks fell out of step
 siblings      what other groups of a mesh did in the same place
 effects       what a disagreement between ranks did to the run
 findings      a finding, and the words in which it is told

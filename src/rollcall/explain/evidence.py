@@ -35,7 +35,7 @@ def is_input(site: Site) -> bool:
 
 
 class Evidence:
-    """`now_ns`: of a run that goes on, this moment, until which open ops last."""
+    """`now_ns`: of a running job, this moment, until which open ops last."""
 
     def __init__(self, run: Run, now_ns: int = 0) -> None:
         self.run, self.table = run, run.table
@@ -98,7 +98,7 @@ class Evidence:
     def _patience(self) -> tuple[int, int]:
         """A moment, and how long an op must have blocked its rank by then to be stuck.
 
-        A run that goes on, or that a rank has ended by failing, was never seen to stand still: there, what is blocked
+        A running job, or that a rank has ended by failing, was never seen to stand still: there, what is blocked
         is stuck after --hang-after. In a run that somebody has stopped, it is stuck if no earlier op took as long.
         """
         hang_after_ns = int(self.run.hang_after_s * 1e9)

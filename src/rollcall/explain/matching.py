@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.explain.loading.load import Run
-from rollcall.explain.loading.losses import ALL, Losses, begins_of_runs
+from rollcall.explain.loading.lost_records import ALL, Losses, begins_of_runs
 from rollcall.explain.loading.table import Group, Op, Ops
 from rollcall.record import ring_format
 

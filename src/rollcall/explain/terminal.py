@@ -89,7 +89,7 @@ _FEW_FINDINGS = 2
 
 def nothing_found(explanation: Explanation) -> str:
     if explanation.run.cut_ns:
-        return "no finding so far: the run goes on, and the calls of all ranks match"
+        return "no finding so far: the run continues, and the calls of all ranks match"
     return "no finding: the calls of all ranks match"
 
 

@@ -51,7 +51,7 @@ class Intervals:
 
 
 def intervals(run: Run, last_rows: _Numbers, now_ns: int = 0) -> Intervals:
-    """`now_ns`: the end of a run that goes on. If the hosts' clocks were not compared, there are no waits."""
+    """`now_ns`: the end of a running job. If the hosts' clocks were not compared, there are no waits."""
     table = run.table
     shift_ns = np.broadcast_to(np.int64(0), len(table)) if run.is_one_clock else _first_op_shift_ns(table)
     end_ns = max(_end_ns(table, shift_ns), now_ns)
@@ -89,7 +89,7 @@ def _end_ns(table: Table, shift_ns: _Times) -> int:
 
 
 def _ended_ns(table: Table, end_ns: int, shift_ns: _Times) -> _Times:
-    """Of ops without an end: one that failed ended when its rank did the next thing; the others go on."""
+    """Of ops without an end: one that failed ended when its rank did the next thing; the others continue."""
     ended_ns = table.completed_ns.copy()
     open_ops = np.flatnonzero(ended_ns == 0)
     ended_ns[open_ops] = end_ns + shift_ns[open_ops]

@@ -1,4 +1,4 @@
-"""Shows a run while it goes on.
+"""Shows a run while it runs.
 
 reader    reads what is new in the rings
 state     what every rank does now, and its processor and memory

@@ -50,7 +50,7 @@ class LiveRing:
     reached: dict[str, int] = field(default_factory=dict)  # by group: its newest collective
     has_ended: bool = False
     done_ns: int = 0  # when its last completed op ended
-    has_stopped: bool = False  # recording has, and the rank goes on
+    has_stopped: bool = False  # recording has, and the rank continues
     # By the number of an op: how many were read, and their bytes.
     ops: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(ring_format.OPS), dtype=np.int64))
     sizes_bytes: NDArray[np.float64] = field(default_factory=lambda: np.zeros(len(ring_format.OPS)))
@@ -144,7 +144,7 @@ def _raise_file_limit() -> None:
 
 
 class LiveRun:
-    """The newest attempt of a run that goes on."""
+    """The newest attempt of a running job."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""`rollcall watch --web`: the page of the report, updated while the run goes on.
+"""`rollcall watch --web`: the page of the report, updated during the run.
 
 The server listens on loopback only, and requires the token in its URL. It keeps no state per browser: one that sleeps
 asks for nothing, and gets what is new when it wakes.
@@ -33,7 +33,7 @@ from rollcall.timeline.model import Attempt, Timeline
 LOOPBACK = "127.0.0.1"
 _NAMES = ("127.0.0.1", "localhost", "[::1]")
 _MOST_OPS = 40_000  # in one answer
-_MOST_EXPLAINED = 200_000  # while the run goes on; when it is over, all are
+_MOST_EXPLAINED = 200_000  # during the run; when it is over, all are
 _MOST_RANKS = 200
 _OVERLAP_NS = 300_000_000  # ops that were not over when they were sent are sent again
 _IDLE_S = 20.0

@@ -54,7 +54,7 @@ def _stack_of(fields: dict[str, Any]) -> RankStack:
 
 
 def check_runs(folder: Path) -> dict[str, Any]:
-    """The facts of a run that goes on."""
+    """The facts of a running job."""
     facts = read_facts(folder)
     if is_over(facts):
         outcome = facts.get("outcome", "running")

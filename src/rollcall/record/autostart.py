@@ -26,7 +26,7 @@ _CHOOSE = "choose a new folder for ROLLCALL_RECORD"
 
 
 def begin(init: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether this process is recorded from now on. Never raises: the program goes on without a recording."""
+    """Whether this process is recorded from now on. Never raises: the program continues without a recording."""
     folder = os.environ.get("ROLLCALL_RECORD", "")
     if recorder.current() is not None or folder in ("", "0", "1"):  # 1: rollcall.init records by itself
         return False

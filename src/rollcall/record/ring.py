@@ -277,6 +277,6 @@ class Ring:
         _pack_number(self._map, ring_format.SIGNAL_AT, is_programs)
 
     def note_stop(self, why: str) -> None:
-        """Recording stops here, and the program goes on."""
+        """Recording stops here, and the program continues."""
         text = why.encode(errors="replace")[: ring_format.STOPPED_BYTES]
         self._map[ring_format.STOPPED_AT : ring_format.STOPPED_AT + len(text)] = text

@@ -23,7 +23,7 @@ class SourceCopies:
             self._known.add(file)
             name = stored_source_name(file)
             if name and is_users_file(file):
-                with contextlib.suppress(OSError, ValueError):  # no file, or no room: the run goes on without
+                with contextlib.suppress(OSError, ValueError):  # no file, or no room: the run continues without
                     self._copy(file, self._folder / name)
 
     def _copy(self, file: str, target: Path) -> None:

@@ -63,7 +63,7 @@ def _verdict(outcome: Rehearsal) -> Iterator[str]:
     explanation = outcome.explanation
     if explanation.verdict is None:
         steps = outcome.settings.steps
-        until = f" in the first {steps} step{'s' * (steps > 1)}; --steps 0 goes on to the end" if outcome.cut else ""
+        until = f" in the first {steps} step{'s' * (steps > 1)}; --steps 0 runs to the end" if outcome.cut else ""
         yield f"{nothing_found(explanation)}{until}"
     for finding in explanation.findings:
         word = "verdict:" if finding is explanation.verdict else "advice:" if finding.is_advice else "also:"

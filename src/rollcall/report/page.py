@@ -94,7 +94,7 @@ def render(content: Content, script: str = "") -> str:
 
 
 def parts(results: Results) -> dict[str, Any]:
-    """What changes on a page while its run goes on: sections as HTML, and figures."""
+    """What changes on a page during its run: sections as HTML, and figures."""
     sections = {"verdict": _verdict(results), "traffic": _traffic(results), "facts": _facts(results.facts)}
     return {"outcome": results.outcome, "sections": sections, "figures": figures_of(results)}
 

@@ -126,7 +126,7 @@ class _Tracks:
         }
 
     def _in_flight(self, each: Slice, number: str) -> Iterator[Event]:
-        """An async op from issue to completion, beside the threads, which go on meanwhile."""
+        """An async op from issue to completion, beside the threads, which continue meanwhile."""
         name = f"rank {each.op.rank}: {each.name}"
         alike: Event = {"cat": "in flight", "name": name, "id": number, **self._place_of(each.op)}
         yield {"ph": "b", **alike, "ts": self._us(each.start_ns), "args": _args(each.op)}

@@ -1,4 +1,4 @@
-"""Notices that no rank makes progress, by reading the rings of this host while the run goes on."""
+"""Notices that no rank makes progress, by reading the rings of this host during the run."""
 
 import struct
 import time

@@ -29,7 +29,7 @@ def find_rings(folder: Path, attempt: int, among: Collection[int] | None = None)
 
 
 def ask_all(folder: Path) -> None:
-    """Ask the ranks of a run on this host, if it goes on: whoever explains it wants to know where they are."""
+    """Ask the ranks of a run on this host, if it is still running: its explanation needs to know where they are."""
     attempts = recorded_attempts(folder)
     if attempts and read_facts(folder).get("outcome", "running") == "running":
         ask(find_rings(folder, attempts[-1]))

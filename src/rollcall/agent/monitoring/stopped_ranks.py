@@ -42,7 +42,7 @@ class StoppedRanks:
 
 
 def _remedy(pid: int) -> str:
-    return f"let it go on (`kill -CONT {pid}` there), or it is ended"
+    return f"continue it (`kill -CONT {pid}` there), or it is ended"
 
 
 def _is_stopped(pid: int) -> bool:

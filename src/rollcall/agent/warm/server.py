@@ -163,7 +163,7 @@ class WarmServer:
             os.close(pidfd)
 
     def _end(self) -> NoReturn:
-        """Runs go on without the server."""
+        """Runs continue without the server."""
         with contextlib.suppress(OSError):
             os.unlink(self._name, dir_fd=self._folder_fd)
         os._exit(0)

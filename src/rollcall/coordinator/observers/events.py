@@ -75,7 +75,7 @@ class Events:
     def _fail(self, text: str) -> None:
         """A command that does not work is told once: it does not touch the run."""
         if not self._has_failed:
-            self._say(f"{text}: the run goes on; `{self._command}` gets one JSON object on its standard input")
+            self._say(f"{text}: the run continues; `{self._command}` gets one JSON object on its standard input")
         self._has_failed = True
 
 

@@ -27,7 +27,7 @@ def listener_of(address: str) -> socket.socket:
 
 
 class MonitorProcess:
-    """`say` tells the user if that process dies: the run goes on without it."""
+    """`say` tells the user if that process dies: the run continues without it."""
 
     def __init__(self, folder: Path, listener: socket.socket | None, say: Callable[[str], None]) -> None:
         self._say, self._is_gone = say, False
@@ -48,7 +48,7 @@ class MonitorProcess:
             self._partial += chunk
             if not chunk:
                 self._is_gone = True
-                self._say(f"no more metrics: their process {how_it_ended(self._process.wait())}; the run goes on")
+                self._say(f"no more metrics: their process {how_it_ended(self._process.wait())}; the run continues")
         *lines, self._partial = self._partial.split(b"\n")
         for line in lines:
             yield json.loads(line)

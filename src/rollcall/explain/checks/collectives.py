@@ -16,7 +16,7 @@ from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect, Finding, each, of_call, of_ops, sites, where
 from rollcall.explain.loading.table import Op, Site
 from rollcall.explain.matching import Call, deviants
-from rollcall.explain.steps import out_of_step
+from rollcall.explain.out_of_step import out_of_step
 from rollcall.protocol.rank_ranges import ranks_in_words
 
 # What must be the same on all ranks, the one that explains most first: kind of the finding, name, value.
@@ -90,7 +90,7 @@ def _with_count(evidence: Evidence, finding: Finding, number: int, differing: ND
     return replace(finding, message=finding.message + again)
 
 
-# Kinds after which ranks go on in step, so that later calls of the line differ for the same reason.
+# Kinds after which ranks continue in step, so that later calls of the line differ for the same reason.
 _REPEATED = ("mismatched-reduce-op", "mismatched-root", "mismatched-dtype", "mismatched-shape", "mismatched-splits")
 
 

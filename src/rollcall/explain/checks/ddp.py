@@ -56,7 +56,7 @@ def _waits_in(evidence: Evidence, rank: int) -> Op | None:
 
 
 def _stopped_in(evidence: Evidence, rank: int) -> Op | None:
-    """The op in which a rank is stuck, or that failed at its end. In a run that goes on, an op is only in flight: with
+    """The op in which a rank is stuck, or that failed at its end. In a running job, an op is only in flight: with
     join(), ranks that have no batches left make other calls than the others, and all of them end."""
     last = next((op for op in reversed(evidence.run.ranks[rank].ops[-_RECENT:]) if op.is_failed), None)
     return (evidence.stuck if evidence.run.cut_ns else evidence.blocked).get(rank) or last

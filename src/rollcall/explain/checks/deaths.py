@@ -12,7 +12,7 @@ from rollcall.explain.findings import Finding, of_call, wait_in
 from rollcall.explain.loading.load import Rank
 from rollcall.explain.loading.table import Op, Site
 from rollcall.explain.matching import Call
-from rollcall.explain.steps import out_of_step
+from rollcall.explain.out_of_step import out_of_step
 from rollcall.protocol.rank_ranges import ranks_in_words
 
 

@@ -32,7 +32,7 @@ def stuck_on_device(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _dumps_of(evidence: Evidence) -> Evidence | None:
-    """The dumps themselves, or those beside the rings of a run that is stuck. A job that goes on has open ops, too, and
+    """The dumps themselves, or those beside the rings of a run that is stuck. A running job has open ops, too, and
     one that went on after a hang has left dumps of that."""
     if evidence.run.is_from_dumps:
         return evidence if evidence.run.outcome == "hung" else None

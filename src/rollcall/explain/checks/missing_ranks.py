@@ -15,7 +15,7 @@ from rollcall.explain.findings import Finding, in_ops, of_call, of_ops, sites, w
 from rollcall.explain.loading.load import Rank
 from rollcall.explain.loading.table import Op, Site
 from rollcall.explain.matching import Call
-from rollcall.explain.steps import out_of_step
+from rollcall.explain.out_of_step import out_of_step
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 from rollcall.record.sites import saves_or_compiles

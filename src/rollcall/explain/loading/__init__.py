@@ -3,7 +3,7 @@
 rings         reads one ring file: records, and what they name by number
 cut           the records of a ring as they were at one moment
 table         the records of all ranks on one clock, a column per field
-losses        which records are missing: overwritten, or never written
+lost_records  which records are missing: overwritten, or never written
 stored_lines  the lines of the program as they were
 load          the rings and run.json of one attempt, or dumps → a Run
 """

@@ -1,4 +1,4 @@
-"""A run that goes on, as it was at one moment.
+"""A running job, as it was at one moment.
 
 The rings are read one after the other, and the ranks write meanwhile: of a ring that is read last, later ops are known
 than of the first one. What began or ended after the moment at which reading began is undone, so that all ranks are seen
@@ -41,7 +41,7 @@ class Moment:
         return self.monotonic_ns if header.host == os.uname().nodename and is_same_boot else by_wall_ns
 
 
-# By how much the wall clock of a machine may have been set while a run goes on. After a reboot, the monotonic clock has
+# By how much the wall clock of a machine may have been set during a run. After a reboot, the monotonic clock has
 # begun anew, and the two differ by more.
 _MOST_SET_NS = 60_000_000_000
 

@@ -80,7 +80,7 @@ class Run:
     lost: tuple["Lost", ...] = ()
     is_one_clock: bool = True  # False: the clocks of its hosts were not compared, so waits are not computed
     clock_error_ns: int = 0  # how far the clocks of two hosts may still be apart
-    cut_ns: int = 0  # of a run that goes on: the moment at which it was looked at; 0: it is over, or known to hang
+    cut_ns: int = 0  # of a running job: the moment at which it was looked at; 0: it is over, or known to hang
     stopped_ns: int = 0  # of a run that was stopped from outside, and not since it hung: when
     hang_after_s: float = Plan.hang_after_s
     problems: tuple[str, ...] = field(default=())  # what could not be read
@@ -115,7 +115,7 @@ class Folded:
 
 def load(folder: Path, attempt: int | None = None, newest: int | None = None, is_hung: bool = False) -> Run:
     """One attempt of a run, the newest by default; all records, or about `newest` of them. A folder without rings may
-    have dumps of torch's Flight Recorder. `is_hung`: the run goes on, and all ranks are known to have stood still for
+    have dumps of torch's Flight Recorder. `is_hung`: the run continues, and all ranks are known to have stood still for
     long."""
     if _is_of_dumps(folder):
         return _load_dumps(folder)
@@ -387,7 +387,7 @@ class _Files:
 def _read(
     paths: list[Path], clocks: list[Readings], newest: int | None, launched: int, moment: Moment | None
 ) -> _Files:
-    """`launched`: the world size that the launcher has noted; 0 if it has not. `moment`: the run goes on, and is seen
+    """`launched`: the world size that the launcher has noted; 0 if it has not. `moment`: the run continues, and is seen
     as it was then."""
     found = list(map(rings.count, paths))
     counts, world_size = [count for count, _ in found], _world_size([size for _, size in found], launched)

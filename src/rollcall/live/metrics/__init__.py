@@ -1,4 +1,4 @@
-"""Numbers of a run that goes on, for Prometheus and OpenTelemetry. A process of its own computes and serves them.
+"""Numbers of a running job, for Prometheus and OpenTelemetry. A process of its own computes and serves them.
 
 monitor     the process: collects now and then, answers scrapes, prints stragglers for the launcher
 collector   reads the numbers from the files of the run

@@ -1,4 +1,4 @@
-"""Reads the numbers of a run from its files, while it goes on."""
+"""Reads the numbers of a run from its files, while it runs."""
 
 import json
 import time
@@ -58,7 +58,7 @@ class Collector:
         alive_s = [each.since_s for each in ranks if each.state not in ("ended", "unseen")]
         attempts = max(len(self._run.facts.get("attempts") or []), 1)
         return [
-            gauge("up", "1 while the run goes on.", float(not self._run.is_over)),
+            gauge("up", "1 during the run.", float(not self._run.is_over)),
             gauge("world_size", "Ranks of this attempt.", self._run.world_size),
             Metric("restarts_total", "counter", "Attempts after the first.", {"": attempts - 1}),
             Metric(

@@ -141,8 +141,8 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 def stop(name: str, error: BaseException) -> None:
-    """End recording in this process. It does not go on without the failed call: explain would take the gap in the ring
-    for a call that this rank did not make."""
+    """End recording in this process. To continue without the failed call would leave a gap in the ring, which explain
+    would take for a call that this rank did not make."""
     failures[name] += 1
     stopped = sink.current
     sink.use(sink.OFF)

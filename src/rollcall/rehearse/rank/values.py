@@ -44,7 +44,7 @@ class Notes:
         self.unknowns: dict[tuple[str, int], UnknownValue] = {}
 
     def read(self, kind: type) -> tuple[Any, UnknownValue]:
-        """The value to go on with, and the note of it."""
+        """The value to continue with, and the note of it."""
         file, line = _readers_line()
         assumed = self.assumptions.get(f"{Path(file).name}:{line}")
         value = kind(_ASSUMED[kind] if assumed is None else assumed)

@@ -11,7 +11,7 @@ import pytest
 import rollcall
 from rollcall import native
 from rollcall.compat.patch import Patch
-from rollcall.compat.table import PATCHES, rows
+from rollcall.compat.patches import PATCHES, rows
 from tests.rollcall_command import Runner
 from tests.said import said
 
