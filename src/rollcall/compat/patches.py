@@ -14,6 +14,7 @@ from rollcall.compat.private_names import (
     pytest_internals,
     rehearsed_ranks,
     shell_groups,
+    training,
 )
 from rollcall.compat.private_names.python import python_finalizers, python_frames, python_logging, python_main
 from rollcall.compat.private_names.recorder import (
@@ -48,6 +49,7 @@ PATCHES: tuple[Patch, ...] = tuple(
         pytest_internals,
         nccl_premul_sum,
         shell_groups,
+        training,
         rehearsed_ranks,
     )
 )

@@ -16,6 +16,7 @@ PATCH = Patch(
         "torch:_C._swap_tensor_impl",
         "torch._C._distributed_c10d:_create_work_from_future",
         "torch._subclasses.fake_tensor:FakeTensorMode",
+        "torch.distributed.distributed_c10d:_new_process_group_helper",
         "torch.distributed.fsdp._fully_shard._fsdp_param:_chunk_with_empty",
         "torch.ops:aten._local_scalar_dense",
         "torch.ops:aten._scaled_dot_product_efficient_attention",
