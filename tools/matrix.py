@@ -51,6 +51,7 @@ TESTS = {
         "tests/record/hooks",
         "tests/record/test_recorder.py",
         "tests/record/test_any_launcher.py",
+        "tests/record/test_programs.py",
     ),
     "explain": ("tests/explain/test_corpus.py",),
     "train": ("tests/train/test_trainer.py", "tests/train/checkpoint"),
@@ -86,6 +87,7 @@ def read_options() -> argparse.Namespace:
     options.add_argument("--folder", type=Path, help="where environments are made (a temporary folder)")
     options.add_argument("--keep", action="store_true", help="leave the environments in the folder, and use them again")
     options.add_argument("--failed", action="store_true", help="run only the tests that failed the last time")
+    options.add_argument("--minutes", type=float, default=45, help="the longest that a part of the tests may take (45)")
     options.add_argument("--workers", type=int, default=4, help="tests at a time (4)")
     return options.parse_args()
 
@@ -114,7 +116,8 @@ def try_versions(versions: Versions, tests: dict[str, Sequence[str]], options: a
             python = make_environment(folder, interpreter, versions)
         except subprocess.CalledProcessError as error:
             return {"problem": f"cannot be installed: {last_line(error.stderr)}", "tests": {}}
-        return {**asdict(versions), **examine(python), "tests": dict(run_tests(python, tests, options.workers))}
+        ran = run_tests(python, tests, options.workers, 60 * options.minutes)
+        return {**asdict(versions), **examine(python), "tests": dict(ran)}
 
 
 @contextlib.contextmanager
@@ -181,11 +184,21 @@ def examine(python: str) -> dict[str, Any]:
     return {"compat_count": len(found["compat"]), "compat": compat, "hooks": found["hooks"]}
 
 
-def run_tests(python: str, tests: dict[str, Sequence[str]], workers: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def run_tests(
+    python: str, tests: dict[str, Sequence[str]], workers: int, limit_s: float
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A part that takes longer than the limit is ended: nobody may be there to see that it hangs."""
     pytest = [python, "-m", "pytest", "-q", "-n", str(workers), "--dist", "worksteal", "-p", "no:cacheprovider"]
     for name, paths in tests.items():
         words = [*pytest, *paths]
-        ran = subprocess.run(words, cwd=ROOT, env=environ(), capture_output=True, text=True, check=False)
+        try:
+            ran = subprocess.run(
+                words, cwd=ROOT, env=environ(), capture_output=True, text=True, check=False, timeout=limit_s
+            )
+        except subprocess.TimeoutExpired:
+            print(f"  {name}: took longer than {limit_s / 60:g} minutes, and was ended", flush=True)
+            yield name, {"code": 124, "counts": {"failed": 1}, "failed": list(paths)}
+            continue
         counts = {what.rstrip("s"): int(number) for number, what in _COUNT.findall(last_line(ran.stdout))}
         failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", ran.stdout, re.MULTILINE)
         print(f"  {name}: {last_line(ran.stdout)}", *failed, sep="\n    ", flush=True)
