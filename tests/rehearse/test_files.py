@@ -8,12 +8,12 @@ START = """
 import os, shutil, socket, sys
 from pathlib import Path
 from rollcall.rehearse.rank import files
-files.install(Path(sys.argv[1]))
+files.install(Path(sys.argv[1]), Path(sys.argv[1]))
 """
 
 
 def ran(folder: Path, program: str) -> str:
-    words = [sys.executable, "-c", START + program, str(folder / "run/files")]
+    words = [sys.executable, "-c", START + program, str(folder / "run/files/rank-0")]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -24,11 +24,16 @@ _TEMPORARY = ("tmp", "pymp-", "torch")
 
 
 class Overlay:
-    """A folder in which the files of a rank lie under their whole paths."""
+    """A folder in which the files of a rank lie under their whole paths.
 
-    def __init__(self, root: Path) -> None:
+    It sees what the rank that ran first has written at any time, too: rank 0 prepares files for all, and removes them
+    when all have read them. Which files of other ranks are there would depend on who has run already."""
+
+    def __init__(self, root: Path, first: Path) -> None:
         self._root = str(root)
-        self._free = (*_FREE, str(root.parent) + "/")
+        self._removed = str(root) + "-removed"
+        self._seen = (str(root),) if root == first else (str(root), str(first), f"{first}-removed")
+        self._free = (*_FREE, str(root.parents[1]) + "/")  # of the run: ring, results
         self._temporary = tuple(os.path.join(tempfile.gettempdir(), name) for name in _TEMPORARY)
 
     def is_free(self, path: Any) -> bool:
@@ -43,7 +48,21 @@ class Overlay:
 
     def read(self, path: Any) -> Any:
         """Where a file is to be read: here, if the rank has written it."""
-        return self.inside(path) if not self.is_free(path) and _lexists(self.inside(path)) else path
+        return self.places(path)[0]
+
+    def places(self, path: Any) -> list[Any]:
+        """Where there is something under this path, what the rank has written first; the path itself at last."""
+        if self.is_free(path):
+            return [path]
+        full = os.path.abspath(os.fsdecode(path))
+        written = [root + full for root in self._seen if _lexists(root + full)]
+        return [*written, path] if _lexists(path) or not written else written
+
+    def remove(self, path: Any) -> None:
+        """Other ranks may run after the first one has removed a file, and still see it."""
+        kept = self._removed + os.path.abspath(os.fsdecode(path))
+        _makedirs(os.path.dirname(kept))
+        _replace(self.inside(path), kept)
 
     def write(self, path: Any, keeps: bool = False) -> Any:
         """Where a file is to be written; with what is in it now, if that matters. Its folder has to be there."""
@@ -51,16 +70,17 @@ class Overlay:
             return path
         target = self.inside(path)
         folder = os.path.dirname(target)
-        if not _isdir(folder) and _isdir(os.path.dirname(os.path.abspath(os.fsdecode(path)))):
+        if not _isdir(folder) and _isdir(self.read(os.path.dirname(os.path.abspath(os.fsdecode(path))))):
             _makedirs(folder)
-        if keeps and not _lexists(target) and _lexists(path):
+        source = self.read(path)
+        if keeps and not _lexists(target) and _lexists(source):
             with contextlib.suppress(OSError):
-                _copyfile(os.fsdecode(path), target)
+                _copyfile(os.fsdecode(source), target)
         return target
 
 
 # As they are before they are replaced.
-_stat, _lstat, _real_open, _real_mkdir = os.stat, os.lstat, builtins.open, os.mkdir
+_stat, _lstat, _real_open, _real_mkdir, _replace = os.stat, os.lstat, builtins.open, os.mkdir, os.replace
 
 
 def _lexists(path: Any) -> bool:
@@ -90,12 +110,17 @@ def _copyfile(source: str, target: str) -> None:
         copy.write(file.read())
 
 
-def install(root: Path) -> None:
+def install(root: Path, first: Path) -> None:
+    """What the rank wrote in an earlier pass is gone: it starts as it did then."""
+    for old in (root, root.with_name(f"{root.name}-removed")):
+        shutil.rmtree(old, ignore_errors=True)
     root.mkdir(parents=True, exist_ok=True)
-    overlay = Overlay(root)
+    overlay = Overlay(root, first)
     _replace_open(overlay)
-    for name in ("stat", "lstat", "listdir", "scandir", "access"):
+    for name in ("stat", "lstat", "access"):
         setattr(os, name, _reading(getattr(os, name), overlay))
+    os.listdir = _listing(os.listdir, overlay)
+    setattr(os, "scandir", functools.partial(_Entries, os.scandir, overlay))  # noqa: B010  (typing knows it as a class)
     for name in ("mkdir", "chmod", "utime", "truncate"):
         setattr(os, name, _writing(getattr(os, name), overlay))
     for name in ("remove", "unlink", "rmdir"):
@@ -134,11 +159,43 @@ def _reading(function: Callable[..., Any], overlay: Overlay) -> Callable[..., An
     return call
 
 
+def _listing(function: Callable[..., list[Any]], overlay: Overlay) -> Callable[..., list[Any]]:
+    @functools.wraps(function)
+    def call(path: Any = ".") -> list[Any]:
+        return list(dict.fromkeys(name for place in overlay.places(path) for name in function(place)))
+
+    return call
+
+
+class _Entries:
+    """os.scandir of all places of a folder."""
+
+    def __init__(self, scandir: Callable[[Any], Any], overlay: Overlay, path: Any = ".") -> None:
+        found = {}
+        for place in reversed(overlay.places(path)):
+            with scandir(place) as entries:
+                found.update({entry.name: entry for entry in entries})
+        self._entries = iter(found.values())
+
+    def __iter__(self) -> "_Entries":
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._entries)
+
+    def __enter__(self) -> "_Entries":
+        return self
+
+    def __exit__(self, *_: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
 def _writing(function: Callable[..., Any], overlay: Overlay) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(path: Any, *args: Any, **kwargs: Any) -> Any:
         is_new = function.__name__ == "mkdir"
-        if is_new and not overlay.is_free(path) and _lexists(path):
+        if is_new and not overlay.is_free(path) and _lexists(overlay.read(path)):
             raise FileExistsError(17, "File exists", os.fsdecode(path))
         return function(overlay.write(path, keeps=not is_new), *args, **kwargs)
 
@@ -153,7 +210,8 @@ def _removing(function: Callable[..., Any], overlay: Overlay) -> Callable[..., A
         if kwargs.get("dir_fd") is not None or overlay.is_free(path):
             return function(path, *args, **kwargs)
         if _lexists(overlay.inside(path)):
-            return function(overlay.inside(path), *args, **kwargs)
+            is_file = function.__name__ in ("remove", "unlink")
+            return overlay.remove(path) if is_file else function(overlay.inside(path), *args, **kwargs)
         if not _lexists(path) and not kwargs.get("ignore_errors") and args[:1] != (True,):
             raise FileNotFoundError(2, "No such file or directory", os.fsdecode(path))
         return None

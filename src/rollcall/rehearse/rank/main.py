@@ -6,6 +6,7 @@ Runs in a fork of the server, where torch is imported already.
 import atexit
 import os
 import pickle
+import random
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,7 +15,6 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from rollcall.initialization import process_group
 from rollcall.protocol.plan import LOOPBACK, Program
 from rollcall.protocol.torchrun_env import rank_env
 from rollcall.record import recorder
@@ -22,7 +22,7 @@ from rollcall.record.hooks import functional
 from rollcall.rehearse.memory import cuda_functions
 from rollcall.rehearse.memory.allocations import Allocations
 from rollcall.rehearse.memory.use import usable_bytes
-from rollcall.rehearse.rank import collectives, device, files, patches, saving, steps, unsupported, values
+from rollcall.rehearse.rank import collectives, device, files, patches, saving, starting, steps, unsupported, values
 from rollcall.rehearse.rank.tensors import PretendedDevice, is_pretended
 from rollcall.rehearse.rank.unsupported import Unsupported
 from rollcall.rehearse.settings import RehearsalSettings
@@ -48,13 +48,14 @@ def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
     patches.install(mode.data)
     saving.install(mode.data)
     _pretend_process_groups(settings.world_size)
+    starting.install(settings)
     _record(folder, rank, settings.world_size)
     steps.stop_after(settings.steps)
     # Each thread of the engine would be a thread of the ring. Backward runs in the thread that calls it instead.
     torch.autograd.set_multithreading_enabled(False).__enter__()
-    files.install(folder / "files")
+    files.install(folder / "files" / f"rank-{rank}", folder / "files" / f"rank-{settings.ranks[0]}")
     mode.__enter__()  # type: ignore[no-untyped-call]
-    torch.manual_seed(_SEED)
+    _seed(rank)
     run_here(Program(**request["program"]), None)
 
 
@@ -71,6 +72,15 @@ def _environment(settings: RehearsalSettings, rank: int) -> dict[str, str]:
         master_port=_NO_PORT,
         run_id="rehearsal",
     )
+
+
+def _seed(rank: int) -> None:
+    """What is random is the same in each pass, also names of files and other numbers that the system would give."""
+    torch.manual_seed(_SEED)
+    source = random.Random(rank)
+    for module in (os, random):
+        name = "urandom" if module is os else "_urandom"  # secrets and uuid take theirs from these two
+        setattr(module, name, source.randbytes)
 
 
 def _use_known_values(settings: RehearsalSettings, table: str) -> None:
@@ -104,7 +114,6 @@ def _write_at_end(path: Path, allocations: Allocations) -> None:
 
 def _pretend_process_groups(world_size: int) -> None:
     """Of torch's fake backend, whatever backend is asked for: no op reaches it."""
-    process_group._open_store = _refuse_store  # type: ignore[assignment]
     init = dist.init_process_group
     modules: tuple[Any, ...] = (dist, distributed_c10d)
 
@@ -152,7 +161,3 @@ def _record(folder: Path, rank: int, world_size: int) -> None:
     recording = recorder.begin(folder, rank, world_size, 0)
     recording.rehearse()
     collectives.exchange.count_records = recording.count_records
-
-
-def _refuse_store(*_: Any) -> NoReturn:
-    raise Unsupported("rollcall.init cannot be rehearsed", "call torch.distributed.init_process_group in its place")

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rollcall.rehearse.memory.allocations import Allocations
-from rollcall.rehearse.rank import collectives, values
+from rollcall.rehearse.rank import collectives, data_shapes, values
 from rollcall.rehearse.rank.unsupported import Unsupported
 
 aten = torch.ops.aten
@@ -44,7 +44,6 @@ _SIZED_FACTORIES = {
 _FAKE_MODE = torch._C._TorchDispatchModeKey.FAKE
 _COLLECTIVES = "c10d"
 _FUNCTIONAL_SPACES = ("_c10d_functional", "_c10d_functional_autograd")
-_DATA_SHAPES = "the shape of its result depends on data that is not known here"
 
 
 def is_pretended(value: Any) -> bool:
@@ -159,11 +158,10 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self._fake:
                 result = func(*shapes[0], **shapes[1])
         except (DynamicOutputShapeException, DataDependentOutputException):
-            if known is None:
-                name = func._schema.name.partition("::")[2]
-                advice = "make its size fixed, or leave this part out of the rehearsal"
-                raise Unsupported(f"{name} cannot be rehearsed: {_DATA_SHAPES}", advice) from None
-            return self._from_known(func(*known[0], **known[1]))
+            if known is not None:
+                return self._from_known(func(*known[0], **known[1]))
+            with self._fake:
+                return data_shapes.run(func, *shapes)
         except UnsupportedOperatorException:
             advice = "register a function for its shapes with torch.library.register_fake"
             raise Unsupported(f"{func._schema.name} says nothing about the shape of its result", advice) from None

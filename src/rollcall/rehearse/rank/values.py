@@ -48,9 +48,26 @@ class Notes:
         file, line = _readers_line()
         assumed = self.assumptions.get(f"{Path(file).name}:{line}")
         value = kind(_ASSUMED[kind] if assumed is None else assumed)
-        found = self.unknowns.setdefault((file, line), UnknownValue(file, line, repr(value)))
+        return value, self._add(file, line, repr(value))
+
+    def assumed_size(self) -> float | None:
+        """How many rows an op gives at this line, where that depends on data and --assume says it."""
+        file, line = _readers_line()
+        found = self.assumptions.get(f"{Path(file).name}:{line}")
+        if found is not None:
+            self._add(file, line, f"{found:g} rows" if found >= 1 else f"{found:g} of the rows").decided.add(
+                users_place()
+            )
+        return found
+
+    def note(self, assumed: str) -> None:
+        """Something that is not a number is not known here; `assumed`, in words, is taken in its place."""
+        self._add(*users_line(), assumed).decided.add(users_place())
+
+    def _add(self, file: str, line: int, assumed: str) -> UnknownValue:
+        found = self.unknowns.setdefault((file, line), UnknownValue(file, line, assumed))
         found.reads += 1
-        return value, found
+        return found
 
 
 notes = Notes({})
