@@ -6,6 +6,7 @@ A rank runs again if it took something from a collective that is not what the ra
 import os
 import pickle
 import sys
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,7 @@ class ForkedRanks:
 
     def __init__(self, settings: RehearsalSettings, program: Program, folder: Path, server: ForkServer) -> None:
         self._settings, self._program, self._folder, self._server = settings, program, folder, server
+        self._began_ns = time.time_ns()
         self._results = folder / "rehearsal"
         self._results.mkdir()
 
@@ -95,6 +97,7 @@ class ForkedRanks:
             "env": dict(os.environ),
             "result": str(self._result_of(rank)),
             "table": str(table or ""),
+            "began_ns": self._began_ns,
         }
         with open(os.devnull) as null, open(logs / f"rank-{rank}.log", "w") as log:
             return self._server.start(request, (null.fileno(), log.fileno(), log.fileno()))

@@ -12,5 +12,6 @@ starting            programs that start their own ranks, and rollcall.init
 saving              torch.save, torch.load and safetensors
 files               files that a rank writes go to the folder of the run; connections are refused
 unsupported         what cannot be rehearsed: a sentence
+clock               time, as the program reads it
 steps               stops a rank after some optimizer steps
 """

@@ -249,7 +249,7 @@ def _finish_own(call: _Call, data: Any) -> None:
     Those of the CPU then are this rank's own, and what comes of them is not what the ranks would compute."""
     for output in call.outputs:
         if output.dtype.is_floating_point:
-            data.forget(output)
+            data.forget(output, is_own=True)
 
 
 def _finish(call: _Call, result: tuple[torch.Tensor, ...] | None, data: Any) -> None:
@@ -266,7 +266,7 @@ def _finish(call: _Call, result: tuple[torch.Tensor, ...] | None, data: Any) -> 
         if part is not None and part.numel() == output.numel() and part.dtype == output.dtype:
             data.set(output, part.reshape(output.shape))
         else:
-            data.forget(output)
+            data.forget(output, is_own=any(output is each for each in call.inputs))
 
 
 def _resized(part: torch.Tensor, size: int) -> torch.Tensor:

@@ -22,7 +22,18 @@ from rollcall.record.hooks import functional
 from rollcall.rehearse.memory import cuda_functions
 from rollcall.rehearse.memory.allocations import Allocations
 from rollcall.rehearse.memory.use import usable_bytes
-from rollcall.rehearse.rank import collectives, device, files, patches, saving, starting, steps, unsupported, values
+from rollcall.rehearse.rank import (
+    clock,
+    collectives,
+    device,
+    files,
+    patches,
+    saving,
+    starting,
+    steps,
+    unsupported,
+    values,
+)
 from rollcall.rehearse.rank.tensors import PretendedDevice, is_pretended
 from rollcall.rehearse.rank.unsupported import Unsupported
 from rollcall.rehearse.settings import RehearsalSettings
@@ -54,6 +65,7 @@ def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
     # Each thread of the engine would be a thread of the ring. Backward runs in the thread that calls it instead.
     torch.autograd.set_multithreading_enabled(False).__enter__()
     files.install(folder / "files" / f"rank-{rank}", folder / "files" / f"rank-{settings.ranks[0]}")
+    clock.install(int(request["began_ns"]))
     mode.__enter__()  # type: ignore[no-untyped-call]
     _seed(rank)
     run_here(Program(**request["program"]), None)

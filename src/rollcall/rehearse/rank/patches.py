@@ -2,7 +2,6 @@
 
 import copyreg
 import functools
-import time
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from torch.utils import _foreach_utils
 from rollcall.rehearse.rank import values
 from rollcall.rehearse.rank.tensors import Data
 
-_MOST_SLEEP_S = 0.01
 _NCCL_VERSION = (2, 27, 7)
 
 
@@ -29,7 +27,6 @@ def install(data: Data) -> None:
     _allow_foreach()
     _replace_memory_pinning()
     _replace_generators()
-    _replace_sleep()
     _replace_nccl_version()
     # What a module's parameters are moved to has another class: torch swaps the tensors then, so that optimizers and
     # tied weights keep the objects that they have.
@@ -205,9 +202,3 @@ def _replace_nccl_version() -> None:
     """A torch without CUDA has none, and programs print it."""
     _set(torch.cuda.nccl, "version", lambda: _NCCL_VERSION)
     _set(torch.cuda.nccl, "is_available", lambda tensors: True)
-
-
-def _replace_sleep() -> None:
-    """Nobody comes here while a rank sleeps. A moment is left to the threads and processes of its own."""
-    sleep = time.sleep
-    _set(time, "sleep", lambda seconds: sleep(min(seconds, _MOST_SLEEP_S)))

@@ -70,12 +70,15 @@ class Data:
         else:
             tensor.detach().copy_(data)
 
-    def forget(self, tensor: torch.Tensor) -> None:
-        """A real tensor keeps what is in it, which is then this rank's own: that is noted."""
+    def forget(self, tensor: torch.Tensor, is_own: bool = False) -> None:
+        """A real tensor gets what is taken in place of unknown numbers; what is this rank's own in it stays. Either is
+        noted."""
         if is_pretended(tensor):
             self.storages.forget(tensor)
-        else:
-            values.read_plainly(tensor.dtype)
+            return
+        value = values.read_plainly(tensor.dtype)
+        if not is_own:
+            tensor.detach().fill_(value)
 
 
 class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -1,0 +1,54 @@
+"""The clock of a rehearsed rank: it goes on by a millisecond each time it is read, and by what the program sleeps.
+
+Real time means nothing here, and would be something else in each pass. Programs decide by it, as when they choose how
+often to save: so they decide the same each time, and on all ranks.
+"""
+
+import time
+from typing import Any
+
+_TICK_NS = 10**6
+_MOST_SLEEP_S = 0.01
+_CLOCKS = ("monotonic", "perf_counter", "process_time", "thread_time")
+
+
+class Clock:
+    def __init__(self, began_ns: int) -> None:
+        self._began_ns = began_ns
+        self._now_ns = 0
+
+    def read_ns(self) -> int:
+        """Since the program began."""
+        self._now_ns += _TICK_NS
+        return self._now_ns
+
+    def read(self) -> float:
+        return self.read_ns() / 1e9
+
+    def date_ns(self) -> int:
+        return self._began_ns + self.read_ns()
+
+    def date(self) -> float:
+        return self.date_ns() / 1e9
+
+    def sleep(self, seconds: float) -> None:
+        """Nobody comes here while a rank sleeps. A moment is left to the threads and processes of its own."""
+        self._now_ns += int(seconds * 1e9)
+        _sleep(min(seconds, _MOST_SLEEP_S))
+
+
+_sleep = time.sleep
+
+
+def install(began_ns: int) -> None:
+    """What has taken a function of `time` by its name before, as Python's own queues have, keeps the real one."""
+    clock, module = Clock(began_ns), _module()
+    for name in _CLOCKS:
+        setattr(module, name, clock.read)
+        setattr(module, f"{name}_ns", clock.read_ns)
+    module.time, module.time_ns, module.sleep = clock.date, clock.date_ns, clock.sleep
+
+
+def _module() -> Any:
+    """Typing knows nothing of replaced functions."""
+    return time
