@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from rollcall.rehearse.rank import files
+
 START = """
 import os, shutil, socket, sys
 from pathlib import Path
@@ -48,3 +50,13 @@ except OSError as error:
     print(error.strerror)
 """
     assert "opens no connection" in ran(tmp_path, program)
+
+
+def test_another_rank_sees_a_file_of_the_first_once_it_has_come_to_the_same_op() -> None:
+    journal = files.Journal(lambda: ops)
+    ops = 3
+    journal.note_written("/a/marker")
+    assert [journal.is_there("/a/marker", its) for its in (3, 4, 9)] == [False, True, True]
+    ops = 5
+    journal.note_removed("/a/marker")
+    assert [journal.is_there("/a/marker", its) for its in (3, 4, 5, 6)] == [False, True, True, False]

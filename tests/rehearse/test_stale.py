@@ -30,12 +30,16 @@ def rank(member: int, *values: tuple[int, int]) -> Result:
     return result
 
 
+def found(results: dict[int, Any], *unstable: Key) -> stale.Wrong:
+    return stale.find(results, stale.given(results), unstable)
+
+
 def test_a_rank_that_took_the_sum_of_all_is_right() -> None:
-    assert stale.find({0: rank(0, (1, 3)), 1: rank(1, (2, 3))}) == {}
+    assert found({0: rank(0, (1, 3)), 1: rank(1, (2, 3))}) == {}
 
 
 def test_a_rank_that_took_another_value_runs_again() -> None:
-    wrong = stale.find({0: rank(0, (1, 2)), 1: rank(1, (2, 3))})
+    wrong = found({0: rank(0, (1, 2)), 1: rank(1, (2, 3))})
     assert {number: [took.place for took in ops.values()] for number, ops in wrong.items()} == {0: ["train.py:1"]}
 
 
@@ -48,4 +52,4 @@ def test_what_differs_after_a_rank_was_told_something_else_is_not_unstable() -> 
 
 
 def test_an_op_that_gives_something_else_each_time_needs_no_further_pass() -> None:
-    assert stale.find({0: rank(0, (1, 2)), 1: rank(1, (2, 3))}, {FIRST}) == {}
+    assert found({0: rank(0, (1, 2)), 1: rank(1, (2, 3))}, FIRST) == {}

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,9 @@ def rehearse(
     ranks_in_world: Annotated[int, typer.Option("-n", help="Ranks of the world.", metavar="N", show_default=False)] = 8,
     gpus_per_host: Annotated[int, typer.Option(help="GPUs, and so ranks, of each host.", metavar="N")] = 8,
     ranks: Annotated[str, typer.Option(help="Rehearse these ranks only: 0,1023 or 0-7. Default: all.")] = "all",
+    classes: Annotated[
+        bool, typer.Option("--classes", help="Rehearse one of each kind of rank, by the first two steps of all.")
+    ] = False,
     steps: Annotated[
         int, typer.Option(help="Stop each rank after so many optimizer steps; 0: run to the end.", metavar="N")
     ] = 3,
@@ -32,6 +36,9 @@ def rehearse(
     check: Annotated[
         bool,
         typer.Option("--check", help="Also run the script on real gloo ranks here, and compare them op by op."),
+    ] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Also write the page of `rollcall report`, and say where.")
     ] = False,
     json: AsJson = False,
 ) -> None:
@@ -49,13 +56,17 @@ def rehearse(
 
       rollcall rehearse -n 8 --assume train.py:33=0.5 train.py
 
+      rollcall rehearse -n 1024 --classes --steps 0 train.py
+
       rollcall rehearse -n 4 --check train.py
     """
+    if classes and ranks != "all":
+        raise UsageError("--classes chooses the ranks itself: leave out --ranks, or --classes")
     settings = _settings(ranks_in_world, gpus_per_host, ranks, steps, gpu, assume or [])
     if not script.is_file():
         raise UsageError(f"there is no script {script}: name a Python file")
     program = Program("script", str(script), tuple(args or ()))
-    raise typer.Exit(_rehearse(settings, program, check, json))
+    raise typer.Exit(_rehearse(settings, program, _Wanted(check, classes, report, json)))
 
 
 def _settings(world_size: int, each: int, ranks: str, steps: int, gpu: str, assume: list[str]) -> "RehearsalSettings":
@@ -86,41 +97,60 @@ def _chosen(text: str, world_size: int) -> tuple[int, ...]:
     return found
 
 
-def _rehearse(settings: "RehearsalSettings", program: Program, check: bool, json: bool) -> int:
+@dataclass(frozen=True)
+class _Wanted:
+    """What is done besides the rehearsal itself."""
+
+    check: bool
+    classes: bool
+    report: bool
+    json: bool
+
+
+def _rehearse(settings: "RehearsalSettings", program: Program, wanted: _Wanted) -> int:
     from rollcall.rehearse import passes, rehearsal, terminal  # here: --help needs none of them
     from rollcall.rehearse.check import check_size
 
-    if check:
+    if wanted.check:
         check_size(settings.world_size)
-    with contextlib.closing(passes.start_server(rehearsal.build_library())) as server:
-        if json:
-            outcome = rehearsal.run(settings, program, server, with_check=check)
-            print(terminal.as_json(outcome))
-        else:
-            print(terminal.heading(settings), flush=True)
-            with _Progress() as progress:
-                outcome = rehearsal.run(settings, program, server, progress, check)
-            print("\n".join(terminal.lines(outcome)))
+    if not wanted.json:
+        print(terminal.heading(settings), flush=True)
+    with contextlib.closing(passes.start_server(rehearsal.build_library())) as server, _Progress() as progress:
+        outcome = rehearsal.run(settings, program, server, progress, wanted.check, wanted.classes)
+        page = _write_page(outcome.folder, progress) if wanted.report else None
+    print(terminal.as_json(outcome) if wanted.json else "\n".join(terminal.lines(outcome)))
+    if page is not None and not wanted.json:
+        print(f"page      {page}")
     return 0 if outcome.is_well else 1
 
 
+def _write_page(folder: Path, progress: "_Progress") -> Path:
+    from rollcall.report.write import write
+
+    progress("the page", 1)
+    return write(folder)
+
+
 class _Progress:
-    """A bar per pass; nothing where stderr is no terminal."""
+    """A bar for each part of the work; nothing where stderr is no terminal."""
 
     def __enter__(self) -> "_Progress":
         from rich.console import Console
-        from rich.progress import Progress
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        self._bars = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bars = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
         self._bars.start()
-        self._task: Any = None
+        self._task: Any = self._bars.add_task("importing torch", total=None)
         return self
 
     def __exit__(self, *_: Any) -> None:
         self._bars.stop()
 
-    def __call__(self, pass_number: int, ranks: int) -> None:
-        if pass_number:
-            self._task = self._bars.add_task(f"pass {pass_number}", total=ranks)
-        elif self._task is not None:
+    def __call__(self, part: str, count: int) -> None:
+        """A part of the work begins, with so many ranks; or, without a name, one of them is done."""
+        if part:
+            self._bars.update(self._task, total=1, completed=1, visible=False)
+            self._task = self._bars.add_task(part, total=count)
+        else:
             self._bars.advance(self._task)

@@ -7,7 +7,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,53 +112,64 @@ class ForkedRanks:
         return RankResult(exit_code, replay.digest(ring) if ring.exists() else b"", **found)
 
 
+Progress = Callable[[str, int], None]
+
+
 def rehearse(
-    ranks: ForkedRanks, settings: RehearsalSettings, folder: Path, on_progress: Callable[[int, int], None]
+    ranks: ForkedRanks,
+    settings: RehearsalSettings,
+    folder: Path,
+    on_progress: Progress,
+    others: Mapping[int, RankResult] | None = None,
 ) -> Rehearsed:
-    """`on_progress` is told the number of a pass that begins, and how many ranks it runs; and 0, 1 as each ends."""
+    """`on_progress` is told the name of a pass that begins, and how many ranks it runs; and "", 1 as each ends.
+    `others`: what ranks that are not rehearsed gave earlier."""
     from rollcall.rehearse import stale  # here: it imports torch, which the server does meanwhile
 
     results: dict[int, RankResult] = {}
+
+    def known() -> Any:
+        return stale.given({**(others or {}), **results})
+
     unstable: set[Any] = set()
     changed: set[int] = set()  # ranks that made other calls than in their last pass
 
-    def run(numbers: Iterable[int], known: Any) -> None:
-        for rank, result in ranks.run(numbers, _write(folder, known), lambda: on_progress(0, 1)).items():
+    def run(numbers: Iterable[int]) -> None:
+        for rank, result in ranks.run(numbers, _write(folder, known()), lambda: on_progress("", 1)).items():
             changed.discard(rank)
             if rank in results:
                 unstable.update(stale.find_unstable(results[rank], result))
                 changed.update([rank] if result.calls != results[rank].calls else [])
             results[rank] = result
 
-    first, *others = settings.ranks
-    on_progress(1, len(settings.ranks))
+    first, *later = settings.ranks
+    on_progress("pass 1", len(settings.ranks))
     # One rank goes ahead: what the others get from it, such as a configuration, is right in their first pass then.
-    run([first], {})
-    run(others, stale.given(results))
+    run([first])
+    run(later)
     number = 1
-    while (todo := _to_run_again(results, unstable, folder)) and number < MOST_PASSES:
+    while (todo := _to_run_again(results, known(), unstable, folder)) and number < MOST_PASSES:
         number += 1
-        on_progress(number, len(todo))
-        if stale.wait_for_messages(results, todo):
+        on_progress(f"pass {number}", len(todo))
+        if stale.wait_for_messages(results, known(), todo):
             # One after the other, up and then down the ranks: a message goes along a whole pipeline in one pass.
             for rank in settings.ranks if number % 2 == 0 else reversed(settings.ranks):
-                known = stale.given(results)
-                if not stale.is_right(results[rank], known, unstable):
-                    run([rank], known)
+                if not stale.is_right(results[rank], known(), unstable):
+                    run([rank])
         else:
-            run(todo, stale.given(results))
+            run(todo)
     if todo and not changed:  # the ranks do the same whatever they are told
-        unstable.update(key for ops in stale.find(results).values() for key in ops)
+        unstable.update(key for ops in stale.find(results, known()).values() for key in ops)
         todo = []
     return Rehearsed(results, number, tuple(todo), _places(results, unstable))
 
 
-def _to_run_again(results: dict[int, RankResult], unstable: set[Any], folder: Path) -> list[int]:
+def _to_run_again(results: dict[int, RankResult], known: Any, unstable: set[Any], folder: Path) -> list[int]:
     """What a rank takes from an op that never ends does not matter: it would wait there forever. So if all that the
     ranks took from ops that end is right, this is what they do, though it may be a deadlock."""
     from rollcall.rehearse import stale  # here: it imports torch
 
-    wrong = stale.find(results, unstable)
+    wrong = stale.find(results, known, unstable)
     if not wrong:
         return []
     replayed = replay.of_folder(folder, [rank for rank, result in results.items() if result.is_cut])

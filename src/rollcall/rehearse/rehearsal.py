@@ -2,14 +2,14 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rollcall import native
 from rollcall.coordinator.run_folder import RunFolder, command_line
 from rollcall.errors import RollcallError, UsageError, say
+from rollcall.explain.loading.load import Run, load
 from rollcall.explain.verdict import Explanation, explain
 from rollcall.protocol.plan import Program
 from rollcall.record import sites
@@ -89,15 +89,22 @@ def run(
     settings: RehearsalSettings,
     program: Program,
     server: ForkServer,
-    on_progress: Callable[[int, int], None] = lambda *_: None,
+    on_progress: passes.Progress = lambda *_: None,
     with_check: bool = False,
+    by_kinds: bool = False,
 ) -> Rehearsal:
+    """`by_kinds`: one rank of each kind, by what all of them do first."""
     folder = RunFolder.create_for_command([program.target, *program.args], None)
     facts = {"world_size": settings.world_size, "gpus_per_host": settings.gpus_per_host, "gpu": settings.gpu.name}
     folder.save(command=command_line(), recorded_by="rollcall rehearse", rehearsed=facts)
     began_s = time.monotonic()
+    first: _FirstSteps | None = None
+    if by_kinds:
+        first = _first_steps(settings, program, server, folder.path, on_progress)
+        settings = replace(settings, ranks=tuple(sorted(kind[0] for kind in first.kinds)))
     ranks = passes.ForkedRanks(settings, program, folder.path, server)
-    found = passes.rehearse(ranks, settings, folder.path, on_progress)
+    found = passes.rehearse(ranks, settings, folder.path, on_progress, first.ranks if first else None)
+    on_progress("the ranks wait for each other", 1)
     hung = _replay(folder.path, [rank for rank, result in found.ranks.items() if result.is_cut])
     _write_outcome(folder, settings, found, hung)
     explanation = explain(folder.path)
@@ -112,10 +119,31 @@ def run(
         _unknowns(found.ranks),
         _unsupported(found.ranks),
         explanation,
-        _kinds(explanation),
+        first.kinds if first else kinds_of(explanation.run),
         _memory(folder.path, settings, found.ranks),
         check.check(explanation.run, program, settings.steps, folder.path) if with_check else None,
     )
+
+
+_FIRST_STEPS = 2  # in the second one, a rank does what it does in all later ones, such as to have an optimizer's state
+
+
+@dataclass(frozen=True)
+class _FirstSteps:
+    ranks: dict[int, passes.RankResult]
+    kinds: tuple[tuple[int, ...], ...]
+
+
+def _first_steps(
+    settings: RehearsalSettings, program: Program, server: ForkServer, run_folder: Path, on_progress: passes.Progress
+) -> _FirstSteps:
+    """Set-up and two steps of every rank, recorded in a folder of their own."""
+    folder = run_folder / "kinds"
+    folder.mkdir()
+    steps = min(settings.steps or _FIRST_STEPS, _FIRST_STEPS)
+    short = replace(settings, steps=steps)
+    found = passes.rehearse(passes.ForkedRanks(short, program, folder, server), short, folder, on_progress)
+    return _FirstSteps(found.ranks, kinds_of(load(folder)))
 
 
 def _replay(folder: Path, cut: list[int]) -> list[int]:
@@ -170,9 +198,9 @@ def _memory(folder: Path, settings: RehearsalSettings, ranks: dict[int, passes.R
     return merged
 
 
-def _kinds(explanation: Explanation) -> tuple[tuple[int, ...], ...]:
+def kinds_of(run: Run) -> tuple[tuple[int, ...], ...]:
     """Ranks whose calls have the same ops, lines and sizes, whoever their partners are."""
-    table = explanation.run.table
+    table = run.table
     merged: dict[bytes, list[int]] = defaultdict(list)
     for rank, (start, end) in table.spans.items():
         columns = (table.op, table.site, table.size_bytes, table.reduce)

@@ -22,9 +22,8 @@ def given(results: dict[int, Any]) -> Table:
     return known
 
 
-def find(results: dict[int, Any], unstable: Collection[Key] = ()) -> Wrong:
+def find(results: dict[int, Any], known: Table, unstable: Collection[Key] = ()) -> Wrong:
     """By rank: what it took, and should not have. Ops in `unstable` are left out: nobody knows what they give."""
-    known = given(results)
     expected: dict[Any, str] = {}
     found = {rank: dict(_wrong(result, known, unstable, expected)) for rank, result in sorted(results.items())}
     return {rank: wrong for rank, wrong in found.items() if wrong}
@@ -46,9 +45,8 @@ def find_unstable(before: Any, after: Any) -> set[Key]:
     }
 
 
-def wait_for_messages(results: dict[int, Any], ranks: Collection[int]) -> bool:
+def wait_for_messages(results: dict[int, Any], known: Table, ranks: Collection[int]) -> bool:
     """Whether one of these ranks did not get a message that it received: what it sends itself may depend on it."""
-    known = given(results)
     return any(
         Key(*key).source >= 0 and digest(message_from(known.get(Key(*key), {}))) != took[2]
         for rank in ranks

@@ -54,9 +54,14 @@ def _passes(outcome: Rehearsal) -> str:
 def _kinds(outcome: Rehearsal) -> str:
     kinds = outcome.kinds
     if len(kinds) == 1:
-        return "all make the same calls"
+        return f"all make the same calls{_by_kinds(outcome)}"
     named = "; ".join(ranks_in_words(kind) for kind in kinds[:3])
-    return f"{len(kinds)} kinds of ranks by their calls ({named}{'; …' if len(kinds) > 3 else ''})"
+    return f"{len(kinds)} kinds of ranks by their calls ({named}{'; …' if len(kinds) > 3 else ''}){_by_kinds(outcome)}"
+
+
+def _by_kinds(outcome: Outcome) -> str:
+    is_part = sum(map(len, outcome.kinds)) > len(outcome.explanation.run.ranks)
+    return ", of which the first of each was rehearsed" if is_part else ""
 
 
 def _verdict(outcome: Rehearsal) -> Iterator[str]:

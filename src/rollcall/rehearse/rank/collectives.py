@@ -73,6 +73,7 @@ class Exchange:
     gave: dict[Key, Given] = field(default_factory=dict)
     took: dict[Key, Took] = field(default_factory=dict)
     count_records: Callable[[], int] = lambda: 0  # of the ring: the number of the op that runs
+    ops: int = 0  # between ranks, so far
     _counts: Counter[Any] = field(default_factory=Counter)
 
     def number(self, *channel: Any) -> int:
@@ -112,6 +113,10 @@ def digest(tensors: tuple[torch.Tensor, ...] | None) -> str:
 
 
 exchange = Exchange()
+
+
+def count_ops() -> int:
+    return exchange.ops
 
 
 def use_exchange(made: Exchange) -> None:
@@ -179,6 +184,7 @@ def run(func: Any, args: tuple[Any, ...], data: Any) -> Any:
     if reader is None:
         raise Unsupported(f"{_NAMES.get(name, name)} cannot be rehearsed", "name the rank, or leave this part out")
     call: _Call = reader(args)
+    exchange.ops += 1
     if _calling.reduce is None:
         _finish_own(call, data)
     else:
@@ -193,6 +199,7 @@ def run_functional(name: str, args: tuple[Any, ...], results: Sequence[torch.Ten
     reader = _FUNCTIONAL.get(name)
     if reader is None or not isinstance(args[0], torch.Tensor):
         return
+    exchange.ops += 1
     op, reduce, group, root, splits = reader(args)
     call = _Call(op, group_named(group), [args[0]], results, root, splits)
     with _called(reduce):
@@ -216,9 +223,10 @@ def _result(call: _Call, data: Any) -> tuple[torch.Tensor, ...] | None:
     key = Key(f"{name} {_members(group)}", exchange.number(name))
     if _size_bytes(call.inputs) > MOST_BYTES and _size_bytes(call.outputs) > MOST_BYTES:
         return None
-    return exchange.get(
-        key, Given(call.op, _known(call.inputs, data), _calling.reduce or "", call.root, call.splits), index, size
-    )
+    # What is in the tensor of a rank that only gets something does not matter: it may be anything.
+    gives = call.op not in ("broadcast", "scatter") or call.root == index
+    given = _known(call.inputs, data) if gives else None
+    return exchange.get(key, Given(call.op, given, _calling.reduce or "", call.root, call.splits), index, size)
 
 
 def _message(call: _Call, group: str, index: int, data: Any) -> tuple[torch.Tensor, ...] | None:

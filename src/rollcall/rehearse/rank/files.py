@@ -4,35 +4,68 @@ opened. A file that it has written is found again where it wrote it.
 This holds for what Python does. Code in C that opens files by itself is not seen, nor are programs that it starts.
 """
 
+import atexit
 import builtins
 import contextlib
 import functools
 import io
+import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 _WRITES = ("w", "a", "x", "+")
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_REMOVED = "-removed"
 _FREE = ("/dev/", "/proc/", "/sys/")
 # What Python and torch call temporary folders of their own. Sockets are made in them, which have to be where they are.
 _TEMPORARY = ("tmp", "pymp-", "torch")
 
 
+class Journal:
+    """When a rank wrote its files, and removed them: counted in ops between ranks, the only time that ranks share."""
+
+    def __init__(self, count_ops: Callable[[], int] = lambda: 0) -> None:
+        self.count_ops = count_ops
+        self.written: dict[str, int] = {}
+        self.removed: dict[str, int] = {}
+
+    def note_written(self, path: str) -> None:
+        self.written.setdefault(path, self.count_ops())
+        self.removed.pop(path, None)
+
+    def note_removed(self, path: str) -> None:
+        self.removed[path] = self.count_ops()
+
+    def is_there(self, path: str, ops: int) -> bool:
+        """For another rank that has come to its op with this number."""
+        return self.written.get(path, -1) < ops <= self.removed.get(path, ops)
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps([self.written, self.removed]))
+
+    @classmethod
+    def load(cls, path: Path) -> "Journal":
+        found = cls()
+        if path.exists():
+            found.written, found.removed = json.loads(path.read_text())
+        return found
+
+
 class Overlay:
     """A folder in which the files of a rank lie under their whole paths.
 
-    It sees what the rank that ran first has written at any time, too: rank 0 prepares files for all, and removes them
-    when all have read them. Which files of other ranks are there would depend on who has run already."""
+    It also sees what the rank that ran first, mostly rank 0, had written when it came to the same op: files that it
+    prepares for all. Which files of other ranks are there would depend on who has run already."""
 
-    def __init__(self, root: Path, first: Path) -> None:
-        self._root = str(root)
-        self._removed = str(root) + "-removed"
-        self._seen = (str(root),) if root == first else (str(root), str(first), f"{first}-removed")
+    def __init__(self, root: Path, first: Path, count_ops: Callable[[], int] = lambda: 0) -> None:
+        self._root, self._first = str(root), str(first)
+        self.journal = Journal(count_ops)
+        self._its = Journal() if root == first else Journal.load(_journal(first))
         self._free = (*_FREE, str(root.parents[1]) + "/")  # of the run: ring, results
         self._temporary = tuple(os.path.join(tempfile.gettempdir(), name) for name in _TEMPORARY)
 
@@ -55,20 +88,39 @@ class Overlay:
         if self.is_free(path):
             return [path]
         full = os.path.abspath(os.fsdecode(path))
-        written = [root + full for root in self._seen if _lexists(root + full)]
+        roots = [self._root]
+        if self._its.is_there(full, self.journal.count_ops()):
+            roots += [self._first, self._first + _REMOVED]
+        written = [root + full for root in roots if _lexists(root + full)]
         return [*written, path] if _lexists(path) or not written else written
+
+    def names(self, path: Any, listed: Callable[[Any], Iterable[Any]], name_of: Callable[[Any], Any]) -> list[Any]:
+        """What is in a folder, in all of its places; of the first rank, only what is there by now."""
+        if self.is_free(path):
+            return list(listed(path))
+        full, now = os.path.abspath(os.fsdecode(path)), self.journal.count_ops()
+        its = [root + full for root in (self._first, self._first + _REMOVED) if self._root != self._first]
+        found: dict[Any, Any] = {}
+        for place in dict.fromkeys([*self.places(path), *filter(_isdir, its)]):
+            for each in listed(place):
+                name = name_of(each)
+                if place not in its or self._its.is_there(os.path.join(full, name), now):
+                    found.setdefault(name, each)
+        return list(found.values())
 
     def remove(self, path: Any) -> None:
         """Other ranks may run after the first one has removed a file, and still see it."""
-        kept = self._removed + os.path.abspath(os.fsdecode(path))
-        _makedirs(os.path.dirname(kept))
-        _replace(self.inside(path), kept)
+        full = os.path.abspath(os.fsdecode(path))
+        self.journal.note_removed(full)
+        _makedirs(os.path.dirname(self._root + _REMOVED + full))
+        _replace(self._root + full, self._root + _REMOVED + full)
 
     def write(self, path: Any, keeps: bool = False) -> Any:
         """Where a file is to be written; with what is in it now, if that matters. Its folder has to be there."""
         if self.is_free(path):
             return path
         target = self.inside(path)
+        self.journal.note_written(os.path.abspath(os.fsdecode(path)))
         folder = os.path.dirname(target)
         if not _isdir(folder) and _isdir(self.read(os.path.dirname(os.path.abspath(os.fsdecode(path))))):
             _makedirs(folder)
@@ -110,12 +162,16 @@ def _copyfile(source: str, target: str) -> None:
         copy.write(file.read())
 
 
-def install(root: Path, first: Path) -> None:
+def _journal(root: Path) -> Path:
+    return root.with_name(f"{root.name}.json")
+
+
+def install(root: Path, first: Path, count_ops: Callable[[], int] = lambda: 0) -> None:
     """What the rank wrote in an earlier pass is gone: it starts as it did then."""
-    for old in (root, root.with_name(f"{root.name}-removed")):
+    for old in (root, Path(str(root) + _REMOVED)):
         shutil.rmtree(old, ignore_errors=True)
     root.mkdir(parents=True, exist_ok=True)
-    overlay = Overlay(root, first)
+    overlay = Overlay(root, first, count_ops)
     _replace_open(overlay)
     for name in ("stat", "lstat", "access"):
         setattr(os, name, _reading(getattr(os, name), overlay))
@@ -129,6 +185,8 @@ def install(root: Path, first: Path) -> None:
         setattr(os, name, _moving(getattr(os, name), overlay))
     setattr(shutil, "rmtree", _removing(shutil.rmtree, overlay))  # noqa: B010  (typing knows it as an object)
     sys.addaudithook(_refuse_connections)
+    if root == first:
+        atexit.register(overlay.journal.save, _journal(root))
 
 
 def _replace_open(overlay: Overlay) -> None:
@@ -162,7 +220,7 @@ def _reading(function: Callable[..., Any], overlay: Overlay) -> Callable[..., An
 def _listing(function: Callable[..., list[Any]], overlay: Overlay) -> Callable[..., list[Any]]:
     @functools.wraps(function)
     def call(path: Any = ".") -> list[Any]:
-        return list(dict.fromkeys(name for place in overlay.places(path) for name in function(place)))
+        return overlay.names(path, function, lambda name: name)
 
     return call
 
@@ -171,11 +229,11 @@ class _Entries:
     """os.scandir of all places of a folder."""
 
     def __init__(self, scandir: Callable[[Any], Any], overlay: Overlay, path: Any = ".") -> None:
-        found = {}
-        for place in reversed(overlay.places(path)):
+        def listed(place: Any) -> list[Any]:
             with scandir(place) as entries:
-                found.update({entry.name: entry for entry in entries})
-        self._entries = iter(found.values())
+                return list(entries)
+
+        self._entries = iter(overlay.names(path, listed, lambda entry: entry.name))
 
     def __iter__(self) -> "_Entries":
         return self
@@ -222,7 +280,9 @@ def _removing(function: Callable[..., Any], overlay: Overlay) -> Callable[..., A
 def _moving(function: Callable[..., Any], overlay: Overlay) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(source: Any, target: Any, **kwargs: Any) -> Any:
-        return function(overlay.write(source, keeps=True), overlay.write(target), **kwargs)
+        moved = function(overlay.write(source, keeps=True), overlay.write(target), **kwargs)
+        overlay.journal.note_removed(os.path.abspath(os.fsdecode(source)))
+        return moved
 
     return call
 

@@ -64,7 +64,8 @@ def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
     steps.stop_after(settings.steps)
     # Each thread of the engine would be a thread of the ring. Backward runs in the thread that calls it instead.
     torch.autograd.set_multithreading_enabled(False).__enter__()
-    files.install(folder / "files" / f"rank-{rank}", folder / "files" / f"rank-{settings.ranks[0]}")
+    written = folder / "files"
+    files.install(written / f"rank-{rank}", written / f"rank-{settings.ranks[0]}", collectives.count_ops)
     clock.install(int(request["began_ns"]))
     mode.__enter__()  # type: ignore[no-untyped-call]
     _seed(rank)
