@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname \
 	libopenmpi-dev chromium tmux
 
-.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train bench-rehearse soak corpus rehearse-corpus fuzz-explain looks compat matrix lab-pages wheel clean
+.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train bench-rehearse bench-rehearse-order soak corpus rehearse-corpus fuzz-explain looks compat matrix lab-pages wheel clean
 
 setup: $(VENV)/.setup
 
@@ -91,6 +91,10 @@ corpus: $(VENV)/.dev
 # The same bugs, rehearsed: before the programs ever run on real ranks.
 rehearse-corpus: $(VENV)/.dev
 	$(BIN)/python -m tests.rehearse.corpus $(WORDS)
+
+# Rehearsed ranks against real gloo ranks, op by op, on the programs of benchmarks/programs/rehearsed.
+bench-rehearse-order: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.rehearse_order $(BENCH)
 
 # Generated programs, correct and with one bug each: how many bugs explain names. What failed is in .rollcall/fuzz.
 # make fuzz-explain SEED=17 runs one seed again, and keeps its scripts and run folders.

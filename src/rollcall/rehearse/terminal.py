@@ -59,7 +59,7 @@ def _kinds(outcome: Rehearsal) -> str:
     return f"{len(kinds)} kinds of ranks by their calls ({named}{'; …' if len(kinds) > 3 else ''}){_by_kinds(outcome)}"
 
 
-def _by_kinds(outcome: Outcome) -> str:
+def _by_kinds(outcome: Rehearsal) -> str:
     is_part = sum(map(len, outcome.kinds)) > len(outcome.explanation.run.ranks)
     return ", of which the first of each was rehearsed" if is_part else ""
 
