@@ -2,8 +2,8 @@
 
 .venv/bin/python -m benchmarks.rehearse_order [--ranks 8] [WORD …]
 
-Each program of programs/rehearsed is rehearsed, and then runs on so many real ranks. Compared are kind, group, bytes, shapes,
-dtype, peer, root, tag, reduce op and line of every op of every rank.
+Each program of programs/rehearsed is rehearsed, and then runs on so many real ranks. Compared are kind, group, bytes,
+shapes, dtype, peer, root, tag, reduce op and line of every op of every rank.
 """
 
 import argparse
