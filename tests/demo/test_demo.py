@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from rollcall import demo
+from rollcall.errors import UsageError
+
 
 def test_the_demo_runs_its_steps(tmp_path: Path) -> None:
     """Ranks print who they are, a barrier orders, training gives equal weights, deadlocks are named, two hosts talk."""
-    pytest.importorskip("sklearn", reason="the demo's training needs scikit-learn: pip install 'rollcall[demo]'")
+    pytest.importorskip("sklearn", reason="the demo's training needs scikit-learn: pip install 'torch-rollcall[demo]'")
     ran = subprocess.run(
         [sys.executable, "-m", "rollcall", "demo"],
         cwd=tmp_path,
@@ -27,3 +30,10 @@ def test_the_demo_runs_its_steps(tmp_path: Path) -> None:
     assert "weights equal on all 4 ranks: True" in ran.stdout
     assert "rank 0 on " in ran.stdout
     assert ran.stdout.count(": 42") == 2
+
+
+def test_without_its_packages_it_says_which_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first step, not in the middle of the demo."""
+    monkeypatch.setattr(demo, "_NEEDED", {"json": "json", "no_such_module": "scikit-learn"})
+    with pytest.raises(UsageError, match=r"the demo needs scikit-learn: pip install 'torch-rollcall\[demo\]'"):
+        demo.show()

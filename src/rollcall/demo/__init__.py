@@ -3,6 +3,7 @@
 roll_call, training, two_hosts  the programs that some of the steps run
 """
 
+import importlib.util
 import os
 import shlex
 import subprocess
@@ -11,6 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from rollcall.errors import UsageError
+
+_NEEDED = {"matplotlib": "matplotlib", "sklearn": "scikit-learn"}  # pictures, and data for the training
 _HERE = os.path.relpath(Path(__file__).parent)
 _STEPS = {
     "A roll call: four ranks print who they are": ["run", "-n", "4", f"{_HERE}/roll_call.py"],
@@ -27,6 +31,8 @@ _STEPS = {
 
 def show() -> int:
     """Run every step; the first that fails ends the demo with its exit code."""
+    if missing := [package for module, package in _NEEDED.items() if importlib.util.find_spec(module) is None]:
+        raise UsageError(f"the demo needs {' and '.join(missing)}: pip install 'torch-rollcall[demo]'")
     console = Console(highlight=False)
     for title, words in _STEPS.items():
         console.print(f"\n[bold]{title}[/]\n[dim]rollcall {shlex.join(words)}[/]", soft_wrap=True)

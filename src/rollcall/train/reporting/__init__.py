@@ -6,4 +6,5 @@ tensorboard   writes TensorBoard's files
 append        appends to a file completely or not at all
 progress_bar  how much of the epoch is done
 progress_file the same in the run's folder, for others who look at the run
+trackers      sends metrics to Weights & Biases or MLflow
 """
