@@ -160,7 +160,7 @@ def test_a_host_is_lost_and_there_is_a_spare(place: Place) -> None:
     assert run.result(SECONDS) == 0, run.err
     assert "h3 takes the place of h2" in run.err
     assert run.facts["attempts"][1]["hosts"] == {"h1": [0, 1], "h3": [2, 3]}
-    assert place.left(3) == []
+    assert place.left(15) == []
 
 
 @only("local", "ssh")

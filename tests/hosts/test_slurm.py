@@ -84,6 +84,28 @@ def test_counts_that_do_not_fit_are_refused() -> None:
         way.hosts({"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "8"}, None)
 
 
+def test_a_heterogeneous_job_is_refused() -> None:
+    with pytest.raises(UsageError, match="a heterogeneous job of 2 components"):
+        way.hosts({"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_HET_SIZE": "2"}, 1)
+
+
+def test_options_for_srun_are_passed_on(rollcall: Runner, slurm: Slurm) -> None:
+    """As those of pyxis; here, one that every srun knows."""
+    rollcall.script("import os\nprint('mark', os.environ['MARK'])")
+    before = ["salloc", "--quiet", "--nodes=2"]
+    ran = run_in(rollcall, slurm, before, "run", "-n", 1, "--srun-arg=--export=ALL,MARK=mine", "script.py")
+    assert ran.code == 0, ran.err
+    assert said(ran.out) == {"mark mine": [0, 1]}
+
+
+@pytest.mark.parametrize("argument", ["cpu-bind", "=x"])
+def test_what_is_no_option_of_srun_is_refused(rollcall: Runner, argument: str) -> None:
+    rollcall.script("print('never')")
+    ran = rollcall("run", "--hosts", "h1", f"--srun-arg={argument}", "script.py")
+    assert (ran.code, ran.out) == (2, "")
+    assert "is no option of srun: write it with its dashes" in ran.err
+
+
 def test_the_step_decides_not_the_job() -> None:
     """In a batch script or in salloc the allocation is ours; in a step of several tasks it is not."""
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NAME": "interactive"}

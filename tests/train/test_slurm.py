@@ -19,8 +19,8 @@ exec {python} -m rollcall run -n 1 --preload tests.train.small --preload torch._
 
 
 def test_a_requeued_job_continues_from_the_snapshot(slurm: Slurm, hosts: Cluster, tmp_path: Path) -> None:
-    """After SIGTERM the job saves the current step within KillWait. The requeued job is the next attempt of the same
-    run, and continues from that step.
+    """After SIGUSR1 the job saves and continues. After SIGTERM it saves the current step within KillWait. The requeued
+    job is the next attempt of the same run, and continues from that step.
     """
     (tmp_path / "job.sh").write_text(JOB.format(python=sys.executable))
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -29,10 +29,14 @@ def test_a_requeued_job_continues_from_the_snapshot(slurm: Slurm, hosts: Cluster
     env = {**os.environ, **slurm.env, "ROLLCALL_DIR": str(runs.parent), "PYTHONPATH": PYTHON_PATH}
     job = slurm.run(words, cwd=tmp_path, env=env).stdout.strip()
     assert until((snapshots / "metrics.jsonl").exists), log.exists() and log.read_text()
+    # As SLURM does with --signal=B:USR1@60: to the batch script, which is the launcher.
+    slurm.run(["scancel", "--batch", "--signal=USR1", job])
+    assert until(lambda: any(snapshots.glob("step-*"))), log.read_text()
     slurm.run(["scontrol", "requeue", job])
     assert until(lambda: "steps done" in log.read_text()), log.read_text()
-    (step,) = [int(path.name[5:]) for path in snapshots.glob("step-*")]
+    step = max(int(path.name[5:]) for path in snapshots.glob("step-*"))
     output = log.read_text()
+    assert "SIGUSR1 is passed on to the ranks that have a handler for it" in output
     assert f"SIGTERM at step {step}: the newest snapshot is that of step {step}" in output
     assert f"continuing from snapshots/step-{step:08d}" in output
     assert f"{step} steps done" in output

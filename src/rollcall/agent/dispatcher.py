@@ -6,7 +6,17 @@ import threading
 from typing import TYPE_CHECKING
 
 from rollcall.agent.host_questions import HostQuestions
-from rollcall.protocol.messages import Begin, Cancel, CollectStacks, DumpStacks, Finish, Message, SendRings, Stop
+from rollcall.protocol.messages import (
+    Begin,
+    Cancel,
+    CollectStacks,
+    DumpStacks,
+    Finish,
+    ForwardSignal,
+    Message,
+    SendRings,
+    Stop,
+)
 
 if TYPE_CHECKING:
     from rollcall.agent.worker_group import WorkerGroupAgent
@@ -35,6 +45,8 @@ class Dispatcher:
                 if self.worker_group is None:
                     os._exit(128 + number)
                 self.worker_group.stop(number, now)
+            case ForwardSignal(number) if self.worker_group is not None:
+                self.worker_group.forward(number)
             case DumpStacks(others) if self.worker_group is not None:
                 self.worker_group.report_stacks(others)
             case CollectStacks(number) if self.worker_group is not None:

@@ -42,7 +42,7 @@ from rollcall.agent.monitoring.stopped_ranks import StoppedRanks
 from rollcall.agent.rendezvous.by_hand import ByHandRendezvous
 from rollcall.agent.rendezvous.led import LedRendezvous
 from rollcall.errors import RankError
-from rollcall.linux import process_tree
+from rollcall.linux import process_tree, signals
 from rollcall.protocol.channel import Channel
 from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.protocol.log_files import RankLogs
@@ -136,6 +136,13 @@ class WorkerGroupAgent(SimpleElasticAgent):
         elif not self._rank_of:
             # No rank runs: the main thread may be waiting for other hosts, and need not finish that.
             os._exit(128 + number)
+
+    def forward(self, number: int) -> None:
+        """A signal that is for the ranks. One that has no handler for it would be ended by it, and gets none."""
+        for pid in list(self._rank_of):
+            if signals.is_caught(number, pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def _initialize_workers(self, worker_group: WorkerGroup) -> None:
         self._raise_if_stopped()  # asked while an attempt was failing: no other one follows

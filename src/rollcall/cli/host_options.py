@@ -59,6 +59,7 @@ def find(options: RunOptions, environ: Mapping[str, str]) -> RunHosts:
         env=options.env or [],
         min_hosts=least,
         spares=options.spares,
+        srun_args=_srun_args(options.srun_arg or []),
         allow_mixed=options.allow_mixed,
         sync=options.sync,
         link=options.link,
@@ -154,6 +155,8 @@ def transport(
         return Transport()
     if kind != "virtual" and (rest.get("link") or rest.get("delay")):
         raise UsageError("--link and --delay shape the network of virtual hosts: use them with --virtual-hosts")
+    if kind != "slurm" and rest.get("srun_args"):
+        raise UsageError("--srun-arg is for the srun of a SLURM job: use it inside an allocation, or with --slurm")
     if kind != "ssh" and rest.get("sync"):
         raise UsageError("--sync copies by ssh: use it with --hosts or --hostfile")
     counted = ranks if ranks in devices.COUNTED else ""
@@ -162,6 +165,16 @@ def transport(
         # A rank that is alone on its host takes all cores; but these hosts have the same ones.
         settings = {"OMP_NUM_THREADS": "1", **settings}
     return Transport(kind, python or sys.executable, counted, tuple(settings.items()), **rest)
+
+
+def _srun_args(arguments: Sequence[str]) -> tuple[str, ...]:
+    for argument in arguments:
+        if not argument.startswith("-"):
+            raise UsageError(
+                f"--srun-arg {argument} is no option of srun: write it with its dashes, as in"
+                f" --srun-arg=--container-image=my/image"
+            )
+    return tuple(arguments)
 
 
 def forwarded(patterns: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

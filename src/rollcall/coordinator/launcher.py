@@ -28,6 +28,7 @@ from rollcall.protocol.messages import (
     Done,
     Ended,
     File,
+    ForwardSignal,
     HostInfo,
     MasterReached,
     Message,
@@ -66,6 +67,7 @@ def run(plan: Plan) -> int:
             known, folder = RunFolder.begin(known, command_line())
             has_begun = True
             signals.note()
+            signals.note_for_ranks()
             prctl.become_subreaper()
             if plan.metrics or (plan.on_event and plan.record):
                 monitor = MonitorProcess(folder.path, listener, say)
@@ -281,6 +283,10 @@ class Launcher:
             self._is_timed_out = True
             self.say(f"the run took longer than --timeout {limit:g} s: ending its ranks")
             signals.received.append(signal.SIGTERM)
+        while signals.forwarded:
+            number = signal.Signals(signals.forwarded.pop(0))
+            self.say(f"{number.name} is passed on to the ranks that have a handler for it")
+            self._agents.send_all(ForwardSignal(number))
         while signals.received:
             self._stop(signals.received.pop(0))
         if self._stopped_by is not None and time.monotonic() - self._stopped_s > self._plan.grace_s + _STOP_S:

@@ -85,6 +85,13 @@ class Stop(Message):
 
 
 @dataclasses.dataclass(frozen=True)
+class ForwardSignal(Message):
+    """The launcher got this signal: pass it on to ranks that have a handler for it."""
+
+    signal: int
+
+
+@dataclasses.dataclass(frozen=True)
 class DumpStacks(Message):
     """Have the ranks write their stacks, and check which of the other hosts can still be reached."""
 

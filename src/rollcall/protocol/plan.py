@@ -61,6 +61,7 @@ class Transport:
     min_hosts: int = 0  # 0: all of them
     spares: int = 0  # the last hosts have no ranks: they replace hosts that are lost
     sync: bool = False
+    srun_args: tuple[str, ...] = ()  # for the srun that starts agents
     link: str | None = None  # bandwidth of virtual hosts
     delay: str | None = None
 

@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 
+from rollcall.linux.signals import is_caught
 from rollcall.record import ring_format
 from rollcall.record.own_file import OwnFile
 
 ASK = signal.SIGRTMIN + 6  # a signal that no library is known to use
-_CAUGHT = "SigCgt:"
 _MOST_FRAMES = 100
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _file: OwnFile | None = None  # of this rank
@@ -32,12 +32,10 @@ def is_listening(pid: int, ring: Path) -> bool:
     those that use Lightning, reset handlers that Python does not know of. A handler of the program does something else.
     """
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         is_programs = _number(ring, ring_format.SIGNAL_AT)
     except OSError:  # the process has ended
         return False
-    caught = next((line.removeprefix(_CAUGHT) for line in lines if line.startswith(_CAUGHT)), "0")
-    return bool(int(caught, 16) >> (ASK - 1) & 1) and not is_programs
+    return is_caught(ASK, pid) and not is_programs
 
 
 def _number(ring: Path, place: int) -> int:

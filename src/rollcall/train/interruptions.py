@@ -26,18 +26,24 @@ class Interruptions:
         self.last_save_s = time.monotonic()
         self._world, self._meter, self._clear_progress = world, meter, clear_progress
         self._stop_signal = 0
+        self._is_asked_to_save = False
 
     @contextmanager
     def delay_sigterm(self) -> Iterator[None]:
-        """Inside, SIGTERM does not end the process; the next `check` saves and ends it."""
+        """Inside, SIGTERM does not end the process; the next `check` saves and ends it. After SIGUSR1 or SIGUSR2, by
+        which SLURM announces the end of a job, the next `check` saves, and the training continues."""
         if threading.current_thread() is not threading.main_thread():  # Python allows handlers in no other thread
             yield
             return
-        before = signal.signal(signal.SIGTERM, self._note_signal)
+        before = {signal.SIGTERM: signal.signal(signal.SIGTERM, self._note_signal)}
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            if signal.getsignal(number) is signal.SIG_DFL:  # else the program has a use of its own for it
+                before[number] = signal.signal(number, self._note_warning)
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def check(self, step: int, epoch: int, wants_save: bool, complete: bool) -> bool:
         """Whether one of the ranks wants to save. Ends the training if one of them has to end.
@@ -61,8 +67,12 @@ class Interruptions:
     def _note_signal(self, number: int, _frame: FrameType | None) -> None:
         self._stop_signal = number
 
+    def _note_warning(self, _number: int, _frame: FrameType | None) -> None:
+        self._is_asked_to_save = True
+
     def _exchange(self, epoch: int, wants_save: bool, complete: bool) -> list[RankStatus]:
         units, samples, bad_step = self._meter.collect(complete)
+        wants_save, self._is_asked_to_save = wants_save or self._is_asked_to_save, False
         mine = RankStatus(self._stop_signal, bad_step, int(wants_save), self.sync.elapsed_us(), units, samples)
         statuses = self.sync.exchange(mine)
         self._meter.add_totals(sum(each.loss_units for each in statuses), sum(each.samples for each in statuses))

@@ -27,6 +27,11 @@ def is_in_step(environ: Environ) -> bool:
 
 def hosts(environ: Environ, slots: int | None) -> tuple[Host, ...]:
     """The nodes of the allocation, in SLURM's order. None, where it is this host alone: no srun is needed then."""
+    if environ.get("SLURM_HET_SIZE", "1") != "1":
+        raise UsageError(
+            f"this is a heterogeneous job of {environ['SLURM_HET_SIZE']} components, and a run needs nodes of one kind:"
+            f" submit one component, or name hosts with --hosts"
+        )
     names = host_list.expand(environ["SLURM_JOB_NODELIST"])
     if len(names) == 1 and names[0] == socket.gethostname().partition(".")[0]:
         return ()
@@ -89,6 +94,7 @@ def opened(plan: Plan, purpose: str) -> AbstractContextManager[StartAgents]:
                 "--kill-on-bad-exit=0",  # a lost host is ours to judge
                 "--wait=0",
                 "--input=none",
+                *plan.transport.srun_args,  # the last value of an option counts
                 *supervisor_command.words(python, purpose),
             ]
         ]

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from rollcall.cli.run.options import RunOptions, hint, spellings
 
-_LISTS = ("preload", "env", "sbatch_arg")
+_LISTS = ("preload", "env", "sbatch_arg", "srun_arg")
 _VARIABLES = ("PET_", "ROLLCALL_RING_MB")  # by which options can be given, too
 _KINDS: dict[type, Callable[[str], Any]] = {str: str, int: int, float: float, Path: Path, bool: bool}
 

@@ -165,6 +165,10 @@ class RunOptions:
     sbatch_arg: Annotated[
         list[str] | None, _scheduler("--sbatch-arg", "An option that is passed to sbatch unchanged.", "--partition=gpu")
     ] = None
+    srun_arg: Annotated[
+        list[str] | None,
+        _scheduler("--srun-arg", "An option that is passed to the srun of the agents unchanged.", "--cpu-bind=cores"),
+    ] = None
     image: Annotated[
         str, _scheduler("--image", "The container image, which contains rollcall and your program.", "IMG")
     ] = ""
