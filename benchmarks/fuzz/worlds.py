@@ -189,12 +189,13 @@ class _World:
         """Returns when all ranks have begun to write them: on a busy machine that takes a while."""
         asked = []
         for pid, rank in self.running.items():
+            ring = self.job.folder / "rings" / "attempt-0" / f"rank-{rank}.ring"
             if _state(pid) == "T":
                 self.causes[rank] = "was stopped (SIGSTOP)"
-            elif self.job.is_recorded and is_listening(pid):
+            elif self.job.is_recorded and is_listening(pid, ring):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, ASK)
-                asked.append(self.job.folder / "rings" / "attempt-0" / f"rank-{rank}.stacks")
+                asked.append(ring.with_suffix(".stacks"))
         deadline_s = time.monotonic() + _MOST_STACKS_S
         while time.monotonic() < deadline_s and not all(path.stat().st_size for path in asked):
             time.sleep(0.01)

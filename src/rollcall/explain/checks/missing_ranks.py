@@ -60,9 +60,8 @@ def missing_ranks(evidence: Evidence) -> Iterator[Finding]:
 
 def _missing(evidence: Evidence) -> Finding | None:
     """A collective in which some ranks wait, and to which others do not come."""
-    calls, found = evidence.calls, None
-    waiting = calls.where(~calls.has_all & calls.any(_is_waiting(evidence)))
-    for call in sorted(waiting, key=lambda call: not _has_other_group(evidence, call)):
+    found = None
+    for call in _waiting_calls(evidence):
         absent = [rank for rank in call.missing if rank in evidence.run.ranks]
         if any(_has_fallen(evidence, rank) or evidence.run.ranks[rank].exit_code == 0 for rank in absent):
             continue  # that it does not come follows from that
@@ -74,6 +73,17 @@ def _missing(evidence: Evidence) -> Finding | None:
                 return finding
             found = found or finding
     return found
+
+
+def _waiting_calls(evidence: Evidence) -> Iterable[Call]:
+    """In the order in which they began; if they are of several groups, first those in which a rank has chosen another
+    group."""
+    calls = evidence.calls
+    are_waiting = ~calls.has_all & calls.any(_is_waiting(evidence))
+    waiting = calls.where(are_waiting)
+    if len(np.unique(calls.groups[are_waiting])) < 2:
+        return waiting
+    return sorted(waiting, key=lambda call: not _has_other_group(evidence, call))
 
 
 def _has_other_group(evidence: Evidence, call: Call) -> bool:
