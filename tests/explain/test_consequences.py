@@ -148,6 +148,23 @@ def test_a_receive_at_another_distance_than_all_others_has_a_wrong_peer() -> Non
     assert told(*ranks) == ("wrong-peer", (2,))
 
 
+def test_the_first_stage_of_a_pipeline_receives_from_its_right_neighbour_alone() -> None:
+    """Its first receive is of the way back, that of the others of the way there. Rank 2 sends its gradient too far."""
+    there, back = 5, 9
+    ranks = [
+        [
+            *([FakeOp("recv", 1, rank, 20, peer=rank - 1, line=there)] if rank else []),
+            *([FakeOp("send", 1, rank, 20, peer=rank + 1, line=there + 1)] if rank < 3 else []),
+        ]
+        for rank in range(4)
+    ]
+    ranks[0] += [FakeOp("recv", 1, 30, peer=1, line=back)]
+    ranks[1] += [FakeOp("recv", 1, 31, peer=2, line=back)]
+    ranks[2] += [FakeOp("recv", 1, 32, 40, peer=3, line=back), FakeOp("send", 1, 41, peer=0, line=back + 1)]
+    ranks[3] += [FakeOp("send", 1, 33, 40, peer=2, line=back + 1)]
+    assert told(*ranks) == ("wrong-peer", (2,))
+
+
 def test_distances_are_compared_under_a_tag() -> None:
     """Before, some ranks have received more than others."""
     rings = [[FakeOp("recv", turn, turn, turn + 1, peer=(rank - 1) % 4, tag=7) for turn in (1, 2)] for rank in range(4)]

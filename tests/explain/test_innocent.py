@@ -44,13 +44,19 @@ for _ in range(3):
     loss = model(torch.randn(4, 3)).sum()
     print(funcol.all_reduce(loss.detach(), "sum", dist.group.WORLD).item())
     loss.backward()
+
+# Another model in each group.
+alone = [dist.new_group([other]) for other in range(size)][rank]
+critic = DistributedDataParallel(torch.nn.Linear(2, 2 + rank), process_group=alone)
+critic(torch.ones(1, 2)).sum().backward()
 dist.barrier()
 dist.destroy_process_group()
 """
 
 
 def test_idioms_of_correct_programs_are_not_blamed(tmp_path: Path) -> None:
-    """gather_object, polled handles, futures, handles in a list, join(), functional collectives beside DDP."""
+    """gather_object, polled handles, futures, handles in a list, join(), functional collectives beside DDP,
+    models that differ between groups."""
     runner = Runner(tmp_path)
     runner.script(IDIOMS)
     ran = runner("run", "-n", 2, "script.py")

@@ -225,10 +225,21 @@ def _is_at_odd_distance(evidence: Evidence, op: Op) -> bool:
     table, members = evidence.table, np.array(op.group.ranks)
     rows = evidence.pairs.rows
     rows = rows[(table.op[rows] == table.op[op.row]) & (table.group[rows] == table.group[op.row])]
+    if _is_usual_on_line(evidence, op, rows):
+        return False
     begins, ends = (np.searchsorted(table.rank[rows], members, side) for side in ("left", "right"))
     nth = begins + int(np.searchsorted(rows, op.row) - begins[op.group.ranks.index(op.rank)])
     alike = rows[nth[nth < ends]], rows[table.tag[rows] == op.tag]
     return any(_differs_from_all(evidence, op, found[found != op.row]) for found in alike)
+
+
+def _is_usual_on_line(evidence: Evidence, op: Op, rows: NDArray[np.intp]) -> bool:
+    """Whether another rank names a rank at the same distance on this line: the first and the last stage of a pipeline
+    leave out lines, and their n-th op is another one than that of the others."""
+    table, size = evidence.table, len(op.group.ranks)
+    same = rows[(table.site[rows] == table.site[op.row]) & (table.rank[rows] != op.rank)]
+    distances = (table.peer[same] - table.rank[same]) % size
+    return op.site is not None and bool((distances == (op.peer - op.rank) % size).any())
 
 
 def _differs_from_all(evidence: Evidence, op: Op, others: NDArray[np.intp]) -> bool:

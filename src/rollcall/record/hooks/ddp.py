@@ -13,7 +13,7 @@ from rollcall.compat.private_names.recorder.record_ddp import FORWARD_USES
 from rollcall.record.hooks import reducer, sink
 from rollcall.record.hooks.patching import Hook, callback, install, seek
 from rollcall.record.hooks.process_group import enter
-from rollcall.record.hooks.sink import CallArgs, this_thread
+from rollcall.record.hooks.sink import WORLD, CallArgs, this_thread
 from rollcall.record.tensors import shape_of
 
 _Construction = tuple[int, DistributedDataParallel]  # of a module: its mark, and the module
@@ -35,14 +35,26 @@ def install_all() -> None:
 
 
 def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Construction | None:
-    """All ranks must have the same parameters in the same order."""
+    """All ranks of its group must have the same parameters in the same order."""
     module = args[1] if len(args) > 1 else kwargs.get("module")
     if not isinstance(module, torch.nn.Module):  # torch refuses it
         return None
     _install_step_hooks()
     parameters = tuple((n, shape_of(p), str(p.dtype)) for n, p in module.named_parameters() if p.requires_grad)
-    mark = enter("ddp", CallArgs(splits=parameters, flags=0))
+    mark = enter("ddp", CallArgs(splits=parameters, flags=0), _group(args, kwargs))
     return None if mark is None else (mark, args[0])
+
+
+def _group(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The group that the module is given; ranks of another group may wrap another model."""
+    mesh = kwargs.get("device_mesh")
+    if mesh is not None:
+        return mesh.get_group(mesh_dim=0)
+    given = args[_GROUP_PLACE] if len(args) > _GROUP_PLACE else kwargs.get("process_group")
+    return WORLD if given is None else given
+
+
+_GROUP_PLACE = 7  # of DDP's arguments
 
 
 def _before_own_check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
