@@ -234,10 +234,10 @@ def _is_at_odd_distance(evidence: Evidence, op: Op) -> bool:
 
 
 def _is_usual_on_line(evidence: Evidence, op: Op, rows: NDArray[np.intp]) -> bool:
-    """Whether another rank names a rank at the same distance on this line: the first and the last stage of a pipeline
-    leave out lines, and their n-th op is another one than that of the others."""
+    """Whether another rank names a rank at the same distance on this line and under this tag: the first and the last
+    stage of a pipeline leave out lines, and their n-th op is another one than that of the others."""
     table, size = evidence.table, len(op.group.ranks)
-    same = rows[(table.site[rows] == table.site[op.row]) & (table.rank[rows] != op.rank)]
+    same = rows[(table.site[rows] == table.site[op.row]) & (table.tag[rows] == op.tag) & (table.rank[rows] != op.rank)]
     distances = (table.peer[same] - table.rank[same]) % size
     return op.site is not None and bool((distances == (op.peer - op.rank) % size).any())
 
