@@ -7,7 +7,7 @@ import pytest
 from rollcall.bench.comparison import compare
 from rollcall.bench.results import BenchResults, Row, read
 from rollcall.bench.settings import BenchSettings
-from rollcall.bench.sizes import parse, parse_list, steps_of_four
+from rollcall.bench.sizes import parse, parse_list, steps
 from rollcall.errors import UsageError
 
 
@@ -94,7 +94,7 @@ def test_sizes_as_people_write_them() -> None:
         1 << 20,
         1 << 30,
     ]
-    assert parse_list("8-1K") == steps_of_four(8, 1024) == (8, 32, 128, 512, 1024)
+    assert parse_list("8-1K") == steps(8, 1024) == (8, 32, 128, 512, 1024)
     assert parse_list("1M,8") == (8, 1 << 20)
 
 

@@ -7,6 +7,7 @@ any number of ranks.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -16,12 +17,8 @@ from rollcall.bench.settings import Placement
 Call = Callable[[], object]
 ROOT = 0
 # torch 2.13 renamed these, and warns about the old names.
-gather: Callable[[torch.Tensor, torch.Tensor], object] = (
-    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-)
-_scatter: Callable[[torch.Tensor, torch.Tensor], object] = (
-    getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-)
+gather: Callable[..., object] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_scatter: Callable[..., object] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @dataclass(frozen=True)
@@ -113,8 +110,26 @@ def placements_of(op: str) -> tuple[Placement, ...]:
     return ("out",) if op in ("all_to_all", "send_one_way", "send_two_way", "barrier") else ("out", "in")
 
 
-def prepare(op: str, place: Placement, rank: int, ranks: int, input: torch.Tensor, output: torch.Tensor) -> Trial:
-    return _PREPARE[op](_Context(rank, ranks, input, output if place == "out" else input, place == "in"))
+def prepare(
+    op: str,
+    place: Placement,
+    rank: int,
+    ranks: int,
+    input: torch.Tensor,
+    output: torch.Tensor,
+    group: "Members | None" = None,
+) -> Trial:
+    """`rank` and `ranks` are those in the group, by default in the world."""
+    members = group or Members(None, tuple(range(ranks)))
+    return _PREPARE[op](_Context(rank, ranks, input, output if place == "out" else input, place == "in", members))
+
+
+@dataclass(frozen=True)
+class Members:
+    """A group, and the ranks of the world that are in it."""
+
+    group: dist.ProcessGroup | None
+    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -124,6 +139,11 @@ class _Context:
     input: torch.Tensor
     output: torch.Tensor  # in place, the same tensor as the input
     in_place: bool
+    members: Members
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        return self.members.group
 
     @property
     def own(self) -> torch.Tensor:
@@ -143,45 +163,49 @@ class _Context:
         return values.roll(-(begin % values.numel()))
 
 
-def _after_copy(s: _Context, call: Call) -> Call:
-    """torch reduces in place: to keep the input, a program must copy it, and the copy is timed too."""
-    return call if s.in_place else (lambda: (s.output.copy_(s.input), call()))
+def _fill(s: _Context) -> Call:
+    """torch reduces and broadcasts in place. Out of place, the input is copied before the calls: no copy is timed."""
+
+    def fill() -> None:
+        fill_with(s.input, s.own)
+        if not s.in_place:
+            s.output.copy_(s.input)
+
+    return fill
 
 
 def _all_reduce(s: _Context) -> Trial:
-    call = _after_copy(s, lambda: dist.all_reduce(s.output))
-    return Trial(call, lambda: fill_with(s.input, s.own), ((s.output, sum_pattern(s.ranks, s.input)),))
+    expected = ((s.output, sum_pattern(s.ranks, s.input)),)
+    return Trial(lambda: dist.all_reduce(s.output, group=s.group), _fill(s), expected)
 
 
 def _broadcast(s: _Context) -> Trial:
-    def call() -> None:
-        dist.broadcast(s.output, ROOT)
-
-    of_rank = _after_copy(s, call) if s.rank == ROOT else call
-    return Trial(of_rank, lambda: fill_with(s.input, s.own), ((s.output, s.of(ROOT)),))
+    root = s.members.ranks[ROOT]
+    return Trial(lambda: dist.broadcast(s.output, root, group=s.group), _fill(s), ((s.output, s.of(ROOT)),))
 
 
 def _reduce(s: _Context) -> Trial:
-    call = _after_copy(s, lambda: dist.reduce(s.output, ROOT))
+    root = s.members.ranks[ROOT]
     expected = ((s.output, sum_pattern(s.ranks, s.input)),) if s.rank == ROOT else ()
-    return Trial(call, lambda: fill_with(s.input, s.own), expected)
+    return Trial(lambda: dist.reduce(s.output, root, group=s.group), _fill(s), expected)
 
 
 def _all_gather(s: _Context) -> Trial:
     own = s.part(s.output if s.in_place else s.input, s.rank)
     expected = tuple((s.part(s.output, rank), s.of(rank)) for rank in range(s.ranks))
-    return Trial(lambda: gather(s.output, own), lambda: fill_with(own, s.own), expected)
+    return Trial(lambda: gather(s.output, own, group=s.group), lambda: fill_with(own, s.own), expected)
 
 
 def _reduce_scatter(s: _Context) -> Trial:
     own = s.part(s.input, s.rank) if s.in_place else s.part(s.output, 0)
     expected = ((own, s.rotated(sum_pattern(s.ranks, s.input), s.rank)),)
-    return Trial(lambda: _scatter(own, s.input), lambda: fill_with(s.input, s.own), expected)
+    return Trial(lambda: _scatter(own, s.input, group=s.group), lambda: fill_with(s.input, s.own), expected)
 
 
 def _all_to_all(s: _Context) -> Trial:
     expected = tuple((s.part(s.output, rank), s.rotated(s.of(rank), s.rank)) for rank in range(s.ranks))
-    return Trial(lambda: dist.all_to_all_single(s.output, s.input), lambda: fill_with(s.input, s.own), expected)
+    call = partial(dist.all_to_all_single, s.output, s.input, group=s.group)
+    return Trial(call, lambda: fill_with(s.input, s.own), expected)
 
 
 def _send_one_way(s: _Context) -> Trial:
@@ -217,7 +241,7 @@ def _send_two_way(s: _Context) -> Trial:
 
 def _barrier(s: _Context) -> Trial:
     ids = [s.input.device.index] if s.input.device.type == "cuda" else None
-    return Trial(lambda: dist.barrier(device_ids=ids), lambda: None)
+    return Trial(lambda: dist.barrier(group=s.group, device_ids=ids), lambda: None)
 
 
 _PREPARE: dict[str, Callable[[_Context], Trial]] = {

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 import rollcall
 from rollcall.bench import ops, pairs, timed_loop
 from rollcall.bench.results import FILE, BenchResults, Row
-from rollcall.bench.settings import BenchSettings, Placement
+from rollcall.bench.settings import BenchSettings, Groups, Placement, RecordedCall
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.units import in_binary_bytes
 from rollcall.world import World
 
@@ -30,6 +31,7 @@ _BOUND_BY_SPEED_BYTES = 256 << 10  # from this size on, time grows with the size
 # The share of a host's free memory that the buffers of its ranks may take, with what the check of results needs.
 _MEMORY_SHARE = 0.6
 _BUFFERS = 3.0
+_ANY_DTYPE = "uint8"
 
 
 @dataclass
@@ -41,6 +43,8 @@ class _Case:
     size_bytes: int
     place: Placement
     wrong: int = 0
+    groups: Groups = ()
+    recorded: RecordedCall | None = None
     per_round: int = 0
     rounds: list[NDArray[np.float64]] = field(default_factory=list)  # ranks × iterations each
 
@@ -52,11 +56,14 @@ class Bench:
         self._world, self._settings = world, settings
         self._device = world.device
         self._synchronize = timed_loop.synchronizer(world.device)
+        self._queues = settings.queue if settings.queue is not None else world.device.type == "cuda"
+        self._made: dict[tuple[int, ...], ops.Members] = {}
         self._begun_s = time.monotonic()
         self._left_out: list[str] = []
         largest = self._largest()
-        self._sizes = [size for size in settings.sizes_bytes if size <= largest]
-        beyond = [size for size in settings.sizes_bytes if size > largest]
+        wanted = sorted({call.size_bytes for call in settings.like}) or settings.sizes_bytes
+        self._sizes = [size for size in wanted if size <= largest]
+        beyond = [size for size in wanted if size > largest]
         if beyond:
             self._left_out.append(f"{_span(beyond)}: memory is enough for {in_binary_bytes(int(largest))} on each rank")
         self._buffers = ops.Buffers.of(0, world.device)
@@ -71,11 +78,11 @@ class Bench:
         return timed_loop.min_over_ranks(free * _MEMORY_SHARE / local / _BUFFERS, self._device)
 
     def measure(self) -> BenchResults:
-        parts = [(op, dtype) for op in self._settings.ops for dtype in self._dtypes(op)]
+        parts = self._parts()
         rows: list[Row] = []
-        for number, (op, dtype) in enumerate(parts):
+        for number, (op, dtype, cases) in enumerate(parts):
             share_s = (self._settings.max_time_s - self._elapsed_s()) / (len(parts) - number)
-            found = list(self._measure_op(op, dtype, share_s))
+            found = list(self._measure_cases(cases, dtype, share_s))
             rows += found
             if self._world.is_first and found:
                 print(f"{op} {dtype}: up to {in_binary_bytes(found[-1].size_bytes)}", file=sys.stderr, flush=True)
@@ -105,9 +112,36 @@ class Bench:
         dist.all_gather_object(names, self._world.info.hostname)
         return tuple(names)
 
-    def _measure_op(self, op: str, dtype_name: str, share_s: float) -> Iterator[Row]:
+    def _parts(self) -> list[tuple[str, str, list[_Case]]]:
+        """What is measured together: the sizes of an op, or those of a recorded run."""
+        if not self._settings.like:
+            ops_and_types = [(op, dtype) for op in self._settings.ops for dtype in self._dtypes(op)]
+            return [(op, dtype, self._cases(op, dtype)) for op, dtype in ops_and_types]
+        by_op: dict[str, list[_Case]] = {}
+        kept = (call for call in self._settings.like if call.size_bytes in self._sizes)
+        for call in sorted(kept, key=lambda call: call.size_bytes):
+            by_op.setdefault(call.op, []).append(self._recorded_case(call))
+        return [(op, _ANY_DTYPE, cases) for op, cases in by_op.items()]
+
+    def _recorded_case(self, call: RecordedCall) -> _Case:
+        """In bytes: the dtype of a sum matters little to a network, and any size is possible."""
+        place: Placement = "in" if "in" in ops.placements_of(call.op) else "out"
+        size = ops.rounded_size(call.op, call.size_bytes, 1, len(call.groups[0]))
+        return _Case(call.op, torch.uint8, size, place, groups=call.groups, recorded=call)
+
+    def _members(self, case: _Case) -> ops.Members | None:
+        """The group of this rank in this case; None if it is in none. All ranks make all groups, in the same order."""
+        if not case.groups:
+            return ops.Members(None, tuple(range(self._world.size)))
+        for ranks in case.groups:
+            if ranks not in self._made:
+                whole = len(ranks) == self._world.size
+                self._made[ranks] = ops.Members(None if whole else dist.new_group(list(ranks)), ranks)
+        return next((self._made[ranks] for ranks in case.groups if self._world.rank in ranks), None)
+
+    def _measure_cases(self, cases: list[_Case], dtype_name: str, share_s: float) -> Iterator[Row]:
         until_s = self._elapsed_s() + share_s
-        kept = list(self._select(self._cases(op, dtype_name), until_s))
+        kept = list(self._select(cases, until_s))
         for _ in range(ROUNDS):
             for case in kept:
                 self._add_round(case)
@@ -117,8 +151,10 @@ class Bench:
     def _cases(self, op: str, dtype_name: str) -> list[_Case]:
         dtype: torch.dtype = getattr(torch, dtype_name)
         places = [place for place in ops.placements_of(op) if place in self._settings.places] or ["out"]
-        real = dict.fromkeys(ops.rounded_size(op, size, dtype.itemsize, self._world.size) for size in self._sizes)
-        return [_Case(op, dtype, size, place) for size in real for place in places]
+        groups = () if op.startswith("send") else self._settings.groups
+        ranks = len(groups[0]) if groups else self._world.size
+        real = dict.fromkeys(ops.rounded_size(op, size, dtype.itemsize, ranks) for size in self._sizes)
+        return [_Case(op, dtype, size, place, groups=groups) for size in real for place in places]
 
     def _select(self, cases: list[_Case], until_s: float) -> Iterator[_Case]:
         """The cases for which there is time, each checked once. Sizes grow: the first that is too slow is the last."""
@@ -150,7 +186,11 @@ class Bench:
         if case.size_bytes > self._buffers.size_bytes:  # allocated as sizes grow: zeroing 2 GB takes long
             self._buffers = ops.Buffers.of(case.size_bytes, self._device)
         input, taken = self._buffers.views(case.size_bytes, case.dtype)
-        return ops.prepare(case.op, case.place, self._world.rank, self._world.size, input, taken)
+        members = self._members(case)
+        if members is None:  # this rank only takes part in what all ranks decide together
+            return ops.Trial(lambda: None, lambda: None)
+        own = members.ranks.index(self._world.rank)
+        return ops.prepare(case.op, case.place, own, len(members.ranks), input, taken, members)
 
     def _check_and_time(self, case: _Case) -> float:
         """Check the result of the op; then return how long a call takes, roughly."""
@@ -160,7 +200,8 @@ class Bench:
         trial.call()
         if self._synchronize is not None:
             self._synchronize()
-        case.wrong = timed_loop.sum_over_ranks(trial.wrong(), self._device)
+        if self._settings.check:
+            case.wrong = timed_loop.sum_over_ranks(trial.wrong(), self._device)
         took = timed_loop.times_s(trial, _FIRST_CALLS, self._synchronize)
         return timed_loop.value_of_rank_0(float(np.median(took)) * trial.ops_per_call, self._device)
 
@@ -172,11 +213,15 @@ class Bench:
             trial.call()
         if self._synchronize is not None:
             self._synchronize()
-        own = timed_loop.times_s(trial, case.per_round, self._synchronize)
+        if self._queues:
+            own = timed_loop.queued_s(trial, case.per_round, self._device)
+        else:
+            own = timed_loop.times_s(trial, case.per_round, self._synchronize)
         case.rounds.append(timed_loop.gather_times(own, self._world.size, self._device))
 
     def _row(self, case: _Case, dtype_name: str) -> Row:
-        involved = [0, self._world.size - 1] if case.op == "send_one_way" else list(range(self._world.size))
+        everyone = [rank for ranks in case.groups for rank in ranks] or list(range(self._world.size))
+        involved = [0, self._world.size - 1] if case.op == "send_one_way" else everyone
         taken = [each[involved] for each in case.rounds]
         samples = np.concatenate(taken, axis=1)
         mean_s = float(samples.mean())
@@ -194,9 +239,12 @@ class Bench:
             p90_s=p90,
             p99_s=p99,
             algorithm_gb_s=algorithm_gb_s,
-            bus_gb_s=algorithm_gb_s * ops.bus_factor(case.op, self._world.size),
+            bus_gb_s=algorithm_gb_s * ops.bus_factor(case.op, len(case.groups[0]) if case.groups else self._world.size),
             wrong=case.wrong,
             rounds_s=tuple(float(np.median(each)) for each in taken),
+            groups="; ".join(ranks_in_words(list(ranks)) for ranks in case.groups),
+            calls=case.recorded.count if case.recorded else 0,
+            recorded_s=case.recorded.recorded_s if case.recorded else None,
         )
 
 

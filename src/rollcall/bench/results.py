@@ -34,10 +34,13 @@ class Row(_Frozen):
     bus_gb_s: float
     wrong: int  # elements, over all ranks
     rounds_s: tuple[float, ...]  # the median of each round; differences between rounds are noise
+    groups: str = ""  # the ranks of the groups that called it at the same time; empty: all ranks
+    calls: int = 0  # of a recorded run
+    recorded_s: float | None = None  # how long one took there
 
     @property
     def key(self) -> tuple[str, str, int, str]:
-        return self.op, self.dtype, self.size_bytes, self.place
+        return f"{self.op}{self.groups}", self.dtype, self.size_bytes, self.place
 
 
 class Pair(_Frozen):

@@ -14,16 +14,18 @@ def parse(text: str) -> int:
     return size_bytes
 
 
-def parse_list(text: str) -> tuple[int, ...]:
-    """`8,64K,1M`, or `8-1G` for steps of four from the first to the last."""
+def parse_list(text: str, factor: int = 4) -> tuple[int, ...]:
+    """`8,64K,1M`, or `8-1G` for steps from the first to the last, each `factor` times the one before."""
+    if factor < 2:
+        raise UsageError(f"--step {factor} is not possible: use a number from 2")
     first, dash, last = text.partition("-")
     if dash:
-        return steps_of_four(parse(first), parse(last))
+        return steps(parse(first), parse(last), factor)
     return tuple(sorted({parse(part) for part in text.split(",")}))
 
 
-def steps_of_four(first: int, last: int) -> tuple[int, ...]:
-    """From the first size to the last, each four times the one before; the last is always included."""
+def steps(first: int, last: int, factor: int = 4) -> tuple[int, ...]:
+    """From the first size to the last, each `factor` times the one before; the last is always included."""
     if last < first:
         span = f"{in_binary_bytes(first)} to {in_binary_bytes(last)}"
         raise UsageError(f"sizes from {span} are reversed: put the smaller first")
@@ -31,5 +33,5 @@ def steps_of_four(first: int, last: int) -> tuple[int, ...]:
     size = first
     while size < last:
         sizes.append(size)
-        size *= 4
+        size *= factor
     return (*sizes, last)

@@ -1,6 +1,6 @@
 """Results as tables."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from rich.console import Console
@@ -26,7 +26,10 @@ def show(results: BenchResults, comparison: BenchComparison | None) -> None:
     )
     mpi = {(row.op, row.size_bytes): row for row in results.mpi.rows} if results.mpi else {}
     differences = {each.row.key: each for each in comparison.differences} if comparison else {}
-    for (op, dtype), rows in groupby(results.rows, key=lambda row: (row.op, row.dtype)):
+    if results.settings.like:
+        console.print("", _recorded_table(results.rows), "", _recorded_sentence(results.rows))
+    rows_of_ops = () if results.settings.like else results.rows
+    for (op, dtype), rows in groupby(rows_of_ops, key=lambda row: (row.op, row.dtype)):
         console.print("", _op_table(op, dtype, list(rows), mpi, differences))
     if results.pairs:
         console.print("", _matrix(results.pairs))
@@ -43,6 +46,27 @@ def show(results: BenchResults, comparison: BenchComparison | None) -> None:
             console.print(f"[yellow]the runs differ in {escape(other_differences)}[/]", soft_wrap=True)
         mark = "[red]✗[/]" if comparison.of("slower") else "[green]✓[/]"
         console.print(f"{mark} [bold]compared:[/] {escape(comparison.sentence)}", soft_wrap=True)
+
+
+def _recorded_table(rows: Sequence[Row]) -> Table:
+    """Calls of a recorded run: how long one took there, and how long it takes here."""
+    table = Table("op", "size", "groups", title="as recorded", title_justify="left", title_style="bold", box=None)
+    for name in ("calls", "in the run", "here", "run / here"):
+        table.add_column(name, justify="right", header_style="dim")
+    for row in sorted(rows, key=lambda row: -row.calls * (row.recorded_s or 0)):
+        then_s = row.recorded_s or 0.0
+        cells = (f"{row.calls:,}", in_seconds(then_s), in_seconds(row.p50_s), f"{then_s / row.p50_s:.2f}")
+        table.add_row(row.op, in_binary_bytes(row.size_bytes), row.groups, *cells)
+    return table
+
+
+def _recorded_sentence(rows: Sequence[Row]) -> str:
+    then_s = sum(row.calls * (row.recorded_s or 0) for row in rows)
+    now_s = sum(row.calls * row.p50_s for row in rows)
+    return (
+        f"these calls took {in_seconds(then_s)} in the run, once all ranks had arrived, and would take "
+        f"{in_seconds(now_s)} here, where the ranks do nothing else"
+    )
 
 
 def _op_table(

@@ -21,6 +21,27 @@ def times_s(trial: Trial, iterations: int, synchronize: Callable[[], object] | N
     return np.diff(np.array(stamps)) / 1e9 / trial.ops_per_call
 
 
+def queued_s(trial: Trial, iterations: int, device: torch.device) -> NDArray[np.float64]:
+    """The mean time of so many calls, as nccl-tests measures it: all are queued, then waited for once."""
+    with _no_collection():
+        if device.type == "cuda":
+            return np.array([_between_events_s(trial.call, iterations) / iterations / trial.ops_per_call])
+        began_ns = perf_counter_ns()
+        for _ in range(iterations):
+            trial.call()
+        return np.array([(perf_counter_ns() - began_ns) / 1e9 / iterations / trial.ops_per_call])
+
+
+def _between_events_s(call: Callable[[], object], iterations: int) -> float:
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    first.record()
+    for _ in range(iterations):
+        call()
+    last.record()
+    last.synchronize()
+    return float(first.elapsed_time(last)) / 1e3
+
+
 def _stamp(stamps: list[int], call: Callable[[], object], synchronize: Callable[[], object] | None) -> None:
     now = perf_counter_ns  # a local name is looked up fastest
     numbers = range(1, len(stamps))

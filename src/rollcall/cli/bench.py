@@ -32,7 +32,21 @@ def bench(
         ),
     ] = None,
     ranks: Annotated[str, typer.Option("-n", "--ranks", help="Ranks per host. Default: 2; 1 on several hosts.")] = "",
-    sizes: Annotated[str, _option("Sizes: 8-1G in steps of four, or 8,64K,16M.", "SIZES")] = "8-1G",
+    sizes: Annotated[str, _option("Sizes: 8-1G in steps, or 8,64K,16M.", "SIZES")] = "8-1G",
+    step: Annotated[int, _option("Each size is N times the one before.", "N")] = 4,
+    groups: Annotated[
+        str, _option("Rows or columns of a mesh call each op at the same time: rows:2x4, columns:2x4.", "GROUPS")
+    ] = "",
+    like: Annotated[str, _option("The ops, sizes and groups of a recorded run, without its program.", "RUN")] = "",
+    queue: Annotated[
+        bool | None,
+        typer.Option(
+            "--queue/--no-queue",
+            help="Queue all calls and wait once, as nccl-tests does; or wait for each. Default: queue on GPUs.",
+            show_default=False,
+        ),
+    ] = None,
+    check: Annotated[int, typer.Option("-c", "--check", help="0: do not check results.", metavar="0|1")] = 1,
     dtype: Annotated[
         str, _option("float32, float64, float16, bfloat16, int8, uint8, int32, int64.", "DTYPES")
     ] = "float32",
@@ -72,6 +86,10 @@ def bench(
 
       rollcall bench --hosts alpha:1,beta:1 all_reduce send_one_way
 
+      rollcall bench all_reduce -n 8 --groups columns:2x4 --sizes 1M-64M --step 2 --queue
+
+      rollcall bench --like latest
+
       rollcall bench --virtual-hosts 3 --link 1gbit --plot network.png
     """
     from rollcall.bench import comparison, mpi, results, settings, terminal
@@ -84,14 +102,20 @@ def bench(
         raise UsageError("--max-time is in seconds above 0, --warmup a number from 0, --iterations a number from 1")
     wanted = settings.BenchSettings(
         ops=settings.check_names("an op", ops or [], settings.OPS),
-        sizes_bytes=parsing.parse_list(sizes),
+        sizes_bytes=parsing.parse_list(sizes, step),
         dtypes=settings.check_names("a dtype", [name.strip() for name in dtype.split(",")], settings.DTYPES),
         places=settings.PLACES[place],
         backend=backend or None,
         warmup=warmup,
         iterations=iterations,
         max_time_s=max_time,
+        queue=queue,
+        check=check != 0,
     )
+    recorded_ranks = 0
+    if like:
+        recorded_ranks, calls = _read_calls(like, bool(ops or groups))
+        wanted = wanted.model_copy(update={"like": calls})
     before = results.read(compare) if compare is not None else None
     for path in (json, csv, plot):
         _check_writable(path)
@@ -101,13 +125,20 @@ def bench(
     found = _run(
         wanted,
         host_options.named(
-            hosts, hostfile, virtual_hosts, ranks or ("1" if has_hosts else "2"), not has_hosts, os.environ
+            hosts,
+            hostfile,
+            virtual_hosts,
+            ranks or ("1" if has_hosts else str(recorded_ranks or 2)),
+            not has_hosts,
+            os.environ,
         ),
+        groups=groups,
+        recorded_ranks=recorded_ranks,
         python=python,
         link=link,
         delay=delay,
     )
-    if not no_mpi:
+    if not (no_mpi or like or groups):
         missing = (
             "it runs on one machine only, and these results are from several hosts" if len(set(found.hosts)) > 1 else ""
         )
@@ -131,12 +162,29 @@ def _check_writable(path: Path | None) -> None:
         raise UsageError(f"cannot write {path}: choose a file in a folder that exists and can be written")
 
 
-def _run(wanted: "BenchSettings", found: host_options.Hosts, **settings: Any) -> "BenchResults":
+def _read_calls(name: str, has_more: bool) -> Any:
+    from rollcall.bench import recorded
+    from rollcall.runs import find_recording
+
+    if has_more:
+        raise UsageError("--like takes ops and groups from the run: leave out OP and --groups")
+    return recorded.read_calls(find_recording(None if name == "latest" else name))
+
+
+def _run(
+    wanted: "BenchSettings", found: host_options.Hosts, groups: str, recorded_ranks: int, **settings: Any
+) -> "BenchResults":
     """Start the ranks as `rollcall run` does, and read what they measured."""
     from rollcall.bench import results
+    from rollcall.bench.settings import parse_groups
     from rollcall.coordinator.launcher import run
     from rollcall.runs import folder_of
 
+    ranks = sum(host.slots for host in found.hosts)
+    if recorded_ranks and ranks != recorded_ranks:
+        raise UsageError(f"the recorded run had {recorded_ranks} ranks, and these are {ranks}: start as many")
+    if groups:
+        wanted = wanted.model_copy(update={"groups": parse_groups(groups, ranks)})
     plan = Plan(
         program=Program("module", "rollcall.bench.ranks", (wanted.model_dump_json(),)),
         hosts=found.hosts,
