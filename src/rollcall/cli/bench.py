@@ -168,7 +168,8 @@ def _read_calls(name: str, has_more: bool) -> Any:
 
     if has_more:
         raise UsageError("--like takes ops and groups from the run: leave out OP and --groups")
-    return recorded.read_calls(find_recording(None if name == "latest" else name))
+    newest = recorded.find_newest() if name == "latest" else None
+    return recorded.read_calls(newest or find_recording(None if name == "latest" else name))
 
 
 def _run(
