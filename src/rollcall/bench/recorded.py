@@ -9,10 +9,17 @@ from rollcall.errors import UsageError
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.loading.load import Run, load
 from rollcall.record import ring_format
+from rollcall.runs import all_runs, recorded_attempts, runs_home
 
 _MEASURED = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 _MOST_CALLS = 40  # kinds of calls, those that took the most time
 _Key = tuple[str, int, tuple[int, ...]]
+
+
+def find_newest() -> Path | None:
+    """The newest run that was recorded: a benchmark is a run too, and has no recording."""
+    folders = (runs_home() / str(facts["name"]) for facts in reversed(list(all_runs())))
+    return next((folder for folder in folders if recorded_attempts(folder)), None)
 
 
 def read_calls(folder: Path) -> tuple[int, tuple[RecordedCall, ...]]:
