@@ -3,6 +3,7 @@
 What `rollcall rehearse` says, beside reality:
 
     memory     what one rank of 17 training programs needs of its GPU, and on which cards it fits
+    traffic    bytes between hosts of each op, beside the counters of 4 virtual hosts with 2 gloo ranks each; needs root
 
 The predictions of `memory` are in memory_predictions.json: --predict writes them again. On a machine with a GPU they
 are measured; elsewhere they are shown alone, or beside a file that was measured on another machine:
@@ -15,10 +16,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from sections import rehearsed_memory
+from sections import rehearsed_memory, rehearsed_traffic
 from session import Section, parser, run_sections
 
-SECTIONS: dict[str, Section] = {"memory": rehearsed_memory.measure}
+SECTIONS: dict[str, Section] = {"memory": rehearsed_memory.measure, "traffic": rehearsed_traffic.measure}
 
 
 def main() -> int:

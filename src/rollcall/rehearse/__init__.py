@@ -7,6 +7,7 @@ settings    what is rehearsed: world, hosts, the pretended GPU
 server      the process that ranks are forked from
 rank/       what runs in each rehearsed rank
 memory/     what a rank needs of its GPU's memory, and whether it fits
+network/    what the ranks would send each other, between hosts
 passes      runs ranks again until what each got is what the others gave
 stale       which ranks have to run again
 combine     from what each rank gives to what each rank gets

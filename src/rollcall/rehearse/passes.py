@@ -35,6 +35,7 @@ class RankResult:
     gave: dict[Any, Any] = field(default_factory=dict)
     took: dict[Any, Any] = field(default_factory=dict)
     unknowns: list[dict[str, Any]] = field(default_factory=list)
+    marks: list[int] = field(default_factory=list)  # how many records there were after each optimizer step
     memory: MemoryUse | None = None
     memory_log: list[tuple[int, int]] = field(default_factory=list)
 

@@ -17,6 +17,8 @@ from rollcall.rehearse import check, passes, replay
 from rollcall.rehearse.check import CheckResult
 from rollcall.rehearse.memory import use
 from rollcall.rehearse.memory.use import RanksUse
+from rollcall.rehearse.network import traffic
+from rollcall.rehearse.network.traffic import Traffic
 from rollcall.rehearse.settings import RehearsalSettings, check_torch
 from rollcall.torch_version import torch_version
 from rollcall.worker.fork_server import ForkServer
@@ -38,6 +40,7 @@ class Rehearsal:
     explanation: Explanation
     kinds: tuple[tuple[int, ...], ...]  # ranks that make the same calls
     memory: tuple[RanksUse, ...]
+    traffic: Traffic
     comparison: CheckResult | None = None  # with real ranks
 
     @property
@@ -121,6 +124,7 @@ def run(
         explanation,
         first.kinds if first else kinds_of(explanation.run),
         _memory(folder.path, settings, found.ranks),
+        traffic.measure(explanation.run, _marks(found.ranks), settings.gpus_per_host),
         check.check(explanation.run, program, settings.steps, folder.path) if with_check else None,
     )
 
@@ -190,6 +194,10 @@ def _unsupported(ranks: dict[int, passes.RankResult]) -> tuple[UnsupportedRanks,
         if result.unsupported:
             merged[result.unsupported].append(rank)
     return tuple(UnsupportedRanks(sentence, tuple(numbers)) for sentence, numbers in merged.items())
+
+
+def _marks(ranks: dict[int, passes.RankResult]) -> dict[int, list[int]]:
+    return {rank: result.marks for rank, result in ranks.items()}
 
 
 def _memory(folder: Path, settings: RehearsalSettings, ranks: dict[int, passes.RankResult]) -> tuple[RanksUse, ...]:

@@ -22,6 +22,7 @@ from rollcall.record.hooks import functional
 from rollcall.rehearse.memory import cuda_functions
 from rollcall.rehearse.memory.allocations import Allocations
 from rollcall.rehearse.memory.use import usable_bytes
+from rollcall.rehearse.network.marks import note_steps
 from rollcall.rehearse.rank import (
     clock,
     collectives,
@@ -51,7 +52,8 @@ def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
     os.chdir(request["cwd"])
     _use_known_values(settings, request["table"])
     allocations = Allocations(usable_bytes(settings.gpu), settings.gpu.capability, settings.logs_memory)
-    _write_at_end(Path(request["result"]), allocations)
+    marks: list[int] = []
+    _write_at_end(Path(request["result"]), allocations, marks)
     device.install(settings.gpu, min(settings.gpus_per_host, settings.world_size))
     allocations.install()
     cuda_functions.install(allocations, settings.gpu.capacity_bytes, usable_bytes(settings.gpu))
@@ -61,6 +63,7 @@ def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
     _pretend_process_groups(settings.world_size)
     starting.install(settings)
     _record(folder, rank, settings.world_size)
+    note_steps(folder / "rings" / "attempt-0" / f"rank-{rank}.ring", marks)
     steps.stop_after(settings.steps)
     # Each thread of the engine would be a thread of the ring. Backward runs in the thread that calls it instead.
     torch.autograd.set_multithreading_enabled(False).__enter__()
@@ -102,7 +105,7 @@ def _use_known_values(settings: RehearsalSettings, table: str) -> None:
     collectives.use_exchange(collectives.Exchange(known))
 
 
-def _write_at_end(path: Path, allocations: Allocations) -> None:
+def _write_at_end(path: Path, allocations: Allocations, marks: list[int]) -> None:
     """What the launcher needs besides the ring."""
     process = os.getpid()
 
@@ -114,6 +117,7 @@ def _write_at_end(path: Path, allocations: Allocations) -> None:
             "took": {tuple(key): tuple(took) for key, took in collectives.exchange.took.items()},
             "is_cut": steps.is_cut,
             "unsupported": unsupported.found,
+            "marks": marks,
             "memory": allocations.use(),
             "memory_log": allocations.log.events if allocations.log else [],
             "unknowns": [vars(each) for each in values.notes.unknowns.values()],

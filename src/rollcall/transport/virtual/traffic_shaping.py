@@ -48,13 +48,19 @@ def why_not(layer: Layer, complaint: str) -> str:
     )
 
 
-def _rate(link: str) -> Layer:
+def bits_per_s(link: str) -> float:
+    """Of an option `--link 100mbit`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", link.lower())
-    bits_per_s = float(match[1]) * _BITS[match[2]] if match else 0
-    if bits_per_s < 1000:
+    rate = float(match[1]) * _BITS[match[2]] if match else 0
+    if rate < 1000:
         raise UsageError(f"--link {link} is not a rate: use a number with kbit, mbit or gbit, such as --link 100mbit")
-    burst_bytes = max(_LEAST_BURST_BYTES, round(bits_per_s / 8 * _BURST_S))
-    words = f"tbf rate {bits_per_s:.0f}bit burst {burst_bytes} latency 50ms"
+    return rate
+
+
+def _rate(link: str) -> Layer:
+    rate = bits_per_s(link)
+    burst_bytes = max(_LEAST_BURST_BYTES, round(rate / 8 * _BURST_S))
+    words = f"tbf rate {rate:.0f}bit burst {burst_bytes} latency 50ms"
     return Layer(f"--link {link}", "tbf", words, both_ends=True)
 
 
