@@ -128,7 +128,7 @@ def _rehearse(server: Any, jobs: Jobs, name: str, world_size: int) -> passes.Ran
     folder = jobs.new_folder()
     settings = RehearsalSettings(world_size, min(world_size, 8), (0,), 0, _LARGE, logs_memory=True)
     program = Program("script", str(PROGRAMS / "memory_configurations.py"), (name,))
-    result = passes.Ranks(settings, program, folder, server).run([0], None, lambda: None)[0]
+    result = passes.ForkedRanks(settings, program, folder, server).run([0], None, lambda: None)[0]
     if result.exit_code or result.memory is None:
         log = (folder / "logs" / "attempt-0" / "rank-0.log").read_text()
         sys.exit(f"the rehearsal of {name!r} failed:\n{log[-2000:]}")

@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ from rollcall.errors import UsageError
 from rollcall.protocol.plan import Program
 
 if TYPE_CHECKING:
+    from rollcall.rehearse.network.link import Link
     from rollcall.rehearse.settings import RehearsalSettings
 
 
@@ -37,6 +38,12 @@ def rehearse(
         bool,
         typer.Option("--check", help="Also run the script on real gloo ranks here, and compare them op by op."),
     ] = False,
+    step_ms: Annotated[
+        float | None, typer.Option(help="Time of a step without the network, for an estimate.", metavar="210")
+    ] = None,
+    link: Annotated[
+        str | None, typer.Option(help="Speed of a host's link, for an estimate.", metavar="400gbit")
+    ] = None,
     report: Annotated[
         bool, typer.Option("--report", help="Also write the page of `rollcall report`, and say where.")
     ] = False,
@@ -58,11 +65,14 @@ def rehearse(
 
       rollcall rehearse -n 1024 --classes --steps 0 train.py
 
+      rollcall rehearse -n 64 --step-ms 210 --link 400gbit train.py
+
       rollcall rehearse -n 4 --check train.py
     """
     if classes and ranks != "all":
         raise UsageError("--classes chooses the ranks itself: leave out --ranks, or --classes")
     settings = _settings(ranks_in_world, gpus_per_host, ranks, steps, gpu, assume or [])
+    settings = replace(settings, link=_link(step_ms, link))
     if not script.is_file():
         raise UsageError(f"there is no script {script}: name a Python file")
     program = Program("script", str(script), tuple(args or ()))
@@ -81,6 +91,12 @@ def _settings(world_size: int, each: int, ranks: str, steps: int, gpu: str, assu
     chosen = _chosen(ranks, world_size)
     assumptions = tuple(map(parse_assumption, assume))
     return RehearsalSettings(world_size, each, chosen, steps, parse_gpu(gpu), assumptions)
+
+
+def _link(step_ms: float | None, link: str | None) -> "Link | None":
+    from rollcall.rehearse.network.link import parse  # here: --help needs none of it
+
+    return parse(step_ms, link)
 
 
 def _chosen(text: str, world_size: int) -> tuple[int, ...]:

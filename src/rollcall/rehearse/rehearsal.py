@@ -111,6 +111,7 @@ def run(
     hung = _replay(folder.path, [rank for rank, result in found.ranks.items() if result.is_cut])
     _write_outcome(folder, settings, found, hung)
     explanation = explain(folder.path)
+    kinds = first.kinds if first else kinds_of(explanation.run)
     return Rehearsal(
         settings,
         folder.path,
@@ -122,8 +123,8 @@ def run(
         _unknowns(found.ranks),
         _unsupported(found.ranks),
         explanation,
-        first.kinds if first else kinds_of(explanation.run),
-        _memory(folder.path, settings, found.ranks),
+        kinds,
+        _memory(folder.path, settings, found.ranks, kinds),
         traffic.measure(explanation.run, _marks(found.ranks), settings.gpus_per_host),
         check.check(explanation.run, program, settings.steps, folder.path) if with_check else None,
     )
@@ -200,8 +201,14 @@ def _marks(ranks: dict[int, passes.RankResult]) -> dict[int, list[int]]:
     return {rank: result.marks for rank, result in ranks.items()}
 
 
-def _memory(folder: Path, settings: RehearsalSettings, ranks: dict[int, passes.RankResult]) -> tuple[RanksUse, ...]:
-    merged = use.merge((rank, result.memory) for rank, result in ranks.items())
+def _memory(
+    folder: Path, settings: RehearsalSettings, ranks: dict[int, passes.RankResult], kinds: tuple[tuple[int, ...], ...]
+) -> tuple[RanksUse, ...]:
+    """A rank that was not rehearsed, but is of the kind of one that was, needs what that one needs."""
+    needs = {rank: result.memory for rank, result in ranks.items()}
+    for kind in kinds:
+        needs.update({rank: needs.get(kind[0]) for rank in kind if rank not in ranks})
+    merged = use.merge(needs.items())
     use.write(folder / "memory.json", merged, settings.gpu)
     return merged
 

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from rollcall.errors import UsageError
+from rollcall.rehearse.network.link import Link
 
 # The versions of torch on which a rehearsal was compared with real ranks. It relies on private parts of torch, and
 # could be wrong in silence on others.
@@ -50,6 +51,7 @@ class RehearsalSettings:
     steps: int  # each rank is stopped after so many optimizer steps; 0: it runs to its end
     gpu: Gpu
     assumptions: tuple[tuple[str, float], ...] = ()
+    link: Link | None = None  # for an estimate
     logs_memory: bool = False  # each rank leaves all its allocations, to be tried on other cards
 
     @property

@@ -10,7 +10,7 @@ from rollcall.explain.verdict import in_words, to_json
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.rehearse import check
 from rollcall.rehearse.memory import use
-from rollcall.rehearse.network import traffic
+from rollcall.rehearse.network import estimate, traffic
 from rollcall.rehearse.rehearsal import Rehearsal, UnknownRead
 from rollcall.rehearse.settings import RehearsalSettings
 from rollcall.units import in_seconds
@@ -40,6 +40,7 @@ def lines(outcome: Rehearsal) -> Iterator[str]:
         yield from _verdict(outcome)
     yield from use.lines(outcome.memory, outcome.settings.gpu)
     yield from traffic.lines(outcome.traffic)
+    yield from estimate.lines(outcome.traffic, outcome.settings.link)
     for unknown in outcome.unknowns:
         yield f"unknown   {_in_words(unknown)}"
     for place in outcome.unstable:
@@ -109,6 +110,7 @@ def as_json(outcome: Rehearsal) -> str:
         "unsupported": [asdict(each) for each in outcome.unsupported],
         "memory": use.as_json(outcome.memory, settings.gpu),
         "traffic": traffic.as_json(outcome.traffic),
+        "estimate": estimate.as_json(outcome.traffic, settings.link),
         "unknowns": [asdict(unknown) for unknown in outcome.unknowns],
         "explanation": _without_times(to_json(outcome.explanation)),
         "check": _comparison(outcome),

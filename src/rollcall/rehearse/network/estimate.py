@@ -5,20 +5,11 @@ goes on while the step computes, and only what is longer than the step remains; 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from rollcall.errors import UsageError
+from rollcall.rehearse.network.link import Link
 from rollcall.rehearse.network.traffic import Traffic
-from rollcall.transport.virtual.traffic_shaping import bits_per_s
 from rollcall.units import in_seconds
-
-
-@dataclass(frozen=True)
-class Link:
-    """What the user has told: a step without the network, and the link of a host."""
-
-    step_s: float
-    bytes_per_s: float
 
 
 @dataclass(frozen=True)
@@ -28,20 +19,13 @@ class Estimate:
     most_s: float
 
 
-def parse(step_ms: float | None, link: str | None) -> Link | None:
-    if step_ms is None and link is None:
-        return None
-    if step_ms is None or link is None:
-        given, missing = ("--link", "--step-ms 210") if step_ms is None else ("--step-ms", "--link 400gbit")
-        raise UsageError(f"{given} is given alone, and an estimate needs both: add {missing}")
-    if step_ms <= 0:
-        raise UsageError(f"--step-ms {step_ms:g} is not a time: use the milliseconds of a step, more than 0")
-    return Link(step_ms / 1e3, bits_per_s(link) / 8)
-
-
 def estimate(traffic: Traffic, link: Link) -> Estimate:
     whole_s = sum(call.busiest_bytes for call in traffic.calls) / link.bytes_per_s
     return Estimate(whole_s, max(0.0, whole_s - link.step_s), whole_s)
+
+
+def as_json(traffic: Traffic, link: Link | None) -> dict[str, float] | None:
+    return asdict(estimate(traffic, link)) if link is not None and traffic.is_step else None
 
 
 def lines(traffic: Traffic, link: Link | None) -> Iterator[str]:
