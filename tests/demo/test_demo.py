@@ -25,7 +25,7 @@ def test_the_demo_runs_its_steps(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert all(f"rank {rank} of 4 is here" in ran.stdout for rank in range(4))
     assert '"process_id":' in ran.stdout
-    assert "with a barrier in 0 and 0 of 200" in ran.stdout
+    assert "with a barrier in 0 and 0 of 50" in ran.stdout
     assert "explain called 3 of them p2p-deadlock" in ran.stdout
     assert "weights equal on all 4 ranks: True" in ran.stdout
     assert "rank 0 on " in ran.stdout

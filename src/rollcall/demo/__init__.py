@@ -18,7 +18,7 @@ _NEEDED = {"matplotlib": "matplotlib", "sklearn": "scikit-learn"}  # pictures, a
 _HERE = os.path.relpath(Path(__file__).parent)
 _STEPS = {
     "A roll call: four ranks print who they are": ["run", "-n", "4", f"{_HERE}/roll_call.py"],
-    "A barrier, with and without: whose result comes before whose message?": ["lab", "barrier"],
+    "A barrier, with and without: whose result comes before whose message?": ["lab", "barrier", "--trials", "50"],
     "A small training: DDP on the handwritten digits of scikit-learn": [
         "run", "-n", "4", "--preload", "sklearn.datasets", f"{_HERE}/training.py",
     ],
