@@ -23,7 +23,7 @@ def test_every_option_of_torchrun_is_known() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"numa_binding": "node"}, "--numa-binding is not available here"),
+        ({"numa_binding": "near"}, "--numa-binding near is not known: use node"),
         ({"event_log_handler": "console"}, "--event-log-handler console is not available here"),
         ({"logs_specs": "mine"}, "--logs-specs is not available here"),
         ({"duplicate_stdout_filters": "x"}, "are not available here: search the logs"),

@@ -176,6 +176,8 @@ class WorkerGroupAgent(SimpleElasticAgent):
             "cwd": self._plan.cwd,
             "program": {"kind": program.kind, "target": program.target, "args": args},
             "start": self._plan.start,
+            "numa_binding": self._plan.numa_binding,
+            "local_rank": worker.local_rank,
             "record": self._recording(worker) if self._plan.record else None,
         }
         pid = self._servers.start(request, (self._stdin_fd, out, err))

@@ -15,6 +15,7 @@ from rollcall.protocol.hosts import Host
 
 MOST_RANKS_PER_HOST = 4096
 LOOPBACK = "127.0.0.1"
+NumaBinding = Literal["node", "socket", "exclusive", "core-complex"]  # as torch/numa/binding.py has them
 OnHang = Literal["report", "stop", "restart"]
 TransportKind = Literal["local", "ssh", "slurm", "pbs", "virtual"]
 THIS_HOST = "this host"
@@ -97,6 +98,7 @@ class Plan:
     monitor_interval_s: float = 0.1
     log_dir: str | None = None
     virtual_local_rank: bool = False
+    numa_binding: NumaBinding | None = None
     record: bool = False
     ring_mb: int | None = None  # the size of a rank's recording; None: the default
     hang_after_s: float = 60.0

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from rollcall.linux import prctl, process_title
 from rollcall.protocol.plan import Program
+from rollcall.worker import numa_binding
 from rollcall.worker.traceback_filter import users_part
 
 _LOW_PRIORITY = "10"  # a nice value; each rank is a session, and the kernel shares the processor among sessions
@@ -34,6 +35,8 @@ def run_request(request: dict[str, Any], _extra_fds: list[int]) -> NoReturn:
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     program = Program(**request["program"])
+    if mode := request.get("numa_binding"):
+        numa_binding.bind(mode, request["local_rank"])
     if request["start"] == "warm":
         run_here(program, request["record"])
     run_fresh(program)

@@ -14,7 +14,7 @@ from rollcall.cli.run.options import RunOptions
 from rollcall.cli.warm import IDLE_S
 from rollcall.errors import RollcallError, UsageError, say
 from rollcall.linux import signals
-from rollcall.protocol.plan import DEFAULT_PORT, ByHand, OnHang, Plan, Program, Show, check, describe
+from rollcall.protocol.plan import DEFAULT_PORT, ByHand, NumaBinding, OnHang, Plan, Program, Show, check, describe
 from rollcall.protocol.rank_ranges import ranks_of
 
 _BACKENDS = ("static", "c10d", "rollcall")
@@ -113,8 +113,8 @@ def _check(options: RunOptions) -> None:
         raise UsageError(
             f"--rdzv-backend {options.rdzv_backend} is not needed here: use {', '.join(_BACKENDS)}, or leave it out"
         )
-    if options.numa_binding is not None:
-        raise UsageError("--numa-binding is not available here: use numactl with --no-python, or torchrun")
+    if options.numa_binding is not None and options.numa_binding not in get_args(NumaBinding):
+        raise UsageError(f"--numa-binding {options.numa_binding} is not known: use {', '.join(get_args(NumaBinding))}")
     if options.event_log_handler != "null":
         raise UsageError(
             f"--event-log-handler {options.event_log_handler} is not available here: what happened is in the run's"
@@ -179,6 +179,7 @@ def plan_of(options: RunOptions) -> Plan:
         monitor_interval_s=options.monitor_interval,
         log_dir=options.log_dir,
         virtual_local_rank=options.virtual_local_rank,
+        numa_binding=cast("NumaBinding | None", options.numa_binding),
         record=not options.no_record,
         ring_mb=options.ring_mb,
         hang_after_s=options.hang_after,

@@ -119,7 +119,9 @@ class RunOptions:
     virtual_local_rank: Annotated[
         bool, _torchrun("Every rank sees LOCAL_RANK 0 and its own GPU only.", "--virtual-local-rank")
     ] = False
-    numa_binding: Annotated[str | None, _torchrun("Not available.", "--numa-binding", hidden=True)] = None
+    numa_binding: Annotated[
+        str | None, _torchrun("Bind ranks near their GPUs: node, socket, exclusive or core-complex.", "--numa-binding")
+    ] = None
     event_log_handler: Annotated[str, _torchrun("Only null.", "--event-log-handler", hidden=True)] = "null"
     logs_specs: Annotated[str | None, _torchrun("Not available.", "--logs-specs", hidden=True)] = None
     duplicate_stdout_filters: Annotated[str, _torchrun("Not available.", "--duplicate-stdout-filters", hidden=True)] = (

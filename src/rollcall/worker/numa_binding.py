@@ -1,0 +1,18 @@
+"""Binds a rank to the processors near its GPU, by torch's own functions: the affinity is the same as under torchrun."""
+
+import os
+import sys
+
+
+def bind(mode: str, local_rank: int) -> None:
+    """Of this process, and so of a program that takes its place. A rank that cannot be bound does not start."""
+    # Here: most runs bind nothing.
+    from torch.numa.binding import AffinityMode, NumaOptions, _maybe_apply_numa_binding_to_current_process
+
+    options = NumaOptions(affinity_mode=AffinityMode(mode))
+    try:
+        _maybe_apply_numa_binding_to_current_process(gpu_index=local_rank, numa_options=options)
+    except Exception as error:
+        print(f"rollcall: --numa-binding {mode} cannot bind the rank of GPU {local_rank} ({error})", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(1)
