@@ -10,11 +10,12 @@ from typing import Any
 
 from rollcall.cli.run.options import RunOptions
 from rollcall.errors import UsageError
-from rollcall.protocol import devices
+from rollcall.protocol import devices, torchrun_env
 from rollcall.protocol.hosts import Host, parse, read
 from rollcall.protocol.plan import THIS_HOST, Transport, TransportKind
 
-_OWN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # each rank gets its own of these
+# Each rank gets its own of these.
+_OWN = (*torchrun_env.NUMBERS.values(), torchrun_env.MASTER_ADDR, torchrun_env.MASTER_PORT)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ PATCH = Patch(
     purpose="runs a rank of `rollcall rehearse`: tensors without data on a GPU that is not there",
     lost_without="`rollcall rehearse` does not work",
     uses=(
+        "copyreg:_slotnames",
         "torch:UntypedStorage._cdata",
         "torch:_C._TorchDispatchModeKey",
         "torch:_C._cuda_isCurrentStreamCapturing",
@@ -21,6 +22,8 @@ PATCH = Patch(
         "torch.ops:aten._local_scalar_dense",
         "torch.ops:aten._scaled_dot_product_efficient_attention",
         "torch.ops:aten._scaled_dot_product_flash_attention",
+        "torch.ops:aten._scaled_dot_product_flash_attention_backward",
+        "torch.ops:aten._scaled_mm",
         "torch.ops:aten._to_copy",
         "torch._ops:OpOverload._can_decompose",
         "torch.optim.optimizer:_foreach_supported_types",
