@@ -148,6 +148,8 @@ def transport(
     kind: TransportKind, *, ranks: str = "", python: str = "", env: Sequence[str] = (), **rest: Any
 ) -> Transport:
     """How to reach the hosts."""
+    if kind != "slurm" and rest.get("srun_args"):
+        raise UsageError("--srun-arg is for the srun of a SLURM job: use it inside an allocation, or with --slurm")
     if kind == "local":
         only = {"--python": python, "--env": env, **{f"--{name.replace('_', '-')}": rest[name] for name in rest}}
         unused = [name for name, value in only.items() if value]
@@ -156,8 +158,6 @@ def transport(
         return Transport()
     if kind != "virtual" and (rest.get("link") or rest.get("delay")):
         raise UsageError("--link and --delay shape the network of virtual hosts: use them with --virtual-hosts")
-    if kind != "slurm" and rest.get("srun_args"):
-        raise UsageError("--srun-arg is for the srun of a SLURM job: use it inside an allocation, or with --slurm")
     if kind != "ssh" and rest.get("sync"):
         raise UsageError("--sync copies by ssh: use it with --hosts or --hostfile")
     counted = ranks if ranks in devices.COUNTED else ""
