@@ -3,6 +3,7 @@
 Measures what `rollcall.Trainer` promises, side by side, in one run on this machine:
 
     throughput   the same training as a raw DDP loop, with Lightning Fabric, with Accelerate, on 2 ranks
+    fsdp         FSDP2 by hand and with rollcall.Trainer: a step, peak memory, save, resume, lines of code
     stall        what a step loses to an asynchronous snapshot of 100 M parameters, and what torch.save would take
     recovery     SIGKILL of one of 4 ranks to the next finished step, against torchrun with its tutorial's script
     saving       kill -9 at random moments while saving: what can be loaded afterwards?
@@ -26,12 +27,13 @@ def main() -> int:
         from sections import gpu_tokens
 
         return gpu_tokens.main(sys.argv[3:])
-    from sections import killed_saving, snapshot_stall, survival, throughput
+    from sections import fsdp, killed_saving, snapshot_stall, survival, throughput
     from sections.gpu_goal import measure as measure_gpu
     from session import Section, count, parser, run_sections
 
     sections: dict[str, Section] = {
         "throughput": throughput.measure,
+        "fsdp": fsdp.measure,
         "stall": snapshot_stall.measure,
         "recovery": survival.measure,
         "saving": killed_saving.measure,

@@ -1,8 +1,8 @@
-"""rollcall train examples/char_gpt.py:recipe --lr 3e-3 --epochs 60          (one core of a laptop)
+"""rollcall train examples/char_gpt.py:recipe --lr 3e-3 --batch-size 64 --epochs 30          (one core of a laptop)
 
 A GPT that learns to write like Shakespeare's sonnets, character by character. The same file on more:
 
-    rollcall train examples/char_gpt.py:recipe -n 2 --lr 3e-3 --epochs 60
+    rollcall train examples/char_gpt.py:recipe -n 2 --lr 3e-3 --epochs 30
     rollcall train examples/char_gpt.py:recipe --hosts alpha:4,beta:4 --strategy hsdp --precision bf16 --lr 3e-3
 
 Then let it write: python examples/char_gpt.py snapshots
