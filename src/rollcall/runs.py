@@ -15,6 +15,7 @@ SOURCES = "sources"  # beside the rings: the files of the program, as they were
 DUMPS = "flight-recorder"  # in a run's folder: where torch's Flight Recorder writes its dumps
 STACKS = "stacks"  # in a run's folder: whoever wants to know where its ranks are asks here, and finds the answer here
 TRAINING = "training.json"  # in a run's folder: how far its Trainer is
+REQUESTS = "requests"  # in a run's folder: the same for what ranks are asked to do, and for terminals of debuggers
 WATCHED = "watched"  # in a run's folder: whoever watches the run touches it whenever it looks
 
 

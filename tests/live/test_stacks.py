@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from rollcall.errors import UsageError
-from rollcall.live.stacks import Answer, ask, check_runs, chosen, in_words
+from rollcall.live.questions import check_runs
+from rollcall.live.stacks import Answer, ask, chosen, in_words
 from rollcall.protocol.rank_stack import RankStack, StackFrame
 
 WAITS = [

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 
 from rollcall.agent.host_questions import HostQuestions
 from rollcall.protocol.messages import (
+    AskRank,
     Begin,
     Cancel,
     CollectStacks,
+    Debugging,
     DumpStacks,
     Finish,
     ForwardSignal,
     Message,
     SendRings,
     Stop,
+    ToRank,
 )
 
 if TYPE_CHECKING:
@@ -51,6 +54,12 @@ class Dispatcher:
                 self.worker_group.report_stacks(others)
             case CollectStacks(number) if self.worker_group is not None:
                 self.worker_group.send_stacks(number)
+            case AskRank(rank, number, request) if self.worker_group is not None:
+                self.worker_group.ask_rank(rank, number, request)
+            case ToRank(rank, purpose, data) if self.worker_group is not None:
+                self.worker_group.links.send(rank, purpose, data)
+            case Debugging(is_on) if self.worker_group is not None:
+                self.worker_group.note_debugging(is_on)
             case SendRings(attempt) if self.worker_group is not None:
                 self.worker_group.send_new_records(attempt)
             case _:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from torch.distributed import Store
@@ -33,12 +34,13 @@ from rollcall.agent import connectivity
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.host_folder import HostFolder
 from rollcall.agent.host_questions import HostQuestions
-from rollcall.agent.monitoring import host_look, idle_ranks, stack_collection, stack_requests
+from rollcall.agent.monitoring import host_look, idle_ranks, rank_requests, stack_collection, stack_requests
 from rollcall.agent.monitoring.flight_recorder import FlightRecorder
 from rollcall.agent.monitoring.hang_detector import HangDetector
 from rollcall.agent.monitoring.output import OutputPump
 from rollcall.agent.monitoring.ring_upload import RingUpload
 from rollcall.agent.monitoring.stopped_ranks import StoppedRanks
+from rollcall.agent.rank_links import RankLinks
 from rollcall.agent.rendezvous.by_hand import ByHandRendezvous
 from rollcall.agent.rendezvous.led import LedRendezvous
 from rollcall.errors import RankError
@@ -52,6 +54,7 @@ from rollcall.protocol.messages import (
     AttemptOver,
     Ended,
     Note,
+    RankAnswered,
     RingsSent,
     StacksCollected,
     StacksDumped,
@@ -90,6 +93,8 @@ class WorkerGroupAgent(SimpleElasticAgent):
             else LedRendezvous(channel, dispatcher, questions)
         )
         self._output = OutputPump(channel, keeps_logs=folder.shared)
+        self.links = RankLinks(channel)
+        self._telling: list[threading.Thread] = []  # tell ranks how long ops may take
         self._rank_of: dict[int, Worker] = {}  # by pid: the ranks that run
         self._failed: dict[int, ProcessFailure] = {}
         self._stop_with: signal.Signals | None = None
@@ -179,6 +184,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
             "numa_binding": self._plan.numa_binding,
             "local_rank": worker.local_rank,
             "record": self._recording(worker) if self._plan.record else None,
+            "links": {"address": self.links.address, "rank": rank},
         }
         pid = self._servers.start(request, (self._stdin_fd, out, err))
         os.close(out)
@@ -314,6 +320,38 @@ class WorkerGroupAgent(SimpleElasticAgent):
                 self._channel.send(StacksCollected(number, {str(rank): asdict(each) for rank, each in found.items()}))
 
         threading.Thread(target=send, name="stacks", daemon=True).start()
+
+    def ask_rank(self, rank: int, number: int, request: dict[str, Any]) -> threading.Thread:
+        """Have a rank do something, and send its answer. In a thread of its own: it may take minutes."""
+        pid = next((pid for pid, worker in list(self._rank_of.items()) if worker.global_rank == rank), 0)
+
+        def send() -> None:
+            ring = stack_requests.find_rings(self._folder.path, self._handler.attempt, [pid]).get(pid)
+            if request["do"] == "attach" and ring is not None:
+                self._let_others_know(ring)
+            answer = rank_requests.ask(ring, pid, number, request)
+            if "file" in answer:  # it is beside the rings
+                self._unless_sent_back(lambda: self._folder.send_copies(self._channel, "rings"))
+                answer["file"] = os.path.relpath(answer["file"], self._folder.path)
+            with contextlib.suppress(OSError):  # the launcher is gone; the heartbeat notices that
+                self._channel.send(RankAnswered(rank, number, answer))
+
+        thread = threading.Thread(target=send, name="request", daemon=True)
+        thread.start()
+        return thread
+
+    def _let_others_know(self, ring: Path) -> None:
+        """An op keeps the time limit that it began with. So a rank is stopped after its next op: the others have then
+        begun the one in which they will wait for it with the longer limit."""
+        for thread in self._telling:
+            thread.join()
+        rank_requests.wait_for_next_op(ring)
+
+    def note_debugging(self, is_on: bool) -> None:
+        """While a rank of the run stands in a debugger, others wait for it: that is no hang, nor a reason to fail."""
+        self._hang_detector.is_paused = is_on
+        request = {"do": "wait-longer" if is_on else "wait-as-before"}
+        self._telling = [self.ask_rank(worker.global_rank, -1, request) for worker in list(self._rank_of.values())]
 
     def send_new_records(self, attempt: int) -> None:
         """To somebody who watches from where the rings are not seen. In a thread of its own: on a slow connection it

@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from rollcall.cli import attach as attach_command
 from rollcall.cli import bench as bench_options
 from rollcall.cli import doctor
 from rollcall.cli import lab as lab_options
+from rollcall.cli import profile as profile_command
 from rollcall.cli import record as record_command
 from rollcall.cli import rehearse as rehearse_options
 from rollcall.cli import shell as shell_command
@@ -171,6 +173,8 @@ def watch(
 
 app.command()(shell_command.shell)
 app.command()(stacks_command.stacks)
+app.command()(attach_command.attach)
+app.command()(profile_command.profile)
 app.command()(warm_command.warm)
 
 

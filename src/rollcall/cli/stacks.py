@@ -9,7 +9,6 @@ import typer
 
 from rollcall.cli.shared_options import AsJson, RunName
 from rollcall.errors import UsageError
-from rollcall.protocol.rank_ranges import ranks_of
 
 if TYPE_CHECKING:
     from rollcall.live.stacks import Answer
@@ -30,26 +29,21 @@ def stacks(
 
       rollcall stacks 2026-11-15T10-02-11-train --rank 2
     """
+    from rollcall.live import questions
     from rollcall.live import stacks as live_stacks
     from rollcall.runs import find_run
 
-    wanted = _ranks(rank)
+    wanted = questions.read_ranks(rank)
     answer = live_stacks.chosen(_ask(find_run(run)), wanted)
     print(json.dumps(answer.to_dict()) if as_json else live_stacks.in_words(answer))
 
 
-def _ranks(text: str) -> tuple[int, ...] | None:
-    try:
-        return ranks_of(text)
-    except ValueError:
-        raise UsageError(f"--rank {text} does not name ranks: use 2, or 0,2-3") from None
-
-
 def _ask(folder: Path) -> "Answer":
     """A run that another launcher has started has nobody to ask: its ranks on this host are found by their rings."""
+    from rollcall.live import questions
     from rollcall.live import stacks as live_stacks
 
-    facts = live_stacks.check_runs(folder)
+    facts = questions.check_runs(folder)
     return live_stacks.ask(folder) if facts.get("plan") else _collect_here(folder)
 
 

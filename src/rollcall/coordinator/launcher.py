@@ -5,17 +5,21 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from rollcall.coordinator import debuggers
 from rollcall.coordinator.agents import Agent, Agents, Disconnected
 from rollcall.coordinator.attempts import Attempts
 from rollcall.coordinator.console import Console, visibility
+from rollcall.coordinator.debuggers import Debuggers
 from rollcall.coordinator.failure import HOST_LOST, Report
 from rollcall.coordinator.hangs import Hangs, sentence
 from rollcall.coordinator.observers.events import Events
 from rollcall.coordinator.observers.monitor_process import MonitorProcess, listener_of
 from rollcall.coordinator.observers.stack_questions import StackQuestions
 from rollcall.coordinator.observers.watch_requests import WatchRequests
+from rollcall.coordinator.rank_questions import RankQuestions
 from rollcall.coordinator.run_folder import RunFolder, command_line
 from rollcall.errors import WorldError, say
 from rollcall.linux import prctl, signals
@@ -25,11 +29,15 @@ from rollcall.protocol.log_files import LogFiles, RankLogs
 from rollcall.protocol.messages import (
     STDOUT,
     AttemptOver,
+    Debugging,
     Done,
     Ended,
     File,
     ForwardSignal,
+    FromRank,
     HostInfo,
+    LinkClosed,
+    LinkOpened,
     MasterReached,
     Message,
     Note,
@@ -37,6 +45,7 @@ from rollcall.protocol.messages import (
     Pong,
     PortClosed,
     PortOpened,
+    RankAnswered,
     Refused,
     RingsSent,
     StacksCollected,
@@ -107,6 +116,9 @@ class Launcher:
         self._stack_questions = StackQuestions(folder.path, folder.who_runs)
         self._events = Events(plan.on_event, folder.path, self.say)
         self._monitor = monitor
+        self._debuggers = Debuggers(self.say)
+        self._rank_questions = RankQuestions(folder.path, folder.who_runs, self._attach, self._debuggers.note_refused)
+        self._is_debugging = False
         self._hangs = Hangs(plan, folder, self.say, self._hang_found)
         self._stopped_by: int | None = None
         self._stopped_s = 0.0
@@ -133,6 +145,8 @@ class Launcher:
         self._attempts.tick()
         self._watch_requests.tick(self._agents, self._attempts.attempt)
         self._stack_questions.tick(self._agents, self._attempts.attempt)
+        self._tick_debuggers()
+        self._rank_questions.tick(self._agents, self._attempts.attempt)
         if self._stopped_by is None:
             self._look_for_hangs()
         self._events.tick()
@@ -150,6 +164,17 @@ class Launcher:
         elif action == "restart":
             self._report.hang = sentence(self._hangs.verdict)
             attempts.restart()
+
+    def _attach(self, rank: int, question: Path) -> str:
+        problem = self._debuggers.attach(rank, question)
+        self._tick_debuggers()  # all ranks are to know before one of them stops
+        return problem
+
+    def _tick_debuggers(self) -> None:
+        self._debuggers.tick()
+        if self._debuggers.is_active != self._is_debugging:
+            self._is_debugging = self._debuggers.is_active
+            self._agents.send_all(Debugging(self._is_debugging))
 
     def _handle(self, agent: Agent, message: Message) -> None:
         agent.note(message)
@@ -178,6 +203,14 @@ class Launcher:
                 self._folder.note_unreachable(self._attempts.attempt, agent.name, unreachable)
             case StacksCollected(number, stacks):
                 self._stack_questions.note_answer(agent.node, number, stacks)
+            case RankAnswered(rank, number, answer):
+                self._rank_questions.note_answer(rank, number, answer)
+            case LinkOpened(rank, debuggers.PURPOSE):
+                self._debuggers.note_opened(agent, rank)
+            case FromRank(rank, debuggers.PURPOSE, data):
+                self._debuggers.note_data(rank, data)
+            case LinkClosed(rank, debuggers.PURPOSE):
+                self._debuggers.note_closed(rank)
             case RingsSent():
                 self._watch_requests.note_answer(agent.node)
             case HostInfo():
@@ -197,6 +230,7 @@ class Launcher:
             case Disconnected():
                 self._watch_requests.note_answer(agent.node)
                 self._stack_questions.note_gone(agent.node)
+                self._rank_questions.note_gone(agent.node)
                 self._attempts.note_disconnected(agent)
 
     def _keep_log(self, agent: Agent, output: Output) -> None:
@@ -309,6 +343,8 @@ class Launcher:
         self._console.flush()
         self._logs.close()
         self._stack_questions.close()
+        self._debuggers.close()
+        self._rank_questions.close()
         outcome, code = self._outcome()
         seconds = round(time.monotonic() - self._started_s, 3)
         self._folder.note_clocks({agent.name: agent.clock.readings for agent in self._agents.all})

@@ -65,7 +65,8 @@ class LoadedRun:
     @cached_property
     def ops(self) -> Any:
         """A row per op. `waited_s`: how long its rank waited in it for another one, `waited_for`: for which (-1: for
-        none, or for one that never came). Times are wall-clock nanoseconds, 0 if it never came to that."""
+        none, or for one that never came). Times are in ns by the launcher's monotonic clock, 0 if it never came to
+        that."""
         table, found = self.run.table, self.evidence.intervals
         rows = np.flatnonzero(~table.is_event)
         last = found.last[rows]

@@ -1,4 +1,4 @@
-"""Shows a run while it runs.
+"""Shows a run while it goes on, and asks its ranks.
 
 reader    reads what is new in the rings
 state     what every rank does now, and its processor and memory
@@ -7,4 +7,7 @@ server    `rollcall watch --web`
 stacks    `rollcall stacks`
 rate_limit  limits what is computed to a share of a core
 metrics/    numbers for Prometheus and OpenTelemetry
+attach      `rollcall attach`
+profile     `rollcall profile`
+questions   asks the launcher of a run
 """

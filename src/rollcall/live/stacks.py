@@ -1,24 +1,20 @@
 """`rollcall stacks`: where every rank of a run is now. Asks the run's launcher by a file in the run's folder."""
 
-import contextlib
-import json
 import os
 import re
-import secrets
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rollcall.errors import UsageError, WorldError
+from rollcall.errors import UsageError
+from rollcall.live import questions
 from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.protocol.rank_ranges import list_of, ranks_in_words
 from rollcall.protocol.rank_stack import RankStack, StackFrame
-from rollcall.runs import STACKS, is_over, read_facts
+from rollcall.runs import STACKS
 
 _ANSWER_S = 75.0  # more than the launcher waits for its hosts
-_INTERVAL_S = 0.02
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # control characters
 _MOST_NAME = 72
 _LIBRARIES = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
@@ -53,47 +49,11 @@ def _stack_of(fields: dict[str, Any]) -> RankStack:
     return RankStack(**{**fields, "frames": [StackFrame(**frame) for frame in fields["frames"]]})
 
 
-def check_runs(folder: Path) -> dict[str, Any]:
-    """The facts of a running job."""
-    facts = read_facts(folder)
-    if is_over(facts):
-        outcome = facts.get("outcome", "running")
-        how = "its launcher was killed" if outcome == "running" else outcome
-        raise UsageError(f"{folder.name} has ended ({how}): `rollcall explain` says where its ranks were")
-    if facts.get("plan") and not facts.get("attempts"):
-        raise UsageError(f"no rank of {folder.name} has begun yet: ask again in a moment")
-    return facts
-
-
 def ask(folder: Path) -> Answer:
     """Ask the launcher of the run, wherever it runs."""
-    check_runs(folder)
-    question = folder / STACKS / f"{secrets.token_hex(8)}.ask"
-    try:
-        question.parent.mkdir(exist_ok=True)
-        question.touch()
-    except OSError as error:
-        raise UsageError(f"cannot ask the run in {folder} ({error.strerror}): its folder must be writable") from error
-    try:
-        return Answer.from_dict(_wait_for(question.with_suffix(".json"), lambda: check_runs(folder)))
-    finally:
-        for path in (question, question.with_suffix(".json")):
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-
-def _wait_for(path: Path, check: Callable[[], object]) -> dict[str, Any]:
-    until_s = time.monotonic() + _ANSWER_S
-    while time.monotonic() < until_s:
-        with contextlib.suppress(FileNotFoundError):
-            answer: dict[str, Any] = json.loads(path.read_text())
-            return answer
-        check()
-        time.sleep(_INTERVAL_S)
-    raise WorldError(
-        f"the launcher of {path.parents[1].name} has not answered for {_ANSWER_S:g} s: it is stopped, on a host that"
-        " does not see this folder, or of an older version of rollcall"
-    )
+    questions.check_runs(folder)
+    with questions.asked(folder, STACKS) as question:
+        return Answer.from_dict(questions.answer_to(question, _ANSWER_S, lambda: questions.check_runs(folder)))
 
 
 def chosen(answer: Answer, ranks: Iterable[int] | None) -> Answer:

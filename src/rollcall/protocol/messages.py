@@ -113,6 +113,31 @@ class CollectStacks(Message):
 
 
 @dataclasses.dataclass(frozen=True)
+class AskRank(Message):
+    """Have a rank do something that its program does not know of: `request["do"]` says what."""
+
+    rank: int
+    number: int  # of the question; the answer repeats it
+    request: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class ToRank(Message):
+    """What a terminal says to a rank, over the link that the rank has opened."""
+
+    rank: int
+    purpose: str
+    data: bytes = b""
+
+
+@dataclasses.dataclass(frozen=True)
+class Debugging(Message):
+    """Whether a rank of the run stands in a debugger: no hang is one meanwhile, and ops of groups may take longer."""
+
+    is_on: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class Ping(Message):
     """A heartbeat, and a question for the host's clocks."""
 
@@ -275,6 +300,40 @@ class StacksCollected(Message):
 
     number: int
     stacks: dict[str, dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class RankAnswered(Message):
+    """What a rank answered; `answer["error"]` is a sentence if it could not do it."""
+
+    rank: int
+    number: int
+    answer: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkOpened(Message):
+    """A rank of this host wants to talk to somebody at the launcher."""
+
+    rank: int
+    purpose: str
+
+
+@dataclasses.dataclass(frozen=True)
+class FromRank(Message):
+    """What a rank says over its link."""
+
+    rank: int
+    purpose: str
+    data: bytes = b""
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkClosed(Message):
+    """The rank has ended, or needs the link no more."""
+
+    rank: int
+    purpose: str
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from rollcall.record.hooks import reducer, sink
 from rollcall.record.hooks.arguments import reduce_op
 from rollcall.record.hooks.patching import guarded, stop
 from rollcall.record.hooks.sink import NO_RECORD, NON_MEMBER, PHASE, CallArgs, this_thread
+from rollcall.record.requests import Requests
 from rollcall.record.ring import Ring
 from rollcall.record.sampler import Sampler
 from rollcall.record.sources import SourceCopies
@@ -321,7 +322,13 @@ class PythonRecorder:
         """Not before there is a group: until then, a program may rely on having no threads when it forks."""
         if self._sampler is None and not self._is_rehearsed:
             self._sampler = Sampler(
-                self._ring, self._lock, self._main, self._site_number, self._is_blocked, self._device
+                self._ring,
+                self._lock,
+                self._main,
+                self._site_number,
+                self._is_blocked,
+                self._device,
+                Requests(self._ring.path),
             )
             self._sampler.start()
 

@@ -45,6 +45,7 @@ class Ring:
         names_bytes: int = ring_format.NAMES_BYTES,
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
         self._first, self._names_bytes = ring_format.NAMES_AT + names_bytes, names_bytes
         self._capacity = max(16, (size_bytes - self._first) // ring_format.RECORD.size)
         total = self._first + self._capacity * ring_format.RECORD.size

@@ -15,6 +15,7 @@ from types import FrameType
 from rollcall.record import ring_format, sites, stacks
 from rollcall.record.cuda_timing import DeviceClock
 from rollcall.record.hooks.patching import stop
+from rollcall.record.requests import Requests
 from rollcall.record.ring import Ring
 
 _SHORT_S = 0.02
@@ -38,13 +39,14 @@ class Sampler:
         site_number: Callable[[sites.Places], int],
         is_blocked: Callable[[], bool],
         device: DeviceClock,
+        requests: Requests,
     ) -> None:
         self._ring, self._lock, self._main = ring, lock, main
         self._site_number, self._is_blocked, self._device = site_number, is_blocked, device
         self._is_on, self._process = True, os.getpid()
         self._ended = _thread.allocate_lock()
         self._budget = _MOST_SAMPLES  # samples that are left
-        self._asked = ring.asked()
+        self._asked, self._requests = ring.asked(), requests
         self._newest: tuple[int, tuple[int, int]] = (0, (0, 0))  # the mark of the newest sample, its site and flags
 
     def start(self) -> None:
@@ -86,12 +88,15 @@ class Sampler:
         self._budget = min(_MOST_SAMPLES, self._budget + (monotonic() - began) * _SAMPLES_PER_S)
 
     def _answer(self) -> None:
-        """Where the program has reset the handler of the signal that asks for stacks, the ring is the way to ask."""
+        """Where the program has reset the handler of the signal that asks for stacks, the ring is the way to ask; so it
+        is for everything else that is asked of a rank."""
         self._ring.note_signal(stacks.is_programs())
         asked = self._ring.asked()
         if asked != self._asked:
+            is_for_stacks = asked - self._asked > self._requests.begin_new()
             self._asked = asked
-            stacks.write(self._main)
+            if is_for_stacks:
+                stacks.write(self._main)
 
     def _sample(self) -> None:
         with self._lock:

@@ -8,5 +8,6 @@ excerpt   the lines of the program around a site
 logs      what each rank printed, line by line, with its time
 facts     hosts, versions, command, outcome
 slices    a run as intervals on tracks
+profiles  what torch.profiler has written beside the rings
 perfetto  these tracks as a file for Perfetto and chrome://tracing
 """

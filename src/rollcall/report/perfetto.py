@@ -7,7 +7,7 @@ import contextlib
 import gzip
 import json
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,11 +15,14 @@ from rollcall.errors import UsageError
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.loading.load import Rank, load
 from rollcall.explain.loading.table import Op
+from rollcall.report import profiles
+from rollcall.report.profiles import Profile
 from rollcall.report.slices import Arrow, Lane, Slice, lanes
 
 Event = dict[str, Any]
 # Tracks of one rank, in order: its main thread, its phases, its samples, its other threads.
 _TRACKS, _PHASES, _SAMPLES = 1 << 17, 1, 2
+_PROFILES, _MOST_THREADS = 1 << 16, 1 << 10  # then what torch.profiler has seen, a block of tracks for each time
 
 
 def export(folder: Path, attempt: int | None, target: Path) -> int:
@@ -30,7 +33,7 @@ def export(folder: Path, attempt: int | None, target: Path) -> int:
             file.write('{"displayTimeUnit":"ns","otherData":')
             json.dump({"run": run.name, "attempt": run.attempt, "outcome": run.outcome}, file)
             file.write(',"traceEvents":[\n')
-            for number, event in enumerate(events(Evidence(run))):
+            for number, event in enumerate(events(Evidence(run), profiles.read_all(folder, run.attempt))):
                 file.write(",\n" if number else "")
                 json.dump(event, file, separators=(",", ":"))
             file.write("\n]}\n")
@@ -50,7 +53,7 @@ def _open(target: Path) -> Iterator[TextIO]:
             yield file
 
 
-def events(evidence: Evidence) -> Iterator[Event]:
+def events(evidence: Evidence, profiled: Iterable[Profile] = ()) -> Iterator[Event]:
     """All events: those of a track in order of time, an outer slice before the slices in it."""
     tracks = _Tracks(evidence)
     yield from tracks.hosts()
@@ -63,6 +66,8 @@ def events(evidence: Evidence) -> Iterator[Event]:
             arrows.extend(tracks.ends_of(arrow))
     for number, at in enumerate(range(0, len(arrows), 5), 1):
         yield from tracks.arrow(number, *arrows[at : at + 5])
+    for number, profile in enumerate(profiled):
+        yield from tracks.profile(number, profile)
 
 
 class _Tracks:
@@ -103,6 +108,21 @@ class _Tracks:
         alike = {"cat": "last", "name": "came last", "id": number, "ts": self._us(at_ns)}
         yield {"ph": "s", **alike, "pid": pid, "tid": tid}
         yield {"ph": "f", "bp": "e", **alike, "pid": to_pid, "tid": to_tid}
+
+    def profile(self, number: int, profile: Profile) -> Iterator[Event]:
+        """A track for each thread and each stream of a GPU, below those of its rank."""
+        if profile.rank not in self._process:
+            return
+        places: dict[tuple[Any, Any], dict[str, int]] = {}
+        for event in profile.events:
+            thread = event["pid"], event["tid"]
+            if thread not in places:
+                place = places[thread] = self._place(profile.rank, _PROFILES + number * _MOST_THREADS + len(places))
+                title = profile.threads.get(thread) or f"{event['pid']} {event['tid']}"
+                yield _meta("thread_name", place, name=f"rank {profile.rank}, profile: {title}")
+                yield _meta("thread_sort_index", place, sort_index=place["tid"])
+            named = {"id": f"profile-{number}-{event['id']}"} if "id" in event else {}
+            yield {**event, **places[thread], **named, "ts": self._us(event["ts"])}
 
     def _place_of(self, op: Op) -> dict[str, int]:
         return self._place(op.rank, op.thread + _SAMPLES if op.thread else 0)

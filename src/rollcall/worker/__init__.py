@@ -4,5 +4,7 @@ fork_server       imports torch once, then forks a process for each rank
 fork_safety       whether forking is safe here
 main              turns a fork into `python script.py`
 numa_binding      binds a rank to the cores beside its GPU
+links             a rank's way to a terminal
+debugger          pdb in a rank
 traceback_filter  cuts rollcall's own frames off a traceback
 """

@@ -17,12 +17,12 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
 from rollcall.linux import prctl, process_title
 from rollcall.protocol.plan import Program
-from rollcall.worker import numa_binding
+from rollcall.worker import links, numa_binding
 from rollcall.worker.traceback_filter import users_part
 
 _LOW_PRIORITY = "10"  # a nice value; each rank is a session, and the kernel shares the processor among sessions
@@ -38,6 +38,7 @@ def run_request(request: dict[str, Any], _extra_fds: list[int]) -> NoReturn:
     if mode := request.get("numa_binding"):
         numa_binding.bind(mode, request["local_rank"])
     if request["start"] == "warm":
+        links.use(**request["links"])
         run_here(program, request["record"])
     run_fresh(program)
 
@@ -55,6 +56,8 @@ def run_here(program: Program, record: dict[str, Any] | None) -> NoReturn:
     """Run the program in this very process, as the interpreter's own start would."""
     if record is not None:
         _begin_recording(**record)
+    if links.rank() >= 0:
+        _take_requests()
     main = sys.modules["__main__"] = _new_main()
     sys.argv = [program.target, *program.args]
     sys.orig_argv = program.command()
@@ -74,6 +77,37 @@ def _begin_recording(folder: str, rank: int, world_size: int, attempt: int) -> N
     except Exception as error:  # nor a torch that the recorder does not fit
         if rank == 0:
             print(f"rollcall: no rank is recorded ({type(error).__name__}: {error})", file=sys.stderr)
+
+
+def _take_requests() -> None:
+    """Debuggers find their terminal at the launcher. A variable of Python's own may choose another debugger."""
+    if "PYTHONBREAKPOINT" not in os.environ:
+        sys.breakpointhook = breakpointhook
+    requests = sys.modules.get("rollcall.record.requests")  # not imported here: a rank may not be recorded
+    if requests is not None:
+        requests.HANDLERS.update(attach=_attach, debugpy=_listen)
+
+
+def breakpointhook(*_args: object, **_kwargs: object) -> None:
+    """What `breakpoint()` calls. A child of a rank has no terminal of its own."""
+    if links.rank() < 0:
+        sys.__breakpointhook__()
+        return
+    from rollcall.worker import debugger  # here, and below: it imports pdb, which few programs need
+
+    debugger.stop_in(sys._getframe(1))
+
+
+def _attach(request: dict[str, Any]) -> dict[str, Any]:
+    from rollcall.worker import debugger
+
+    return debugger.attach(request)
+
+
+def _listen(request: dict[str, Any]) -> dict[str, Any]:
+    from rollcall.worker import debugger
+
+    return debugger.listen(request)
 
 
 def _new_main() -> ModuleType:
@@ -124,7 +158,15 @@ def _run_script(target: str, main: ModuleType) -> None:
     )
     with io.open_code(full) as file:
         code = compile(file.read(), full, "exec", dont_inherit=True)
+    if "rollcall.record.requests" in sys.modules and _has_breakpoint(code):
+        # An op keeps the limit that its group has when it begins, and others may be in it when this rank stops.
+        sys.modules["rollcall.compat.torch_timeouts"].wait_longer(always=True)
     exec(code, main.__dict__)
+
+
+def _has_breakpoint(code: CodeType) -> bool:
+    functions = (each for each in code.co_consts if isinstance(each, CodeType))
+    return "breakpoint" in code.co_names or any(map(_has_breakpoint, functions))
 
 
 def _run_module(target: str, _main: ModuleType) -> None:

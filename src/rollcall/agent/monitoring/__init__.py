@@ -7,6 +7,7 @@ idle_ranks       tells ranks that wait from ranks that compute
 stopped_ranks    notices ranks that were stopped by a signal
 stack_requests   asks ranks for their stacks
 stack_collection finds out where ranks are without that their program notices
+rank_requests    has ranks do something while their program runs
 ring_upload      sends rings to a launcher that does not see this disk
 flight_recorder  has nccl write its own record to the run's folder
 """

@@ -30,6 +30,7 @@ class HangDetector:
         self._seen: dict[Path, tuple[bytes, ...]] = {}
         self._since_s = time.monotonic()
         self._sent = Standstill(False, False)
+        self.is_paused = False  # a rank stands in a debugger, and others wait for it
 
     def check(self, attempt: int) -> Standstill | None:
         """Whether the ranks are at a standstill, if that has changed."""
@@ -38,7 +39,7 @@ class HangDetector:
             return None
         self._next_s = now + self._every_s
         seen = {path: newest_ops(path) for path in (self._rings / f"attempt-{attempt}").glob("rank-*.ring")}
-        if seen != self._seen:
+        if seen != self._seen or self.is_paused:
             self._seen, self._since_s = seen, now
         is_still = now - self._since_s >= self._after_s and len(seen) >= self._least_rings
         is_still = is_still and not any(map(_has_stopped, seen))

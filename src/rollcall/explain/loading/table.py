@@ -319,9 +319,9 @@ class Table:
         times = np.empty((len(_TIMES), len(records)), dtype=np.int64)
         for number, name in enumerate(_TIMES):
             times[number] = records[name]
-        on_one_clock = _on_one_clock(times, clock) if clock else times
+        corrected = on_one_clock(times, clock) if clock else times
         for number, name in enumerate(_TIMES):
-            getattr(self, name)[start:end] = on_one_clock[number]
+            getattr(self, name)[start:end] = corrected[number]
 
     def close(self) -> None:
         """Cut the columns to what was added: a truncated file has fewer records than its header says."""
@@ -430,7 +430,7 @@ def _used_fields(records: NDArray[Any]) -> set[str]:
 _WORDS = rings.DTYPE.itemsize // 8
 
 
-def _on_one_clock(times: NDArray[np.int64], clock: Readings) -> NDArray[np.int64]:
+def on_one_clock(times: NDArray[np.int64], clock: Readings) -> NDArray[np.int64]:
     """Between two readings the drift is even; before the first and after the last there is none."""
     its = np.array([at + offset for at, offset, _ in clock], dtype=np.float64)
     base = clock[0][1]  # offsets are large and differ by little: floats are precise enough for the difference

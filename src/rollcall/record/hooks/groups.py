@@ -5,6 +5,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
 
+from rollcall.compat import torch_timeouts
 from rollcall.record.hooks import sink
 from rollcall.record.hooks.arguments import is_repeatable
 from rollcall.record.hooks.patching import Hook, install, install_in
@@ -21,11 +22,16 @@ def install_all() -> None:
         install(distributed_c10d, _MAKES_GROUPS, _new_group_hook(_MAKES_GROUPS))
     else:
         install_in((dist, distributed_c10d, device_mesh), "new_group", _new_group_hook("new_group"))
-    split = Hook("split_group", _before_split, complete, fail)
+    split = Hook("split_group", _before_split, _made, fail)
     install_in((dist, distributed_c10d, device_mesh), "split_group", split)
-    init = Hook("init_process_group", _before_init, complete, fail)
+    init = Hook("init_process_group", _before_init, _made, fail)
     install_in((dist, distributed_c10d), "init_process_group", init)
     install(distributed_c10d, "_warn_not_in_group", Hook("a call of a non-member", _before_warning))
+
+
+def _made(mark: int, result: Any) -> None:
+    complete(mark, result)
+    torch_timeouts.note_new_groups()
 
 
 def _before_init(*_: Any) -> int | None:
@@ -43,7 +49,7 @@ def _new_group_hook(name: str) -> Hook:
         group = tuple(sorted(ranks)) if is_local else WORLD
         return enter("new_group", CallArgs(splits=(tuple(ranks),), flags=0), group)
 
-    return Hook("new_group", before, complete, fail)
+    return Hook("new_group", before, _made, fail)
 
 
 def _before_split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:

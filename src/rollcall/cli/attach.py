@@ -1,0 +1,46 @@
+"""`rollcall attach`: from its options to a debugger at a rank of a running job."""
+
+import socket
+from typing import Annotated
+
+import typer
+
+from rollcall.errors import UsageError
+
+
+def attach(
+    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    rank: Annotated[str, typer.Option(help="The rank; with --debugpy also 0,2-3, or all.", metavar="RANK")] = "all",
+    debugpy: Annotated[
+        bool, typer.Option("--debugpy", help="Start debugpy in the ranks, and print a port per rank for VS Code.")
+    ] = False,
+) -> None:
+    """Debug a rank of a running job: it stops at its next line, and you get pdb's prompt here.
+
+    The other ranks wait meanwhile, and that is no hang. `quit` leaves the debugger, and the rank goes on. A rank that
+    is in C++, as in an op that hangs, can be looked at, but not stepped.
+
+    [bold]Examples[/]
+
+      rollcall attach --rank 2
+
+      rollcall attach --debugpy
+    """
+    from rollcall.live import attach as live_attach
+    from rollcall.live import questions
+    from rollcall.runs import find_run
+
+    ranks = questions.read_ranks(rank)
+    folder = find_run(run)
+    if debugpy:
+        _print_ports(live_attach.listen(folder, ranks))
+    elif ranks is None or len(ranks) != 1:
+        raise UsageError(f"--rank {rank} is not one rank: name the rank to debug, as in --rank 2")
+    else:
+        live_attach.attach(folder, ranks[0])
+
+
+def _print_ports(ports: dict[int, tuple[str, int]]) -> None:
+    for rank, (host, port) in ports.items():
+        there = "" if host == socket.gethostname() else f"   ssh -L {port}:127.0.0.1:{port} {host}"
+        print(f"rank {rank}: 127.0.0.1:{port} on {host}{there}")

@@ -1,0 +1,40 @@
+"""`rollcall profile`: from its options to torch.profiler in ranks of a running job."""
+
+from typing import Annotated
+
+import typer
+
+from rollcall.errors import UsageError
+
+
+def profile(
+    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    rank: Annotated[str, typer.Option(help="The ranks: 3, or 0,2-3, or all.", metavar="RANKS")] = "0",
+    steps: Annotated[int, typer.Option(help="Stop after so many steps.")] = 5,
+    seconds: Annotated[float, typer.Option(help="Stop after so many seconds, whatever steps were made.")] = 60.0,
+) -> None:
+    """Profile ranks of a running job with torch.profiler; the program is not changed, and goes on.
+
+    `rollcall export --perfetto FILE` then shows kernels and functions beside the ops, on one clock.
+
+    [bold]Examples[/]
+
+      rollcall profile --rank 3 --steps 5
+
+      rollcall profile 2026-11-15T10-02-11-train --rank all
+    """
+    from rollcall.live import questions
+    from rollcall.live.profile import profile as profile_ranks
+    from rollcall.protocol.rank_ranges import ranks_in_words
+    from rollcall.runs import find_run
+
+    if steps < 1:
+        raise UsageError(f"--steps {steps} profiles nothing: use 1 or more")
+    if seconds <= 0:
+        raise UsageError(f"--seconds {seconds:g} is no time: use seconds, such as 60")
+    ranks = questions.read_ranks(rank)
+    folder = find_run(run)
+    found = profile_ranks(folder, ranks, steps, seconds)
+    for number, answer in found.items():
+        print(f"rank {number}: {answer['steps']} step{'s' * (answer['steps'] != 1)} in {folder / answer['file']}")
+    print(f"`rollcall export {folder.name} --perfetto trace.json` shows {ranks_in_words(found)} beside the ops")

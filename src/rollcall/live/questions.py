@@ -1,0 +1,86 @@
+"""Asks the launcher of a run something: leaves a file in the run's folder, and finds the answer in another one.
+
+So it works wherever the run's folder is seen, and needs no port.
+"""
+
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rollcall.errors import UsageError, WorldError
+from rollcall.protocol.rank_ranges import ranks_of
+from rollcall.runs import is_over, read_facts
+
+_INTERVAL_S = 0.02
+
+
+def check_runs(folder: Path) -> dict[str, Any]:
+    """The facts of a run that goes on."""
+    facts = read_facts(folder)
+    if is_over(facts):
+        outcome = facts.get("outcome", "running")
+        how = "its launcher was killed" if outcome == "running" else outcome
+        raise UsageError(f"{folder.name} has ended ({how}): `rollcall explain` says where its ranks were")
+    if facts.get("plan") and not facts.get("attempts"):
+        raise UsageError(f"no rank of {folder.name} has begun yet: ask again in a moment")
+    return facts
+
+
+def check_has_launcher(folder: Path) -> None:
+    """Ranks that another launcher has started have nobody who could pass anything on."""
+    if not check_runs(folder).get("plan"):
+        raise UsageError(f"the ranks of {folder.name} were not started by `rollcall run`, so they cannot be asked")
+
+
+def read_ranks(text: str) -> tuple[int, ...] | None:
+    """What --rank says; None: all."""
+    try:
+        return ranks_of(text)
+    except ValueError:
+        raise UsageError(f"--rank {text} does not name ranks: use 2, or 0,2-3") from None
+
+
+@contextlib.contextmanager
+def asked(folder: Path, kind: str, content: Any = None) -> Iterator[Path]:
+    """A question, while it is open. Files of the same name and another suffix belong to it, and go with it."""
+    question = folder / kind / f"{secrets.token_hex(8)}.ask"
+    try:
+        question.parent.mkdir(exist_ok=True)
+        fresh = question.with_suffix(".asking")
+        fresh.write_text(json.dumps(content))
+        fresh.rename(question)
+    except OSError as error:
+        raise UsageError(f"cannot ask the run in {folder} ({error.strerror}): its folder must be writable") from error
+    try:
+        yield question
+    finally:
+        for path in question.parent.glob(f"{question.stem}.*"):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def answer_to(question: Path, limit_s: float, check: Callable[[], object]) -> dict[str, Any]:
+    """Wait for it. `check` raises if it will never come."""
+    until_s = time.monotonic() + limit_s
+    while time.monotonic() < until_s:
+        with contextlib.suppress(FileNotFoundError):
+            answer: dict[str, Any] = json.loads(question.with_suffix(".json").read_text())
+            return answer
+        check()
+        time.sleep(_INTERVAL_S)
+    raise WorldError(
+        f"the launcher of {question.parents[1].name} has not answered for {limit_s:g} s: it is stopped, on a host that"
+        " does not see this folder, or of an older version of rollcall"
+    )
+
+
+def answers_of(folder: Path, question: Path, limit_s: float) -> dict[int, dict[str, Any]]:
+    """By rank, to a question to ranks; what the launcher refuses is one sentence."""
+    answer = answer_to(question, limit_s, lambda: check_runs(folder))
+    if "error" in answer:
+        raise UsageError(answer["error"])
+    return {int(rank): each for rank, each in answer["answers"].items()}

@@ -1,0 +1,36 @@
+"""A rank's way to a terminal: a socket of its agent, which passes everything on to the launcher. No port is opened."""
+
+import json
+import os
+import socket
+
+from rollcall.linux import fd_messages
+
+_address = ""  # of the agent's socket; empty: this process was not started by an agent
+_rank = -1
+_pid = -1
+
+
+def use(address: str, rank: int) -> None:
+    """From now on, this process is this rank."""
+    global _address, _rank, _pid
+    _address, _rank, _pid = address, rank, os.getpid()
+
+
+def rank() -> int:
+    """-1 in a process that is no rank of an agent, such as a child of a rank."""
+    return _rank if _address and _pid == os.getpid() else -1
+
+
+def connect(purpose: str) -> socket.socket:
+    """Raises OSError if the agent does not answer, or is not of this user."""
+    link = socket.socket(socket.AF_UNIX)
+    try:
+        link.connect(f"\0{_address}")
+        if fd_messages.peer_uid(link) != os.geteuid():
+            raise PermissionError(f"the socket {_address} belongs to another user")
+        link.sendall(json.dumps({"rank": _rank, "purpose": purpose}).encode() + b"\n")
+    except OSError:
+        link.close()
+        raise
+    return link
