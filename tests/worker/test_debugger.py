@@ -27,7 +27,12 @@ LOOP = HEAD + "while not os.path.exists('stop'):\n    dist.all_reduce(x)\n    ti
 @contextmanager
 def terminal(runner: Runner, *words: object) -> Iterator[Any]:
     process = pexpect.spawn(
-        ROLLCALL[0], [str(word) for word in words], cwd=str(runner.folder), env=runner.env, encoding="utf-8", timeout=60
+        ROLLCALL[0],
+        [str(word) for word in words],
+        cwd=str(runner.folder),
+        env=runner.env,
+        encoding="utf-8",
+        timeout=120,
     )
     try:
         yield process
