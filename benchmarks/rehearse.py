@@ -4,6 +4,8 @@ What `rollcall rehearse` says, beside reality:
 
     memory     what one rank of 17 training programs needs of its GPU, and on which cards it fits
     traffic    bytes between hosts of each op, beside the counters of 4 virtual hosts with 2 gloo ranks each; needs root
+    time       the estimate of each op's time, beside the same hosts with slow links; needs root
+    speed      time and memory of rehearsing 1,024 ranks: a small DDP script, an FSDP2 model of 7 billion parameters
 
 The predictions of `memory` are in memory_predictions.json: --predict writes them again. On a machine with a GPU they
 are measured; elsewhere they are shown alone, or beside a file that was measured on another machine:
@@ -16,10 +18,15 @@ import argparse
 import sys
 from pathlib import Path
 
-from sections import rehearsed_memory, rehearsed_traffic
+from sections import rehearsed_memory, rehearsed_speed, rehearsed_time, rehearsed_traffic
 from session import Section, parser, run_sections
 
-SECTIONS: dict[str, Section] = {"memory": rehearsed_memory.measure, "traffic": rehearsed_traffic.measure}
+SECTIONS: dict[str, Section] = {
+    "memory": rehearsed_memory.measure,
+    "traffic": rehearsed_traffic.measure,
+    "time": rehearsed_time.measure,
+    "speed": rehearsed_speed.measure,
+}
 
 
 def main() -> int:

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 from contenders import PROGRAMS, ROLLCALL
@@ -31,11 +30,11 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
         return Result([], [Goal("traffic", f"± {MOST:.0%}", "needs root", None)])
     with contextlib.closing(passes.start_server(rehearsal.build_library())) as server:
         for op in OPS:
-            real = _real(jobs, op, options.timeout_s)
-            told = _rehearsed(jobs, server, op)
-            if real is None:
+            real = run_for_real(jobs, op, options.timeout_s)
+            told = rehearse(jobs, server, op)
+            if not real:
                 return Result([made], [Goal("traffic", f"± {MOST:.0%}", f"{op} failed", None)], figures)
-            figures[op] = _compared(told, *real)
+            figures[op] = _compared(told, *_sent(real))
             row = figures[op]
             cells = [f"{row['rehearsed'] / 1e6:.1f}", f"{row['interfaces'] / 1e6:.1f}", f"{row['error']:+.1%}"]
             made.add_row(op, *cells, f"{row['pair_error']:.1%}")
@@ -44,19 +43,19 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
     return Result([made], [Goal(f"traffic of {len(OPS)} ops", f"± {MOST:.0%}", f"{worst:.1%}", worst <= MOST)], figures)
 
 
-def _real(jobs: Jobs, op: str, timeout_s: float) -> tuple[dict[int, int], dict[tuple[int, int], int]] | None:
-    """By host: what its interface sent; by pair of hosts: what connections between them sent."""
+def run_for_real(jobs: Jobs, op: str, timeout_s: float, *options: str) -> list[dict[str, Any]]:
+    """What each rank has counted; nothing if it failed."""
     folder = jobs.new_folder()
-    words = [str(ROLLCALL.executable), "run", "--virtual-hosts", str(HOSTS), "-n", str(EACH)]
+    words = [str(ROLLCALL.executable), "run", "--virtual-hosts", str(HOSTS), "-n", str(EACH), *options]
     with jobs.start([*words, str(PROGRAMS / _PROGRAM), op, str(folder)]) as job:
         if (code := job.wait(timeout_s)) != 0:
             progress(f"{op} {how_it_failed(code)}:\n{job.last_words()}")
-            return None
-    return _read(folder)
+            return []
+    return [json.loads(path.read_text()) for path in folder.glob("rank-*.json")]
 
 
-def _read(folder: Path) -> tuple[dict[int, int], dict[tuple[int, int], int]]:
-    ranks = [json.loads(path.read_text()) for path in folder.glob("rank-*.json")]
+def _sent(ranks: list[dict[str, Any]]) -> tuple[dict[int, int], dict[tuple[int, int], int]]:
+    """By host: what its interface sent; by pair of hosts: what connections between them sent."""
     hosts = {each["address"]: each["host"] for each in ranks}
     interfaces = {each["host"]: each["sent"] for each in ranks}
     pairs: dict[tuple[int, int], int] = defaultdict(int)
@@ -67,7 +66,7 @@ def _read(folder: Path) -> tuple[dict[int, int], dict[tuple[int, int], int]]:
     return interfaces, pairs
 
 
-def _rehearsed(jobs: Jobs, server: Any, op: str) -> Traffic:
+def rehearse(jobs: Jobs, server: Any, op: str) -> Traffic:
     settings = RehearsalSettings(HOSTS * EACH, EACH, tuple(range(HOSTS * EACH)), 0, GPUS["h200"])
     program = Program("script", str(PROGRAMS / _PROGRAM), (op,))
     os.environ["ROLLCALL_DIR"] = str(jobs.new_folder())
