@@ -28,7 +28,7 @@ def shell(
     """
     from rollcall.shell.options import Wanted  # here, and below: only the shell needs them
 
-    wanted = Wanted(ranks, None, virtual_hosts, hang_after, tuple(preload or ()))
+    wanted = Wanted(ranks, virtual_hosts, hang_after, tuple(preload or ()))
     world_size = wanted.world_size()
     if importlib.util.find_spec("IPython") is None:
         raise UsageError("rollcall shell needs IPython: pip install 'torch-rollcall[shell]'")

@@ -70,7 +70,6 @@ class NotebookMagics(Magics):
     @magic_arguments()
     @argument("count", nargs="?", type=int, help="Ranks, per host if there are several.")
     @argument("--rank", default="all", help="Run the cell on these ranks only: 2, or 0,2-3.")
-    @argument("--hosts", help="Run the ranks on these hosts: a:2,b:2.")
     @argument("--virtual-hosts", type=int, help="Run the ranks on so many hosts on this machine.")
     @argument("--hang-after", type=float, default=10.0, help="Explain a cell without progress for so many seconds.")
     @argument("--preload", action="append", default=[], help="Import this module once for all ranks.")
@@ -104,14 +103,12 @@ class NotebookMagics(Magics):
         self._open.close()
 
     def _start(self, typed: Any) -> None:
-        wanted = Wanted(
-            typed.count or self._wanted.ranks, typed.hosts, typed.virtual_hosts, typed.hang_after, tuple(typed.preload)
-        )
         if self._ranks is not None:
-            self._check_same(typed, wanted)
+            self._check_same(typed)
             return
-        if typed.count is None and typed.hosts is None:
+        if typed.count is None:
             raise UsageError("there are no ranks yet: say how many, as in %%ranks 4")
+        wanted = Wanted(typed.count, typed.virtual_hosts, typed.hang_after, tuple(typed.preload))
         world_size = wanted.world_size()
         found, folder = self._open.enter_context(
             shell_ranks.started(world_size, wanted.words(), NotebookRanks, is_notebook=True)
@@ -119,10 +116,10 @@ class NotebookMagics(Magics):
         assert isinstance(found, NotebookRanks)
         self._ranks, self._folder, self._wanted = found, Path(folder), wanted
 
-    def _check_same(self, typed: Any, wanted: Wanted) -> None:
+    def _check_same(self, typed: Any) -> None:
         """A cell that says nothing of the ranks means those that are there."""
-        says = {"count": typed.count, "hosts": typed.hosts, "virtual_hosts": typed.virtual_hosts}
-        have = {"count": self._wanted.ranks, "hosts": self._wanted.hosts, "virtual_hosts": self._wanted.virtual_hosts}
+        says = {"count": typed.count, "virtual_hosts": typed.virtual_hosts}
+        have = {"count": self._wanted.ranks, "virtual_hosts": self._wanted.virtual_hosts}
         if any(value is not None and value != have[name] for name, value in says.items()):
             raise UsageError(
                 f"this notebook has {len(self._all())} ranks already: leave the number out to use them,"

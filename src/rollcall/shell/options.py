@@ -3,38 +3,28 @@
 from dataclasses import dataclass
 
 from rollcall.errors import UsageError
-from rollcall.protocol.hosts import parse
 
 _MOST_RANKS = 64  # more would not fit a screen
 
 
 @dataclass(frozen=True)
 class Wanted:
-    ranks: int = 2  # per host, unless `hosts` says it
-    hosts: str | None = None
+    ranks: int = 2  # per host
     virtual_hosts: int | None = None
     hang_after_s: float = 10.0
     preload: tuple[str, ...] = ()
 
     def world_size(self) -> int:
         """How many ranks that is; refuses what cannot work."""
-        if self.hosts is not None and self.virtual_hosts is not None:
-            raise UsageError("--hosts and --virtual-hosts exclude each other: use one of them")
         if self.hang_after_s <= 0:
             raise UsageError(f"--hang-after {self.hang_after_s:g} is not a time to wait: use seconds, such as 10")
-        size = self._size()
+        size = self.ranks * (self.virtual_hosts or 1)
         if not 1 <= size <= _MOST_RANKS:
             raise UsageError(f"a shell on {size} ranks is not possible: use 1 to {_MOST_RANKS}")
         return size
 
-    def _size(self) -> int:
-        if self.hosts is None:
-            return self.ranks * (self.virtual_hosts or 1)
-        return sum(host.slots for host in parse(self.hosts, self.ranks))
-
     def words(self) -> list[str]:
         """Options of `rollcall run`."""
         words = ["-n", str(self.ranks), "--start", "warm", "--hang-after", str(self.hang_after_s)]
-        words += ["--hosts", self.hosts] if self.hosts else []
         words += ["--virtual-hosts", str(self.virtual_hosts)] if self.virtual_hosts else []
         return words + [word for module in self.preload for word in ("--preload", module)]
