@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsync iproute2 util-linux hostname \
 	libopenmpi-dev chromium tmux
 
-.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train bench-rehearse bench-rehearse-order soak corpus rehearse-corpus fuzz-explain looks compat matrix lab-pages wheel clean
+.PHONY: setup demo test lint bench bench-hosts bench-record bench-explain bench-report bench-train bench-rehearse bench-rehearse-order bench-rehearse-bugs soak corpus rehearse-corpus fuzz-explain looks compat matrix lab-pages wheel clean
 
 setup: $(VENV)/.setup
 
@@ -95,6 +95,10 @@ rehearse-corpus: $(VENV)/.dev
 # Rehearsed ranks against real gloo ranks, op by op, on the programs of benchmarks/programs/rehearsed.
 bench-rehearse-order: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.rehearse_order $(BENCH)
+
+# Bugs that only some of 1,024 ranks have.
+bench-rehearse-bugs: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.rehearse_bugs $(BENCH)
 
 # Generated programs, correct and with one bug each: how many bugs explain names. What failed is in .rollcall/fuzz.
 # make fuzz-explain SEED=17 runs one seed again, and keeps its scripts and run folders.

@@ -12,7 +12,8 @@ from rollcall.errors import UsageError
 
 
 def test_the_demo_runs_its_steps(tmp_path: Path) -> None:
-    """Ranks print who they are, a barrier orders, training gives equal weights, deadlocks are named, two hosts talk."""
+    """Ranks print who they are, a barrier orders, training gives equal weights, deadlocks are named, two hosts talk,
+    and a rehearsal finds a bug."""
     pytest.importorskip("sklearn", reason="the demo's training needs scikit-learn: pip install 'torch-rollcall[demo]'")
     ran = subprocess.run(
         [sys.executable, "-m", "rollcall", "demo"],
@@ -20,7 +21,7 @@ def test_the_demo_runs_its_steps(tmp_path: Path) -> None:
         env={**os.environ, "ROLLCALL_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert ran.returncode == 0, ran.stderr
     assert all(f"rank {rank} of 4 is here" in ran.stdout for rank in range(4))
@@ -30,6 +31,7 @@ def test_the_demo_runs_its_steps(tmp_path: Path) -> None:
     assert "weights equal on all 4 ranks: True" in ran.stdout
     assert "rank 0 on " in ran.stdout
     assert ran.stdout.count(": 42") == 2
+    assert "ddp-uneven-inputs" in ran.stdout
 
 
 def test_without_its_packages_it_says_which_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

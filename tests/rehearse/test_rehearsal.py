@@ -60,3 +60,17 @@ def test_what_ranks_tell_each_other_is_true_and_the_same_as_on_real_ranks(server
     real = check(outcome.explanation.run, Program("script", str(PROGRAMS / "values.py"), ()), 0, outcome.folder)
     assert (real.outcome, real.differences) == ("ok", ())
     assert real.ops > 30
+
+
+def test_one_of_each_kind_of_rank_is_rehearsed_with_rollcalls_own_init(server: ForkServer) -> None:
+    path = PROGRAMS / "kinds.py"
+    assumed = path.read_text().split("# ASSUMED")[0].count("\n") + 1
+    settings = RehearsalSettings(4, 2, (0, 1, 2, 3), 0, GPUS["h200"], ((f"kinds.py:{assumed}", 0.5),))
+    outcome = rehearsal.run(settings, Program("script", str(path), ()), server, by_kinds=True)
+    assert outcome.unsupported == ()
+    assert outcome.kinds == ((0, 1), (2, 3))
+    assert sorted(outcome.explanation.run.ranks) == [0, 2]
+    assert outcome.explanation.run.ranks[0].ops[-1].size_bytes == 4 * 4  # a half of eight rows
+    assert [unknown.assumed for unknown in outcome.unknowns] == ["0.5 of the rows"]
+    assert outcome.explanation.verdict is not None
+    assert outcome.explanation.verdict.ranks == (0,) or outcome.explanation.verdict.ranks == (2,)
