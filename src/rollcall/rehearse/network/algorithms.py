@@ -32,13 +32,17 @@ def _gloo_all_reduce(size_bytes: float, size: int, _: int) -> Iterator[Part]:
     return _around(2 * (size - 1) / size * size_bytes, size, -1)
 
 
-def _gloo_broadcast(size_bytes: float, size: int, root: int) -> Iterator[Part]:
+def gloo_broadcast_rounds(size_bytes: float, size: int, root: int) -> Iterator[list[Part]]:
     """A binomial tree: in each round, all who have the data send it on, twice as far as in the round before."""
     far = 1
     while far < size:
-        for place in range(min(far, size - far)):
-            yield (place + root) % size, (place + far + root) % size, size_bytes
+        places = range(min(far, size - far))
+        yield [((place + root) % size, (place + far + root) % size, size_bytes) for place in places]
         far *= 2
+
+
+def _gloo_broadcast(size_bytes: float, size: int, root: int) -> Iterator[Part]:
+    return (part for parts in gloo_broadcast_rounds(size_bytes, size, root) for part in parts)
 
 
 def _gloo_reduce(size_bytes: float, size: int, root: int) -> Iterator[Part]:

@@ -25,7 +25,7 @@ _TCP_SHARE = 1448 / 1514
 
 def estimate(traffic: Traffic, link: Link) -> Estimate:
     share = _TCP_SHARE if "gloo" in traffic.backends else 1.0
-    whole_s = sum(call.busiest_bytes for call in traffic.calls) / (share * link.bytes_per_s)
+    whole_s = sum(call.serial_bytes for call in traffic.calls) / (share * link.bytes_per_s)
     return Estimate(whole_s, max(0.0, whole_s - link.step_s), whole_s)
 
 

@@ -5,7 +5,7 @@ Headers of packets, barriers, and what torch exchanges when a group is made are 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ class Call:
     count: int
     size_bytes: float  # between hosts
     busiest_bytes: float  # over the busiest link of a host, in the busier direction
+    serial_bytes: float  # the same, summed over rounds that wait for each other: what its time follows from
 
 
 @dataclass
@@ -104,11 +105,12 @@ def _kind(op: Op) -> _Sum:
 def _added_up(sums: dict[_Sum, list[float]], each: int, world_size: int, is_step: bool) -> Traffic:
     whole: Matrix = defaultdict(float)
     trees: Matrix = defaultdict(float)
-    calls: dict[tuple[str, str, bool], list[Any]] = defaultdict(lambda: [0, defaultdict(float)])
+    calls: dict[tuple[str, str, bool], list[Any]] = defaultdict(lambda: [0, defaultdict(float), 0.0])
     for kind, (count, size_bytes) in sums.items():
         rings = _between_hosts(kind, size_bytes, each)
         found = calls[kind.op, kind.place, kind.is_bucket]
         found[0] += int(count)
+        found[2] += _later_rounds(kind, size_bytes, each, rings)
         for pair, part in rings.items():
             whole[pair] += part
             found[1][pair] += part
@@ -119,14 +121,37 @@ def _added_up(sums: dict[_Sum, list[float]], each: int, world_size: int, is_step
     return Traffic(is_step, -(-world_size // each), dict(whole), dict(trees), tuple(ranked), tuple(backends))
 
 
-def _call(op: str, place: str, is_bucket: bool, count: int, matrix: Matrix) -> Call:
+def _call(op: str, place: str, is_bucket: bool, count: int, matrix: Matrix, later_bytes: float) -> Call:
+    busiest = _busiest(matrix)
+    return Call(op, place, is_bucket, count, sum(matrix.values()), busiest, busiest + later_bytes)
+
+
+def _later_rounds(kind: _Sum, size_bytes: float, each: int, whole: Matrix) -> float:
+    """What the rounds of gloo's broadcast take longer than its bytes over the busiest link: each waits for the last."""
+    if kind.op != "broadcast" or kind.on_gpu:
+        return 0.0
+    ranks = kind.ranks
+    root = ranks.index(kind.peer) if kind.peer in ranks else 0
+    rounds = algorithms.gloo_broadcast_rounds(size_bytes, len(ranks), root)
+    return sum(_busiest(_on_hosts(parts, ranks, each)) for parts in rounds) - _busiest(whole)
+
+
+def _on_hosts(parts: Iterable[algorithms.Part], ranks: tuple[int, ...], each: int) -> Matrix:
+    found: Matrix = defaultdict(float)
+    for source, target, part in parts:
+        pair = ranks[source] // each, ranks[target] // each
+        if pair[0] != pair[1]:
+            found[pair] += part
+    return found
+
+
+def _busiest(matrix: Matrix) -> float:
     sent: dict[int, float] = defaultdict(float)
     received: dict[int, float] = defaultdict(float)
     for (source, target), size_bytes in matrix.items():
         sent[source] += size_bytes
         received[target] += size_bytes
-    busiest = max([*sent.values(), *received.values()], default=0.0)
-    return Call(op, place, is_bucket, count, sum(matrix.values()), busiest)
+    return max([*sent.values(), *received.values()], default=0.0)
 
 
 def _between_hosts(kind: _Sum, size_bytes: float, each: int) -> Matrix:
