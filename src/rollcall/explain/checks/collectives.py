@@ -193,7 +193,7 @@ def _odd_ones(evidence: Evidence, call: Call, values: dict[int, Any], read: Call
     return unusual if 0 < len(unusual) < len(values) else odd
 
 
-_PRECEDENTS = 64
+_PRECEDENTS = 64  # ops: the newest turns of a loop; older ones may have been of another phase of the program
 
 
 def _must_agree(kind: str, call: Call) -> bool:
@@ -260,7 +260,7 @@ def _pairs_of_ops(call: Call, odd: list[int]) -> Iterator[tuple[Op, Op]]:
     return ((call.ops[rank], call.ops[other]) for rank in odd[:_FEW] for other in others[:_FEW] if rank != other)
 
 
-_FEW = 8
+_FEW = 8  # ranks of each side: all of a side stand on the same few lines, and each pair is looked up in the source
 
 
 def _is_swapped(mine: Op, theirs: Op) -> bool:

@@ -77,7 +77,7 @@ def _slowest(evidence: Evidence, own_s: NDArray[np.float64]) -> list[int]:
     return sorted([worst, *others[: max(len(evidence.run.ranks) // 2 - 1, 0)]], key=lambda rank: rank != worst)
 
 
-_TINY = 1e-6
+_TINY = 1e-6  # seconds: below it, times differ by rounding
 
 
 def _lateness_s(evidence: Evidence) -> NDArray[np.float64]:
