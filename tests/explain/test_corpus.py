@@ -54,7 +54,6 @@ NAMED = [
     "unwaited-work/gradients",
     "world-incomplete/spare_rank",
     "wrong-peer/tree_sum",
-    "wrong-peer/gossip",
 ]
 ONE_OF_EACH_KIND = list({name.partition("/")[0]: name for name in NAMED}.values())
 
