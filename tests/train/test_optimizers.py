@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import ExponentialLR
 
+import rollcall
 from rollcall.train.optimizers import find_problem
 from tests.train.blocks import train
 from tests.train.conftest import WarmRanks
@@ -41,6 +42,13 @@ def test_several_optimizers_continue(ranks: WarmRanks, tmp_path: Path, strategy:
     assert "continuing from" in ranks.output
     assert differences(whole["weights"], resumed["weights"]) == []
     assert all(not torch.equal(whole["before"][name], each) for name, each in whole["weights"].items())
+    with pytest.raises(rollcall.UsageError, match="was saved with 3 parameter groups, and the optimizer has 2"):
+        ranks(partial(run, optimizer=one_group_each, folder=tmp_path), 2)
+
+
+def one_group_each(model: nn.Module) -> list[torch.optim.Optimizer]:
+    matrices = [each for each in model.parameters() if each.dim() > 1]
+    return [SGD(matrices, lr=0.1, momentum=0.9), AdamW([each for each in model.parameters() if each.dim() == 1])]
 
 
 def test_bad_optimizers_are_named() -> None:

@@ -18,6 +18,7 @@ from rollcall.errors import UsageError
 from rollcall.train.checkpoint import storage
 from rollcall.train.checkpoint.rng import read_rng, reseed, set_rng
 from rollcall.train.checkpoint.storage import Values
+from rollcall.train.consensus import fail_if_any
 from rollcall.train.optimizers import parameters_of
 from rollcall.train.strategies import averages_gradients, unwrap
 from rollcall.world import World
@@ -88,6 +89,7 @@ def load_state(parts: TrainingParts, world: World, folder: Path, step: int) -> b
     per_rank = {f"rank-{world.rank}.{name}": tensors[name] for name in _per_rank_names(parts, tensors)}
     storage.read({name: each for name, each in per_rank.items() if name in contents}, folder)
     if parts.optimizers:
+        fail_if_any(world, _find_group_mismatch(parts, values["plain.optimizer"], folder))
         _load_optimizers(parts, states, values["plain.optimizer"])
     if extra := values["plain.model"]:
         unwrap(parts.model).load_state_dict({**unwrap(parts.model).state_dict(), **extra})
@@ -209,6 +211,13 @@ def _new_optimizer_tensors(parts: TrainingParts, contents: Mapping[str, Any]) ->
                 yield name, torch.empty(entry.size, dtype=dtype)
             else:
                 yield name, torch.empty_like(parameters[of], dtype=dtype, requires_grad=False)
+
+
+def _find_group_mismatch(parts: TrainingParts, described: dict[str, Any], folder: Path) -> str | None:
+    saved, ours = len(described["groups"]), len(_groups(parts))
+    if saved == ours:
+        return None
+    return f"{folder} was saved with {saved} parameter groups, and the optimizer has {ours}: use the same groups"
 
 
 def _load_optimizers(parts: TrainingParts, states: Mapping[str, torch.Tensor], described: dict[str, Any]) -> None:
