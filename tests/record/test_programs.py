@@ -176,3 +176,30 @@ def test_a_symbolic_size_stays_symbolic() -> None:
         tensor = mode.from_tensor(real, symbolic_context=sizes)
         assert describe(tensor).shape == (-1, 3)
     assert not shapes.guards
+
+
+# A whole step is compiled: its forward is traced, its backward and its optimizer run as they are.
+COMPILED = """
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+@torch.compile(backend="eager")
+def step():
+    loss = model(t * (rank + 1)).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+print([step().item() for _ in range(2)])
+"""
+
+
+def test_torch_compile_does_not_trace_the_recorder(runner: Runner) -> None:
+    """The same results as without, and no warning of a function that cannot be traced."""
+    plain, recorded = (run_recorded(runner, HEAD + COMPILED + LAST, is_recorded=each) for each in (False, True))
+    assert [rank.out for rank in recorded] == [rank.out for rank in plain]
+    assert not any("does not know how to trace" in rank.err for rank in recorded), recorded
+    for rank in load(runner.latest().resolve()).ranks.values():
+        assert sum(op.is_bucket for op in rank.ops) == 2

@@ -1,5 +1,6 @@
 """Every place where torch, gloo, CPython or pytest is patched or a private name of theirs is used, one file each.
 
+dynamo_frames   keeps torch.compile from tracing the recorder
 gloo_exit       destroys a gloo group without a deadlock
 gloo_listener   makes gloo's listening thread yield instead of spinning
 torch_dns       keeps torch from waiting for a name server that does not answer

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, ModuleType
 from typing import Any
 
+from torch.compiler import is_compiling
+
+from rollcall.compat import dynamo_frames
 from rollcall.errors import say
 from rollcall.record.hooks import sink
 
@@ -103,6 +106,9 @@ def wrap(original: Any, hook: Hook, where: str) -> Any:
                 raise
         return result
 
+    dynamo_frames.leave_out(recorded, with_callees=False)
+    for part in (hook.before, hook.after, hook.failed):
+        dynamo_frames.leave_out(part, with_callees=True)
     return recorded
 
 
@@ -111,7 +117,8 @@ def callback(hook: Hook, where: str) -> Callable[..., None]:
     installed[where] = hook
 
     def called(*args: Any, **kwargs: Any) -> None:
-        guarded(hook.name, hook.before, args, kwargs)
+        if not is_compiling():  # an optimizer's step that is traced as a whole
+            guarded(hook.name, hook.before, args, kwargs)
 
     return called
 
