@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from rollcall.compat import dynamo_frames
 from rollcall.compat.torch_groups import group_named
 from rollcall.record import ring_format, sites
 from rollcall.record.cpp import library
@@ -85,3 +86,8 @@ class CppRecorder(PythonRecorder):
             number, *_ = self._groups.get(id(found)) or self._group(found)
             call = CallArgs((tensor,), splits=("bucket", index), flags=ring_format.ASYNC | ring_format.BUCKET)
             return number, self._signature((tensor.shape, tensor.dtype, call.splits, 0), call)
+
+
+# The kernel in C++ calls these, in the middle of a backward, where no hook is around them.
+for _called in (CppRecorder.name_bucket, CppRecorder.name_thread, CppRecorder.complete_on_device):
+    dynamo_frames.leave_out(_called, with_callees=True)
