@@ -21,7 +21,7 @@ from rollcall.protocol.plan import LOOPBACK
 from rollcall.protocol.timing import SETTLE_S
 from rollcall.protocol.torchrun_env import rank_env
 from rollcall.record import ring_format
-from rollcall.record.stacks import ASK, is_listening
+from rollcall.record.on_request.stacks import ASK, is_listening
 from rollcall.worker.fork_server import Exit, ForkServer
 
 _LOOK_S = 0.1

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rollcall.coordinator.debuggers import Debuggers
+from rollcall.coordinator.debugging.debuggers import Debuggers
 from rollcall.protocol.messages import ToRank
 
 

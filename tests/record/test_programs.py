@@ -134,7 +134,7 @@ def test_a_file_that_was_closed_is_opened_again(tmp_path: Path) -> None:
 OWN_HANDLER = """
 import os, signal, time
 from pathlib import Path
-from rollcall.record.stacks import ASK, is_listening
+from rollcall.record.on_request.stacks import ASK, is_listening
 mapped = [line.split()[-1] for line in open("/proc/self/maps")]
 ring = next(Path(each) for each in mapped if each.endswith(".ring"))
 assert is_listening(os.getpid(), ring)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rollcall.linux import py_spy
+from rollcall.record.on_request.stacks import ASK, is_listening
 from rollcall.record.ring import Ring
-from rollcall.record.stacks import ASK, is_listening
 from tests.rollcall_command import Runner
 
 # As Lightning does it around `fit`: a handler that Python did not set comes back as the default.

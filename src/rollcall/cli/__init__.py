@@ -2,7 +2,7 @@
 
 app             all commands; `rollcall` enters here
 run/            `rollcall run`
-bench, doctor, lab, record, rehearse, shell, stacks, train, warm   one command each
+attach, bench, doctor, lab, profile, record, rehearse, shell, stacks, train, warm   one command each
 host_options    which hosts the options name, and how they are reached
 shared_options  options that several commands have
 tables          tables for the terminal

@@ -11,9 +11,7 @@ console         what ranks print, by line and rank
 failure         who failed first, and how that is told
 run_folder      the folder of a run and its run.json
 observers/      serves those who look at the run from outside: watch, stacks, metrics, a command for events
-rank_questions  answers `rollcall attach` and `rollcall profile`
-debuggers       ranks that stand in a debugger, and whose turn it is
-terminals       where somebody talks to a debugger
+debugging/      serves who debugs the run: breakpoint(), attach, profile
 other_launcher  runs a command whose ranks another launcher starts, and has them recorded
 health          which hosts are sick, from their figures
 healthy_hosts   checks the hosts of a run before it begins

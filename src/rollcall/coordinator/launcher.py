@@ -8,18 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollcall.coordinator import debuggers
 from rollcall.coordinator.agents import Agent, Agents, Disconnected
 from rollcall.coordinator.attempts import Attempts
 from rollcall.coordinator.console import Console, visibility
-from rollcall.coordinator.debuggers import Debuggers
+from rollcall.coordinator.debugging import debuggers
+from rollcall.coordinator.debugging.debuggers import Debuggers
+from rollcall.coordinator.debugging.rank_questions import RankQuestions
 from rollcall.coordinator.failure import HOST_LOST, Report
 from rollcall.coordinator.hangs import Hangs, sentence
 from rollcall.coordinator.observers.events import Events
 from rollcall.coordinator.observers.monitor_process import MonitorProcess, listener_of
 from rollcall.coordinator.observers.stack_questions import StackQuestions
 from rollcall.coordinator.observers.watch_requests import WatchRequests
-from rollcall.coordinator.rank_questions import RankQuestions
 from rollcall.coordinator.run_folder import RunFolder, command_line
 from rollcall.errors import WorldError, say
 from rollcall.linux import prctl, signals

@@ -13,10 +13,7 @@ sites            the user's lines on a stack
 sources          copies of the user's files, beside the rings
 cuda_timing      when ops on a GPU completed
 sampler          where the main thread is while it is in no op
-stacks           the stacks of all threads, on request
-profiler         torch.profiler for some steps of a rank
-main_thread      has the main thread do something
-requests         what a rank is asked to do while its program runs
+on_request/      what a rank does when it is asked: stacks, a profile
 attach           `rollcall.init(record=True)`: records a rank that another launcher started
 autostart        the same without a change to the program, by ROLLCALL_RECORD
 phases           names that the program gives to its parts

@@ -17,7 +17,7 @@ from rollcall.record.hooks import reducer, sink
 from rollcall.record.hooks.arguments import reduce_op
 from rollcall.record.hooks.patching import guarded, stop
 from rollcall.record.hooks.sink import NO_RECORD, NON_MEMBER, PHASE, CallArgs, this_thread
-from rollcall.record.requests import Requests
+from rollcall.record.on_request.requests import Requests
 from rollcall.record.ring import Ring
 from rollcall.record.sampler import Sampler
 from rollcall.record.sources import SourceCopies

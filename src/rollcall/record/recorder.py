@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.errors import say_if_possible
-from rollcall.record import hooks, ring_format, stacks
+from rollcall.record import hooks, ring_format
 from rollcall.record.cpp import library
+from rollcall.record.on_request import stacks
 from rollcall.record.python_recorder import PythonRecorder
 from rollcall.record.ring import Ring
 from rollcall.record.sources import SourceCopies

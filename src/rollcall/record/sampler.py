@@ -12,10 +12,11 @@ from threading import RLock
 from time import monotonic
 from types import FrameType
 
-from rollcall.record import ring_format, sites, stacks
+from rollcall.record import ring_format, sites
 from rollcall.record.cuda_timing import DeviceClock
 from rollcall.record.hooks.patching import stop
-from rollcall.record.requests import Requests
+from rollcall.record.on_request import stacks
+from rollcall.record.on_request.requests import Requests
 from rollcall.record.ring import Ring
 
 _SHORT_S = 0.02

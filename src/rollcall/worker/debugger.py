@@ -15,7 +15,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-from rollcall.record.main_thread import PendingCall
+from rollcall.record.on_request.main_thread import PendingCall
 from rollcall.record.sites import is_users_file
 from rollcall.worker import links
 

@@ -38,7 +38,8 @@ def run_request(request: dict[str, Any], _extra_fds: list[int]) -> NoReturn:
     if mode := request.get("numa_binding"):
         numa_binding.bind(mode, request["local_rank"])
     if request["start"] == "warm":
-        links.use(**request["links"])
+        if where := request.get("links"):  # nobody asks ranks that have no agent
+            links.use(**where)
         run_here(program, request["record"])
     run_fresh(program)
 
@@ -83,7 +84,7 @@ def _take_requests() -> None:
     """Debuggers find their terminal at the launcher. A variable of Python's own may choose another debugger."""
     if "PYTHONBREAKPOINT" not in os.environ:
         sys.breakpointhook = breakpointhook
-    requests = sys.modules.get("rollcall.record.requests")  # not imported here: a rank may not be recorded
+    requests = sys.modules.get("rollcall.record.on_request.requests")  # not imported here: a rank may not be recorded
     if requests is not None:
         requests.HANDLERS.update(attach=_attach, debugpy=_listen)
 
@@ -158,7 +159,7 @@ def _run_script(target: str, main: ModuleType) -> None:
     )
     with io.open_code(full) as file:
         code = compile(file.read(), full, "exec", dont_inherit=True)
-    if "rollcall.record.requests" in sys.modules and _has_breakpoint(code):
+    if "rollcall.record.on_request.requests" in sys.modules and _has_breakpoint(code):
         # An op keeps the limit that its group has when it begins, and others may be in it when this rank stops.
         sys.modules["rollcall.compat.torch_timeouts"].wait_longer(always=True)
     exec(code, main.__dict__)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from rollcall.agent.monitoring import stack_collection
 from rollcall.agent.monitoring.stack_collection import of_the_program
-from rollcall.record import ring, stacks
+from rollcall.record import ring
+from rollcall.record.on_request import stacks
 from rollcall.worker import main as worker_main
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.agent.monitoring.hang_detector import newest_ops
-from rollcall.record import ring_format, stacks
+from rollcall.record import ring_format
+from rollcall.record.on_request import stacks
 
 _INTERVAL_S = 0.05
 _NOTICE_S = 10.0  # for the rank's thread to begin; it sleeps for half a second at a time, and needs Python's lock

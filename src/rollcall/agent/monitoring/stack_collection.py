@@ -15,7 +15,8 @@ from pathlib import Path
 
 from rollcall.linux import py_spy
 from rollcall.protocol.rank_stack import RankStack, StackFrame
-from rollcall.record import sites, stacks
+from rollcall.record import sites
+from rollcall.record.on_request import stacks
 from rollcall.worker import main as worker_main
 
 _RING_S = 3.0  # for a sampler's thread to notice the request; it sleeps for half a second at a time

@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from rollcall.linux import py_spy
-from rollcall.record import ring_format, stacks
+from rollcall.record import ring_format
+from rollcall.record.on_request import stacks
 from rollcall.runs import read_facts, recorded_attempts
 
 _SIGNAL_S = 0.1  # for ranks to answer a signal

@@ -26,7 +26,7 @@ def _wait_as_before(_request: dict[str, Any]) -> Answer:
 
 
 def _profile(request: dict[str, Any]) -> Answer:
-    from rollcall.record import profiler  # here: it imports torch's profiler, which few runs need
+    from rollcall.record.on_request import profiler  # here: it imports torch's profiler, which few runs need
 
     return profiler.run(request)
 

@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerActivity, profile
 
 from rollcall.record import ring_format
-from rollcall.record.main_thread import PendingCall
+from rollcall.record.on_request.main_thread import PendingCall
 
 SUFFIX = ".profile.json.gz"
 _INTERVAL_S = 0.005  # between two looks at the ring

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.coordinator.agents import Agent
-from rollcall.coordinator.terminals import FileTerminal, OwnTerminal, Terminal
+from rollcall.coordinator.debugging.terminals import FileTerminal, OwnTerminal, Terminal
 from rollcall.protocol.messages import ToRank
 from rollcall.protocol.rank_ranges import ranks_in_words
 
