@@ -25,7 +25,7 @@ def test_results_are_the_same_with_and_without(runner: Runner) -> None:
 
 def test_no_record_leaves_no_ring(runner: Runner) -> None:
     """And explain says so in one sentence."""
-    runner.script(HEAD)
+    runner.script(HEAD + "dist.all_reduce(t)\n")  # a rank that ends at once may cut off one that still connects
     assert runner("run", "-n", 2, "--no-record", "script.py").code == 0
     assert not (runner.latest() / "rings").exists()
     printed = runner("explain")

@@ -63,7 +63,7 @@ def install_in(modules: Sequence[ModuleType], attribute: str, hook: Hook) -> Non
         first = modules[originals.index(original)]
         if module is first:
             install(module, attribute, hook)
-        else:
+        elif original is not None:
             setattr(module, attribute, getattr(first, attribute))
 
 
