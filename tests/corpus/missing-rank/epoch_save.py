@@ -6,6 +6,8 @@ look at: 0
 ends: hangs
 """
 
+import io
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -14,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 def save(model):
     if dist.get_rank() == 0:
-        torch.save(model.state_dict(), "model.pt")
+        torch.save(model.state_dict(), io.BytesIO())
     dist.barrier()  # GUILTY
 
 
