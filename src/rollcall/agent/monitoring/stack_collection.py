@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rollcall.linux import py_spy
 from rollcall.protocol.rank_stack import RankStack, StackFrame
-from rollcall.record import sites
+from rollcall.record import ring_format, sites
 from rollcall.record.on_request import stacks
 from rollcall.worker import main as worker_main
 
@@ -23,7 +23,7 @@ _RING_S = 3.0  # for a sampler's thread to notice the request; it sleeps for hal
 _INTERVAL_S = 0.02
 _AT_ONCE = 4  # py-spy reads the symbols of all libraries, which takes a core and some memory
 _ENTRY_POINT = worker_main.__file__  # runs the program: frames outside of it are rollcall's
-_HOOKS = str(Path(stacks.__file__).parent) + "/"
+_HOOKS = str(Path(ring_format.__file__).parent) + "/"
 _UNNAMED = "0x"  # a function without a symbol: its address says nothing, and differs between ranks
 _NOT_RECORDED = "it is not recorded, and py-spy is not installed, which would read its stack"
 _LOCKED = "it did not answer: something in it holds Python's lock"
