@@ -48,24 +48,67 @@ def _after_import(loader: "Any") -> None:
 def _watch(module: "Any") -> None:
     """The first process group that is formed in this process begins the recording."""
     from functools import wraps
+    from inspect import signature
 
     original = module.init_process_group
 
     @wraps(original)
     def init_process_group(*args: "Any", **kwargs: "Any") -> "Any":
-        try:
-            from rollcall.record.autostart import begin
-        except ImportError:  # another environment's rollcall, or none
-            return original(*args, **kwargs)
-        except Exception as error:  # a torch that the recorder does not fit
-            if sys.stderr is not None and not sys.stderr.closed:
-                print(f"rollcall: this process is not recorded ({error})", file=sys.stderr)
-            return original(*args, **kwargs)
-        if begin(original, args, kwargs):
+        begin = _recorder()
+        if begin is not None and begin(original, args, kwargs):
+            _take_requests()
             return module.init_process_group(*args, **kwargs)  # as the recorder has wrapped it meanwhile
         return original(*args, **kwargs)
 
+    init_process_group.__signature__ = signature(original)  # type: ignore[attr-defined]  # for getfullargspec
     module.init_process_group = init_process_group
+
+
+def _recorder() -> "Callable[..., bool] | None":
+    """What begins a recording; None where that is not possible. The program goes on without."""
+    try:
+        if other := _other_rollcall():
+            _say(f"this process is not recorded: its `import rollcall` finds {other}; rename that to have a recording")
+            return None
+        from rollcall.record.autostart import begin
+    except ImportError:  # another environment's rollcall, or none
+        return None
+    except Exception as error:  # a torch that the recorder does not fit
+        _say(f"this process is not recorded ({error})")
+        return None
+    return begin
+
+
+def _other_rollcall() -> str:
+    """A module of the program that has our name, found without running it; empty if there is none."""
+    from importlib.util import find_spec
+
+    spec = find_spec("rollcall")
+    ours = os.path.join(os.path.dirname(__file__), "rollcall", "__init__.py")
+    origin = ours if spec is None or spec.origin is None else spec.origin
+    return "" if os.path.realpath(origin) == os.path.realpath(ours) else origin
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None and not sys.stderr.closed:
+        print(f"rollcall: {text}", file=sys.stderr)
+
+
+def _take_requests() -> None:
+    """A fresh interpreter of `rollcall run` can be debugged, like one that was forked."""
+    from rollcall.worker import links
+
+    if links.rank() >= 0:
+        from rollcall.worker import fresh
+
+        fresh.begin()
+
+
+def breakpointhook(*_args: object, **_kwargs: object) -> None:
+    """What `breakpoint()` calls in such an interpreter, and in its children."""
+    from rollcall.worker.main import stop_in
+
+    stop_in(sys._getframe(1))
 
 
 def _fix_folder() -> None:
@@ -80,4 +123,6 @@ def _fix_folder() -> None:
 
 
 _fix_folder()
+if "ROLLCALL_LINK" in os.environ and "PYTHONBREAKPOINT" not in os.environ:
+    sys.breakpointhook = breakpointhook
 sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]

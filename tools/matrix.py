@@ -49,6 +49,7 @@ TESTS = {
     "record": (
         "tests/compat",
         "tests/record/hooks",
+        "tests/record/test_cuda_timing.py",
         "tests/record/test_recorder.py",
         "tests/record/test_any_launcher.py",
         "tests/record/test_programs.py",
@@ -164,7 +165,7 @@ def make_environment(folder: Path, interpreter: str, versions: Versions) -> str:
 
 def hash_of_sources() -> str:
     """Of all that the wheel is made of."""
-    paths = sorted(path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".pth", ".cpp"))
+    paths = sorted(path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".pth", ".cpp", ".h"))
     found = hashlib.sha256()
     for path in (ROOT / "pyproject.toml", *paths):
         found.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())

@@ -87,7 +87,8 @@ def suggestion() -> str | None:
 def _targets(source: Path) -> tuple[Path, Path]:
     """Where its compiled file may lie. For another torch, Python or source it has another name."""
     fits = f"{torch_version()} {EXTENSION_SUFFIXES[0]} {sys.version}".encode()
-    name = f"{source.stem}-{hashlib.sha256(fits + source.read_bytes()).hexdigest()[:16]}.so"
+    text = b"".join(path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h"))))
+    name = f"{source.stem}-{hashlib.sha256(fits + text).hexdigest()[:16]}.so"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     return source.with_name(name), cache / "rollcall" / name
 

@@ -11,7 +11,8 @@ OLDEST = (2, 9)  # the oldest that `make matrix` tries; docs/compatibility.md li
 
 
 def torch_version() -> str:
-    """With what follows a plus, as in 2.13.0+cpu, which the metadata of some builds lacks. Empty without torch."""
+    """Returns the version with what follows a plus, as in 2.13.0+cpu, which the metadata of some builds lacks. Empty
+    without torch."""
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         return ""

@@ -18,10 +18,12 @@ with rollcall.init(record=True) as world:
 
 
 def test_a_program_records_itself_under_torchrun(rollcall: Runner) -> None:
-    """By rollcall.init(record=True): explain and runs find it, and a silent bug is named."""
+    """By rollcall.init(record=True): explain and runs find it, and a silent bug is named. And plain torchrun can use
+    our rendezvous: its agent meets on our handler."""
     rollcall.script(ELSEWHERE)
     torchrun = str(Path(sys.executable).with_name("torchrun"))
-    command = [torchrun, "--standalone", "--nproc-per-node", "2", "script.py"]
+    rendezvous = ["--rdzv-backend", "rollcall", "--rdzv-endpoint", "127.0.0.1:0"]
+    command = [torchrun, *rendezvous, "--nproc-per-node", "2", "script.py"]
     subprocess.run(command, cwd=rollcall.folder, env=rollcall.env, check=True, capture_output=True)
     found = json.loads(rollcall("explain", "--json").out)
     assert (found["outcome"], found["verdict"]["kind"]) == ("ok", "mismatched-reduce-op")

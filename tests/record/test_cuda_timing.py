@@ -1,68 +1,93 @@
-"""GPU timing without a GPU: the clock's decisions, over a stand-in for the few calls of CUDA that it makes."""
+"""GPU timing without a GPU: the clock's decisions, over a stand-in for the few calls of CUDA that it makes. Both clocks
+pass the same tests: Python's has a stand-in in Python, that of C++ one for torch's device guard (fake_cuda.cpp)."""
 
 import contextlib
+import ctypes
+import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rollcall import native
+from rollcall.record import cuda_timing
 from rollcall.record.cuda_timing import CudaEvents, DeviceClock, loaded
 from rollcall.record.ring import Ring
-from rollcall.record.ring_format import OP
+from rollcall.record.ring_format import OP, RECORD
+
+DEVICES = range(8)
+COMPLETED = 3  # of the fields of a record
+FAKE_CUDA = Path(__file__).with_name("fake_cuda.cpp")
+
+
+class Gpu(CudaEvents):
+    """What both stand-ins share. Streams are numbers; one that is stuck completes no event until `go_on`."""
+
+    def __init__(self) -> None:
+        self.is_in_capture, self.can_relax, self.relaxed = False, True, 0
+
+    def is_capturing(self) -> bool:
+        return self.is_in_capture
+
+    def relax_capture(self) -> bool:
+        self.relaxed += 1
+        return self.can_relax
+
+    def use_stream(self, stream: int, is_stuck: bool) -> None:
+        raise NotImplementedError
+
+    def go_on(self, stream: int) -> None:
+        raise NotImplementedError
+
+    def counts(self) -> tuple[int, int]:
+        """How many events were made, and how many questions asked."""
+        raise NotImplementedError
+
+    def contexts(self) -> set[int]:
+        """The devices that have one: a context is opened on whatever device is current when something is asked."""
+        raise NotImplementedError
 
 
 @dataclass
 class Stream:
     device_index: int
     cuda_stream: int
-    is_stuck: bool = False
 
 
-@dataclass
 class Event:
-    cuda: "Device"
-    stream: Stream | None = None
-    queries: int = 0
+    def __init__(self, gpu: "PythonGpu") -> None:
+        self.gpu, self.stream, self.is_stuck, self.queries = gpu, Stream(-1, -1), False, 0
 
     def record(self, stream: Stream) -> None:
-        assert self.stream is None or self.stream.device_index == stream.device_index, "events have one device"
-        self.cuda.touch()
-        self.stream = stream
+        assert self.stream.device_index in (-1, stream.device_index), "events have one device"
+        self.gpu.touch()
+        self.stream, self.is_stuck = stream, stream is self.gpu.stream and self.gpu.is_stuck
 
     def query(self) -> bool:
-        self.cuda.touch()
+        self.gpu.touch()
         self.queries += 1
-        assert self.stream is not None
-        return not self.stream.is_stuck
+        return not self.is_stuck
 
     def synchronize(self) -> None:
-        self.cuda.touch()
+        self.gpu.touch()
 
     def elapsed_time(self, other: "Event") -> float:
-        assert self.stream is not None
-        assert other.stream is not None
         assert self.stream.device_index == other.stream.device_index, "no time between devices"
         return 1.0
 
 
-@dataclass
-class Device(CudaEvents):
-    """A context is opened on whatever device is current when something is asked, as CUDA does it."""
-
-    stream: Stream = field(default_factory=lambda: Stream(0, 7))
-    device: int = 0  # that is current in the thread that asks
-    is_in_capture: bool = False
-    can_relax: bool = True
-    relaxed: int = 0
-    contexts: set[int] = field(default_factory=set)
-    events: list[Event] = field(default_factory=list)
+class PythonGpu(Gpu):
+    def __init__(self) -> None:
+        super().__init__()
+        self.device = 0
+        self.stream, self.is_stuck = Stream(0, 7), False
+        self.touched: set[int] = set()
+        self.events: list[Event] = []
 
     def touch(self) -> None:
-        self.contexts.add(self.device)
-
-    def is_capturing(self) -> bool:
-        return self.is_in_capture
+        self.touched.add(self.device)
 
     def current_stream(self) -> Stream:
         return self.stream
@@ -81,133 +106,190 @@ class Device(CudaEvents):
         yield
         self.device = before
 
-    def relax_capture(self) -> bool:
-        self.relaxed += 1
-        return self.can_relax
+    def use_stream(self, stream: int, is_stuck: bool) -> None:
+        self.stream, self.is_stuck = Stream(self.device, stream), is_stuck
+
+    def go_on(self, stream: int) -> None:
+        for event in self.events:
+            event.is_stuck = event.is_stuck and event.stream.cuda_stream != stream
+
+    def counts(self) -> tuple[int, int]:
+        return len(self.events), sum(event.queries for event in self.events)
+
+    def contexts(self) -> set[int]:
+        return self.touched
 
 
-class Completions(Ring):
-    """A ring that tells which ops were completed."""
+class CppGpu(Gpu):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fake = ctypes.CDLL(str(native.build(FAKE_CUDA)))
+        self.fake.fake_has_context.restype = ctypes.c_bool
+        self.fake.fake_begin()
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder / "rank-0.ring", rank=0, world_size=1, attempt=0, host="here")
-        self.over: list[int] = []
+    @contextlib.contextmanager
+    def on(self, device: int) -> Iterator[None]:
+        before = self.fake.fake_exchange_device(device)
+        yield
+        self.fake.fake_exchange_device(before)
 
-    def completed(self, at: int, at_ns: int = 0) -> None:
-        super().completed(at, at_ns)
-        self.over.append(at)
+    def use_stream(self, stream: int, is_stuck: bool) -> None:
+        self.fake.fake_use_stream(stream, ctypes.c_bool(is_stuck))
 
-    def op(self) -> int:
-        return self.add(OP["all_reduce"], group=1)
+    def go_on(self, stream: int) -> None:
+        self.fake.fake_continue(stream)
+
+    def counts(self) -> tuple[int, int]:
+        return self.fake.fake_event_count(), self.fake.fake_query_count()
+
+    def contexts(self) -> set[int]:
+        return {device for device in DEVICES if self.fake.fake_has_context(device)}
+
+
+class Rank:
+    """A rank that uses a GPU: its ring, and its clock."""
+
+    def __init__(self, ring_class: type[Ring], clock_class: type[DeviceClock], gpu: Gpu, folder: Path) -> None:
+        self.gpu = gpu
+        self.ring: Any = ring_class(folder / "rank-0.ring", rank=0, world_size=1, attempt=0, host="here")
+        if hasattr(self.ring, "attach"):
+            self.ring.attach(self)
+        self.clock = clock_class(self.ring, gpu)
+        self.marks: list[int] = []
+
+    def op(self, stream: int, device: int = 0, *, is_stuck: bool = False) -> int:
+        """In the thread of the program the device of the stream is current."""
+        self.marks.append(self.ring.add(OP["all_reduce"], group=1))
+        with self.gpu.on(device):
+            self.gpu.use_stream(stream, is_stuck)
+            self.clock.note((self.marks[-1],))
+        return self.marks[-1]
+
+    @property
+    def over(self) -> list[int]:
+        """The ops that have completed."""
+        return [mark for mark in self.marks if RECORD.unpack_from(self.ring._map, mark)[COMPLETED]]
 
 
 @pytest.fixture
-def ring(tmp_path: Path) -> Completions:
-    return Completions(tmp_path)
+def rank(tmp_path: Path, language: str) -> Rank:
+    if language == "python":
+        return Rank(Ring, DeviceClock, PythonGpu(), tmp_path)
+    if native.find(FAKE_CUDA) is None and shutil.which("g++") is None:
+        pytest.skip("needs g++")
+    from rollcall.record.cpp.device_clock import CppDeviceClock  # here: they cannot be imported where not compiled
+    from rollcall.record.cpp.ring import CppRing
+
+    return Rank(CppRing, CppDeviceClock, CppGpu(), tmp_path)
 
 
-def _note(clock: DeviceClock, cuda: Device, ring: Completions, stream: Stream) -> int:
-    """An op of the program, in whose thread the device of the stream is current."""
-    mark = ring.op()
-    cuda.stream = stream
-    with cuda.on(stream.device_index):
-        clock.note((mark,))
-    return mark
-
-
-def test_no_context_is_opened_on_a_device_that_the_rank_does_not_use(ring: Completions) -> None:
+def test_no_context_is_opened_on_a_device_that_the_rank_does_not_use(rank: Rank) -> None:
     """The sampler's thread has device 0 as its current one; the rank may have any other."""
-    cuda = Device()
-    clock = DeviceClock(ring, cuda)
-    marks = [_note(clock, cuda, ring, Stream(3, 7)), _note(clock, cuda, ring, Stream(2, 7))]
-    clock.settle_aside()
-    assert (ring.over, cuda.contexts) == (marks, {2, 3})
+    marks = [rank.op(7, device=3), rank.op(7, device=2)]
+    rank.clock.settle_aside()
+    assert (rank.over, rank.gpu.contexts()) == (marks, {2, 3})
 
 
-def test_a_stream_that_hangs_hides_no_other(ring: Completions) -> None:
+def test_a_stream_that_hangs_hides_no_other(rank: Rank) -> None:
     """Ops on other streams are completed; its own are completed when it continues."""
-    cuda = Device()
-    clock = DeviceClock(ring, cuda)
-    stuck = Stream(0, 7, is_stuck=True)
-    first, second = _note(clock, cuda, ring, stuck), _note(clock, cuda, ring, Stream(0, 8))
-    clock.settle_aside()
-    assert ring.over == [second]
-    stuck.is_stuck = False
-    clock.settle_aside()
-    assert ring.over == [second, first]
+    first, second = rank.op(7, is_stuck=True), rank.op(8)
+    rank.clock.settle_aside()
+    assert rank.over == [second]
+    rank.gpu.go_on(7)
+    rank.clock.settle_aside()
+    assert rank.over == [first, second]
 
 
-def test_events_are_used_again(ring: Completions) -> None:
+def test_events_are_used_again(rank: Rank) -> None:
     """Two of the stream are enough for any number of ops, and one that is the base."""
-    cuda = Device()
-    clock = DeviceClock(ring, cuda)
     for _ in range(5):
-        marks = [_note(clock, cuda, ring, Stream(0, 7)) for _ in range(2)]
-        clock.settle_aside()
-        assert ring.over[-2:] == marks
-    assert len(cuda.events) == 3
+        rank.op(7)
+        rank.op(7)
+        rank.clock.settle_aside()
+        assert rank.over == rank.marks
+    assert rank.gpu.counts()[0] == 3
 
 
-def test_few_events_are_asked_for_many_ops(ring: Completions) -> None:
+def test_few_events_are_asked_for_many_ops(rank: Rank) -> None:
     """They complete in order: each question halves what is not known yet."""
-    cuda = Device()
-    clock = DeviceClock(ring, cuda)
-    marks = [_note(clock, cuda, ring, Stream(0, 7, is_stuck=number >= 600)) for number in range(1000)]
-    clock.settle_aside()
-    assert ring.over == marks[:600]
-    assert sum(event.queries for event in cuda.events) <= 10
+    for number in range(1000):
+        rank.op(7, is_stuck=number >= 600)
+    rank.clock.settle_aside()
+    assert rank.over == rank.marks[:600]
+    assert rank.gpu.counts()[1] <= 10
 
 
-def test_the_thread_relaxes_its_capture_mode_once(ring: Completions) -> None:
+def test_the_ops_of_a_stream_that_continues_complete_in_parts(rank: Rank) -> None:
+    """Those that were pending before, and those that came meanwhile."""
+    first, second = rank.op(7), rank.op(7, is_stuck=True)
+    rank.clock.settle_aside()
+    third = rank.op(7, is_stuck=True)
+    rank.clock.settle_aside()
+    assert rank.over == [first]
+    rank.gpu.go_on(7)
+    rank.clock.settle_aside()
+    assert rank.over == [first, second, third]
+
+
+def test_the_thread_relaxes_its_capture_mode_once(rank: Rank) -> None:
     """Not before there is something to ask: a program without a GPU has no CUDA to ask."""
-    cuda = Device()
-    clock = DeviceClock(ring, cuda)
-    clock.settle_aside()
-    assert (cuda.relaxed, cuda.contexts, clock.needs_thread) == (0, set(), False)
+    rank.clock.settle_aside()
+    assert (rank.gpu.relaxed, rank.gpu.contexts(), rank.clock.needs_thread) == (0, set(), False)
     for _ in range(3):
-        _note(clock, cuda, ring, Stream(0, 7))
-        clock.settle_aside()
-    assert (cuda.relaxed, len(ring.over)) == (1, 3)
+        rank.op(7)
+        rank.clock.settle_aside()
+    assert (rank.gpu.relaxed, rank.over) == (1, rank.marks)
 
 
-def test_a_thread_that_cannot_relax_asks_nothing(ring: Completions) -> None:
+def test_a_thread_that_cannot_relax_asks_nothing(rank: Rank) -> None:
     """The next op and the end of the program settle then, in the program's own thread."""
-    cuda = Device(can_relax=False)
-    clock = DeviceClock(ring, cuda)
-    stream = Stream(0, 7, is_stuck=True)
-    first = _note(clock, cuda, ring, stream)
-    clock.settle_aside()
-    clock.settle_aside()
-    assert ([event.queries for event in cuda.events], clock.needs_thread) == ([0], False)
-    second = _note(clock, cuda, ring, stream)
-    assert ring.over == []
-    stream.is_stuck = False
-    third = _note(clock, cuda, ring, stream)
-    assert ring.over == [first, second, third]
+    rank.gpu.can_relax = False
+    rank.op(7, is_stuck=True)
+    rank.clock.settle_aside()
+    rank.clock.settle_aside()
+    assert (rank.gpu.counts(), rank.clock.needs_thread) == ((1, 0), False)
+    rank.op(7, is_stuck=True)
+    assert rank.over == []
+    rank.gpu.go_on(7)
+    rank.op(7)
+    assert rank.over == rank.marks
 
 
-def test_nothing_is_asked_during_a_capture(ring: Completions) -> None:
+def test_nothing_is_asked_during_a_capture(rank: Rank) -> None:
     """An op that is captured is complete for the host at once; the others wait until the capture has ended."""
-    cuda = Device(can_relax=False)
-    clock = DeviceClock(ring, cuda)
-    before = _note(clock, cuda, ring, Stream(0, 7))
-    clock.settle_aside()
-    cuda.is_in_capture = True
-    captured = _note(clock, cuda, ring, Stream(0, 9))
-    clock.settle()
-    assert (ring.over, cuda.events[0].queries) == ([captured], 0)
-    cuda.is_in_capture = False
-    clock.settle()
-    assert ring.over == [captured, before]
+    rank.gpu.can_relax = False
+    before = rank.op(7)
+    rank.clock.settle_aside()
+    rank.gpu.is_in_capture = True
+    captured = rank.op(9)
+    rank.clock.settle()
+    assert (rank.over, rank.gpu.counts()) == ([captured], (1, 0))
+    rank.gpu.is_in_capture = False
+    rank.clock.settle()
+    assert rank.over == [before, captured]
 
 
-def test_a_stream_that_hangs_fills_no_memory(ring: Completions) -> None:
+def test_a_stream_that_hangs_fills_no_memory(rank: Rank) -> None:
     """Beyond a limit, no event is kept."""
-    cuda = Device()
-    clock = DeviceClock(ring, cuda)
     for _ in range(17_000):
-        _note(clock, cuda, ring, Stream(0, 7, is_stuck=True))
-    assert len(cuda.events) == 16384
+        rank.op(7, is_stuck=True)
+    assert rank.gpu.counts()[0] == 16384
+    rank.gpu.go_on(7)
+    rank.clock.settle_aside()
+    assert rank.over == rank.marks[:16384]
+    rank.op(7)
+    rank.clock.settle_aside()
+    assert rank.over == [*rank.marks[:16384], rank.marks[-1]]
+
+
+def test_the_base_is_renewed(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longer ago it was, the less exact are the times. Each op ends a millisecond after the base here."""
+    monkeypatch.setattr(cuda_timing, "BASE_AGE_NS", 0)
+    for _ in range(3):
+        rank.op(7)
+        rank.clock.settle_aside()
+    first, second, third = (RECORD.unpack_from(rank.ring._map, mark)[COMPLETED] for mark in rank.over)
+    assert first < second < third
 
 
 def test_a_library_is_found_where_the_process_has_it() -> None:

@@ -12,9 +12,11 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from rollcall.errors import say_if_possible
 from rollcall.explain.loading.load import load
+from rollcall.explain.verdict import explain
 from rollcall.record import sites
 from rollcall.record.own_file import OwnFile
 from rollcall.record.tensors import describe
+from tests.blame import blamed
 from tests.record.recorded import HEAD, run_recorded
 from tests.rollcall_command import Runner
 
@@ -70,12 +72,72 @@ for function in functions:
     assert pickle.loads(pickle.dumps(function)) is function
 print(len(functions))
 """
+# What a mode sees is what the program does, and not what the recorder reads.
+MODES = """
+import torch.distributed._functional_collectives as functional
+from torch.overrides import TorchFunctionMode
+
+class Seen(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        print(getattr(function, "__name__", function))
+        return function(*args, **(kwargs or {}))
+
+module = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(module.parameters(), 0.1)
+with Seen():
+    dist.all_reduce(t, async_op=True).wait()
+    functional.wait_tensor(functional.all_reduce(t, "sum", dist.group.WORLD))
+    module(t).sum().backward()
+    optimizer.step()
+"""
+# Frameworks look at arguments before they give them. A scripted function cannot call a function of Python.
+SIGNATURES = """
+import inspect
+
+for function in (module.__init__, type(module).forward, dist.new_group, dist.init_process_group):
+    print(inspect.signature(function))
+print(inspect.getfullargspec(type(module)).args, inspect.getfullargspec(torch.autograd.backward).args)
+
+def reduce(x: torch.Tensor, group: str):
+    return torch.ops._c10d_functional.wait_tensor(torch.ops._c10d_functional.all_reduce(x, "sum", group))
+
+print(torch.jit.script(reduce)(torch.ones(2), dist.group.WORLD.group_name).tolist())
+"""
+# Methods of C++ that classes of Python override: they call each other, and torch asks who calls.
+SUBCLASSES = """
+from torch.distributed import distributed_c10d as c10d
+
+class Group(dist.ProcessGroup):  # it has no name
+    def __init__(self):
+        super().__init__(rank, size)
+        gloo = dist.ProcessGroupGloo(dist.PrefixStore("own", c10d._get_default_store()), rank, size)
+        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+
+    def allreduce(self, tensors, options):
+        print("called")
+        return super().allreduce(tensors, options)
+
+class Handle(dist.Work):
+    def is_completed(self):
+        return super().is_completed()
+
+group = Group()
+group.allreduce([t], dist.AllreduceOptions()).wait()
+group.broadcast([t]).wait()
+print(t.tolist(), Handle().is_completed())
+"""
 LAST = "dist.all_reduce(t)\n"
 
 
-@pytest.mark.parametrize("body", [GENERATORS, WRONG_CALLS + PICKLED], ids=["generators", "wrong calls, pickled"])
+@pytest.mark.parametrize(
+    "body",
+    [GENERATORS, WRONG_CALLS + PICKLED, MODES + SIGNATURES, SUBCLASSES],
+    ids=["generators", "wrong calls, pickled", "modes, signatures", "subclasses"],
+)
 def test_the_program_gets_the_same_and_recording_goes_on(runner: Runner, body: str) -> None:
-    """Generators are not used up, wrong calls are refused by those who are called, and pickle finds the functions."""
+    """Generators are not used up, wrong calls are refused by those who are called, pickle finds the functions; modes,
+    inspect, torch.jit and overrides find what they find without recording."""
     plain, recorded = (run_recorded(runner, HEAD + body + LAST, is_recorded=each) for each in (False, True))
     assert [rank.out for rank in recorded] == [rank.out for rank in plain]
     assert all(rank.out for rank in recorded)
@@ -83,6 +145,86 @@ def test_the_program_gets_the_same_and_recording_goes_on(runner: Runner, body: s
         assert rank.ops[-1].op == "all_reduce"
         assert rank.ops[-1].site.line == (HEAD + body + LAST).count("\n")
         assert rank.ops[-1].completed_ns
+
+
+# Each rank says the same in another way. Options that torch has a default for are left out, or given.
+IN_OTHER_WORDS = """
+from torch._C import _distributed_c10d as options
+world, ops, name, y, rows = dist.group.WORLD, torch.ops._c10d_functional, dist.group.WORLD.group_name, t.clone(), [t, t]
+pairs = [
+    (lambda: world.allreduce(tensors=[t], opts=options.AllreduceOptions()), lambda: world.allreduce([t])),
+    (lambda: world.allreduce([t], dist.ReduceOp.MAX), lambda: world.allreduce(t, op=dist.ReduceOp.MAX)),
+    (lambda: world.broadcast(t, 0), lambda: dist.broadcast(t, src=0, async_op=True)),
+    (lambda: world.reduce(root=0, tensor=t), lambda: world.reduce([t], options.ReduceOptions())),
+    (lambda: world.send(tensors=[t], dstRank=1, tag=3), lambda: world.recv([t], 0, 3)),
+    (lambda: world.allgather(input_tensors=[t], output_tensors=[rows]), lambda: world.allgather([rows], [t])),
+    (lambda: world.reduce_scatter([t], [rows]), lambda: world.reduce_scatter(output=t, input=rows)),
+    (lambda: world.barrier(opts=options.BarrierOptions()), lambda: world.barrier()),
+    (
+        lambda: world.alltoall_base(y, t, [], [], options.AllToAllOptions()),
+        lambda: world.alltoall_base(input=t, output=y, input_split_sizes=[], output_split_sizes=[]),
+    ),
+]
+for pair in pairs:
+    pair[rank]().wait()
+for first, second in (
+    (lambda: ops.all_reduce(t, "sum", name), lambda: ops.all_reduce(group_name=name, input=t, reduce_op="sum")),
+    (lambda: ops.broadcast(t, 0, name), lambda: ops.broadcast(t, src=0, group_name=name)),
+):
+    ops.wait_tensor(tensor=second() if rank else first())
+"""
+
+
+def test_ranks_may_say_the_same_in_other_words(runner: Runner) -> None:
+    """Arguments by name, torch's overloads, and options that are left out: nobody is blamed, and all is recorded."""
+    run_recorded(runner, HEAD + IN_OTHER_WORDS)
+    assert blamed(explain(runner.latest().resolve())) == []
+    counts = [len(rank.ops) for rank in load(runner.latest().resolve()).ranks.values()]
+    assert counts[0] == counts[1] == 1 + 11  # with init_process_group
+
+
+WAITS_FOR_SIGNAL = """\
+import os, signal, torch, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+dist.all_reduce(torch.ones(2))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+os.kill(os.getpid(), signal.SIGUSR1)
+assert signal.sigwait([signal.SIGUSR1]) == signal.SIGUSR1
+"""
+
+
+def test_no_thread_of_the_recorder_takes_a_signal(runner: Runner) -> None:
+    """One that the program blocks, to wait for it: the process would die of it. This backend has no other thread."""
+    assert [rank.code for rank in run_recorded(runner, WAITS_FOR_SIGNAL, ranks=1)] == [0]
+
+
+NEVER_WAITED = """
+import gc, time, weakref
+import torch.distributed._functional_collectives as functional
+
+def make(call):
+    tensors = [torch.ones(8) for _ in range(9)]
+    for tensor in tensors:
+        call(tensor)
+    return [weakref.ref(tensor) for tensor in tensors]
+
+options = dist.AllreduceOptions()
+options.asyncOp = False
+kept = make(lambda tensor: dist.group.WORLD.allreduce([tensor], options))
+kept += make(lambda tensor: functional.all_reduce(tensor, "sum", dist.group.WORLD))
+for _ in range(2):
+    dist.all_reduce(t)
+deadline = time.monotonic() + 10
+while any(each() is not None for each in kept) and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(sum(each() is not None for each in kept))
+"""
+
+
+def test_what_nobody_waits_for_is_not_kept(runner: Runner) -> None:
+    """Neither the handle of an op, nor the tensor that a functional collective was called with."""
+    assert [rank.out for rank in run_recorded(runner, HEAD + NEVER_WAITED)] == ["0\n", "0\n"]
 
 
 # The program's own files get the numbers of the recorder's.

@@ -1,6 +1,7 @@
 """Ranks are asked for their stacks by a signal, which must not end those that do not listen for it."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -84,3 +85,40 @@ def test_whether_a_process_listens_is_seen_from_outside(tmp_path: Path, handler:
         assert is_listening(process.pid, ring) is expected
         process.communicate(b"\n")
     assert not is_listening(process.pid, ring)
+
+
+# Ends in a crash; what the program has decided comes first, and stderr shows what faulthandler writes there.
+CRASHES = """\
+import ctypes, faulthandler, os, sys
+from rollcall.record.on_request import crashes
+crashes.write_to(os.open("crash", os.O_WRONLY | os.O_CREAT))
+print(faulthandler.is_enabled())
+DECISION
+print(faulthandler.is_enabled(), flush=True)
+ctypes.string_at(0)
+"""
+STACK = "Fatal Python error"
+
+
+@pytest.mark.parametrize(
+    ("decision", "options", "printed", "says_on_stderr", "writes_beside_ring"),
+    [
+        pytest.param("", (), "False\nFalse\n", False, True, id="none"),
+        pytest.param("faulthandler.is_enabled() or faulthandler.enable()", (), "False\nTrue\n", True, False, id="asks"),
+        pytest.param("print(faulthandler.disable())", (), "False\nFalse\nFalse\n", False, False, id="disables"),
+        pytest.param("", ("-X", "faulthandler"), "True\nTrue\n", True, False, id="by an option"),
+    ],
+)
+def test_faulthandler_is_the_programs(
+    tmp_path: Path,
+    decision: str,
+    options: tuple[str, ...],
+    printed: str,
+    says_on_stderr: bool,
+    writes_beside_ring: bool,
+) -> None:
+    """It sees what it would see without us, and a stack goes where it has chosen."""
+    words = [sys.executable, *options, "-c", CRASHES.replace("DECISION", decision)]
+    ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (-signal.SIGSEGV, printed)
+    assert (STACK in ran.stderr, STACK in (tmp_path / "crash").read_text()) == (says_on_stderr, writes_beside_ring)

@@ -3,6 +3,7 @@
 dynamo_frames   keeps torch.compile from tracing the recorder
 gloo_exit       destroys a gloo group without a deadlock
 gloo_listener   makes gloo's listening thread yield instead of spinning
+kineto_thread   lets torch.profiler begin in a rank without an error
 torch_dns       keeps torch from waiting for a name server that does not answer
 torch_groups    all groups, the ranks of one, and one by its name
 torch_timeouts  the time limits of a group

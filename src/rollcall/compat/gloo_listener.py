@@ -15,11 +15,9 @@ _LIBRARY = "/libtorch_cpu.so"  # contains gloo
 
 
 def _works() -> str:
-    import torch  # here: this module is imported where torch may not be
-
     if native.load(_SOURCE) is None:
         return "it is not compiled: run `python -m rollcall.native` (or ROLLCALL_NATIVE=0 is set)"
-    return "" if torch.distributed.is_gloo_available() and install() else "torch does not call epoll_wait itself"
+    return "" if install() else "torch does not call epoll_wait itself"
 
 
 PATCH = Patch(
@@ -35,7 +33,11 @@ PATCH = Patch(
 def install() -> bool:
     """Patch the torch of this process, and of those forked from it. Returns whether that was possible."""
     library = None if PATCH.is_off() else native.load(_SOURCE)
-    return library is not None and bool(library.install(_LIBRARY))
+    if library is None:
+        return False
+    import torch  # here: this module is imported where torch may not be; its library has no slot before it is loaded
+
+    return torch.distributed.is_gloo_available() and bool(library.install(_LIBRARY))
 
 
 def count() -> int:

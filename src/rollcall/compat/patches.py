@@ -3,7 +3,15 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rollcall.compat import dynamo_frames, gloo_exit, gloo_listener, torch_dns, torch_groups, torch_timeouts
+from rollcall.compat import (
+    dynamo_frames,
+    gloo_exit,
+    gloo_listener,
+    kineto_thread,
+    torch_dns,
+    torch_groups,
+    torch_timeouts,
+)
 from rollcall.compat.patch import Patch
 from rollcall.compat.private_names import (
     checkpoint_files,
@@ -39,6 +47,7 @@ PATCHES: tuple[Patch, ...] = tuple(
         record_tensors,
         torch_groups,
         torch_timeouts,
+        kineto_thread,
         dynamo_frames,
         elastic_agent,
         fast_import,

@@ -232,7 +232,7 @@ def _from_slurm(environ: Environ) -> RankAssignment:
 
 
 def _on_hosts(task: RankAssignment, hosts: tuple[str, ...], counts: tuple[int, ...], port: int) -> RankAssignment:
-    """With the scheduler's list of hosts, of which the first is the master."""
+    """Adds the scheduler's list of hosts, of which the first is the master."""
     addr = hosts[0] if len(hosts) > 1 else FALLBACK_ADDR
     return replace(task, master_addr=addr, master_port=port, hosts=hosts, ranks_per_host=counts)
 

@@ -106,7 +106,7 @@ def _in_words(job: dict[str, str]) -> str:
 
 
 def _recorded_world_size(rings: Path) -> int:
-    """As one of the rings says; 0 where there is none yet."""
+    """Returns the world size that one of the rings has; 0 if there is none yet."""
     with contextlib.suppress(OSError, struct.error), os.scandir(rings) as entries:
         for entry in entries:
             if entry.name.endswith(".ring"):

@@ -14,6 +14,10 @@ import torch
 from rollcall.record.ring import Ring
 
 _MOST_PENDING = 16384  # per stream: a stream that hangs must not fill the memory; back to back, 0.1 s has 4,000 ops
+# CUDA tells the time between two events as a float of milliseconds: after ten seconds it is exact to a microsecond,
+# after five hours to two milliseconds.
+BASE_AGE_NS = 10_000_000_000
+_RENEW_NS = 1_000_000
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed
 
 
@@ -43,13 +47,15 @@ class CudaEvents:
         return stream
 
     def new_stream(self) -> Any:
-        return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        """Makes one of high priority: torch.cuda.graph captures on one of the other 32, and no event of ours may get
+        into a graph."""
+        return torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
 
     def new_event(self) -> Any:
         return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
     def on(self, device: int) -> AbstractContextManager[Any]:
-        """With this device current: a query while another device is current would open a context on that one."""
+        """Makes this device current: a query while another device is current would open a context on that one."""
         return torch.cuda.device(device)
 
     def relax_capture(self) -> bool:
@@ -83,15 +89,21 @@ class _Queue:
 
 
 class DeviceClock:
-    """Turns events of the current stream into times of the host's clock."""
+    """Turns events of the current stream into times of the host's clock. cpp/device_clock.h does the same, with a few
+    methods of this class."""
 
     def __init__(self, ring: Ring, cuda: CudaEvents | None = None) -> None:
         self._ring, self._cuda = ring, cuda or CudaEvents()
         # By device and stream: a stream that hangs does not delay the others.
         self._queues: dict[tuple[int, int], _Queue] = {}
         self._bases: dict[int, tuple[Any, int]] = {}  # by device: an event, and when it was, in nanoseconds
+        self._base_streams: dict[int, Any] = {}  # of their own, so that waiting for an event waits for nothing else
         self._can_query_aside: bool | None = None  # None: the sampler's thread has not tried yet
         self._settling = _thread.allocate_lock()
+
+    def first_device(self) -> int:
+        """The one that was used first; -1 if none has been."""
+        return next(iter(self._queues))[0] if self._queues else -1
 
     def note(self, marks: tuple[int, ...]) -> None:
         """The current stream waits for these ops: an event recorded now completes after them."""
@@ -110,21 +122,25 @@ class DeviceClock:
     @property
     def needs_thread(self) -> bool:
         """Whether the sampler's thread must call `settle_aside`."""
-        return bool(self._queues) and self._can_query_aside is not False
+        return self._can_query_aside is not False and self.first_device() >= 0
 
     def settle_aside(self) -> None:
         """Record which ops have completed. Called by the sampler's thread, even while the program captures a graph."""
-        if self._queues and self._can_query_aside is None:
-            device, _ = next(iter(self._queues))
+        if self._can_query_aside is None and (device := self.first_device()) >= 0:
             with self._cuda.on(device):
                 self._can_query_aside = self._cuda.relax_capture()
+            if not self._can_query_aside:
+                self._settle_in_notes()
         if self._can_query_aside:
             self._settle()
 
     def settle(self) -> None:
         """The same, called by the program's own thread."""
-        if self._queues and not self._cuda.is_capturing():
+        if self.first_device() >= 0 and not self._cuda.is_capturing():
             self._settle()
+
+    def _settle_in_notes(self) -> None:
+        """`note` sees that no other thread does it."""
 
     def _settle(self) -> None:
         if self._settling.acquire(blocking=False):
@@ -145,18 +161,32 @@ class DeviceClock:
                 marks, event = queue.pending.popleft()
                 self._complete(marks, base_ns + int(base.elapsed_time(event) * 1e6))
                 queue.free.append(event)
+            if monotonic_ns() - base_ns >= BASE_AGE_NS:
+                self._renew(device)
 
     def _complete(self, marks: tuple[int, ...], completed_ns: int) -> None:
         for mark in marks:
             self._ring.completed(mark, completed_ns)
 
     def _begin(self, device: int) -> tuple[Any, int]:
-        """An event on a stream of its own, so that waiting for it waits for nothing else."""
-        base = self._cuda.new_event()
-        base.record(self._cuda.new_stream())
+        self._base_streams[device] = self._cuda.new_stream()
+        base = self._new_base(device)
         base.synchronize()
         self._bases[device] = base, monotonic_ns()
         return self._bases[device]
+
+    def _renew(self, device: int) -> None:
+        """Does not wait for a GPU that hangs: the old base is kept then."""
+        base, until_ns = self._new_base(device), monotonic_ns() + _RENEW_NS
+        while monotonic_ns() < until_ns:
+            if base.query():
+                self._bases[device] = base, monotonic_ns()
+                return
+
+    def _new_base(self, device: int) -> Any:
+        base = self._cuda.new_event()
+        base.record(self._base_streams[device])
+        return base
 
 
 def _count_over(pending: deque[tuple[tuple[int, ...], Any]]) -> int:

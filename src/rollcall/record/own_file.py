@@ -38,7 +38,7 @@ def _identity(fd: int) -> tuple[int, int] | None:
 
 
 def _move_up(fd: int) -> int:
-    """To a number that no file of the program gets soon: a new file gets the lowest one that is free."""
+    """Moves the file to a number that no file of the program gets soon: a new file gets the lowest one that is free."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH if limit < 0 else min(_HIGH, limit // 2))

@@ -19,17 +19,22 @@ from rollcall.record.hooks.patching import guarded, stop
 from rollcall.record.hooks.sink import NO_RECORD, NON_MEMBER, PHASE, CallArgs, this_thread
 from rollcall.record.on_request.requests import Requests
 from rollcall.record.ring import Ring
-from rollcall.record.sampler import Sampler
+from rollcall.record.sampler import Sampler, describe_error
 from rollcall.record.sources import SourceCopies
 from rollcall.record.tensors import version
 
 # Looked up once: they are used for every op.
 _getframe, _get_ident, _user_frames = sys._getframe, threading.get_ident, sites.user_frames
 _Tensor, _ASYNC, _BUCKET = torch.Tensor, ring_format.ASYNC, ring_format.BUCKET
-_MOST_TEXT = 500
 _UNWATCHED = (0, None, False)
 # Its number, its ranks, and a weak reference: recording does not keep a destroyed group and its threads alive.
 Group = tuple[int, list[int], weakref.ref[Any] | None]
+
+
+def _version(kept: Any) -> int:
+    """Of the tensor of an op; 0 if there is none, or if it is gone."""
+    tensor = kept() if type(kept) is weakref.ref else kept
+    return 0 if tensor is None else version(tensor)
 
 
 class _InOp(threading.local):
@@ -41,16 +46,19 @@ class _InOp(threading.local):
 class PythonRecorder:
     """The sink of a rank. A mark is the offset of a record in the ring."""
 
+    _clock_class = DeviceClock
+
     def __init__(self, ring: Ring, world_size: int, sources: SourceCopies | None = None) -> None:
         self._ring, self._world_size, self._sources = ring, world_size, sources
         self._write, self._completed = ring.write, ring.completed  # looked up once, since they are used for every op
-        self._device = DeviceClock(ring)
+        self._device = self._clock_class(ring)
         self._sampler: Sampler | None = None
         self._lock = threading.RLock()  # a signal handler may communicate, too
         self._groups: dict[int, Group] = {}  # by id
         self._sites: dict[sites.Places, int] = {}
         self._signatures = ring.numbers("signature")
-        # By mark: its flags, the tensor whose version is recorded, if any, and whether the op is on a GPU.
+        # By mark: its flags, the tensor whose version is recorded (or a weak reference to it), and whether the op is on
+        # a GPU.
         self._watched: dict[int, tuple[int, Any, bool]] = {}
         self._waited_for: set[int] = set()  # async ops that a thread waits for
         self._threads: dict[int, int] = {}
@@ -77,7 +85,8 @@ class PythonRecorder:
         os.register_at_fork(after_in_child=self._leave)  # a forked worker of a DataLoader is not its rank
 
     def _leave(self) -> None:
-        """In a forked child. Its hooks must not call this recorder: a thread of the parent may have held its lock."""
+        """Runs in a forked child. Its hooks must not call this recorder: a thread of the parent may have held its
+        lock."""
         self.turn_off()
         if sink.current is self:
             sink.use(sink.OFF)
@@ -96,7 +105,10 @@ class PythonRecorder:
         if not self._is_on:
             return NO_RECORD
         with self._lock:
-            number, ranks, _ = self._groups.get(id(group)) or self._group(group)
+            found = self._groups.get(id(group)) or self._group(group)
+            if found is None:
+                return NO_RECORD
+            number, ranks, _ = found
             tensors, peer, tag, reduce, splits, flags = call
             if peer >= 0 and peer < len(ranks):
                 peer = ranks[peer]
@@ -128,7 +140,9 @@ class PythonRecorder:
                 size_bytes,
             )
             if is_watched:
-                self._watched[mark] = (flags, kept, is_cuda)
+                # A program may never use the result of a functional collective: its input is not kept for that.
+                is_weak = kept is not None and flags & ring_format.WAITED
+                self._watched[mark] = (flags, weakref.ref(kept) if is_weak else kept, is_cuda)
             return mark
 
     def all_reduce_options(self, options: Any) -> tuple[int, int]:
@@ -141,13 +155,13 @@ class PythonRecorder:
     def issued(self, mark: int) -> None:
         if mark != NO_RECORD and self._is_on:
             _, tensor, _ = self._watched.get(mark, _UNWATCHED)
-            self._ring.issued(mark, 0 if tensor is None else version(tensor))
+            self._ring.issued(mark, _version(tensor))
 
     def waiting(self, mark: int) -> None:
         if mark != NO_RECORD and self._is_on:
             flags, tensor, _ = self._watched.get(mark, _UNWATCHED)
             self._waited_for.add(mark)
-            self._ring.waiting(mark, flags | ring_format.WAITED, version(tensor) if tensor is not None else 0)
+            self._ring.waiting(mark, flags | ring_format.WAITED, _version(tensor))
 
     def completed(self, mark: int, *others: int) -> None:
         """All at the same moment."""
@@ -182,11 +196,12 @@ class PythonRecorder:
         return self._watched.get(mark, _UNWATCHED)[2]
 
     def received_from(self, mark: int, group: Any, source: int) -> None:
-        """Of a receive from any rank: `source` is a rank of the group."""
+        """Notes the sender of a receive from any rank: `source` is a rank of the group."""
         if self._is_on:
             with self._lock:
-                _, ranks, _ = self._groups.get(id(group)) or self._group(group)
-                self._ring.received_from(mark, ranks[source])
+                found = self._groups.get(id(group)) or self._group(group)
+                if found is not None:
+                    self._ring.received_from(mark, found[1][source])
 
     def complete_on_device(self, marks: tuple[int, ...]) -> None:
         """The host has queued them; the GPU may not be done."""
@@ -250,7 +265,7 @@ class PythonRecorder:
 
     def watch_reducer(self, group: str, count_gradients: Callable[[Any], int]) -> None:
         self._count_gradients = count_gradients
-        reducer.watch(group_named(group))
+        reducer.watch(group_named(group), self._is_rehearsed)
 
     def fail_buckets(self) -> None:
         reducer.fail()
@@ -282,8 +297,7 @@ class PythonRecorder:
         elif isinstance(error, SystemExit):
             self._ring.add(ring_format.OP["exit"], tag=code, site=self._site_of(error))
         else:
-            value = {"error": type(error).__name__, "text": str(error)[:_MOST_TEXT]}
-            kind = self._ring.name("signature", repr(type(error)), value)
+            kind = self._ring.name("signature", repr(type(error)), describe_error(error))
             self._ring.add(ring_format.OP["exception"], site=self._site_of(error), signature=kind)
         self.turn_off()  # what follows is our own: the end of the process
 
@@ -298,7 +312,8 @@ class PythonRecorder:
 
     # Numbers of names.
 
-    def _group(self, group: Any) -> Group:
+    def _group(self, group: Any) -> Group | None:
+        """None where nothing tells which group of other ranks it is: what it does is not recorded."""
         if group is NON_MEMBER:
             return self._group_number(ring_format.NON_MEMBER_GROUP, []), [], None
         if isinstance(group, tuple):  # new_group, where only the members call it
@@ -306,10 +321,14 @@ class PythonRecorder:
         if group is None:  # init_process_group, new_group: all ranks
             ranks = list(range(self._world_size))
             return self._group_number("world", ranks), ranks, None
+        try:
+            name = str(group.group_name)
+        except RuntimeError:  # a group that was made without torch.distributed's functions need not have one
+            return None
         self._start_sampler()
         ranks, key = ranks_of(group), id(group)
         end = weakref.ref(group, lambda _: self._forget_group(key))
-        self._groups[key] = found = self._group_number(str(group.group_name), ranks), ranks, end
+        self._groups[key] = found = self._group_number(name, ranks), ranks, end
         return found
 
     def _forget_group(self, key: int) -> None:

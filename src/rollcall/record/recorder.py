@@ -71,7 +71,7 @@ def _say_what_is_missing() -> None:
 
 
 def _megabytes(environ: Mapping[str, str]) -> int:
-    """As the variable says, which a user may have set by hand."""
+    """Reads the variable, which a user may have set by hand."""
     text = environ.get(ring_format.MB_VARIABLE, "")
     if text.isdecimal() and int(text) in ring_format.MEGABYTES:
         return int(text)

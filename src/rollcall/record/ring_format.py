@@ -114,7 +114,7 @@ ASYNC, FAILED, WAITED, BUCKET, INPUT = 1, 2, 4, 8, 16  # flags; BUCKET: of DDP's
 
 
 def sizes(megabytes: int) -> tuple[int, int]:
-    """Of a ring: the bytes of the whole file, and of its names."""
+    """Returns the bytes of a whole ring file, and of its names."""
     return megabytes << 20, (megabytes << 20) // _SHARE_OF_NAMES
 
 

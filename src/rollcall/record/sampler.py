@@ -6,6 +6,7 @@ A program that communicates all the time is not sampled, and a rank that stays o
 import _thread
 import atexit
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from threading import RLock
@@ -27,6 +28,7 @@ _MOST_SAMPLES = 100.0
 _SAMPLES_PER_S = 4.0
 _IDLE_NS = 10_000_000  # shorter stays are not sampled
 _END_S = 1.0
+_MOST_ERRORS = 1000  # whose names are written: a program that handles more lives with them
 
 
 class Sampler:
@@ -48,12 +50,19 @@ class Sampler:
         self._ended = _thread.allocate_lock()
         self._budget = _MOST_SAMPLES  # samples that are left
         self._asked, self._requests = ring.asked(), requests
+        self._handled_in, self._errors_left = 0, _MOST_ERRORS
         self._newest: tuple[int, tuple[int, int]] = (0, (0, 0))  # the mark of the newest sample, its site and flags
 
     def start(self) -> None:
         self._ended.acquire()
-        # Not a threading.Thread: the program may count those.
-        _thread.start_new_thread(self._run, ())
+        # The signals of the program are not this thread's: where the program blocks one, to wait for it, this thread
+        # would get it instead, and the process might die of it. A thread begins with the mask of its parent.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            # Not a threading.Thread: the program may count those.
+            _thread.start_new_thread(self._run, ())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         atexit.register(self.stop)  # at its end, Python kills threads that are in C++, which may abort the process
 
     def stop(self) -> None:
@@ -74,6 +83,7 @@ class Sampler:
                 self._sleep()
                 self._device.settle_aside()
                 self._answer()
+                self._note_handled()
                 self._sample()
         except Exception as error:
             stop("the sampler", error)
@@ -99,6 +109,20 @@ class Sampler:
             if is_for_stacks:
                 stacks.write(self._main)
 
+    def _note_handled(self) -> None:
+        """If the main thread waits in an op while it handles an error, as in a `finally`: name the error. The op and
+        the program do not end, so nobody else would."""
+        count = self._ring.count
+        if count == self._handled_in or not self._is_blocked():
+            return
+        self._handled_in = count  # asked once per op
+        found = sys._current_exceptions().get(self._main)
+        error = found[1] if isinstance(found, tuple) else found  # before Python 3.12: type, value and traceback
+        if error is not None and self._errors_left:
+            self._errors_left -= 1
+            value = describe_error(error) | {"op": count, "site": self._site_number(sites.raised(error.__traceback__))}
+            self._ring.name("handled", count, value)
+
     def _sample(self) -> None:
         with self._lock:
             if self._budget < 1 or self._is_blocked() or not self._is_on or self._ring.idle_ns() < _IDLE_NS:
@@ -118,6 +142,13 @@ class Sampler:
         mark = self._ring.add(ring_format.OP["sample"], flags, site=site)
         self._ring.completed(mark)
         self._newest = mark, (site, flags)
+
+
+def describe_error(error: BaseException) -> dict[str, object]:
+    return {"error": type(error).__name__, "text": str(error)[:_MOST_TEXT]}
+
+
+_MOST_TEXT = 500  # of the message of an error
 
 
 def _frames(frame: FrameType | None) -> Iterator[tuple[str, str]]:

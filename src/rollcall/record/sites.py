@@ -35,7 +35,7 @@ def _classify(code: CodeType) -> tuple[CodeType, bool]:
 
 
 def kind(code: CodeType) -> int:
-    """For C++: 1 is the user's code, 2 the function that runs their program, 0 all other."""
+    """Returns the kind for C++: 1 is the user's code, 2 the function that runs their program, 0 all other."""
     return 2 if code.co_filename == _ENTRY_POINT else int(_classify(code)[1])
 
 

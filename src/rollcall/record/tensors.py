@@ -16,7 +16,7 @@ _PARTS = {
 
 
 class _CannotBypass:
-    """For a torch that has no way to bypass a subclass: its tensors are recorded without a description."""
+    """Used with a torch that has no way to bypass a subclass: such tensors are recorded without a description."""
 
     def __enter__(self) -> None:
         raise AttributeError("there is no torch._C.DisableTorchFunctionSubclass")
@@ -36,7 +36,7 @@ class Description(NamedTuple):
 
 
 def describe(tensor: Any) -> Description:
-    """Of any tensor; empty for anything else."""
+    """Describes any tensor; empty for anything else."""
     try:
         if type(tensor) is torch.Tensor:
             return _describe(tensor)

@@ -1,6 +1,8 @@
 """No hook can break a program: where one fails, recording ends with one line, and the program gets torch's results."""
 
 import signal
+import sys
+import warnings
 from ast import literal_eval
 from collections import Counter
 from collections.abc import Callable
@@ -329,3 +331,21 @@ def test_what_a_signal_handler_raises_in_a_hook_is_the_programs(
     finally:
         signal.signal(signal.SIGALRM, before)
     assert patching.failures == {"op": 1}
+
+
+@pytest.mark.parametrize("excluded", [None, True, False])
+def test_a_warning_is_of_the_line_that_calls(excluded: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the program's, not of the hook's: filters, and which warnings are shown once, depend on that."""
+    monkeypatch.setattr(patching, "installed", {})
+    monkeypatch.setattr(patching, "sought", {})
+
+    class Owner:
+        @staticmethod
+        def op() -> None:
+            warnings.warn("old", stacklevel=2)
+
+    hook = patching.Hook("op", lambda *_: 1)
+    patching.install(Owner, "op", hook, unless=None if excluded is None else lambda: bool(excluded))
+    with pytest.warns(UserWarning, match="old") as warned:
+        Owner.op()
+    assert (warned[0].filename, warned[0].lineno) == (__file__, sys._getframe().f_lineno - 1)

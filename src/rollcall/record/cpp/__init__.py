@@ -2,9 +2,11 @@
 
 Where it is not compiled (rollcall.native does that), Python records alone.
 
-recorder.cpp  writes records; `library` is the compiled module, or None
-ring          a ring whose records C++ writes
-recorder      a recorder whose frequent methods are in C++
+recorder.cpp    writes records; `library` is the compiled module, or None
+device_clock.h  when ops on a GPU completed; a part of the same module
+ring            a ring whose records C++ writes
+recorder        a recorder whose frequent methods are in C++
+device_clock    the clock of a GPU
 """
 
 from pathlib import Path

@@ -22,7 +22,6 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -46,7 +45,13 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>
 
+#include "device_clock.h"
+
 namespace {
+
+using rollcall::DeviceClock;
+using rollcall::Marks;
+using rollcall::now_ns;
 
 constexpr uint16_t kAsync = 1, kFailed = 2, kWaited = 4, kBucket = 8;
 constexpr uint64_t kChunkBytes = 64 << 10, kPageBytes = 4 << 10;
@@ -160,6 +165,8 @@ struct State {
   std::unordered_map<Shape, uint32_t, ShapeHash> shapes;  // signatures of single tensors
   Shape shape;  // of the current op: kept, so that no op allocates it
   PyObject *watched = nullptr, *waited_for = nullptr;  // the recorder's own: ops whose end Python follows
+  DeviceClock* clock = nullptr;  // of the ring's ops on a GPU
+  PyObject* is_capturing = nullptr;  // asks CUDA; None where the device is pretended
   PyTypeObject* options_type = nullptr;
   std::vector<PyObject*> reduce_ops;  // by number of torch's reduce op: its number in the ring
   std::vector<Bucket> buckets;
@@ -173,13 +180,11 @@ State* const state = new State;  // never destroyed: threads may outlive static 
 thread_local bool is_in_op = false;  // this thread is in an op whose record a Python hook has written
 thread_local bool has_objects = false;  // it is in a collective of objects
 
-uint64_t now_ns() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return uint64_t(now.tv_sec) * 1000000000u + now.tv_nsec;
-}
-
 Record* at(uint64_t mark) { return reinterpret_cast<Record*>(state->map + mark); }
+
+void complete(uint64_t mark, uint64_t completed_ns) { at(mark)->completed_ns = completed_ns; }
+
+bool is_rehearsed() { return state->is_capturing == Py_None; }
 
 bool is_own(int fd) {
   struct stat found;
@@ -471,22 +476,34 @@ std::vector<Pending> take_pending() {
   return taken;
 }
 
+// The host has queued these ops; the GPU may not be done. Needs the GIL; returns false with an exception set.
+bool complete_on_device(Marks marks) {
+  // Nothing runs on a pretended device, nor in a capture: the graph runs when it is replayed.
+  bool is_over = is_rehearsed();
+  if (!is_over) {
+    PyObject* answer = PyObject_CallNoArgs(state->is_capturing);
+    if (!answer) return false;
+    is_over = answer == Py_True;
+    Py_DECREF(answer);
+  }
+  if (is_over) {
+    for (uint64_t mark : marks) complete(mark, now_ns());
+  } else {
+    state->clock->note(std::move(marks));
+  }
+  return true;
+}
+
 void complete_buckets() {
-  std::vector<uint64_t> on_device;
+  Marks on_device;
   uint64_t completed_ns = now_ns();
   for (auto& each : take_pending()) {
-    if (each.tensor.is_cpu()) at(each.mark)->completed_ns = completed_ns;
-    else on_device.push_back(each.mark);
+    if (each.tensor.is_cuda()) on_device.push_back(each.mark);
+    else complete(each.mark, completed_ns);
   }
   if (on_device.empty()) return;
-  Gil gil;  // the host has queued them; the GPU may not be done
-  PyObject* marks = PyTuple_New(on_device.size());
-  for (size_t i = 0; marks && i < on_device.size(); ++i)
-    PyTuple_SET_ITEM(marks, i, PyLong_FromUnsignedLongLong(on_device[i]));
-  PyObject* done = marks ? PyObject_CallMethod(state->recorder, "complete_on_device", "(O)", marks) : nullptr;
-  if (!done) stop_recording();
-  Py_XDECREF(done);
-  Py_XDECREF(marks);
+  Gil gil;
+  if (!complete_on_device(std::move(on_device))) stop_recording();
 }
 
 // Runs recording work in C++: an error ends recording, and does not reach the program. The mutex is free by then.
@@ -577,7 +594,7 @@ struct Started {
 };
 thread_local Started started;  // the all_reduce between its two hooks
 
-void watch(c10d::ProcessGroup& group) {
+void watch_by_hooks(c10d::ProcessGroup& group) {
   group.registerPreHook(kHookId, [&group](const c10d::PreHookArgs& args) {  // the group owns its hooks
     started = Started();
     if (args.name != c10d::HookOpName::ALLREDUCE || args.input_tensors.empty() || is_in_op || !state->is_on) return;
@@ -588,8 +605,10 @@ void watch(c10d::ProcessGroup& group) {
     if (ended.mark != kNoRecord) guarded([&] { follow_bucket(ended.mark, ended.tensor); });
   });
 }
-#else
-// The kernel at the autograd key, which every all_reduce passes before it reaches its backend.
+#endif
+
+// The kernel at the autograd key, which every all_reduce passes before it reaches its backend. In a rehearsal no op
+// reaches one, so that hooks would not run there.
 void all_reduce(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   auto below = keys & c10::after_autograd_keyset;
   if (is_in_op || !state->is_on) {
@@ -608,7 +627,7 @@ void all_reduce(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
 }
 
 // From now on, the all_reduces of all groups pass our kernel.
-void watch(c10d::ProcessGroup&) {
+void watch_by_kernel() {
   static std::vector<torch::Library>* libraries = nullptr;
   if (libraries) return;
   libraries = new std::vector<torch::Library>;
@@ -617,7 +636,13 @@ void watch(c10d::ProcessGroup&) {
     libraries->back().impl("allreduce_", torch::CppFunction::makeFromBoxedFunction<&all_reduce>());
   }
 }
+
+void watch([[maybe_unused]] c10d::ProcessGroup& group) {
+#ifdef C10D_BACKEND_HAS_HOOKS
+  if (!is_rehearsed()) return watch_by_hooks(group);
 #endif
+  watch_by_kernel();
+}
 
 // Functions of the Python module.
 
@@ -644,6 +669,10 @@ PyObject* py_begin(PyObject*, PyObject* args) {
   Py_INCREF(recorder);
   state->recorder = recorder;
   state->map = static_cast<char*>(view.buf);
+  // A new one for each ring, since marks belong to one; the sampler of the old ring may still use the old one.
+  state->clock = new DeviceClock([map = state->map](uint64_t mark, uint64_t completed_ns) {
+    reinterpret_cast<Record*>(map + mark)->completed_ns = completed_ns;
+  });
   state->fd = fd;
   state->path = path;
   if (fstat(fd, &state->file)) return PyErr_SetFromErrno(PyExc_OSError);
@@ -792,7 +821,10 @@ PyObject* enter(PyObject* const* args) {
   if (mark == kNoRecord) return raise_errno();
   PyObject* result = PyLong_FromLongLong(mark);
   if (!is_watched || !result) return result;
-  PyObject* facts = Py_BuildValue("(OOO)", PyTuple_GET_ITEM(call, 5), PyTuple_GET_ITEM(tensors, 0), is_cuda ? Py_True : Py_False);
+  // A program may never use the result of a functional collective: its input is not kept for that.
+  PyObject* first = PyTuple_GET_ITEM(tensors, 0);
+  PyObject* kept = record.flags & kWaited ? PyWeakref_NewRef(first, nullptr) : Py_NewRef(first);
+  PyObject* facts = kept ? Py_BuildValue("(ONO)", PyTuple_GET_ITEM(call, 5), kept, is_cuda ? Py_True : Py_False) : nullptr;
   int failed = facts ? PyDict_SetItem(state->watched, result, facts) : -1;
   Py_XDECREF(facts);
   if (!failed) return result;
@@ -811,19 +843,67 @@ PyObject* py_enter(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
 }
 
-// The usual op of a GPU: not async, and nothing else is waited for. The host has queued it; Python follows its end.
+// The usual op of a GPU: not async, and nothing else is waited for. The host has queued it.
 bool is_queued(PyObject* mark) {
   PyObject* facts = PyDict_GetItemWithError(state->watched, mark);
   return facts && PyTuple_GET_ITEM(facts, 2) == Py_True && !PySet_GET_SIZE(state->waited_for) && state->is_on;
 }
 
-PyObject* complete_queued(PyObject* mark) {
-  static PyObject* const name = PyUnicode_InternFromString("complete_on_device");
-  PyObject* marks = PyDict_DelItem(state->watched, mark) ? nullptr : PyTuple_Pack(1, mark);
-  PyObject* done = marks ? PyObject_CallMethodOneArg(state->recorder, name, marks) : nullptr;
-  Py_XDECREF(marks);
-  return done;
+// Completes them when the device has; `marks` may have an exception set.
+PyObject* complete_later(Marks marks) {
+  if (PyErr_Occurred()) return nullptr;
+  try {
+    if (!complete_on_device(std::move(marks))) return nullptr;
+  } catch (const std::exception& error) {
+    return PyErr_Format(PyExc_RuntimeError, "%s", error.what());
+  }
+  Py_RETURN_NONE;
 }
+
+PyObject* complete_queued(PyObject* mark) {
+  Marks marks(1, PyLong_AsUnsignedLongLong(mark));
+  return PyDict_DelItem(state->watched, mark) ? nullptr : complete_later(std::move(marks));
+}
+
+// A tuple of marks.
+PyObject* py_complete_on_device(PyObject*, PyObject* tuple) {
+  if (!PyTuple_Check(tuple)) return PyErr_Format(PyExc_TypeError, "complete_on_device takes a tuple of marks");
+  Marks marks;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
+    marks.push_back(PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(tuple, i)));
+  return complete_later(std::move(marks));
+}
+
+// A function that tells whether the current stream is being captured, or None.
+PyObject* py_follow_device(PyObject*, PyObject* is_capturing) {
+  Py_INCREF(is_capturing);
+  Py_XSETREF(state->is_capturing, is_capturing);
+  Py_RETURN_NONE;
+}
+
+// The age of a base.
+PyObject* py_settle_device(PyObject*, PyObject* age) {
+  uint64_t base_age_ns = PyLong_AsUnsignedLongLong(age);
+  if (PyErr_Occurred()) return nullptr;
+  DeviceClock* clock = state->clock;
+  std::string text;
+  Py_BEGIN_ALLOW_THREADS;
+  try {
+    clock->settle(base_age_ns);
+  } catch (const std::exception& error) {
+    text = error.what();
+  }
+  Py_END_ALLOW_THREADS;
+  if (!text.empty()) return PyErr_Format(PyExc_RuntimeError, "%s", text.c_str());
+  Py_RETURN_NONE;
+}
+
+PyObject* py_settle_in_ops(PyObject*, PyObject* age) {
+  state->clock->settles_itself = PyLong_AsUnsignedLongLong(age);
+  return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None);
+}
+
+PyObject* py_first_device(PyObject*, PyObject*) { return PyLong_FromLong(state->clock->first_device()); }
 
 // marks: Python follows the ends of async ops, and of those on a GPU.
 PyObject* py_op_completed(PyObject*, PyObject* const* args, Py_ssize_t count) {
@@ -831,7 +911,7 @@ PyObject* py_op_completed(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (count == 1 && !PyDict_GET_SIZE(state->watched) && !PySet_GET_SIZE(state->waited_for)) {
     int64_t mark = PyLong_AsLongLong(args[0]);
     if (mark == -1 && PyErr_Occurred()) return nullptr;
-    if (mark != kNoRecord && state->is_on) at(mark)->completed_ns = now_ns();
+    if (mark != kNoRecord && state->is_on) complete(mark, now_ns());
     Py_RETURN_NONE;
   }
   if (count == 1 && is_queued(args[0])) return complete_queued(args[0]);
@@ -1105,6 +1185,11 @@ PyMethodDef methods[] = {
     {"attach", py_attach, METH_VARARGS, "What the recorder in Python shares."},
     {"enter", FAST(py_enter), METH_FASTCALL, "Record an op that begins; returns its mark."},
     {"op_completed", FAST(py_op_completed), METH_FASTCALL, "Record that ops have completed."},
+    {"complete_on_device", py_complete_on_device, METH_O, "Record that ops have been queued on a GPU."},
+    {"follow_device", py_follow_device, METH_O, "How to ask whether a CUDA graph is being captured."},
+    {"settle_device", py_settle_device, METH_O, "Record which ops a GPU has completed."},
+    {"settle_in_ops", py_settle_in_ops, METH_O, "Do so with every op from now on."},
+    {"first_device", py_first_device, METH_NOARGS, "The GPU that was used first, or -1."},
     {"name_group", py_name_group, METH_VARARGS, "The number and ranks of a group."},
     {"forget_group", py_forget_group, METH_O, "A group was destroyed."},
     {"name_shape", py_name_shape, METH_VARARGS, "The number of the signature of a tensor."},

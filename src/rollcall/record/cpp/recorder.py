@@ -11,6 +11,7 @@ from rollcall.compat import dynamo_frames
 from rollcall.compat.torch_groups import group_named
 from rollcall.record import ring_format, sites
 from rollcall.record.cpp import library
+from rollcall.record.cpp.device_clock import CppDeviceClock
 from rollcall.record.cpp.ring import CppRing
 from rollcall.record.hooks.arguments import REDUCE
 from rollcall.record.hooks.sink import CallArgs, this_thread
@@ -25,8 +26,10 @@ _REDUCE_OPS = tuple(REDUCE.get(kind.name, 0) for kind in sorted(_KINDS, key=lamb
 
 
 class CppRecorder(PythonRecorder):
+    _clock_class = CppDeviceClock
     enter = library.enter
     completed = library.op_completed
+    complete_on_device = library.complete_on_device
     all_reduce_options = library.all_reduce_options
     set_object_count = library.set_object_count
     set_in_op = library.set_in_op
@@ -46,6 +49,10 @@ class CppRecorder(PythonRecorder):
         ring.attach(self)
         library.attach(self._watched, self._waited_for, _OPTIONS, _REDUCE_OPS)
 
+    def rehearse(self) -> None:
+        super().rehearse()
+        library.follow_device(None)
+
     def turn_off(self, why: str = "") -> None:
         library.stop()
         super().turn_off(why)
@@ -57,9 +64,9 @@ class CppRecorder(PythonRecorder):
     complete_slowly = PythonRecorder.completed
     read_options = PythonRecorder.all_reduce_options
 
-    def _group(self, group: Any) -> Group:
+    def _group(self, group: Any) -> Group | None:
         found = super()._group(group)
-        if found[2] is not None:
+        if found is not None and found[2] is not None:
             library.name_group(group, *found[:2])
         return found
 
@@ -83,11 +90,11 @@ class CppRecorder(PythonRecorder):
         """The numbers of its group and its signature."""
         with self._lock:
             found: Any = group_named(group)
-            number, *_ = self._groups.get(id(found)) or self._group(found)
+            number, *_ = self._groups.get(id(found)) or self._group(found) or (0,)  # found by its name, so it has one
             call = CallArgs((tensor,), splits=("bucket", index), flags=ring_format.ASYNC | ring_format.BUCKET)
             return number, self._signature((tensor.shape, tensor.dtype, call.splits, 0), call)
 
 
 # The kernel in C++ calls these, in the middle of a backward, where no hook is around them.
-for _called in (CppRecorder.name_bucket, CppRecorder.name_thread, CppRecorder.complete_on_device):
+for _called in (CppRecorder.name_bucket, CppRecorder.name_thread):
     dynamo_frames.leave_out(_called, with_callees=True)

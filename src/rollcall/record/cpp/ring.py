@@ -40,7 +40,7 @@ class CppRing(Ring):
         return count
 
     def sleep(self, seconds: float, idle_ns: int, is_brief: bool) -> None:
-        """Without the GIL: checking whether the rank is idle takes nothing from the program."""
+        """Sleeps without the GIL: checking whether the rank is idle takes nothing from the program."""
         library.sleep(int(seconds * 1e9), idle_ns, 1 if is_brief else _MOST_INTERVALS)
 
     def is_blocked(self) -> bool:

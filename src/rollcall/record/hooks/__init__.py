@@ -2,6 +2,7 @@
 
 sink           the interface that hooks call, which recorders implement
 patching       puts a hook around a function, and keeps its errors away from the program
+importlib_bootstrap  what a program calls then in place of the function
 arguments      how the arguments of ProcessGroup's methods are read
 process_group  every op that Python calls
 works          their handles: what is waited for, polled, or asked for its result
@@ -61,6 +62,6 @@ class Places:
 
 
 def places() -> Places:
-    """Of the installed hooks."""
+    """Returns the places of the installed hooks."""
     seen = tuple(name for name, is_there in patching.sought.items() if is_there)
     return Places(seen, tuple(name for name in patching.sought if name not in seen))

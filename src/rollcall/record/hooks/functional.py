@@ -3,14 +3,16 @@
 The function that an op object calls is replaced, not the object: the compiler knows ops by their identity.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from rollcall.compat import torch_groups
+from rollcall.compat.patch import exists
 from rollcall.record.hooks import sink
-from rollcall.record.hooks.arguments import REDUCE
+from rollcall.record.hooks.arguments import REDUCE, in_order
 from rollcall.record.hooks.patching import Hook, seek, wrap
 from rollcall.record.hooks.sink import NO_RECORD, CallArgs
 from rollcall.record.ring_format import ASYNC, OP, WAITED
@@ -38,6 +40,7 @@ _OPS: dict[str, tuple[str, int, int]] = {
 # What came with a later version of torch than the oldest. An older one has nothing there that could be recorded.
 _SINCE = {"isend": (2, 13), "irecv": (2, 13), "batch_p2p_ops": (2, 13)}
 _WAITED_ON_USE = ASYNC | WAITED  # the program waits for the result when it uses it
+_REGISTER = "torch.jit._builtins:_register_builtin"
 _SPACES = ("_c10d_functional", "_c10d_functional_autograd")
 _pending: dict[int, int] = {}  # by the address of a result: the mark of the op that fills it
 
@@ -45,7 +48,7 @@ _pending: dict[int, int] = {}  # by the address of a result: the mark of the op 
 def install_all() -> None:
     for space in _SPACES:
         for name, (op, option, group) in _OPS.items():
-            install_op(space, name, _op_hook(op, option, group))
+            install_op(space, name, _op_hook(op, option, group, functools.partial(_by_place, space, name)))
     install_op("_c10d_functional", "batch_p2p_ops", Hook("batch_p2p_ops", _before_batch, _after_batch, _failed_batch))
     install_op("_c10d_functional", "wait_tensor", Hook("wait_tensor", _before_wait, _after_wait, _failed_wait))
 
@@ -57,10 +60,20 @@ def install_op(space: str, name: str, hook: Hook) -> None:
     if packet is not None:
         for called in (packet, packet.default):
             called._op = wrap(called._op, hook, f"{space}.{name}")
+        if exists(_REGISTER):  # a scripted function calls the op itself: the function that Python calls has its name
+            torch.jit._builtins._register_builtin(packet._op, f"{space}::{name}")
 
 
-def _op_hook(name: str, option: int, place: int) -> Hook:
+def _by_place(space: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The arguments of an op in the order of its schema: a program may give them by name."""
+    schema = getattr(getattr(torch.ops, space), name).default._schema
+    return in_order({each.name: place for place, each in enumerate(schema.arguments)}, args, kwargs)
+
+
+def _op_hook(name: str, option: int, place: int, by_place: Callable[..., tuple[Any, ...]]) -> Hook:
     def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+        if kwargs:
+            args = by_place(args, kwargs)
         # It is recorded already, or the compiler traces it and nothing is sent.
         if sink.current.is_in_op() or len(args) <= place or not is_real(args[0]):
             return None
@@ -95,8 +108,11 @@ def _follow(tensor: torch.Tensor, mark: int) -> None:
     _pending[address] = mark
 
 
-def _before_batch(args: tuple[Any, ...], _: dict[str, Any]) -> list[int] | None:
+def _before_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int] | None:
     """Sends and receives that begin together."""
+    args = _by_place("_c10d_functional", "batch_p2p_ops", args, kwargs)
+    if len(args) != 5:  # torch refuses it
+        return None
     names, peers, tags, tensors, name = args
     if sink.current.is_in_op() or not is_real(tensors):
         return None
@@ -171,8 +187,11 @@ def _address(tensor: torch.Tensor) -> int:
         return 0
 
 
-def _before_wait(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
-    mark = _pending.pop(_address(args[0]), None) if _pending and is_real(args[0]) else None
+def _before_wait(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    tensor = args[0] if args else kwargs.get("tensor")
+    if not _pending or not isinstance(tensor, torch.Tensor) or not is_real(tensor):
+        return None
+    mark = _pending.pop(_address(tensor), None)
     if mark is not None:
         sink.current.waiting(mark)
     return mark

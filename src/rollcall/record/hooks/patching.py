@@ -1,4 +1,4 @@
-"""Installs hooks around functions of torch and Python. `wrap` is the only place that calls a hook, and the only guard:
+"""Installs hooks around functions of torch and Python. What `wrap` returns is the only caller of a hook, and its guard:
 
 - the original is called exactly once, and what it returns or raises is what the program gets;
 - an error in a hook ends recording in this process with one line, and does not reach the program; except for one that a
@@ -6,20 +6,23 @@
 """
 
 import functools
+import inspect
 import signal
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import BuiltinFunctionType, CodeType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+import torch
 from torch.compiler import is_compiling
 
 from rollcall.compat import dynamo_frames
 from rollcall.errors import say
 from rollcall.record.hooks import sink
+from rollcall.record.hooks.importlib_bootstrap import chosen, recording
 
 
 def _ignore(*_: Any) -> None:
@@ -50,9 +53,13 @@ def install(owner: Any, attribute: str, hook: Hook, unless: Callable[[], bool] |
     if original is None:
         return
     recorded = wrap(original, hook, f"{owner.__name__}.{attribute}")
-    wrapper = functools.wraps(original)(_unless(unless, original, recorded) if unless else recorded)
+    wrapper = functools.wraps(original)(chosen(unless, original, recorded) if unless else recorded)
     if isinstance(owner, ModuleType) and isinstance(original, BuiltinFunctionType):
         wrapper.__module__ = owner.__name__  # os.kill is posix.kill, where pickle would look for the wrapper
+    if isinstance(original, FunctionType):
+        with suppress(ValueError):  # one that wraps a function of C++ has none
+            # inspect.getfullargspec does not ask what was wrapped.
+            wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
     setattr(owner, attribute, wrapper)
 
 
@@ -72,40 +79,11 @@ def seek(name: str, is_there: bool) -> None:
     sought[name] = sought.get(name, False) or is_there
 
 
-def _unless(is_excluded: Callable[[], bool], original: Any, recorded: Any) -> Any:
-    def chosen(*args: Any, **kwargs: Any) -> Any:
-        return original(*args, **kwargs) if is_excluded() else recorded(*args, **kwargs)
-
-    return chosen
-
-
 def wrap(original: Any, hook: Hook, where: str) -> Any:
     """The original with the hook around it."""
     installed[where] = hook
 
-    def recorded(*args: Any, **kwargs: Any) -> Any:
-        state = None
-        try:
-            state = hook.before(args, kwargs)
-        except Exception as error:
-            stop(hook.name, error)
-            if _is_of_signal_handler(error):
-                raise
-        if state is None:  # the original is called outside of the handler: its errors have no context of ours
-            return original(*args, **kwargs)
-        try:
-            result = original(*args, **kwargs)
-        except BaseException:
-            guarded(hook.name, hook.failed, state)
-            raise
-        try:
-            hook.after(state, result)
-        except Exception as error:
-            stop(hook.name, error)
-            if _is_of_signal_handler(error):
-                raise
-        return result
-
+    recorded = recording(original, hook, _fail, guarded, _has_modes, _unseen, where.rpartition(".")[2])
     dynamo_frames.leave_out(recorded, with_callees=False)
     for part in (hook.before, hook.after, hook.failed):
         dynamo_frames.leave_out(part, with_callees=True)
@@ -120,17 +98,32 @@ def callback(hook: Hook, where: str) -> Callable[..., None]:
         if not is_compiling():  # an optimizer's step that is traced as a whole
             guarded(hook.name, hook.before, args, kwargs)
 
+    dynamo_frames.leave_out(called, with_callees=True)
     return called
 
 
 def guarded(name: str, body: Callable[..., Any], *args: Any) -> Any:
     """The result of recording work that runs outside of a wrapper; None if it fails."""
     try:
-        return body(*args)
+        return _unseen(body, *args) if _has_modes() else body(*args)
     except Exception as error:
-        stop(name, error)
-        if _is_of_signal_handler(error):
-            raise
+        _fail(name, error)
+
+
+# Whether the program has modes that see every function of torch. An older or newer torch may have none.
+_has_modes: Callable[[], bool] = getattr(torch._C, "_is_torch_function_mode_enabled", lambda: False)
+
+
+def _unseen(body: Callable[..., Any], *args: Any) -> Any:
+    """The program counts or changes what torch is asked for: what a hook reads of a tensor is not the program's."""
+    with torch._C.DisableTorchFunction():
+        return body(*args)
+
+
+def _fail(name: str, error: Exception) -> None:
+    stop(name, error)
+    if _is_of_signal_handler(error):
+        raise error
 
 
 def _is_of_signal_handler(error: BaseException) -> bool:
@@ -140,7 +133,7 @@ def _is_of_signal_handler(error: BaseException) -> bool:
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """Of a function, a method or an object that can be called; None of SIG_DFL and SIG_IGN."""
+    """Returns the code of a function, a method or an object that can be called; None for SIG_DFL and SIG_IGN."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     function = handler if hasattr(handler, "__code__") else type(handler).__call__

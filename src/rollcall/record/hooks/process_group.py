@@ -13,7 +13,6 @@ from rollcall.record.hooks.works import State, unwaited
 from rollcall.record.ring_format import ASYNC, OP
 
 _UNREADABLE = CallArgs()
-_Work = dist.Work  # looked up once
 _FROM_ANY = "recv_anysource"
 # Collectives of objects, and which argument is the list whose length must be the same on all ranks. Of gather_object
 # and scatter_object_list only the root's list counts, and torch checks that itself.
@@ -50,7 +49,7 @@ def fail(mark: int) -> None:
 
 
 def _op_hook(name: str, read: Reader) -> Hook:
-    """For every op: each look-up counts."""
+    """Makes the hook of an op. It runs for every op, so each look-up counts."""
     op = OP[name]
 
     def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> State | None:
@@ -84,9 +83,7 @@ def _op_hook(name: str, read: Reader) -> Hook:
             else:
                 works.keep(work, state)
         else:
-            if type(work) is not _Work:
-                works.hook_class(type(work))
-            unwaited[id(work)] = (work, state)  # torch waits for it at once
+            works.keep_until_next(work, state)  # torch waits for it at once
 
     def failed(state: State) -> None:
         sink.current.set_in_op(False)
@@ -124,7 +121,7 @@ def _before_handing_over(args: tuple[Any, ...], _: dict[str, Any]) -> None:
 
 
 def _complete_for_torch(mark: int) -> None:
-    """Of a handle that torch keeps to itself: the program has nothing to wait for, and sees no end."""
+    """Completes an op whose handle torch keeps to itself: the program has nothing to wait for, and sees no end."""
     sink.current.waiting(mark)
     sink.current.completed(mark)
 
@@ -177,7 +174,7 @@ def _object_list_hook(name: str, place: int) -> Hook:
 
 
 def _before_broadcast(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """Of many tensors, in C++: DDP sends its buffers so, before each forward."""
+    """Records a broadcast of many tensors in C++: DDP sends its buffers so, before each forward."""
     given = {"src": 0, **dict(zip(("process_group", "tensors", "buffer_size", "src"), args, strict=False)), **kwargs}
     tensors = given.get("tensors")
     call = CallArgs(tuple(tensors) if is_repeatable(tensors) else (), given["src"], flags=0)

@@ -1,7 +1,7 @@
 """The Python recorder's view of the all_reduces that DDP's reducer starts in C++. The C++ recorder has one of its own.
 
 torch 2.15 calls hooks around every op of a group. For older versions there is a kernel at the autograd key, which every
-op passes before it reaches its backend.
+op passes before it reaches its backend; in a rehearsal, too, where no op reaches one.
 """
 
 import threading
@@ -42,9 +42,9 @@ def is_possible() -> bool:
     return exists(_HOOK_USES) or all(map(exists, _KERNEL_USES))
 
 
-def watch(group: Any) -> None:
+def watch(group: Any, is_rehearsed: bool = False) -> None:
     """From now on, the all_reduces of this group are seen; by the kernel, those of all groups."""
-    if exists(_HOOK_USES):
+    if exists(_HOOK_USES) and not is_rehearsed:
         before = partial(_before_hooked, group.group_name)  # not the group, which would refer to itself
         group.register_pre_hook(_HOOK_ID, callback(Hook(NAME, before), "ProcessGroup.pre_hook"))
         group.register_post_hook(_HOOK_ID, callback(Hook(NAME, _after_hooked), "ProcessGroup.post_hook"))

@@ -57,10 +57,11 @@ def install_all() -> None:
 def _op_hook(name: str, names: list[str]) -> Hook:
     def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        if sink.current.is_in_op() or not is_real(args[0]):
+        first = given.get(names[0])
+        if sink.current.is_in_op() or not isinstance(first, torch.Tensor) or not is_real(first):
             return None
         reduce = REDUCE.get(str(given.get("reduce_op", "")).upper(), 0)
-        call = CallArgs((args[0],), given.get("root", -1), reduce=reduce, flags=0)
+        call = CallArgs((first,), given.get("root", -1), reduce=reduce, flags=0)
         mark = sink.current.enter(OP[name], torch_groups.group_named(given["group_name"]), call)
         if mark < 0:
             return None

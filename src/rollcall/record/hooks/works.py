@@ -15,6 +15,8 @@ _from_any: dict[int, tuple[Any, int, Any]] = {}  # by id: works of receives from
 
 
 _hooked: set[type] = set()  # classes of works
+_newest = 0  # the id of the newest work whose op is not async
+_Work = dist.Work  # looked up once
 
 
 def install_all() -> None:
@@ -27,11 +29,16 @@ def hook_class(kind: type) -> None:
         return
     _hooked.add(kind)
     for name, hook in _hooks().items():
-        if name in vars(kind):
+        if _is_method(vars(kind).get(name)):
             install(kind, name, hook)
     for base in kind.__bases__:
         if issubclass(base, dist.Work):
             hook_class(base)
+
+
+def _is_method(found: Any) -> bool:
+    """A class of the program may have something else under this name, such as a property."""
+    return callable(found) and not isinstance(found, staticmethod | classmethod)
 
 
 def _hooks() -> dict[str, Hook]:
@@ -61,8 +68,21 @@ def keep(work: Any, state: State) -> None:
     unwaited[key] = (weakref.ref(work, drop), state)
 
 
+def keep_until_next(work: Any, state: State) -> None:
+    """Of an op that is not async: torch waits at once, so a weak reference would cost more than it is worth. A program
+    that calls the method itself need not wait: the handle before this one is the program's alone again."""
+    global _newest
+    if type(work) is not _Work:
+        hook_class(type(work))
+    before = unwaited.get(_newest)
+    if before is not None and type(before[0]) is not weakref.ref:
+        keep(*before)
+    _newest = id(work)
+    unwaited[_newest] = (work, state)
+
+
 def keep_from_any(work: Any, mark: int, group: Any) -> None:
-    """Of a receive from any rank: which one it was is known when dist.recv, or the program, asks the work."""
+    """Keeps the work of a receive from any rank: the rank is known when dist.recv, or the program, asks the work."""
     key = id(work)
     _from_any[key] = weakref.ref(work, lambda _: _from_any.pop(key, None)), mark, group
 
@@ -124,7 +144,7 @@ def _after_synchronize(work: Any, _: Any) -> None:
 
 
 def _after_result(work: Any, _: Any) -> None:
-    """On a GPU it waits for nothing."""
+    """Records that the op is over, but not for a GPU, where result() waits for nothing."""
     found = unwaited.get(id(work))
     if found is not None and not sink.current.is_on_device(found[1][0]):
         work.is_completed()

@@ -56,7 +56,7 @@ def _profile(ring: Path, steps: int, seconds: float) -> dict[str, Any]:
 
 
 def _activities() -> list[ProfilerActivity]:
-    """Of a GPU only where the program uses one: to ask otherwise would begin to use it."""
+    """Includes a GPU only if the program uses one: to ask otherwise would begin to use it."""
     is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_used else [])]
 

@@ -1,4 +1,4 @@
-"""Writes the Python stacks of all threads of a rank on request, even while its main one is in C++; and on crashes.
+"""Writes the Python stacks of all threads of a rank on request, even while its main one is in C++.
 
 There are two ways to ask. The first is a signal, which is answered at any moment; but some programs reset its handler,
 and the signal would then end them, so whoever asks looks first whether the process listens. The second is a number in
@@ -18,6 +18,7 @@ from types import FrameType
 
 from rollcall.linux.signals import is_caught
 from rollcall.record import ring_format
+from rollcall.record.on_request import crashes
 from rollcall.record.own_file import OwnFile
 
 ASK = signal.SIGRTMIN + 6  # a signal that no library is known to use
@@ -49,8 +50,7 @@ def answer(path: Path) -> None:
     global _file
     _file = OwnFile(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     faulthandler.register(ASK, file=_file.fd, all_threads=True)
-    if not faulthandler.is_enabled():  # otherwise the program has chosen where they go
-        faulthandler.enable(file=_file.fd, all_threads=False)
+    crashes.write_to(_file.fd)
 
 
 def is_programs() -> bool:
@@ -75,7 +75,7 @@ def _frames_of(frame: FrameType | None) -> Frames:
 
 
 def as_text(thread: str, frames: Frames) -> str:
-    """In the form of faulthandler."""
+    """Returns the stacks in the form of faulthandler."""
     lines = [f'  File "{file}", line {line} in {function}\n' for file, line, function in frames]
     return f"{thread} (most recent call first):\n{''.join(lines[:_MOST_FRAMES])}\n"
 

@@ -13,6 +13,7 @@ PATCH = Patch(
         "torch:ops._c10d_functional_autograd",
         "torch:ops._c10d_functional.all_reduce.default._schema",
         "torch._C:_distributed_c10d",
+        "torch.jit._builtins:_register_builtin",
     ),
     can_be_left_out=True,
 )

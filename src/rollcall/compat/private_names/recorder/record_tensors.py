@@ -1,4 +1,4 @@
-"""Used by record/tensors.py."""
+"""Used by record/tensors.py and record/hooks/patching.py."""
 
 from rollcall.compat.patch import Patch
 
@@ -8,6 +8,8 @@ PATCH = Patch(
     lost_without="recording stops at the first op",
     uses=(
         "torch:_C.DisableTorchFunctionSubclass",
+        "torch:_C.DisableTorchFunction",
+        "torch:_C._is_torch_function_mode_enabled",
         "torch:_C._DisableTorchDispatch",
         "torch:Tensor._base",
         "torch:Tensor._version",

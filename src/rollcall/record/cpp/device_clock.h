@@ -1,0 +1,163 @@
+// When ops on a GPU completed: the clock of ../cuda_timing.py, in C++. It calls CUDA through torch's own device guard, so
+// that it compiles without CUDA, and it neither runs Python nor needs the GIL.
+
+#pragma once
+
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/SmallVector.h>
+
+namespace rollcall {
+
+using Marks = c10::SmallVector<uint64_t, 1>;  // mostly one: it takes no memory of its own then
+
+inline uint64_t now_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return uint64_t(now.tv_sec) * 1000000000u + now.tv_nsec;
+}
+
+class DeviceClock {
+ public:
+  using Complete = std::function<void(uint64_t mark, uint64_t completed_ns)>;
+
+  explicit DeviceClock(Complete complete) : complete_(std::move(complete)) {}
+
+  // The current stream waits for these ops: an event recorded now completes after them.
+  void note(Marks marks) {
+    c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
+    c10::Stream stream = cuda.getStream(cuda.getDevice());
+    void* event = nullptr;  // torch makes one where there is none to reuse: creating takes longer than recording
+    Queue* queue;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (queues_.empty()) first_device_ = stream.device_index();
+      queue = &queues_[{stream.device_index(), stream.id()}];
+      if (queue->size == kMostPending) return;
+      ++queue->size;
+      if (!queue->free.empty()) {
+        event = queue->free.back();
+        queue->free.pop_back();
+      }
+    }
+    // The default of the backend measures time, that of torch does not.
+    cuda.record(&event, stream, stream.device_index(), c10::EventFlag::BACKEND_DEFAULT);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      queue->pending.push_back({std::move(marks), event});
+    }
+    if (uint64_t base_age_ns = settles_itself) settle(base_age_ns);
+  }
+
+  // Completes the ops whose events have; a base that is older than this is replaced then. The mutex is not held while
+  // CUDA is asked, so that the program does not wait.
+  void settle(uint64_t base_age_ns) {
+    std::unique_lock<std::mutex> settling(settling_, std::try_to_lock);
+    if (!settling) return;
+    std::vector<std::pair<Key, Queue*>> queues;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (auto& each : queues_) queues.emplace_back(each.first, &each.second);
+    }
+    for (auto& each : queues) settle(each.first.first, *each.second, base_age_ns);
+  }
+
+  // The device that was used first; -1 if none has been.
+  int first_device() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return first_device_;
+  }
+
+  std::atomic<uint64_t> settles_itself = 0;  // the age of a base, where no other thread may ask CUDA
+
+ private:
+  static constexpr size_t kMostPending = 16384;  // as in cuda_timing.py
+  static constexpr uint64_t kRenewNs = 1000000;
+
+  struct Pending {
+    Marks marks;
+    void* event;
+  };
+
+  struct Queue {  // of a stream
+    std::vector<Pending> pending;
+    std::vector<void*> free;
+    size_t size = 0;  // how many are pending, also while they are being settled
+  };
+
+  struct Base {
+    void *event = nullptr, *next = nullptr;
+    uint64_t was_ns = 0;
+    std::optional<c10::Stream> stream;  // its own, so that waiting for an event waits for nothing else
+  };
+
+  using Key = std::pair<c10::DeviceIndex, c10::StreamId>;
+
+  void settle(c10::DeviceIndex device, Queue& queue, uint64_t base_age_ns) {
+    std::vector<Pending> taken;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      taken.swap(queue.pending);
+    }
+    if (taken.empty()) return;
+    // A query while another device is current would open a context on that one.
+    c10::DeviceGuard on(c10::Device(c10::kCUDA, device));
+    c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
+    // Events of one stream complete in order, so that a few questions are enough.
+    auto end = std::partition_point(taken.begin(), taken.end(), [&](const Pending& each) { return cuda.queryEvent(each.event); });
+    std::vector<void*> free;
+    Base& base = bases_[device];
+    if (end != taken.begin() && !base.event) begin(cuda, device, base);
+    for (auto each = taken.begin(); each != end; ++each) {
+      uint64_t completed_ns = base.was_ns + int64_t(cuda.elapsedTime(base.event, each->event, device) * 1e6);
+      for (uint64_t mark : each->marks) complete_(mark, completed_ns);
+      free.push_back(each->event);
+    }
+    taken.erase(taken.begin(), end);
+    if (!free.empty() && now_ns() - base.was_ns >= base_age_ns) renew(cuda, device, base);
+    std::lock_guard<std::mutex> lock(mutex_);
+    queue.size -= free.size();
+    queue.free.insert(queue.free.end(), free.begin(), free.end());
+    queue.pending.insert(queue.pending.begin(), std::make_move_iterator(taken.begin()), std::make_move_iterator(taken.end()));
+  }
+
+  void begin(const c10::impl::VirtualGuardImpl& cuda, c10::DeviceIndex device, Base& base) {
+    // Of high priority: torch.cuda.graph captures on one of the other 32, and no event of ours may get into a graph.
+    base.stream = cuda.getStreamFromGlobalPool(c10::Device(c10::kCUDA, device), /*isHighPriority=*/true);
+    cuda.record(&base.event, *base.stream, device, c10::EventFlag::BACKEND_DEFAULT);
+    cuda.synchronizeEvent(base.event);
+    base.was_ns = now_ns();
+  }
+
+  // Does not wait for a GPU that hangs: the old base is kept then.
+  void renew(const c10::impl::VirtualGuardImpl& cuda, c10::DeviceIndex device, Base& base) {
+    cuda.record(&base.next, *base.stream, device, c10::EventFlag::BACKEND_DEFAULT);
+    for (uint64_t until_ns = now_ns() + kRenewNs; now_ns() < until_ns;) {
+      if (!cuda.queryEvent(base.next)) continue;
+      std::swap(base.event, base.next);
+      base.was_ns = now_ns();
+      return;
+    }
+  }
+
+  const Complete complete_;
+  std::mutex mutex_;  // of the queues; held for a few stores only
+  std::map<Key, Queue> queues_;  // a stream that hangs does not delay the others
+  int first_device_ = -1;
+  std::mutex settling_;
+  std::map<c10::DeviceIndex, Base> bases_;  // used by the thread that settles
+};
+
+}  // namespace rollcall
