@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from rollcall.explain import source
 from rollcall.explain.evidence import Evidence
+from rollcall.explain.loading.load import Handled
 from rollcall.explain.loading.table import Site
 from rollcall.explain.verdict import Explanation, explain_run, to_json
 from rollcall.record import ring_format
@@ -104,7 +106,8 @@ def test_a_rank_without_a_stack_sits_where_it_was_sampled() -> None:
 def test_a_rank_that_is_past_its_loop_had_fewer_batches() -> None:
     """It is in a call behind the loop, or has come to its end."""
     behind = [*ddp(5), FakeOp("barrier", 6, 70, line=BARRIER)]
-    assert verdict(ddp(6, True), behind, ddp(6, True)) == ("ddp-uneven-inputs", (1,))
+    found = explain(ddp(6, True), behind, ddp(6, True)).findings
+    assert [(finding.kind, finding.ranks) for finding in found] == [("ddp-uneven-inputs", (1,))]  # and nothing twice
     assert verdict(ddp(6, True), ddp(5), ddp(5), exit_code={1: 0, 2: 0}) == ("ddp-uneven-inputs", (0,))
     exits = {"exit_code": {1: 0}, "exit_site": {1: at(3)}}  # in the middle of the loop
     assert verdict(ddp(6, True), ddp(5), ddp(6, True), **exits) == ("rank-exited-early", (1,))
@@ -411,3 +414,38 @@ def test_a_rank_that_makes_a_call_more_is_the_odd_one() -> None:
     assert verdict(more, steps(2), steps(2), exit_code={1: 0, 2: 0}) == ("missing-rank", (0,))
     left = {"exit_code": {1: 0, 2: 0}, "exit_site": {1: Site("train.py", 9, "main"), 2: Site("train.py", 9, "main")}}
     assert verdict(more, steps(2), steps(2), **left) == ("rank-exited-early", (1, 2))
+
+
+def handling(*ranks: list[FakeOp], error_of: int) -> tuple[str, tuple[int, ...]] | None:
+    """The verdict if a rank handles an error in its last op."""
+    found = run(ranks, outcome="stopped")
+    last = found.ranks[error_of].last
+    assert last is not None
+    handled = Handled("ValueError: bad sample", at(FORWARD), last.row)
+    told = replace(found, ranks=found.ranks | {error_of: replace(found.ranks[error_of], handled=handled)})
+    finding = explain_run(Evidence(told)).verdict
+    return (finding.kind, finding.ranks) if finding else None
+
+
+def test_a_rank_that_waits_in_a_finally_has_failed() -> None:
+    """Its barrier meets another op of the others, which came first; of another group, or the same."""
+    others = [*steps(3), FakeOp("all_reduce", 4, 100, 0, line=METRIC)]
+    assert handling(others, others, [*steps(3), FakeOp("barrier", 4, 200, 0, line=BARRIER)], error_of=2) == (
+        "rank-failed",
+        (2,),
+    )
+
+
+def test_an_error_that_a_rank_handles_says_nothing_if_the_others_do_not_wait_for_it() -> None:
+    """It communicates in an `except`, and waits for a rank that is busy."""
+    waits = [*steps(3), FakeOp("all_reduce", 4, 100, 0, line=METRIC)]
+    is_busy = [*steps(3), FakeOp("sample", 0, 90, 95, line=FORWARD)]
+    assert handling(waits, waits, is_busy, error_of=0) == ("busy-rank", (2,))
+
+
+def test_the_break_is_shown_by_which_the_others_left_two_loops() -> None:
+    lines = ["for epoch in all:", "    for x in batches:", "        model(x)", "    if bad:", "        break", "end()"]
+    linecache.cache["two.py"] = (0, None, [f"{line}\n" for line in lines], "two.py")
+    inner, past = Site("two.py", 3, "<module>"), Site("two.py", 6, "<module>")
+    assert source.ways_out_of_loop(past, inner) == (Site("two.py", 5, "<module>"),)
+    assert source.ways_out_of_loop(Site("two.py", 4, "<module>"), inner) == ()

@@ -38,12 +38,19 @@ def train():
         group = dist.new_group()
         for batch in range(6):
             dist.all_reduce(loss)
+    if rank == 0:
+        dist.barrier()
+    else:
+        while not exists(path):
+            sleep(1)
+        dist.barrier()
 """
 LOOP, LOSS, BREAK, SHARE = 3, 4, 6, 7
 MINE = (9, 10)  # square, mean
 THEIRS = (12, 13)  # mean, square
 EXTRA, FIRST, GROUP, LAST = 15, 16, 17, 18
 MAKE, INNER = 20, 22
+OF_FIRST, SLEEP = 24, 27
 
 
 @pytest.fixture(autouse=True)
@@ -385,6 +392,109 @@ def test_a_rank_that_aborts_in_another_op_than_the_others_was_out_of_step() -> N
     assert told(gather, gather, module, **(aborts | {"exit_code": {2: -9}})) == ("rank-killed", (2,))
 
 
+def test_of_all_turns_the_rank_is_odd_that_takes_part_in_most_bad_transfers() -> None:
+    """Rank 2 expects 2 of everybody. In the first turn only rank 0 sends it another number, in the second only rank
+    1."""
+
+    def turn(number: int, rank: int) -> FakeOp:
+        gives = [1, 1, 1 if rank == number - 1 else 2]
+        takes = (2, 2, 2) if rank == 2 else (1, 1, 1)
+        splits = ("single", takes, gives, (sum(takes),))
+        return FakeOp("all_to_all", number, number * 10, shape=(sum(gives),), splits=splits, line=LOSS)
+
+    ranks = [[turn(1, rank), turn(2, rank)] for rank in range(3)]
+    assert told(*ranks) == ("mismatched-splits", (2,))
+    assert told(*(ops[:1] for ops in ranks)) == ("mismatched-splits", (0, 2))  # one turn does not tell
+
+
+def test_a_rank_that_goes_on_with_the_next_tensor_of_a_loop_has_left_one_out() -> None:
+    """All on one line. That it makes these ops in this order is known from an earlier turn."""
+
+    def reduces(*sizes: int) -> list[FakeOp]:
+        made = [FakeOp("all_reduce", n, n * 10, n * 10 + 5, shape=(size,)) for n, size in enumerate(sizes, 1)]
+        return [*made[:-1], replace(made[-1], completed_ms=0)]
+
+    others, left_out = reduces(10, 20, 30, 10, 20), reduces(10, 20, 30, 10, 30)
+    assert told(others, left_out, others) == ("missing-rank", (1,))
+    two = reduces(10, 20, 30, 40, 10, 20), reduces(10, 20, 30, 40, 10, 40)
+    assert told(two[0], two[1], two[0]) == ("missing-rank", (1,))
+    assert told(others, reduces(10, 20, 30, 10, 40), others) == ("mismatched-shape", (1,))
+    assert told(reduces(20), reduces(30), reduces(20)) == ("mismatched-shape", (1,))
+
+
+def test_a_group_of_several_threads_is_the_cause_also_if_its_first_calls_match_by_chance() -> None:
+    """Rank 1's two threads make their calls in another order: first with as many bytes, then with fewer."""
+    bytes_of = {1: (4000, 4000), 2: (4000, 4000), 3: (4000, 200), 4: (200, 4000)}
+
+    def made(is_swapped: bool) -> list[FakeOp]:
+        ops = []
+        for n, sizes in bytes_of.items():
+            of_thread = (n % 2 == 0) != is_swapped
+            facts = {"thread": 1, "line": SHARE} if of_thread else {"thread": 0, "line": LOSS}
+            size = sizes[is_swapped]
+            done_ms = 0 if n > 2 else 90
+            ops.append(FakeOp("all_reduce", n, n * 10, done_ms, shape=(size // 4,), size_bytes=size, **facts))
+        return ops
+
+    facts = {"exit_code": {2: -6}, "gone_ns": {2: START_NS + 10**8}, "outcome": "failed"}
+    assert told(made(False), made(True), made(False), **facts) == ("concurrent-calls", (1,))
+
+
+def test_a_rank_that_gave_up_on_another_call_failed_for_that() -> None:
+    """Rank 1 has left out their barrier with a timeout: they fail for that, and not by themselves."""
+    gave_up = [FakeOp("barrier", 1, 10, flags=FAILED, line=FIRST)]
+    other = [FakeOp("all_reduce", 1, 10, line=LOSS)]
+    ends = {"error": {0: "RuntimeError: timed out", 2: "RuntimeError: timed out"}, "exit_code": {0: 1, 2: 1}}
+    found = explain_run(Evidence(run([gave_up, other, gave_up], outcome="failed", **ends)))
+    assert [(finding.kind, finding.ranks) for finding in found.findings] == [("missing-rank", (1,))]
+
+
+def test_a_send_to_the_wrong_rank_explains_a_circle_that_its_rank_is_in() -> None:
+    """A ring to the right, in which rank 2 sends to rank 1: that one's next send waits for rank 2, too."""
+
+    def turn(rank: int, to: int, sent_ms: int = 15) -> list[FakeOp]:
+        recv = FakeOp("recv", 1, 10, 15, peer=(rank - 1) % 4, flags=ASYNC, line=SHARE)
+        return [recv, FakeOp("send", 1, 11, sent_ms, peer=to, line=SHARE)]
+
+    ranks = [turn(0, 1), turn(1, 2), turn(2, 1, sent_ms=0)]
+    ranks[1].append(FakeOp("send", 2, 20, peer=2, line=SHARE))
+    ranks.append([FakeOp("send", 1, 11, 15, peer=0, line=SHARE), FakeOp("recv", 1, 16, peer=2, line=SHARE)])
+    assert told(*ranks) == ("wrong-peer", (2,))
+
+
+def test_a_send_to_a_rank_that_left_their_loop_and_ended_has_no_wrong_peer() -> None:
+    """Rank 2's last barrier met that of the others' loop. Rank 0 waits for rank 1, which sends to rank 2."""
+    barrier = FakeOp("barrier", 1, 10, 15, line=LOSS)
+    ranks = [
+        [barrier, FakeOp("recv", 1, 20, peer=1, line=LOSS)],
+        [barrier, FakeOp("send", 1, 20, peer=2, line=LOSS)],
+        [replace(barrier, line=LAST)],
+    ]
+    assert told(*ranks, exit_code={2: 0}) == ("missing-rank", (2,))
+    assert told(*ranks[:2], [barrier], exit_code={2: 0}) == ("wrong-peer", (1,))  # nothing says that it left
+
+
+def test_of_a_chain_of_sends_the_one_to_a_rank_in_a_collective_is_named() -> None:
+    """Rank 2 has left out its receive, as all others have theirs by now."""
+    ranks = [[FakeOp("send", 1, 10, peer=rank + 1, line=SHARE)] for rank in range(2)]
+    ranks += [[FakeOp("all_reduce", 1, 20, line=LAST)] for _ in range(4)]
+    assert told(*ranks) == ("p2p-against-collective", (1,))
+
+
+def test_a_call_that_most_ranks_have_passed_is_one_too_many() -> None:
+    """Rank 2 alone waits in it."""
+    extra = [FakeOp("barrier", 1, 10, line=FIRST)]
+    stacks = {"stack": {0: (at(LAST),), 1: (at(LAST),)}}
+    assert told([], [], extra, **stacks) == ("missing-rank", (2,))
+    assert told([], extra, extra, stack={0: (at(LAST),)}) == ("missing-rank", (0,))
+
+
+def test_a_rank_in_a_branch_with_such_a_call_of_its_own_has_not_passed_it() -> None:
+    """It waits there for a file that never comes."""
+    first = [FakeOp("barrier", 1, 10, line=OF_FIRST)]
+    assert told(first, [], [], stack={1: (at(SLEEP),), 2: (at(SLEEP),)}) == ("busy-rank", (1, 2))
+
+
 # Ranks that are slow.
 
 
@@ -417,3 +527,25 @@ def test_delays_here_and_there_are_chance() -> None:
     assert told(*slow_by([30] * 60, [LOSS] * 60), outcome="ok") == ("straggler", (1,))
     for ranks in (scattered, uneven, few):
         assert explain_run(Evidence(run(ranks))).findings == []
+
+
+def in_turns(late_ms: list[list[float]]) -> list[list[FakeOp]]:
+    """By call: by how much each rank is late."""
+    now, ranks = 0.0, [[] for _ in late_ms[0]]
+    for number, delays_ms in enumerate(late_ms, 1):
+        for ops, delay_ms in zip(ranks, delays_ms, strict=True):
+            ops.append(FakeOp("all_reduce", number, now + delay_ms, now + max(delays_ms) + 1, line=LOSS))
+        now += max(delays_ms) + 2
+    return ranks
+
+
+def test_who_is_the_last_in_its_share_of_the_calls_is_late_by_chance() -> None:
+    """Each rank of a busy machine is the last in turn, now by more, now by less, and one of them has lost most by then.
+    Unless its delays are of another size than those of the others."""
+
+    def late_ms(turn: int, rank: int, more_ms: int) -> float:
+        return (5 + turn * 7 % 17 + more_ms * (rank == 3)) * (turn % 4 == rank)
+
+    chance, habit = ([[late_ms(turn, rank, more) for rank in range(4)] for turn in range(200)] for more in (5, 60))
+    assert explain_run(Evidence(run(in_turns(chance)))).findings == []
+    assert told(*in_turns(habit), outcome="ok") == ("straggler", (3,))

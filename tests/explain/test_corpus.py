@@ -54,12 +54,15 @@ NAMED = [
     "unwaited-work/gradients",
     "world-incomplete/spare_rank",
     "wrong-peer/tree_sum",
+    "wrong-peer/gossip",
 ]
 ONE_OF_EACH_KIND = list({name.partition("/")[0]: name for name in NAMED}.values())
 
 
 # One that hangs, one that fails, and one that is busy, which only the launcher's --timeout ends.
 RUN_BY_ROLLCALL = ["missing-rank/epoch", "rank-failed/price_table", "busy-rank/marker_file"]
+# The sampler looks for an error once in a second: warm ranks would be stopped before.
+RUN_BY_ROLLCALL.append("rank-failed/shared_cleanup")
 
 
 @pytest.mark.parametrize("name", RUN_BY_ROLLCALL)

@@ -178,6 +178,39 @@ def test_several_collectives_of_a_batch_are_one_call(tmp_path: Path) -> None:
     assert told.findings == []
 
 
+def test_of_a_batch_that_does_not_end_the_rank_with_fewer_collectives_is_named(tmp_path: Path) -> None:
+    def part(*sizes: int) -> list[Entry]:
+        return [*(Entry("all_reduce", 6, 600, shape=(size,)) for size in sizes), Entry("coalesced", 6, 601)]
+
+    whole = [*steps(5), *part(10, 20, 30)]
+    write(tmp_path / "bad", {0: whole, 1: [*steps(5), *part(10, 20)], 2: whole})
+    assert verdict(tmp_path / "bad") == ("mismatched-shape", (1,))
+    write(tmp_path / "good", {0: whole, 1: [*steps(5), *part(20, 30)][5:], 2: whole}, first_ids={1: 6})
+    assert verdict(tmp_path / "good")[0] == "stuck-on-device"  # rank 1 no longer has the first of them
+
+
+def test_what_became_of_a_batch_is_not_taken_for_overwritten(tmp_path: Path) -> None:
+    ended = [*(Entry("all_reduce", 1, 100, shape=(n,)) for n in (10, 20)), Entry("coalesced", 1, 101, 150)]
+    write(tmp_path / "all", dict.fromkeys(range(2), ended))
+    assert not any("kept" in problem for problem in explain(tmp_path / "all").run.problems)
+    write(tmp_path / "some", {rank: steps(5)[2:] for rank in range(2)}, first_ids={0: 2, 1: 2})
+    problems = explain(tmp_path / "some").run.problems
+    assert "ranks 0-1 kept their last 3 ops of 5: TORCH_FR_BUFFER_SIZE keeps more" in problems
+
+
+def test_a_batch_that_waits_for_a_rank_is_not_stuck_on_the_device(tmp_path: Path) -> None:
+    """nccl ends the ops of a batch together: also those whose partner is there wait for rank 2."""
+
+    def turn(rank: int, seq: int, done_ms: float) -> list[Entry]:
+        return batch(seq, seq * 100, done_ms, f"send {rank}->{(rank + 1) % 4}", f"recv {rank}<-{(rank - 1) % 4}")
+
+    ring = {rank: [*turn(rank, 1, 150), *(turn(rank, 2, 0) if rank != 2 else [])] for rank in range(4)}
+    write(tmp_path / "ring", ring)
+    assert "stuck-on-device" not in [finding.kind for finding in explain(tmp_path / "ring").findings]
+    write(tmp_path / "whole", {rank: [*turn(rank, 1, 150), *turn(rank, 2, 0)] for rank in range(4)})
+    assert verdict(tmp_path / "whole")[0] == "stuck-on-device"
+
+
 def test_a_send_and_receive_of_which_one_side_was_overwritten_are_no_finding(tmp_path: Path) -> None:
     """The recorder keeps the newest: rank 0 has lost the first ten of its sends."""
     sends = [Entry("send 0->1", n, n * 10, n * 10 + 5) for n in range(1, 31)]
@@ -250,6 +283,20 @@ def test_a_late_rank_is_a_straggler_although_torch_notices_ends_late(tmp_path: P
     waits = explain(tmp_path).waits
     assert waits.caused_s[1] == pytest.approx(2 * 9 * 0.6, rel=0.02)
     assert waits.caused_s[0] == waits.caused_s[2] == 0
+
+
+def test_the_times_of_devices_count_also_if_the_first_op_has_none(tmp_path: Path) -> None:
+    """torch writes no duration of the sends and receives of a batch, and of what is not over."""
+    first = {0: "send 0->1", 1: "recv 1<-0"}
+    ranks = {
+        rank: [
+            Entry(first[rank], 1, 5, 20),
+            *(Entry("all_reduce", n, n * 100, n * 100 + 80, took_ms=2 if rank == 1 else 60) for n in range(1, 31)),
+        ]
+        for rank in first
+    }
+    write(tmp_path, ranks)
+    assert verdict(tmp_path) == ("straggler", (1,))
 
 
 def test_queued_ops_are_not_counted_as_waits_on_top_of_each_other(tmp_path: Path) -> None:

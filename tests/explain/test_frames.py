@@ -1,5 +1,6 @@
 """`rollcall.load(run)` and `rollcall.explain(run)`: a run as tables."""
 
+import polars
 import pytest
 
 import rollcall
@@ -28,7 +29,6 @@ def test_a_run_as_tables(rollcall_run: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_same_with_polars(rollcall_run: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    polars = pytest.importorskip("polars")
     monkeypatch.setattr(frames, "_library", lambda: "polars")
     assert isinstance(rollcall.load(rollcall_run).ops, polars.DataFrame)
     assert rollcall.explain(rollcall_run).findings.columns[:2] == ["kind", "ranks"]

@@ -10,6 +10,7 @@ from rollcall.explain.evidence import Evidence
 from rollcall.explain.loading.cut import as_of
 from rollcall.explain.loading.load import Run
 from rollcall.explain.verdict import Explanation, explain_run
+from rollcall.record import ring_format
 from tests.explain.timelines import HEALTHY, Simulation, compute
 from tests.report.rings import START_NS, FakeOp, ring, rings_of, run, run_of
 
@@ -73,6 +74,16 @@ def test_a_rank_that_makes_other_calls_meanwhile_is_not_missing() -> None:
     busy = [FakeOp("all_reduce", n, n * 1000, n * 1000 + 5, group="side") for n in range(1, 100)]
     waiting = [*steps(2), FakeOp("all_reduce", 3, 40)]
     assert look([waiting, waiting, [*steps(2), *busy], [*steps(2), *busy]], 90_000, groups).findings == []
+
+
+def test_a_call_that_failed_and_was_handled_is_no_finding() -> None:
+    """As a line of `rollcall shell` that was taken back: all ranks have gone on, and nobody waits in it."""
+    barrier = FakeOp("barrier", 3, 40, flags=ring_format.FAILED, issued_ms=5000)
+    later = FakeOp("all_reduce", 1, 6000, 6005, group="next")
+    ranks, groups = [[*steps(2), later], *[[*steps(2), barrier, later]] * 2], {"next": [0, 1, 2]}
+    assert look(ranks, 100_000, groups).findings == []
+    [finding] = look([steps(2), *[[*steps(2), barrier]] * 2], 100_000).findings
+    assert (finding.kind, finding.ranks) == ("missing-rank", (0,))
 
 
 def test_a_mismatch_is_named_at_once() -> None:

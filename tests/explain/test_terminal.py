@@ -62,6 +62,7 @@ def test_lines_are_shown_as_they_were(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_path_comes_back_from_its_name() -> None:
     """Also one with odd characters; one that is too long for a file's name is not kept."""
     assert stored_source_file(stored_source_name("/a b/ü%2F.py")) == "/a b/ü%2F.py"
+    assert stored_source_file(stored_source_name("/not-text-\udcff.py")) == "/not-text-\udcff.py"
     assert stored_source_name("/" + "x" * 300) == ""
 
 

@@ -206,6 +206,16 @@ def test_a_rank_that_was_killed() -> None:
     assert signal.SIGKILL.name in found.findings[0].message
 
 
+def test_ranks_that_all_exit_with_an_error_are_not_told_to_leave_together() -> None:
+    """What to change is where they exit."""
+    place = Site(FILE, 7, "main")
+    exits: dict[str, Any] = {"exit_code": {0: 1, 1: 1}, "exit_site": {0: place, 1: place}}
+    found = explain(steps(1), steps(1), outcome="failed", **exits)
+    assert found.verdict is not None
+    assert (found.verdict.kind, found.verdict.ranks) == ("rank-exited-early", (0, 1))
+    assert advice(found.verdict) == "look at why the program exits there"
+
+
 def test_a_rank_that_exited_while_others_wait() -> None:
     """It left in the middle of what the others still do."""
     found = explain([*steps(2), FakeOp("all_reduce", 3, 40)], steps(2), exit_code={1: 0})
@@ -246,6 +256,19 @@ def test_a_straggler_that_fetched_its_data_is_an_input_stall() -> None:
     slow = [op for pair in zip(fetching, late_steps(20, 2), strict=True) for op in pair]
     found = explain(late_steps(20, 0), late_steps(20, 1), slow, outcome="ok")
     assert named(found) == ("input-stall", (2,), [3, 7])
+
+
+@pytest.mark.parametrize(("stall_ms", "kinds"), [(400, []), (2500, ["input-stall"])])
+def test_one_short_wait_for_data_is_chance(stall_ms: int, kinds: list[str]) -> None:
+    """A busy machine may keep a rank from its processor for so long, also while it fetches."""
+
+    def made(late_ms: int) -> list[FakeOp]:
+        calls = [FakeOp("all_reduce", n, n * 10, n * 10 + 5) for n in range(1, 11)]
+        fetching = [FakeOp("sample", 0, 110, 110 + late_ms, flags=ring_format.INPUT, line=3)] if late_ms else []
+        return [*calls, *fetching, FakeOp("all_reduce", 11, 110 + late_ms, 111 + stall_ms)]
+
+    found = explain(made(0), made(0), made(stall_ms), outcome="ok")
+    assert [finding.kind for finding in found.findings] == kinds
 
 
 def sampled(rank: int, *flags: int) -> list[FakeOp]:

@@ -214,3 +214,12 @@ def test_what_was_complete_when_it_was_waited_for_lasted_as_long_as_others_of_it
     assert hidden_s([kept]) == 0  # nothing is known of it
     quick = FakeOp("all_reduce", 1, 0, 2)
     assert hidden_s([quick, kept]) == pytest.approx(0.002)
+
+
+def test_more_than_four_gigabytes_are_counted() -> None:
+    """A rank's small ops stay what they were when a larger one follows."""
+    sizes = [4000, 6 << 30, 4000]
+    ops = [FakeOp("all_reduce", seq, seq * 10, seq * 10 + 5, size_bytes=size) for seq, size in enumerate(sizes, 1)]
+    evidence = Evidence(run([ops[:1], ops]))
+    assert [evidence.table.get(row).size_bytes for row in range(4)] == [4000, *sizes]
+    assert sum(cost.size_bytes for cost in costs.count(evidence).by_op) == 4000 + sum(sizes)

@@ -13,7 +13,7 @@ from rollcall.explain.loading.table import site_in_words
 from rollcall.explain.waits import is_setup
 from rollcall.record import ring_format
 
-_MOST_POINTS = 2000
+_MOST_POINTS = 2000  # of a drawing: more cover each other
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,8 @@ class _Usual:
 
     def _kinds(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
         table = self._table
-        return np.asarray(table.op[rows].astype(np.int64) << 48 | np.minimum(table.size_bytes[rows], (1 << 48) - 1))
+        size_bytes = table.size_bytes[rows].astype(np.int64)
+        return np.asarray(table.op[rows].astype(np.int64) << 48 | np.minimum(size_bytes, (1 << 48) - 1))
 
 
 def _split(rows: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
@@ -200,12 +201,12 @@ class Speed:
 
 
 def by_size(evidence: Evidence) -> list[Speed]:
-    """Of ops that ended and moved something, those of the most frequent sizes."""
+    """Counts ops that ended and moved something, for the most frequent sizes."""
     table = evidence.table
     communicating_ns = evidence.intervals.communicating_ns
     is_good = ~table.is_event & (table.size_bytes > 0) & (communicating_ns > 0) & ~table.is_blocked & ~table.has_failed
     rows = np.flatnonzero(is_good)
-    size = table.size_bytes[rows]
+    size = table.size_bytes[rows].astype(np.int64)
     key = table.op[rows].astype(np.int64) * (int(size.max(initial=0)) + 1) + size
     speed = size / (communicating_ns[rows] / 1e9)
     order = np.lexsort((speed, key))

@@ -1,6 +1,6 @@
 """What a disagreement between ranks has done to the run."""
 
-from rollcall.explain.ends import failed_by_itself
+from rollcall.explain.ends import failed_by_itself, raised_at
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect
 from rollcall.explain.loading.table import Op
@@ -33,15 +33,21 @@ def _died_outside_ops(evidence: Evidence, number: int) -> bool:
 
 def _died_there(evidence: Evidence, op: Op) -> bool:
     """Whether its rank was killed while the op was open, as by gloo's abort in the op of a rank that only polls it; or
-    failed on its line."""
+    failed on its line; or only polls it since then."""
     was_open = op.completed_ns == 0 and bool(evidence.is_of_killed[op.row])
-    return was_open or _failed_there(evidence, op)
+    return was_open or _failed_there(evidence, op) or _is_polled(evidence, op)
+
+
+def _is_polled(evidence: Evidence, op: Op) -> bool:
+    """Whether its rank polls it while the run stands still: nothing else is known to keep it there."""
+    polled = evidence.polled(op.rank) if evidence.stuck else None
+    return polled is not None and polled.row == op.row
 
 
 def _failed_there(evidence: Evidence, op: Op) -> bool:
     """Whether its rank raised its error on the line of this op: what the op returned was not what torch expected."""
     rank = evidence.run.ranks[op.rank]
-    if op.site is None or rank.error_site is None or rank.error_site.chain != op.site.chain:
+    if not raised_at(rank, op.site):
         return False
     return failed_by_itself(evidence, rank) and op.row in [each.row for each in rank.ops[-_OPS_OF_OBJECTS:]]
 

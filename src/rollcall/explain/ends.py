@@ -4,7 +4,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from rollcall.explain.loading.load import Rank
-from rollcall.explain.loading.table import Op
+from rollcall.explain.loading.table import Op, Site
 
 if TYPE_CHECKING:
     from rollcall.explain.evidence import Evidence
@@ -53,7 +53,7 @@ def is_consequence(evidence: "Evidence", rank: Rank) -> bool:
         return raised_in_forward(rank) and any(
             _keeps_from_forward(evidence, other, rank) for other in _others(evidence, rank)
         )
-    if last.issued_ns and _others_are_stuck(evidence, last):
+    if failed_for_others(last) and _others_are_stuck(evidence, last):
         return True
     if failed_for_others(last) and any(other in evidence.run.ranks for other in evidence.waits_for(last)):
         return True
@@ -74,10 +74,19 @@ def raised_in_forward(rank: Rank) -> bool:
     """Whether its last forward of a DDP module raised, and not the code of the module, whose lines would be on the
     traceback. DDP's reducer exchanges its buckets there in C++, which is no op that is recorded."""
     done = [event for event in rank.events[-_RECENT:] if event.op not in ("sample", "exception")]
-    if not done or done[-1].op != "ddp_forward" or rank.error_site is None or done[-1].site is None:
+    if not done or done[-1].op != "ddp_forward":
         return False
     has_gone_on = rank.last is not None and rank.last.entered_ns > done[-1].entered_ns
-    return not has_gone_on and rank.error_site.chain == done[-1].site.chain
+    return not has_gone_on and raised_at(rank, done[-1].site)
+
+
+def raised_at(rank: Rank, site: Site | None) -> bool:
+    """Whether a rank raised its error on a line, in the same calls. A traceback begins at the function that caught the
+    error: the callers of that one are unknown."""
+    raised, chain = (
+        [(each.file, each.line) for each in found.chain] if found else [] for found in (rank.error_site, site)
+    )
+    return bool(raised) and chain[: len(raised)] == raised
 
 
 def _keeps_from_forward(evidence: "Evidence", other: Rank, rank: Rank) -> bool:

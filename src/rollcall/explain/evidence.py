@@ -132,9 +132,11 @@ class Evidence:
     def _moved_ns(self) -> dict[int, int]:
         """By rank: when it last began or ended an op."""
         table = self.table
-        newest = np.maximum.reduce([table.entered_ns, table.issued_ns, table.waited_ns, table.completed_ns])
-        newest[table.is_event] = 0
-        return {rank: int(newest[low:high].max(initial=0)) for rank, (low, high) in table.spans.items()}
+        times = (table.entered_ns, table.issued_ns, table.waited_ns, table.completed_ns)
+        return {
+            rank: max(int(each[low:high].max(initial=0, where=~table.is_event[low:high])) for each in times)
+            for rank, (low, high) in table.spans.items()
+        }
 
     @cached_property
     def forwards(self) -> dict[int, int]:
@@ -158,6 +160,34 @@ class Evidence:
     def signals(self) -> Ops:
         """Signals that ranks sent."""
         return self.table.where(self.table.is_one_of("signal"))
+
+    @cached_property
+    def failing(self) -> frozenset[int]:
+        """Ranks that are stuck in an op while they handle an error, as in a `finally`, since the others are in other
+        ops, without such an error: their error has led them there. Where others are in no op, or handle an error, too,
+        that is how the program goes on."""
+        return frozenset(rank for rank in self.run.ranks if self._is_failing(rank))
+
+    def _is_failing(self, number: int) -> bool:
+        handled = self.run.ranks[number].handled
+        if handled is None or not self.is_stuck[handled.row]:
+            return False
+        op = self.table.get(handled.row)
+        call = self.calls.of(op)
+        unlike = (
+            [rank for rank, other in call.ops.items() if (other.op, other.site) != (op.op, op.site)] if call else []
+        )
+        others = [rank for rank in {*self.waits_for(op), *unlike} if rank in self.run.ranks]
+        return bool(others) and all(rank in self.held and not self.run.ranks[rank].handled for rank in others)
+
+    def polled(self, rank: int) -> Op | None:
+        """The async op that a rank seems to ask for again and again: it has begun it last, it is in no op, and this one
+        never ended."""
+        found = self.run.ranks[rank]
+        last = found.last
+        if last is None or found.has_ended or rank in self.blocked:
+            return None
+        return last if last.is_async and not last.completed_ns and not last.is_failed else None
 
     def has_ended(self, rank: int) -> bool:
         found = self.run.ranks.get(rank)

@@ -33,7 +33,7 @@ def that_match(table: Table, calls: Calls, candidates: NDArray[np.bool_]) -> NDA
     return found
 
 
-def _matches(table: Table, rows: NDArray[np.intp]) -> bool:
+def _matches(table: Table, rows: NDArray[np.int32]) -> bool:
     members = table.names.groups[table.group[rows[0]]].ranks
     if tuple(table.rank[rows].tolist()) != members:
         return False
@@ -62,4 +62,4 @@ def in_words(call: Call, transfers: list[tuple[int, int]]) -> str:
     return "; ".join([*words, *more])
 
 
-_FEW = 3
+_FEW = 3  # transfers that fit into a sentence

@@ -108,7 +108,7 @@ def _waits_for_peer(op: Op) -> str:
 
 
 def _wait_for_peers(ops: list[Op]) -> str:
-    """Of ops on one line, whose peers are as far from them."""
+    """Describes ops on one line whose peers are equally far from them."""
     if len(ops) == 1:
         return _waits_for_peer(ops[0])
     away = ops[0].peer - ops[0].rank
@@ -137,7 +137,7 @@ def sites(ops: Iterable[Op]) -> tuple[Site, ...]:
     )
 
 
-_MOST_DIVERGING = 4
+_MOST_DIVERGING = 4  # lines: two pairs of ranks that went different ways
 
 
 _NUMBER = re.compile(r"\d+")

@@ -153,7 +153,7 @@ class Explained:
         return frame_of_rows([asdict(death) for death in self.explanation.deaths], ("rank", "how", "after_s"))
 
     def to_dict(self) -> dict[str, Any]:
-        """As `rollcall explain --json` prints it."""
+        """Returns what `rollcall explain --json` prints."""
         return to_json(self.explanation)
 
     def __str__(self) -> str:

@@ -1,16 +1,13 @@
 """What `rollcall explain` says, as a part of a page: what a notebook shows of `rollcall.explain(run)`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from html import escape
 
 from rollcall.explain.findings import Finding
-from rollcall.explain.terminal import nothing_found
+from rollcall.explain.terminal import costs_table, nothing_found, waits_table
 from rollcall.explain.verdict import Explanation, advice, in_one_line, in_words
-from rollcall.units import in_bytes, in_seconds
 
-_MOST_ROWS = 16
-_WAITS = ("rank", "last in", "made others wait", "waited itself", "of the run")
-_COSTS = ("communication", "ops", "bytes", "blocked", "hidden behind computing")
+_MOST_ROWS = 16  # of a table in a notebook: more would push the next cell out of sight
 
 
 def as_html(explanation: Explanation) -> str:
@@ -41,44 +38,9 @@ def _verdict(verdict: Finding) -> str:
 
 
 def _tables(explanation: Explanation) -> Iterator[str]:
-    if explanation.run.is_rehearsed:
-        return
-    waits, costs = explanation.waits, explanation.costs
-    ranks = sorted(explanation.run.ranks, key=lambda rank: -waits.caused_s[rank])[:_MOST_ROWS] if waits.calls else []
-    yield _table(
-        f"who waited for whom, in {in_seconds(waits.run_s)} from the first op to the last",
-        _WAITS,
-        (
-            (
-                str(rank),
-                f"{waits.last_in[rank]} of {waits.calls} calls",
-                in_seconds(waits.caused_s[rank]),
-                in_seconds(waits.suffered_s[rank]),
-                f"{waits.share(waits.suffered_s[rank]):.0%}",
-            )
-            for rank in sorted(ranks)
-        ),
-    )
-    yield _table(
-        f"where communication takes its time; {costs.overlap:.0%} of it is hidden",
-        _COSTS,
-        (
-            (
-                cost.name,
-                f"{cost.ops:,}",
-                in_bytes(cost.size_bytes),
-                in_seconds(cost.blocked_s),
-                in_seconds(cost.hidden_s),
-            )
-            for cost in (*costs.by_op, *costs.by_site)[:_MOST_ROWS]
-        ),
-    )
-
-
-def _table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
-    if not lines:
-        return ""
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    for table in (waits_table(explanation), costs_table(explanation)):
+        if rows := table.shown(_MOST_ROWS):
+            head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
+            body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+            caption = escape(table.title.removesuffix(":"))
+            yield f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

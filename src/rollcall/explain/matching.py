@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.explain.loading.load import Run
-from rollcall.explain.loading.lost_records import ALL, Losses, begins_of_runs
+from rollcall.explain.loading.lost_records import ALL, IS_COLLECTIVE, Losses, begins_of_runs
 from rollcall.explain.loading.table import Group, Op, Ops
 from rollcall.record import ring_format
 
@@ -41,18 +41,25 @@ class Calls:
     def __init__(self, run: Run) -> None:
         self.table = table = run.table
         self._made: dict[int, Call] = {}
-        kept = ~table.is_event & ~table.is_one_of("send", "recv") & ~table.is_non_member & (table.group > 0)
+        is_group = np.array([not group.is_non_member for group in table.names.groups])
+        is_group[0] = False
+        kept = IS_COLLECTIVE[table.op] & is_group[table.group]
         losses = Losses(run)
-        kept &= table.seq >= losses.first_known_calls()[table.group]
-        kept &= table.seq <= losses.last_known_calls()[table.group]
-        rows = np.flatnonzero(kept)
-        keys = _key(table.group[rows], table.seq[rows])
-        order = np.argsort(keys, kind="stable")  # the table goes by rank, so the ops of a call do, too
-        self.rows, keys = rows[order], keys[order]
-        self.starts = np.flatnonzero(np.diff(keys, prepend=keys[0] + 1 if len(keys) else 0))
-        self.keys = keys[self.starts]
-        self.sizes = np.diff(self.starts, append=len(keys))
-        self.groups = table.group[self.rows[self.starts]]
+        first, last = losses.first_known_calls(), losses.last_known_calls()
+        if first.any() or (last < ALL).any():
+            kept &= (table.seq >= first[table.group]) & (table.seq <= last[table.group])
+        numbers = _numbers_of_calls(table.group[kept], table.seq[kept], len(is_group))
+        order = _sorted(numbers)  # the table goes by rank, so the ops of a call do, too
+        numbers = numbers[order]
+        self.rows = np.flatnonzero(kept).astype(np.int32)[order]  # half as large as numpy's own indices
+        del order
+        is_first = np.ones(len(numbers), dtype=np.bool_)
+        np.not_equal(numbers[1:], numbers[:-1], out=is_first[1:])
+        self.starts = np.flatnonzero(is_first)
+        self.sizes = np.diff(self.starts, append=len(numbers))
+        firsts = self.rows[self.starts]
+        self.groups = table.group[firsts]
+        self.keys = _key(self.groups, table.seq[firsts])
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -65,39 +72,53 @@ class Calls:
 
     @property
     def numbers(self) -> NDArray[np.intp]:
-        """Of each of `rows`: the number of its call. Not kept: it is as large as a column of the table."""
+        """Returns the number of the call of each of `rows`. Not kept: it is as large as a column of the table."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
     @cached_property
-    def last_rows(self) -> NDArray[np.intp]:
+    def last_rows(self) -> NDArray[np.int32]:
         """Per call: the row of the last to arrive."""
-        arrived_ns = self.table.arrived_ns[self.rows]
-        latest_ns = np.maximum.reduceat(arrived_ns, self.starts) if len(self) else arrived_ns
-        places = np.flatnonzero(arrived_ns == np.repeat(latest_ns, self.sizes))
-        return self.rows[places[np.searchsorted(places, self.starts)]]  # of several, the first
+        found = np.empty(len(self), dtype=np.int32)
+        for rows, starts, part in self.parts():
+            arrived_ns = self.table.arrived_ns[rows]
+            latest_ns = np.maximum.reduceat(arrived_ns, starts)
+            places = np.flatnonzero(arrived_ns == np.repeat(latest_ns, self.sizes[part]))
+            found[part] = rows[places[np.searchsorted(places, starts)]]  # of several, the first
+        return found
 
     @cached_property
     def by_time(self) -> NDArray[np.intp]:
         return np.argsort(self.least(self.table.entered_ns), kind="stable")
 
     def least(self, column: NDArray[Any]) -> NDArray[Any]:
-        return np.minimum.reduceat(column[self.rows], self.starts) if len(self) else column[:0]
+        return self._of_each(np.minimum, column)
 
-    def most(self, column: NDArray[Any]) -> NDArray[Any]:
-        return np.maximum.reduceat(column[self.rows], self.starts) if len(self) else column[:0]
+    def all(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        return self._of_each(np.logical_and, mask)
 
     def any(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        return np.logical_or.reduceat(mask[self.rows], self.starts) if len(self) else mask[:0]
+        return self._of_each(np.logical_or, mask) if mask.any() else np.zeros(len(self), dtype=np.bool_)
+
+    def _of_each(self, reduce: np.ufunc, column: NDArray[Any]) -> NDArray[Any]:
+        found = np.empty(len(self), dtype=column.dtype)
+        for rows, starts, part in self.parts():
+            reduce.reduceat(column[rows], starts, out=found[part])
+        return found
 
     def differ_in(self, *columns: NDArray[Any]) -> NDArray[np.bool_]:
         """Calls whose ops differ in one of the columns."""
         found = np.zeros(len(self), dtype=np.bool_)
-        for column in columns:
-            found |= self.least(column) != self.most(column)
+        for rows, starts, part in self.parts():
+            for column in columns:
+                values = column[rows]
+                is_new = np.zeros(len(values), dtype=np.bool_)  # unlike the op before it, in the same call
+                np.not_equal(values[1:], values[:-1], out=is_new[1:])
+                is_new[starts] = False
+                found[part] |= np.logical_or.reduceat(is_new, starts)
         return found
 
     def where(self, mask: NDArray[np.bool_]) -> Iterator[Call]:
-        """In the order in which they began."""
+        """Returns the calls in the order in which they began."""
         return (self.get(number) for number in self.by_time[mask[self.by_time]])
 
     def unlike(self, mask: NDArray[np.bool_], *columns: NDArray[Any]) -> Iterator[int]:
@@ -111,7 +132,7 @@ class Calls:
                 seen.add(pattern)
                 yield int(number)
 
-    def parts(self) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], slice]]:
+    def parts(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.intp], slice]]:
         """Some calls at a time, whose columns fit into the processor's cache: their rows, where each call begins there,
         and their numbers."""
         first = 0
@@ -122,7 +143,7 @@ class Calls:
             yield self.rows[start:stop], self.starts[first:end] - start, slice(first, end)
             first = end
 
-    def rows_of(self, number: int) -> NDArray[np.intp]:
+    def rows_of(self, number: int) -> NDArray[np.int32]:
         return self.rows[self.starts[number] : self.starts[number] + self.sizes[number]]
 
     def get(self, number: int) -> Call:
@@ -147,6 +168,28 @@ class Calls:
 _PART = 1 << 18  # rows
 
 
+def _numbers_of_calls(group: NDArray[Any], seq: NDArray[np.uint32], groups: int) -> NDArray[np.unsignedinteger]:
+    """Per op: a number for its call, which is larger for a later group, then for a later call. As small as can be: so
+    they take less memory, and are sorted sooner."""
+    largest = np.zeros(groups, dtype=seq.dtype)
+    for start in range(0, len(seq), _PART):  # in parts: numpy is quick with indices of its own type only
+        np.maximum.at(largest, group[start : start + _PART].astype(np.intp), seq[start : start + _PART])
+    most = largest.astype(np.int64)
+    before = np.cumsum(most + 1) - (most + 1)
+    kind = np.min_scalar_type(int(before[-1] + most[-1]))
+    numbers = seq.astype(kind)
+    numbers += before.astype(kind)[group]
+    return numbers
+
+
+def _sorted(numbers: NDArray[np.unsignedinteger]) -> NDArray[np.intp]:
+    """The order of numbers, equal ones as they come. By 16 bits at a time, which numpy sorts in linear time."""
+    order = np.argsort(numbers.astype(np.uint16), kind="stable")
+    for shift in range(16, numbers.dtype.itemsize * 8, 16):
+        order = order[np.argsort((numbers >> shift).astype(np.uint16)[order], kind="stable")]
+    return order
+
+
 def _key(group: NDArray[Any], seq: NDArray[Any]) -> NDArray[np.uint64]:
     return np.asarray((group.astype(np.uint64) << np.uint64(32)) | seq)
 
@@ -158,7 +201,7 @@ class Pairs:
         self.table = table = run.table
         self._run, self._losses = run, Losses(run)
         is_send = table.op == ring_format.OP["send"]
-        rows = np.flatnonzero((is_send | (table.op == ring_format.OP["recv"])) & (table.group > 0))
+        rows = np.flatnonzero((is_send | (table.op == ring_format.OP["recv"])) & (table.group > 0)).astype(np.int32)
         self.partner = np.full(len(table), -1, dtype=np.int32)  # by row: the row of its partner; -1: none
         self._is_lost = np.zeros(len(table), dtype=np.bool_)  # its partner may have been overwritten
         named = rows[table.peer[rows] >= 0]
@@ -169,7 +212,7 @@ class Pairs:
         self._known = [rank.number for rank in run.ranks.values() if not rank.stopped]  # recorded to their ends
         self._are_all_known = len(self._known) == run.world_size
 
-    def _match(self, rows: NDArray[np.intp], is_send: NDArray[np.bool_]) -> None:
+    def _match(self, rows: NDArray[np.int32], is_send: NDArray[np.bool_]) -> None:
         table = self.table
         sender = np.where(is_send, table.rank[rows], table.peer[rows]).astype(np.int64)
         receiver = np.where(is_send, table.peer[rows], table.rank[rows]).astype(np.int64)
@@ -178,15 +221,17 @@ class Pairs:
         tag = np.where(is_cuda, 0, table.tag[rows]).astype(np.int64)
         routes = _number_alike(table.group[rows].astype(np.int64), sender, receiver, tag)
         seq = table.seq[rows].astype(np.int64)
+        if not self._losses.ranks:  # else the first of a channel may be missing, and its others have no number
+            seq = np.where(is_cuda & (seq > 0), _counted(routes * 2 + is_send), seq)
         pair = routes * (int(seq.max()) + 1) + seq
         order = np.argsort(pair, kind="stable")
         one, other = order[:-1], order[1:]
         met = np.flatnonzero((pair[one] == pair[other]) & (is_send[one] != is_send[other]) & (seq[one] > 0))
-        one, other = rows[one[met]], rows[other[met]]
-        self.partner[one], self.partner[other] = other, one
+        mine, theirs = rows[one[met]], rows[other[met]]
+        self.partner[mine], self.partner[theirs] = theirs, mine
         self._mark_lost(rows, routes * 2 + is_send, seq)
 
-    def _mark_lost(self, rows: NDArray[np.intp], sides: NDArray[np.int64], seq: NDArray[np.int64]) -> None:
+    def _mark_lost(self, rows: NDArray[np.int32], sides: NDArray[np.int64], seq: NDArray[np.int64]) -> None:
         """An op without partner may have had one that is no longer known."""
         peer = self.table.peer[rows]
         self._is_lost[rows] = (seq == 0) | ~np.isin(peer, list(self._run.ranks))
@@ -195,7 +240,7 @@ class Pairs:
             self._is_lost[rows] |= (self.partner[rows] < 0) & np.isin(peer, self._losses.ranks) & (seq < first)
 
     def _first_known(
-        self, rows: NDArray[np.intp], sides: NDArray[np.int64], seq: NDArray[np.int64]
+        self, rows: NDArray[np.int32], sides: NDArray[np.int64], seq: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Per row: the number from which on the other side of its channel is whole."""
         firsts = np.full(int(sides.max() | 1) + 1, ALL)
@@ -210,7 +255,7 @@ class Pairs:
         return first
 
     def _most_lost(self, row: int) -> int:
-        """Of the ops on the other side."""
+        """Returns how many ops on the other side are lost at most."""
         table = self.table
         op = "recv" if table.op[row] == ring_format.OP["send"] else "send"
         return self._losses.most(int(table.peer[row]), table.names.groups[table.group[row]], op)
@@ -240,11 +285,20 @@ class Pairs:
         is_known = np.isin(peers, self._known) & np.isin(self.table.rank[rows], self._known)
         return Ops(self.table, rows[is_known | ((peers < 0) & self._are_all_known)])
 
-    def matched(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    def matched(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The rows of sends and of their receives, in order of time."""
         sends = self.rows[(self.partner[self.rows] >= 0) & (self.table.op[self.rows] == ring_format.OP["send"])]
         sends = sends[np.argsort(self.table.entered_ns[sends], kind="stable")]
         return sends, self.partner[sends]
+
+
+def _counted(sides: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The number of each op on its side of a channel, from 1 on. The recorder counts each tag by itself."""
+    order = np.argsort(sides, kind="stable")
+    begins = np.flatnonzero(np.diff(sides[order], prepend=-1))
+    counted = np.empty_like(sides)
+    counted[order] = np.arange(len(sides)) - np.repeat(begins, np.diff(begins, append=len(sides))) + 1
+    return counted
 
 
 def _number_alike(*columns: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -259,7 +313,7 @@ def _number_alike(*columns: NDArray[np.int64]) -> NDArray[np.int64]:
     return _numbered(numbers)[0]
 
 
-_MOST_COMBINATIONS = 1 << 62
+_MOST_COMBINATIONS = 1 << 62  # int64 has no room for more
 
 
 def _numbered(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:

@@ -4,6 +4,8 @@ The calls after that may match by chance, as two barriers do, until one of them 
 lines of the calls tell since when: from there on, one rank makes each call of the other one later.
 """
 
+import itertools
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +28,24 @@ def out_of_step(evidence: Evidence, call: Call, rank: int, other: int) -> tuple[
     first = min(found)
     ops = table.get(mine[first]), table.get(theirs[first])
     return ops if ops[0].seq == ops[1].seq < call.seq else None
+
+
+def is_left_out(evidence: Evidence, call: Call, rank: int, other: int) -> bool:
+    """Whether a rank has left out the op that the other makes in this call, and makes one that comes later: after the
+    op before these two it has made both of them earlier, in the order of a loop over tensors, whose ops have one
+    line."""
+    table = evidence.table
+    rows = _rows(evidence, call, rank)[-_TURNS:]
+    columns = (table.op, table.signature, table.reduce, table.peer, table.site)
+    *made, latest = np.stack([column[rows] for column in columns], axis=1).tolist()
+    theirs = [int(column[call.ops[other].row]) for column in columns]
+    if latest[-1] != theirs[-1] or not made:
+        return False
+    follows = [place + 1 for place, pair in enumerate(itertools.pairwise(made)) if pair == (made[-1], theirs)]
+    return any(latest in itertools.takewhile(theirs.__ne__, made[place + 1 :]) for place in follows)
+
+
+_TURNS = 1000  # ops: some turns of a loop over the tensors of a model
 
 
 def _rows(evidence: Evidence, call: Call, rank: int) -> NDArray[np.intp]:

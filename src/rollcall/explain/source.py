@@ -137,12 +137,24 @@ def calls_later(file: str, line: int, other: int) -> bool:
 
 def is_past(mine: Site, theirs: Site) -> bool:
     """Whether a rank at my line has passed theirs: it comes later in the innermost function that both are in, or in
-    another branch, and no loop leads back to it."""
+    another branch that does not come to such a call itself, and no loop leads back to it."""
     divergence = divergence_of(mine, theirs)
     tree = _parse(divergence.file) if divergence else None
     if divergence is None or tree is None or relation(divergence) not in ("after", "exclusive"):
         return False
+    if relation(divergence) == "exclusive" and _comes_to_its_own(divergence, tree):
+        return False
     return not _is_looping(mine, divergence, tree)
+
+
+def _comes_to_its_own(divergence: Divergence, tree: ast.Module) -> bool:
+    """Whether my branch later calls what the other line calls, as `if rank == 0: load(); barrier()` and `else:
+    wait_for_file(); barrier()` do."""
+    wanted = _called(tree, divergence.theirs, divergence.theirs)
+    around = {(id(node), branch) for node, branch in _path_to(tree, divergence.theirs)}
+    mine = [step for step in _path_to(tree, divergence.mine) if (id(step[0]), step[1]) not in around]
+    later = [child for step in mine for child in _block_of([step]) if child.lineno > divergence.mine]
+    return any(_names(child) & wanted for child in later)
 
 
 def _frame(site: Site, divergence: Divergence) -> Site:
@@ -197,14 +209,20 @@ def is_outside_loops(mine: Site, inner: Site) -> bool:
 
 
 def ways_out_of_loop(mine: Site | None, inner: Site | None) -> tuple[Site, ...]:
-    """Where a rank may have left the loop that the other line is in, and that it is past: its breaks and returns."""
+    """Where a rank may have left the loops that the other line is in, and that it is past: the breaks and returns of
+    the innermost of them that has any."""
     if mine is None or inner is None or not is_outside_loop(mine, inner):
         return ()
     for frame in inner.chain:
         tree = _parse(frame.file)
         loops = _loops_around(tree, frame.line) if tree else []
+        inside = [site.line for site in mine.chain if (site.file, site.function) == (frame.file, frame.function)]
+        left = [loop for loop in reversed(loops) if not any(loop.lineno <= line <= _end(loop) for line in inside)]
+        for loop in left:
+            if exits := sorted(_exits(loop))[:_FEW]:
+                return tuple(Site(frame.file, line, frame.function) for line in exits)
         if loops:
-            return tuple(Site(frame.file, line, frame.function) for line in sorted(_exits(loops[-1]))[:_FEW])
+            return ()
     return ()
 
 
@@ -279,7 +297,7 @@ def ways_out(mine: Site | None, theirs: Site | None) -> tuple[Site, ...]:
     return ()
 
 
-_FEW = 2
+_FEW = 2  # ways out: more of them tell nothing about which was taken
 
 
 def _parse(file: str) -> ast.Module | None:

@@ -18,11 +18,13 @@ from rich.text import Text
 
 from rollcall.errors import UsageError
 from rollcall.explain.verdict import Death, Explanation, as_dict, explain, in_one_line, in_words, to_json
+from rollcall.linux.malloc import keep_freed_memory
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.units import in_bytes, in_seconds
 
 
 def show(folder: Path, attempt: int | None, as_json: bool) -> None:
+    keep_freed_memory()  # this process does nothing else: a large run is read block by block
     explanation = explain(folder, attempt)
     if as_json:
         print(json.dumps(to_json(explanation), indent=2))
@@ -31,12 +33,12 @@ def show(folder: Path, attempt: int | None, as_json: bool) -> None:
 
 
 def print_explanation(console: Console, explanation: Explanation) -> None:
-    """In one screen: what is left of it after the findings is for the tables, the rows that matter most first."""
+    """Prints one screen: the findings, then as many rows of the tables as fit, the rows that matter most first."""
     lines = [*_heading(explanation), *_findings(explanation), *_deaths(explanation)]
     for line in lines:
         console.print(line)
     used = sum(map(partial(_height, console), lines))
-    waits, costs = _waits(explanation), _costs(explanation)
+    waits, costs = waits_table(explanation), costs_table(explanation)
     rows = max(_SCREEN - used - sum(table.height for table in (waits, costs)), _LEAST_ROWS)
     # Half of the rows are for each table; what one of them leaves is the other's.
     for_costs = max(rows // 2, rows - len(waits.rows))
@@ -46,7 +48,7 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
 
 
 _SCREEN = 23  # lines of a terminal; the prompt has one
-_LEAST_ROWS = 4
+_LEAST_ROWS = 4  # of a table: with fewer it would not show how its lines differ
 
 
 def _height(console: Console, line: str) -> int:
@@ -67,7 +69,7 @@ def _heading(explanation: Explanation) -> Iterator[str]:
 
 
 REHEARSED = "this run was rehearsed: its ranks ran alone, so nothing is known of times and waits"
-_FEW_PROBLEMS = 3
+_FEW_PROBLEMS = 3  # lines of them leave most of a screen to the findings
 
 
 def _findings(explanation: Explanation) -> Iterator[str]:
@@ -84,7 +86,7 @@ def _findings(explanation: Explanation) -> Iterator[str]:
         yield f"and {', '.join(f'{count} × {kind}' for kind, count in kinds.most_common(_FEW))}; --json has all"
 
 
-_FEW_FINDINGS = 2
+_FEW_FINDINGS = 2  # besides the verdict: they, too, may take several lines each
 
 
 def nothing_found(explanation: Explanation) -> str:
@@ -94,7 +96,7 @@ def nothing_found(explanation: Explanation) -> str:
 
 
 def _deaths(explanation: Explanation) -> Iterator[str]:
-    """In one line: who died by itself, then who died because of it; ranks that died alike together."""
+    """Returns one line: who died by itself, then who died because of it; ranks that died alike together."""
     deaths = explanation.deaths
     if len(deaths) < 2:
         return
@@ -119,8 +121,8 @@ _FEW = 6  # ways to die, kinds of findings in a sentence; --json has all
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """A table of which some rows are shown: those that come first."""
+class TableRows:
+    """A table of which some rows are shown: those that come first. The terminal and pages draw the same."""
 
     title: str
     columns: tuple[str, ...]
@@ -130,25 +132,30 @@ class _Rows:
 
     @property
     def height(self) -> int:
-        """Without its rows: an empty line, the title, the names of the columns, and what is said of other rows."""
+        """Counts all lines but the rows: an empty line, the title, the names of the columns, and what is said of
+        other rows."""
         return 3 + bool(self.left_out) if self.rows else 0
 
+    def shown(self, most: int) -> list[tuple[str, ...]]:
+        kept = self.rows[: max(most, 0)]
+        return sorted(kept, key=self.order) if self.order else list(kept)
+
     def show(self, console: Console, most: int) -> None:
-        if not self.rows or most < 1:
+        kept = self.shown(most)
+        if not kept:
             return
-        kept = self.rows[:most]
         table = Table(box=None, pad_edge=False, header_style="bold")
         for number, column in enumerate(self.columns):
             table.add_column(column, justify="right" if number else "left")
-        for row in sorted(kept, key=self.order) if self.order else kept:
-            table.add_row(*row)
+        for row in kept:
+            table.add_row(*map(escape, row))
         console.print(f"\n{self.title}")
         console.print(table)
         if self.left_out and len(kept) < len(self.rows):
             console.print(self.left_out.format(shown=len(kept), rows=len(self.rows)))
 
 
-def _waits(explanation: Explanation) -> _Rows:
+def waits_table(explanation: Explanation) -> TableRows:
     """The ranks that others waited for most; without those for which nobody waited, if there are others."""
     waits = explanation.waits
     ranks = sorted(explanation.run.ranks, key=lambda rank: -waits.caused_s[rank]) if waits.calls else []
@@ -166,7 +173,7 @@ def _waits(explanation: Explanation) -> _Rows:
     ]
     error_s = explanation.run.clock_error_ns / 1e9
     give_or_take = f", give or take {in_seconds(error_s)} between hosts" if error_s else ""
-    return _Rows(
+    return TableRows(
         f"who waited for whom, in {in_seconds(waits.run_s)} from the first op to the last{give_or_take}:",
         ("rank", "last in", "made others wait", "waited itself", "of the run", "run without its delays"),
         rows,
@@ -175,14 +182,14 @@ def _waits(explanation: Explanation) -> _Rows:
     )
 
 
-_MOST_RANKS = 16
+_MOST_RANKS = 16  # rows of a table that still fit on a screen with the rest
 
 
-def _costs(explanation: Explanation) -> _Rows:
+def costs_table(explanation: Explanation) -> TableRows:
     """Ops, lines and phases in turn, the costliest of each first."""
     costs = explanation.costs
     sorts = (("", costs.by_op), ("at ", costs.by_site), ("in phase ", costs.by_phase))
-    named = [[(kind + escape(cost.name), cost) for cost in found] for kind, found in sorts]
+    named = [[(kind + cost.name, cost) for cost in found] for kind, found in sorts]
     order = {name: place for place, (name, _) in enumerate(itertools.chain(*named))}
     in_turn = [each for turn in itertools.zip_longest(*named) for each in turn if each is not None]
     rows = [
@@ -191,8 +198,8 @@ def _costs(explanation: Explanation) -> _Rows:
     ]
     if explanation.run.is_rehearsed:
         sizes = [row[:3] for row in rows]
-        return _Rows("communication, all ranks together:", ("communication", "ops", "bytes"), sizes)
-    return _Rows(
+        return TableRows("communication, all ranks together:", ("communication", "ops", "bytes"), sizes)
+    return TableRows(
         f"where communication takes its time, all ranks together; {costs.overlap:.0%} of it is hidden:",
         ("communication", "ops", "bytes", "blocked", "hidden behind computing"),
         rows,
@@ -280,4 +287,4 @@ def _stacks(explanation: Explanation) -> list[str]:
     return [f"  {ranks_in_words(numbers)}: {words}" for words, numbers in told] + more
 
 
-_MOST_STACKS = 12
+_MOST_STACKS = 12  # different ones: half a screen, below the verdict

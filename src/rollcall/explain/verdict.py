@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.explain import checks, costs
+from rollcall.explain.checks import gpus
 from rollcall.explain.costs import Cost, Costs
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect, Finding, folded
@@ -16,6 +17,7 @@ from rollcall.protocol.rank_ranges import ranks_in_words
 
 # All kinds of findings, and what to change, where that holds for every program.
 _CHANGES = {
+    "gpu-lost": "look at dmesg for Xid errors; reset the GPU, or leave its host out",
     "network-cut": "look at the network between the hosts, and whether that host is still up",
     "stopped-rank": "",
     "world-incomplete": "start as many ranks as the world size says, and let all of them call init_process_group",
@@ -53,6 +55,11 @@ _CHANGES = {
     "missing-rank": "let all ranks of the group make this call, or none",
     "straggler": "look at what it does between the calls; the others only wait",
 }
+# The same where a finding has this evidence.
+_CHANGES_WITH = {
+    "throttled": "look at the cooling and the power of that host; leave it out until it is mended",
+    "exit_code": "look at why the program exits there",
+}
 # What stopped the run, then what made it wrong, then what made it slow. Advice is never the verdict of a run that did
 # not end well.
 _EFFECTS: tuple[Effect, ...] = ("stopped", "wrong", "slow", "advice")
@@ -82,7 +89,7 @@ def explain_run(evidence: Evidence) -> Explanation:
     return Explanation(
         evidence.run,
         _outcome(evidence),
-        causes_first(folded(checks.find(evidence))),
+        [gpus.with_errors(evidence, each) for each in causes_first(folded(checks.find(evidence)))],
         evidence.waits,
         costs.count(evidence),
         _deaths(evidence),
@@ -164,7 +171,7 @@ def _cost(cost: Cost) -> dict[str, Any]:
 
 
 def as_dict(finding: Finding) -> dict[str, Any]:
-    """As --json and run.json have it."""
+    """Returns the finding as --json and run.json have it."""
     return {
         "kind": finding.kind,
         "ranks": list(finding.ranks),
@@ -198,13 +205,14 @@ def _cut(message: str) -> str:
     return line if len(line) <= _MOST_TEXT else f"{line[:_MOST_TEXT]} …; --json has all of it"
 
 
-_MOST_SITES = 5
-_MOST_TEXT = 400
+_MOST_SITES = 5  # lines, and
+_MOST_TEXT = 400  # characters: so much of a finding fits on one screen with the tables
 
 
 def advice(finding: Finding) -> str:
     """What to change; empty if that depends on the program."""
-    return _CHANGES[finding.kind]
+    special = [change for evidence, change in _CHANGES_WITH.items() if evidence in finding.evidence]
+    return special[0] if special else _CHANGES[finding.kind]
 
 
 def _text(site: Site) -> str:

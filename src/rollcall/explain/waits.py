@@ -16,7 +16,6 @@ from rollcall.explain.loading.table import Op, Table
 from rollcall.explain.matching import Calls, Pairs
 from rollcall.record import ring_format
 
-_Rows = NDArray[np.intp]
 _Times = NDArray[np.int64]
 _Numbers = NDArray[np.int32]  # of rows: half as large as numpy's own indices
 _ROOT_SENDS = ("broadcast", "scatter")  # the other ranks wait for the root, and the root for nobody
@@ -114,7 +113,8 @@ def last_rows(table: Table, calls: Calls, pairs: Pairs) -> _Numbers:
     last = np.full(len(table), -1, dtype=np.int32)
     if len(calls):
         last_of_call = np.where(calls.has_all, calls.last_rows, -1).astype(np.int32)
-        last[calls.rows] = np.repeat(last_of_call, calls.sizes)
+        for rows, _, part in calls.parts():
+            last[rows] = np.repeat(last_of_call[part], calls.sizes[part])
         _wait_for_roots(table, calls, last)
     sends, recvs = pairs.matched()
     last[sends] = last[recvs] = np.where(table.arrived_ns[sends] > table.arrived_ns[recvs], sends, recvs)
@@ -123,37 +123,52 @@ def last_rows(table: Table, calls: Calls, pairs: Pairs) -> _Numbers:
 
 def _wait_for_roots(table: Table, calls: Calls, last: _Numbers) -> None:
     """In a broadcast every other rank waits for the root alone."""
-    is_rooted = table.is_one_of(*_ROOT_SENDS)[calls.rows] & (last[calls.rows] >= 0)
+    is_rooted = table.is_one_of(*_ROOT_SENDS)
     if not is_rooted.any():
         return
-    rooted, call = calls.rows[is_rooted], calls.numbers[is_rooted]
-    is_root = table.rank[rooted] == table.peer[rooted]
-    root_of = np.full(len(calls), -1, dtype=np.intp)
-    root_of[call[is_root]] = rooted[is_root]
-    known = root_of[call] >= 0
-    last[rooted[known]] = root_of[call[known]]
+    for rows, _, part in calls.parts():
+        mine = np.flatnonzero(is_rooted[rows] & (last[rows] >= 0))
+        rooted, call = rows[mine], np.repeat(np.arange(part.stop - part.start), calls.sizes[part])[mine]
+        is_root = table.rank[rooted] == table.peer[rooted]
+        root_of = np.full(part.stop - part.start, -1, dtype=np.int32)
+        root_of[call[is_root]] = rooted[is_root]
+        known = root_of[call] >= 0
+        last[rooted[known]] = root_of[call[known]]
 
 
 def _arrived_ns(run: Run, last: _Numbers, blocked_ns: _Times, ended_ns: _Times) -> _Times:
-    """Until when each op waited."""
+    """Returns until when each op waited."""
     table = run.table
-    arrived_ns = table.arrived_ns[last]
-    # If a rank is missing, the op waited until its end; of an op that completed without it, that is not known.
-    missing = np.flatnonzero(last < 0)
-    arrived_ns[missing] = np.where(table.completed_ns[missing] > 0, blocked_ns[missing], ended_ns[missing])
-    # An op that ended before the last arrived did not wait for it: a buffered send, a rank that only contributes. The
-    # clocks of two hosts may each be wrong by the error of their comparison.
-    not_needed = np.flatnonzero((arrived_ns > ended_ns + 2 * run.clock_error_ns) & ~table.is_blocked)
-    arrived_ns[not_needed] = blocked_ns[not_needed]
-    return np.clip(arrived_ns, blocked_ns, ended_ns, out=arrived_ns)
+    found = np.empty(len(table), dtype=np.int64)
+    for part in _parts(len(table)):
+        blocked, ended = blocked_ns[part], ended_ns[part]
+        arrived_ns = table.arrived_ns[last[part]]
+        # If a rank is missing, the op waited until its end; of an op that completed without it, that is not known.
+        missing = np.flatnonzero(last[part] < 0)
+        is_over = table.completed_ns[part][missing] > 0
+        arrived_ns[missing] = np.where(is_over, blocked[missing], ended[missing])
+        # An op that ended before the last arrived did not wait for it: a buffered send, a rank that only contributes.
+        # The clocks of two hosts may each be wrong by the error of their comparison.
+        not_needed = np.flatnonzero((arrived_ns > ended + 2 * run.clock_error_ns) & ~table.is_blocked[part])
+        arrived_ns[not_needed] = blocked[not_needed]
+        np.clip(arrived_ns, blocked, ended, out=found[part])
+    return found
+
+
+def _parts(size: int) -> Iterator[slice]:
+    """Some rows at a time, so that nothing else is as large as the table."""
+    return (slice(start, min(start + _PART, size)) for start in range(0, size, _PART))
+
+
+_PART = 1 << 18  # rows: what is computed of them fits into the processor's cache
 
 
 @dataclass(frozen=True)
 class Waits:
     """Every wait of one rank for another, in columns, and what they sum up to. The setup of groups is not counted."""
 
-    rank: NDArray[np.int32]  # who waited
-    for_rank: NDArray[np.int32]
+    rank: NDArray[np.unsignedinteger]  # who waited
+    for_rank: NDArray[np.unsignedinteger]
     last: _Numbers  # the row of the op that it waited for; -1: `for_rank` never arrived
     seconds: NDArray[np.float64]
     arrived_ns: _Times  # per row of the table: when its rank came to its call
@@ -177,32 +192,43 @@ class Waits:
 
         In each call that is the shortest of the waits for it, since the others would have waited for the second last.
         """
-        return np.minimum(self._saved(np.flatnonzero(self.is_over)), self.run_s)
+        return np.minimum(self._saved(self.is_over), self.run_s)
 
     def saved_without(self, ranks: Sequence[int]) -> float:
         """How much shorter the run would be if none of these ranks had ever been the last to arrive: in each call, the
         shortest of the other ranks' waits for one of them."""
-        counted = np.flatnonzero(self.is_over & np.isin(self.for_rank, ranks) & ~np.isin(self.rank, ranks))
+        counted = self.is_over & np.isin(self.for_rank, ranks) & ~np.isin(self.rank, ranks)
         return min(float(self._saved(counted).sum()), self.run_s)
 
-    def _saved(self, counted: NDArray[np.intp]) -> NDArray[np.float64]:
+    def _saved(self, is_counted: NDArray[np.bool_]) -> NDArray[np.float64]:
         """By rank that these waits are for: the sum over calls. Both neighbours of a slow stage wait for it at the same
         time, in calls of their own: that time counts once."""
-        last = self.last[counted]
-        shortest_s = np.full(last.max(initial=-1) + 1, np.inf)
+        calls = _Places(self.last, is_counted)  # the rows of a rank, in the order of time
+        shortest_s = np.full(len(calls.rows), np.inf)
         whose = np.zeros(len(shortest_s), dtype=np.int32)
-        np.minimum.at(shortest_s, last, self.seconds[counted])
-        whose[last] = self.for_rank[counted]
-        calls = np.flatnonzero(np.isfinite(shortest_s))  # the rows of a rank, in the order of time
-        since_s = np.diff(self.arrived_ns[calls], prepend=0) / 1e9
-        since_s[np.diff(whose[calls], prepend=-1) != 0] = np.inf
-        return self._by_rank(whose[calls], np.minimum(shortest_s[calls], np.clip(since_s, 0, None)))
+        for counted, place in calls.parts():
+            np.minimum.at(shortest_s, place, self.seconds[counted])
+            whose[place] = self.for_rank[counted]
+        since_s = np.diff(self.arrived_ns[calls.rows], prepend=0) / 1e9
+        since_s[np.diff(whose, prepend=-1) != 0] = np.inf
+        return self._by_rank(whose, np.minimum(shortest_s, np.clip(since_s, 0, None)))
 
-    def _by_rank(self, ranks: NDArray[np.int32], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.bincount(ranks, seconds, minlength=len(self.last_in)).astype(np.float64)
+    def _by_rank(self, ranks: NDArray[np.integer], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+        found = np.zeros(len(self.last_in))
+        for part in _parts(len(ranks)):  # numpy makes copies of what it counts
+            found += np.bincount(ranks[part], seconds[part], minlength=len(found))
+        return found
+
+    def by_call_s(self) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """The rows of those that others waited for until they came, and for how long all of these waited together."""
+        calls = _Places(self.last, self.is_over)
+        found_s = np.zeros(len(calls.rows))
+        for counted, place in calls.parts():
+            np.add.at(found_s, place, self.seconds[counted])
+        return calls.rows, found_s
 
     def share(self, seconds: float) -> float:
-        """Of the run."""
+        """Returns the share of the run that these seconds are."""
         return float(seconds) / self.run_s if self.run_s else 0.0
 
     def matrix(self, most_lines: int) -> tuple[NDArray[np.float64], int]:
@@ -213,10 +239,38 @@ class Waits:
         np.add.at(matrix, (self.rank // step, self.for_rank // step), self.seconds)
         return matrix, step
 
-    @property
+    @cached_property
+    def own_delays_s(self) -> NDArray[np.float64]:
+        """By rank: what it made others wait, less what it waited itself: a rank that is late because it waited passes
+        the blame on. Without waits for ranks that never arrived."""
+        never = np.flatnonzero(~self.is_over)
+        caused_s = self.caused_s - self._by_rank(self.for_rank[never], self.seconds[never])
+        return np.clip(caused_s - (self.suffered_s - self._by_rank(self.rank[never], self.seconds[never])), 0, None)
+
+    @cached_property
     def is_over(self) -> NDArray[np.bool_]:
         """Waits for a rank that came in the end."""
         return self.last >= 0
+
+
+class _Places:
+    """The different rows in some places of a column, sorted; and where each of them is there. Without sorting the
+    column, which is as long as the table."""
+
+    def __init__(self, column: _Numbers, is_counted: NDArray[np.bool_]) -> None:
+        self._column, self._is_counted = column, is_counted
+        is_there = np.zeros(column.max(initial=-1) + 1, dtype=np.bool_)
+        for part in _parts(len(column)):
+            is_there[column[part][is_counted[part]]] = True
+        self.rows = np.flatnonzero(is_there)
+        self._place = np.empty(len(is_there), dtype=np.int32)
+        self._place[self.rows] = np.arange(len(self.rows))
+
+    def parts(self) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+        """Some places of the column, and the place of their row in `rows`."""
+        for part in _parts(len(self._column)):
+            counted = part.start + np.flatnonzero(self._is_counted[part])
+            yield counted, self._place[self._column[counted]].astype(np.intp)
 
 
 def count(run: Run, calls: Calls, found: Intervals) -> Waits:
@@ -224,7 +278,7 @@ def count(run: Run, calls: Calls, found: Intervals) -> Waits:
     ranks = max(run.world_size, int(table.rank.max(initial=0)) + 1)
     is_counted = ~table.is_event & ~is_setup(table)
     missing = list(_waits_for_missing(table, calls, found, is_counted, ranks))
-    rank, for_rank, last, seconds = _joined([*zip(_waits_for_late(table, found, is_counted), *missing, strict=True)])
+    rank, for_rank, last, seconds = _waits(table, found, is_counted, missing, np.min_scalar_type(ranks))
     is_whole = calls.has_all & (calls.sizes > 1) & ~calls.any(is_setup(table)) & run.is_one_clock
     last_in = np.bincount(table.rank[calls.last_rows[is_whole]], minlength=ranks)
     return Waits(rank, for_rank, last, seconds, table.arrived_ns, last_in, int(is_whole.sum()), found.run_s)
@@ -233,28 +287,28 @@ def count(run: Run, calls: Calls, found: Intervals) -> Waits:
 _Columns = tuple[NDArray[Any], ...]  # rank, for_rank, last, seconds
 
 
-def _joined(columns: list[tuple[NDArray[Any], ...]]) -> list[NDArray[Any]]:
-    """The parts of each column in one. A column's parts go before the next one is made: they take as much memory."""
-    found = []
-    while columns:
-        parts = columns.pop(0)
-        found.append(np.concatenate(parts) if len(parts) > 1 else parts[0])
-        del parts
-    return found
-
-
-def _waits_for_late(table: Table, found: Intervals, is_counted: NDArray[np.bool_]) -> _Columns:
-    """Waits for a rank that arrived in the end."""
-    rows = np.flatnonzero(is_counted & (found.last >= 0) & (found.arrived_ns > found.blocked_ns)).astype(np.int32)
-    seconds = np.empty(len(rows))
-    for start in range(0, len(rows), _PART):  # in parts, so that nothing else is as large as the table
-        part = rows[start : start + _PART]
-        seconds[start : start + _PART] = (found.arrived_ns[part] - found.blocked_ns[part]) / 1e9
-    last = found.last[rows]
-    return table.rank[rows], table.rank[last], last, seconds
-
-
-_PART = 1 << 18
+def _waits(
+    table: Table, found: Intervals, is_counted: NDArray[np.bool_], missing: list[_Columns], rank_type: np.dtype[Any]
+) -> _Columns:
+    """Waits for a rank that arrived in the end, and those for missing ones. Each column is made once, as large as it
+    has to be: they take as much memory as the table's."""
+    is_late = is_counted & (found.last >= 0)
+    for part in _parts(len(table)):
+        is_late[part] &= found.arrived_ns[part] > found.blocked_ns[part]
+    size = int(np.count_nonzero(is_late)) + sum(len(each[0]) for each in missing)
+    rank, for_rank = np.empty((2, size), dtype=rank_type)
+    last, seconds = np.empty(size, dtype=np.int32), np.empty(size)
+    end = 0
+    for part in _parts(len(table)):
+        rows = part.start + np.flatnonzero(is_late[part])
+        begin, end = end, end + len(rows)
+        rank[begin:end], last[begin:end] = table.rank[rows], found.last[rows]
+        for_rank[begin:end] = table.rank[last[begin:end]]
+        seconds[begin:end] = (found.arrived_ns[rows] - found.blocked_ns[rows]) / 1e9
+    for columns in missing:
+        begin, end = end, end + len(columns[0])
+        rank[begin:end], for_rank[begin:end], last[begin:end], seconds[begin:end] = columns
+    return rank, for_rank, last, seconds
 
 
 def _waits_for_missing(

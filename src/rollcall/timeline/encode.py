@@ -89,7 +89,7 @@ _AS_DIFFERENCES = ("start", "call")
 
 
 def _samples(timeline: Timeline) -> dict[str, Any]:
-    """In columns, too: there may be fifty samples a second."""
+    """Encodes samples in columns, too: there may be fifty a second."""
     found = [model.samples(attempt.evidence) for attempt in timeline.attempts]
     places: list[str] = []
     parts: dict[str, list[NDArray[np.int64]]] = {name: [] for name in ("rank", "start", "length", "place")}

@@ -8,6 +8,7 @@ p2p            sends and receives
 async_work     async ops: buffers that change, waits that are missing
 ddp            modules that are wrapped in DDP
 stragglers     ranks that keep the others waiting
+gpus           what the driver told of the GPUs
 device         what only dumps of the Flight Recorder tell
 """
 
@@ -20,6 +21,7 @@ from rollcall.explain.checks import (
     ddp,
     deaths,
     device,
+    gpus,
     missing_ranks,
     p2p,
     stragglers,
@@ -28,6 +30,7 @@ from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding
 
 CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
+    gpus.lost_gpus,
     deaths.deaths,
     deaths.network_cuts,
     missing_ranks.incomplete_worlds,

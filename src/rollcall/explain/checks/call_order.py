@@ -81,7 +81,7 @@ def _sequences(
     return by_rank, {rank: tuple(numbers) for rank, numbers in keys.items()}
 
 
-def _kinds(evidence: Evidence, rows: NDArray[np.intp], name: Callable[[Op], Any]) -> list[int] | None:
+def _kinds(evidence: Evidence, rows: NDArray[np.int32], name: Callable[[Op], Any]) -> list[int] | None:
     """Per row a number, the same for the same call on the same line; only ops that differ become objects."""
     table = evidence.table
     columns = (table.op, table.signature, table.reduce, table.peer, table.site)

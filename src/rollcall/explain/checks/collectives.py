@@ -16,7 +16,7 @@ from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect, Finding, each, of_call, of_ops, sites, where
 from rollcall.explain.loading.table import Op, Site
 from rollcall.explain.matching import Call, deviants
-from rollcall.explain.out_of_step import out_of_step
+from rollcall.explain.out_of_step import is_left_out, out_of_step
 from rollcall.protocol.rank_ranges import ranks_in_words
 
 # What must be the same on all ranks, the one that explains most first: kind of the finding, name, value.
@@ -38,9 +38,13 @@ def mismatches(evidence: Evidence) -> Iterator[Finding]:
     differing &= ~exchanges.that_match(table, calls, differing)
     for number in calls.unlike(differing, *columns, table.site):
         call = calls.get(number)
+        if any(op.is_blocked for rank, op in call.ops.items() if rank in evidence.failing):
+            return  # an error has led a rank there
         finding = permutation(evidence, number) or _mismatch(evidence, call)
         if finding is not None and set(finding.ranks) & set(ddp.without_gradients(evidence, call)):
             return  # their backward never averaged these gradients
+        if finding is not None and ddp.explains(evidence, call):
+            return
         if finding is not None:
             finding = _since_out_of_step(evidence, call, finding)
             finding = _with_count(evidence, finding, number, differing)
@@ -58,6 +62,9 @@ def _since_out_of_step(evidence: Evidence, call: Call, finding: Finding) -> Find
     other = next((rank for rank in finding.ranks[1:]), None) if other is None else other
     if finding.kind in _IN_STEP or other is None:
         return finding
+    if is_left_out(evidence, call, finding.ranks[0], other):
+        message = f"{finding.message}; {ranks_in_words(finding.ranks)} left out what the others make in this call"
+        return replace(finding, kind="missing-rank", message=message)
     ops = out_of_step(evidence, call, finding.ranks[0], other)
     if ops is None:
         return finding
@@ -69,8 +76,8 @@ def _unlike_lines(evidence: Evidence) -> Iterator[Finding]:
     """A call that all ranks have come to, and in which all of them are stuck, from lines of which one comes after the
     other: what differs is not recorded, as with a barrier and a monitored_barrier."""
     table, calls = evidence.table, evidence.calls
-    is_stuck = np.minimum.reduceat(evidence.is_stuck[calls.rows], calls.starts) if len(calls) else np.zeros(0, np.bool_)
-    for call in calls.where(calls.has_all & is_stuck & calls.differ_in(table.site) & ~calls.any(table.site == 0)):
+    are_stuck = calls.has_all & calls.all(evidence.is_stuck)
+    for call in calls.where(are_stuck & calls.differ_in(table.site) & ~calls.any(table.site == 0)):
         odd = deviants({rank: op.site for rank, op in call.ops.items()})
         by_rank = each({rank: f"in {where(op)}" for rank, op in call.ops.items()})
         message = f"all ranks are stuck in call {call.seq} of group {call.group.name}, on different lines ({by_rank})"
@@ -119,7 +126,7 @@ def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
         values = {rank: read(op) for rank, op in known.items()}
         if _differ(noun, values) and _must_agree(kind, call):
             is_exchange = op.op == "all_to_all" and noun in ("shape", "splits")
-            odd = _ranks_of_bad_transfers(call) if is_exchange else _odd_ones(evidence, call, values, read)
+            odd = _ranks_of_bad_transfers(evidence, call) if is_exchange else _odd_ones(evidence, call, values, read)
             if any(_are_other_calls(evidence, mine, theirs) for mine, theirs in _pairs_of_ops(call, odd)):
                 by_rank = each({rank: f"in {where(op)}" for rank, op in call.ops.items()})
                 message = f"call {call.seq} of group {call.group.name} is not the same on all ranks ({by_rank})"
@@ -136,8 +143,11 @@ def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
 
 
 def _differ(noun: str, values: dict[int, Any]) -> bool:
-    """In gather_object and scatter_object_list only the root has a list, whose length older rings have recorded."""
+    """In gather_object and scatter_object_list only the root has a list, whose length older rings have recorded. Of
+    another number of tensors, the shapes tell."""
     different = set(values.values())
+    if noun == "dtype" and len(set(map(len, different))) > 1:
+        return False
     return len(different - {0} if noun == "number of objects" else different) > 1
 
 
@@ -217,16 +227,28 @@ def _is_expected(call: Call, rank: int) -> bool:
     return all(place < len(room) and [room[place]] == given for room in rooms)
 
 
-def _ranks_of_bad_transfers(call: Call) -> list[int]:
-    """The rank that takes part in most of the transfers that do not match, or that makes the call on another line than
-    the others; all of them if none stands out."""
-    transfers = _bad_transfers(call)
-    counts = Counter(rank for transfer in transfers for rank in set(transfer))
+def _ranks_of_bad_transfers(evidence: Evidence, call: Call) -> list[int]:
+    """The rank that takes part in most of the transfers that do not match, in this call and those of its line that
+    follow, or that makes the call on another line than the others; all of this call's if none stands out."""
+    here = {rank for transfer in _bad_transfers(call) for rank in transfer}
+    transfers = [transfer for each in _same_line(evidence, call) for transfer in _bad_transfers(each)]
+    counts = Counter(rank for transfer in transfers for rank in set(transfer) & here)
     (first, most), *rest = counts.most_common() or [(-1, 0)]
     if len(call.group.ranks) > 2 and rest and most > rest[0][1]:
         return [first]
     elsewhere = [rank for rank in deviants({rank: op.site for rank, op in call.ops.items()}) if rank in counts]
     return elsewhere if len(elsewhere) == 1 else sorted(counts)
+
+
+def _same_line(evidence: Evidence, call: Call) -> list[Call]:
+    """A call, and the next ones that all its ranks make on its lines."""
+    number = evidence.calls.number_of(next(iter(call.ops.values()))) or 0
+    following = [evidence.calls.get(each) for each in range(number, min(number + _FOLLOWING, len(evidence.calls)))]
+    lines = {rank: op.site for rank, op in call.ops.items()}
+    return [each for each in following if {rank: op.site for rank, op in each.ops.items()} == lines]
+
+
+_FOLLOWING = 64  # calls: some turns of a loop, as many as one rank can be ahead with async ops
 
 
 def _bad_transfers(call: Call) -> list[tuple[int, int]]:
@@ -304,18 +326,20 @@ def _failed_on_no_result(evidence: Evidence, number: int) -> bool:
 
 
 def concurrent_calls(evidence: Evidence) -> Iterator[Finding]:
-    """One group used by several threads, in a different order on different ranks."""
+    """One group used by several threads, in a different order on different ranks. The first such call is told; any of
+    them may have stopped the run, as the first may have carried as many bytes on all ranks by chance."""
     table, calls = evidence.table, evidence.calls
     candidates = calls.differ_in(table.site) & calls.any(table.thread > 0) & ~calls.any(table.site == 0)
-    for number in calls.unlike(candidates, table.site, table.thread):
-        call = calls.get(number)
-        if _is_disordered(evidence, call):
-            places = {rank: op.site for rank, op in call.ops.items()}
-            message = f"group {call.group.name} is used by several threads at once, and the order differs between ranks"
-            threads = {"threads": {rank: op.thread for rank, op in call.ops.items()}}
-            finding = of_call("concurrent-calls", call, deviants(places), message, call.ops.values(), **threads)
-            yield replace(finding, effect=effect_of_call(evidence, call))
-            return
+    unlike = (calls.get(number) for number in calls.unlike(candidates, table.site, table.thread, table.signature))
+    disordered = [call for call in unlike if _is_disordered(evidence, call)]
+    if disordered:
+        call = disordered[0]
+        places = {rank: op.site for rank, op in call.ops.items()}
+        message = f"group {call.group.name} is used by several threads at once, and the order differs between ranks"
+        threads = {"threads": {rank: op.thread for rank, op in call.ops.items()}}
+        finding = of_call("concurrent-calls", call, deviants(places), message, call.ops.values(), **threads)
+        has_stopped = any(effect_of_call(evidence, each) == "stopped" for each in disordered)
+        yield replace(finding, effect="stopped" if has_stopped else effect_of_call(evidence, call))
 
 
 def _is_disordered(evidence: Evidence, call: Call) -> bool:

@@ -44,9 +44,17 @@ def uneven(evidence: Evidence) -> Finding | None:
     message = f"the ranks had different numbers of batches for their DDP module ({each(counts)})"
     finding = of_ops("ddp-uneven-inputs", odd, message, [*last, *stuck, *waiting[:1]])
     began_ns = min(_last_forward(evidence, op.rank).entered_ns for op in waiting)
-    ends = [(op.site if op else None, forward.site) for op, forward in zip(stuck, last, strict=False)]
+    ends = [(op.site, _last_forward(evidence, rank).site) for rank in fewer if (op := _stopped_in(evidence, rank))]
     ways_out = next((found for end, loop in ends if (found := source.ways_out_of_loop(end, loop))), ())
     return replace(finding, since_ns=began_ns, sites=(*finding.sites, *ways_out))
+
+
+def explains(evidence: Evidence, call: Call) -> bool:
+    """Whether ranks differ in a call because some are in their DDP module, and those with fewer batches are past it."""
+    if evidence.once(uneven) is None:
+        return False
+    most = max(evidence.forwards.values())
+    return all(_is_of_module(op) == (evidence.forwards.get(rank) == most) for rank, op in call.ops.items())
 
 
 def _waits_in(evidence: Evidence, rank: int) -> Op | None:
@@ -71,7 +79,7 @@ def _is_of_module(op: Op) -> bool:
 
 
 def _is_past_loop(evidence: Evidence, rank: int) -> bool:
-    op, forward = _stopped_in(evidence, rank), _last_forward(evidence, rank)
+    op, forward = _stopped_in(evidence, rank) or evidence.polled(rank), _last_forward(evidence, rank)
     found = evidence.run.ranks[rank]
     if found.exit_code == 0:  # unless it called sys.exit in the middle of the loops
         exit_site = found.exit_site
@@ -114,7 +122,7 @@ def _unused(evidence: Evidence) -> Finding | None:
 
 
 def without_gradients(evidence: Evidence, call: Call) -> tuple[int, ...]:
-    """Of an average of gradients: the ranks whose backward ended before it had all of them."""
+    """Returns the ranks whose backward ended before the average had all of their gradients."""
     is_average = any(op.is_bucket for op in call.ops.values())
     finding = evidence.once(_unused) if is_average else None
     return finding.ranks if finding else ()

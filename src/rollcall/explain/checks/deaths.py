@@ -8,7 +8,7 @@ from rollcall.explain import source
 from rollcall.explain.checks import ddp
 from rollcall.explain.ends import exited_badly, failed_by_itself, was_killed
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.findings import Finding, of_call, wait_in
+from rollcall.explain.findings import Finding, of_call, wait_in, where
 from rollcall.explain.loading.load import Rank
 from rollcall.explain.loading.table import Op, Site
 from rollcall.explain.matching import Call
@@ -24,16 +24,25 @@ def deaths(evidence: Evidence) -> Iterator[Finding]:
             sites = rank.error_site.chain[:3] if rank.error_site else ()
             message = f"rank {rank.number} failed at {rank.error_site}: {rank.error}"
             yield Finding("rank-failed", (rank.number,), message, sites=sites, since_ns=rank.ended_ns)
+        elif rank.handled is not None and rank.number in evidence.failing:
+            op = evidence.table.get(rank.handled.row)
+            failed = f"rank {rank.number} failed at {rank.handled.site}: {rank.handled.error}"
+            message = f"{failed}; since then it waits in {where(op)}"
+            sites = (*(rank.handled.site.chain[:3] if rank.handled.site else ()), *([op.site] if op.site else []))
+            yield Finding("rank-failed", (rank.number,), message, sites=sites, since_ns=op.entered_ns)
         elif was_killed(rank):
             yield _killed(evidence, rank)
         elif exited_badly(evidence, rank):
             message = f"rank {rank.number} exited with code {rank.exit_code} at {rank.exit_site}"
             sites = rank.exit_site.chain[:3] if rank.exit_site else ()
-            yield Finding("rank-exited-early", (rank.number,), message, sites=sites, since_ns=rank.ended_ns)
+            code = {"exit_code": rank.exit_code}
+            yield Finding(
+                "rank-exited-early", (rank.number,), message, sites=sites, since_ns=rank.ended_ns, evidence=code
+            )
 
 
 def _killed(evidence: Evidence, rank: Rank) -> Finding:
-    """With who sent the signal, or at least where the rank was then."""
+    """Says who sent the signal, or at least where the rank was then."""
     name = _name(-rank.exit_code) if rank.exit_code else ""
     sent = _sender(evidence, rank, -(rank.exit_code or 0))
     if sent is not None:

@@ -22,6 +22,8 @@ def stuck_on_device(evidence: Evidence) -> Iterator[Finding]:
         if _is_on_device(next(iter(call.ops.values()))):
             yield _other_order(dumps, call) or _stuck(call)
             return
+    if any(op.is_blocked for name in ("send", "recv") for op in dumps.pairs.unmatched(name)):
+        return  # nccl ends the sends and receives of a batch together: those that have a partner wait for this one
     sends, recvs = dumps.pairs.matched()
     both = np.flatnonzero(table.is_blocked[sends] & table.is_blocked[recvs])
     for send, recv in ((table.get(sends[place]), table.get(recvs[place])) for place in both[:1]):

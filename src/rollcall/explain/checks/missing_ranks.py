@@ -13,7 +13,7 @@ from rollcall.explain.ends import is_init_lost
 from rollcall.explain.evidence import Evidence, Seen
 from rollcall.explain.findings import Finding, in_ops, of_call, of_ops, sites, wait_in, where
 from rollcall.explain.loading.load import Rank
-from rollcall.explain.loading.table import Op, Site
+from rollcall.explain.loading.table import Op, Site, Table
 from rollcall.explain.matching import Call
 from rollcall.explain.out_of_step import out_of_step
 from rollcall.protocol.rank_ranges import ranks_in_words
@@ -38,7 +38,7 @@ def incomplete_worlds(evidence: Evidence) -> Iterator[Finding]:
         return
 
 
-_FEW = 3
+_FEW = 3  # lines: ranks that never came stand on the same few
 
 
 def _why_not_through(call: Call) -> str:
@@ -65,6 +65,8 @@ def _missing(evidence: Evidence) -> Finding | None:
         absent = [rank for rank in call.missing if rank in evidence.run.ranks]
         if any(_has_fallen(evidence, rank) or evidence.run.ranks[rank].exit_code == 0 for rank in absent):
             continue  # that it does not come follows from that
+        if evidence.failing.intersection(call.ops):
+            continue  # this call is not part of the program's way
         absent = [rank for rank in absent if not evidence.has_ended(rank) or rank in evidence.held]
         if set(absent) & set(ddp.without_gradients(evidence, call)):
             continue  # their backward never averages these gradients
@@ -76,8 +78,8 @@ def _missing(evidence: Evidence) -> Finding | None:
 
 
 def _waiting_calls(evidence: Evidence) -> Iterable[Call]:
-    """In the order in which they began; if they are of several groups, first those in which a rank has chosen another
-    group."""
+    """Returns them in the order in which they began; with several groups, first those in which a rank has chosen
+    another group."""
     calls = evidence.calls
     are_waiting = ~calls.has_all & calls.any(_is_waiting(evidence))
     waiting = calls.where(are_waiting)
@@ -133,13 +135,26 @@ def _is_waiting(evidence: Evidence) -> NDArray[np.bool_]:
     if evidence.died_by_themselves:
         return evidence.is_stuck
     gave_up = table.has_failed & ((table.issued_ns > 0) | (table.op == ring_format.OP["barrier"]))
+    if evidence.run.cut_ns:
+        gave_up &= ~_went_on(table)
     return np.asarray(evidence.is_stuck | gave_up)
 
 
+def _went_on(table: Table) -> NDArray[np.bool_]:
+    """Per row: its rank has completed another op since. In a running job, the program has handled what failed there,
+    and nobody waits in it."""
+    went_on = np.zeros(len(table), dtype=np.bool_)
+    is_done = (table.completed_ns > 0) & ~table.is_event
+    for start, end in table.spans.values():
+        done = np.flatnonzero(is_done[start:end])
+        went_on[start : start + (done[-1] if len(done) else 0)] = True
+    return went_on
+
+
 def _has_fallen(evidence: Evidence, number: int) -> bool:
-    """A rank that died, was stopped or was cut off."""
+    """A rank that died, was stopped or was cut off, or that waits somewhere with an error of its own."""
     rank = evidence.run.ranks[number]
-    is_lost = any(number in lost.ranks for lost in evidence.run.lost)
+    is_lost = any(number in lost.ranks for lost in evidence.run.lost) or number in evidence.failing
     return is_lost or number in evidence.died_by_themselves or was_stopped(evidence, rank)
 
 
@@ -166,7 +181,9 @@ def _explain_idle(evidence: Evidence, call: Call, idle: list[int], waiting: list
     if stalled := _stalled(evidence, idle, waiting):
         kind, place, words = stalled
         message += f"; {ranks_in_words(idle)} {_are(idle)} {words} {place}"
-        finding = of_call(kind, call, idle, message, waiting, **_at_work(evidence, idle))
+        is_too_many = kind == "missing-rank" and len(call.ops) < len(idle)  # most ranks are past it
+        looked_at = list(call.ops) if is_too_many else idle
+        finding = of_call(kind, call, looked_at, message, waiting, **_at_work(evidence, idle))
         return replace(finding, sites=(place, *sites([*waiting, *between])))
     kind = {"new_group": "group-incomplete", "init": "world-incomplete"}.get(waiting[0].op, "missing-rank")
     what = f"{_are(idle)} in no op" if between else "never made this call"
@@ -238,11 +255,14 @@ def _comes_later(evidence: Evidence, group: Op, other: Op) -> bool:
 
 
 def _sides(absent: list[int], call: Call, in_ops: list[Op]) -> list[int]:
-    """The smaller side; if they are equal, those that wait for a rank on the other side, and these ranks."""
+    """The smaller side; of sends and receives, those that wait for a rank on the other side: the others wait for them.
+    If the sides are equal, these, and the ranks that they wait for."""
     looked_at = _fewer(absent, call)
     meeting = [op for op in in_ops if op.peer in call.ops]
     is_tie = len(looked_at) > max(len(absent), len(call.ops))
-    return sorted({rank for op in meeting for rank in (op.rank, op.peer)}) if is_tie and meeting else looked_at
+    if not meeting or set(looked_at) <= set(call.ops):
+        return looked_at
+    return sorted({rank for op in meeting for rank in ((op.rank, op.peer) if is_tie else (op.rank,))})
 
 
 def _are(absent: list[int]) -> str:

@@ -1,15 +1,17 @@
 """Sends and receives that wait in a circle, have no partner, or differ from their partner."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcall.explain import source
 from rollcall.explain.checks.deaths import was_stopped, way_out
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.findings import Effect, Finding, in_circle, of_ops, wait_in, where
+from rollcall.explain.findings import Effect, Finding, in_circle, of_call, of_ops, wait_in, where
+from rollcall.explain.loading.load import Rank
 from rollcall.explain.loading.table import Op
 from rollcall.explain.matching import Call
 
@@ -42,9 +44,11 @@ def deadlock(evidence: Evidence) -> Finding | None:
 
 
 def _is_misaddressed(evidence: Evidence, circle: list[int]) -> bool:
-    """Whether one of them only waits since a message went under another tag, or to or from another rank."""
+    """Whether one of them has sent or waits for a message under another tag, or to or from another rank: then the
+    others only wait for it."""
     told = evidence.once(misaddressed)
-    return told is not None and any(evidence.table.rank[row] in circle for row in told.evidence["rows"])
+    ranks = {*told.ranks, *evidence.table.rank[told.evidence["rows"]].tolist()} if told else set()
+    return not ranks.isdisjoint(circle)
 
 
 def _circle(evidence: Evidence, cycle: list[int]) -> Finding | None:
@@ -89,15 +93,36 @@ def unmatched(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _exited(evidence: Evidence, ops: list[Op]) -> Finding | None:
-    """A rank that exited in the middle of the program, while others wait for its sends or receives."""
+    """A rank that exited in the middle of the program, or left a loop before the others and came to its end, while
+    others wait for its sends or receives."""
     for op in ops:
         peer = evidence.run.ranks.get(op.peer)
-        if peer is None or peer.exit_code != 0 or (site := way_out(peer, op)) is None:
+        if peer is None or peer.exit_code != 0:
             continue
-        message = f"rank {op.peer} exited at {site} while {wait_in([op])} for it"
-        finding = of_ops("rank-exited-early", [op.peer], message, [op])
-        return replace(finding, sites=(site, *finding.sites))
+        if (site := way_out(peer, op)) is not None:
+            message = f"rank {op.peer} exited at {site} while {wait_in([op])} for it"
+            exited = of_ops("rank-exited-early", [op.peer], message, [op])
+            return replace(exited, sites=(site, *exited.sites))
+        if _has_stopped(evidence, op) and (finding := _left_loop(evidence, peer, op)) is not None:
+            return finding
     return None
+
+
+def _left_loop(evidence: Evidence, peer: Rank, op: Op) -> Finding | None:
+    """Whether the last collective of a rank that has ended met one of a loop that the waiting rank was still in: the
+    calls match by chance, as two barriers do."""
+    call = evidence.calls.of(peer.last) if peer.last is not None and not peer.last.is_point_to_point else None
+    its, mine = (call.ops[peer.number], call.ops.get(op.rank)) if call else (None, None)
+    if call is None or its is None or mine is None or its.site is None or mine.site is None:
+        return None
+    if its.site == mine.site or not source.is_outside_loop(its.site, mine.site):
+        return None
+    message = (
+        f"{wait_in([op])} for rank {op.peer}, which has ended: its last call, {where(its)}, met {where(mine)}, so it"
+        f" has left that loop before the others"
+    )
+    finding = of_call("missing-rank", call, [op.peer], message, [its, mine, op])
+    return replace(finding, sites=(*finding.sites, *source.ways_out_of_loop(its.site, mine.site)))
 
 
 _MANY = 500  # more ops without partner say nothing new
@@ -126,10 +151,29 @@ def misaddressed(evidence: Evidence) -> Finding | None:
 
 
 def _stuck_receives(evidence: Evidence) -> list[Op]:
-    """Without a partner, in the order in which they began."""
+    """Returns receives without a partner: first those that wait for no rank that waits itself, then those that wait
+    for these, and so on; in the order in which they began."""
     recvs = evidence.pairs.unmatched("recv")[:_MANY]
-    stopped = (op for op in recvs if _has_stopped(evidence, op) or _is_beside_stopped(evidence, op))
-    return sorted(stopped, key=lambda op: op.entered_ns)
+    stopped = [op for op in recvs if _has_stopped(evidence, op) or _is_beside_stopped(evidence, op)]
+    steps = _steps_to_end(evidence, [op.peer for op in stopped])
+    return sorted(stopped, key=lambda op: (steps[op.peer], op.entered_ns))
+
+
+def _steps_to_end(evidence: Evidence, ranks: Iterable[int]) -> dict[int, int]:
+    """By rank: how many sends and receives lead from it, each to the rank that it waits for, to one that waits in none.
+    0 for all ranks of a circle."""
+    steps: dict[int, int] = {}
+    for start in ranks:
+        path: list[int] = []
+        rank = start
+        while rank not in steps and rank not in path and (op := evidence.held.get(rank)) and op.is_point_to_point:
+            path.append(rank)
+            rank = op.peer
+        circle = path[path.index(rank) :] if rank in path else []
+        steps |= dict.fromkeys([*circle, rank], 0) if rank not in steps else {}
+        for number, before in enumerate(reversed(path[: len(path) - len(circle)]), 1):
+            steps[before] = steps[rank] + number
+    return steps
 
 
 def _is_beside_stopped(evidence: Evidence, recv: Op) -> bool:
@@ -159,7 +203,7 @@ def _is_elsewhere(evidence: Evidence, number: int) -> bool:
     rank = evidence.run.ranks.get(number)
     if rank is None or rank.exit_code == 0:
         return False
-    is_gone = number in evidence.died_by_themselves or was_stopped(evidence, rank)
+    is_gone = number in evidence.died_by_themselves | evidence.failing or was_stopped(evidence, rank)
     return is_gone or any(_is_idle(evidence, each) for each in evidence.ways_on([number]))
 
 
@@ -254,12 +298,12 @@ _ENOUGH = 3  # ranks: two may have the same distance by chance, as the workers o
 
 def _by_receiver(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:
     """It waits for a rank that sends nothing to it, while another rank does: it waits for the wrong one. Unless that
-    rank waits for it in turn: then they wait for each other, and the other sender only waits; or is still in a
-    collective that this rank has left behind."""
+    rank has exited in the middle of the program; or waits for it in turn: then they wait for each other, and the other
+    sender only waits; or is still in a collective that this rank has left behind."""
     peer, call = evidence.blocked.get(recv.peer), _collective_of(evidence, recv.peer)
     if recv.peer == _ANY or (peer is not None and peer.is_point_to_point and peer.peer == recv.rank):
         return None
-    if call is not None and recv.rank in call.ops:
+    if (call is not None and recv.rank in call.ops) or _exited(evidence, [recv]) is not None:
         return None
     if any((send.rank, send.peer) == (recv.peer, recv.rank) for send in sends):
         return None
@@ -277,7 +321,8 @@ def _by_sender(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -
     """The rank it waits for sent to another rank, which does not receive that."""
     for send in sends:
         is_received = any((r.rank, r.peer) == (send.peer, send.rank) for r in recvs)
-        if send.rank == recv.peer and not is_received and not _is_only_early(evidence, send):
+        is_explained = is_received or _is_only_early(evidence, send) or _exited(evidence, [send]) is not None
+        if send.rank == recv.peer and not is_explained:
             message = (
                 f"rank {recv.rank} waits in {where(recv)} for rank {recv.peer}, which sends to rank {send.peer}"
                 f" instead, in {where(send)}"
@@ -309,7 +354,7 @@ def _waits_in_circle(evidence: Evidence, send: Op) -> bool:
 
 
 def _odd_side(evidence: Evidence, send: Op, recv: Op, read: Callable[[Op], Any]) -> list[Op]:
-    """Of two ops that do not match, the one that differs from what other ranks did in the same turn on the same lines,
+    """Returns which of two ops that do not match differs from what other ranks did in the same turn on the same lines,
     or else from most others; both if that cannot be decided."""
     if len(evidence.run.ranks) < 3:
         return [send, recv]
@@ -359,7 +404,50 @@ def mismatches(evidence: Evidence) -> Iterator[Finding]:
             evidence.is_stuck[op.row] or op.is_failed for op in _after(evidence, send, recv)
         )
         effect: Effect = "stopped" if has_stopped else "wrong"
-        yield replace(of_ops(kind, {op.rank for op in odd}, message, [send, recv]), effect=effect)
+        finding = _out_of_step(evidence, send, recv) or of_ops(kind, {op.rank for op in odd}, message, [send, recv])
+        yield replace(finding, effect=effect)
+
+
+def _out_of_step(evidence: Evidence, send: Op, recv: Op) -> Finding | None:
+    """Of a send and a receive that differ: whether they were never meant for each other. On their lines, all others
+    have met ops of other lines: one of the two ranks has left out an op there, or made one too many, and is a message
+    ahead."""
+    table = evidence.table
+    sends, recvs = evidence.pairs.matched()
+    is_other = sends != send.row
+    meant_recvs = np.unique(table.site[recvs[is_other & (table.site[sends] == table.site[send.row])]])
+    meant_sends = np.unique(table.site[sends[is_other & (table.site[recvs] == table.site[recv.row])]])
+    is_known = len(meant_recvs) and len(meant_sends) and send.site is not None and recv.site is not None
+    if not is_known or table.site[recv.row] in meant_recvs or table.site[send.row] in meant_sends:
+        return None
+    took = f"rank {recv.rank}'s {where(recv)} took what rank {send.rank} sent in {where(send)}"
+    if _comes_first(evidence, recv.rank, meant_recvs, recv):
+        meant = table.names.sites[meant_recvs[0]]
+        message = f"{took}: that was meant for the receive at {meant}, which was left out, or it was sent twice"
+        odd = send if _has_made_more(evidence, send) else recv
+        finding = of_ops("unmatched-send", [odd.rank], message, [send, recv])
+    elif _comes_first(evidence, send.rank, meant_sends, send):
+        meant = table.names.sites[meant_sends[0]]
+        message = f"{took}, and not at {meant}: that send was left out, or one receive is too many"
+        odd = recv if _has_made_more(evidence, recv) else send
+        finding = of_ops("unmatched-recv", [odd.rank], message, [recv, send])
+    else:
+        return None
+    return replace(finding, sites=(*finding.sites, *([meant] if meant else [])))
+
+
+def _comes_first(evidence: Evidence, rank: int, lines: NDArray[Any], op: Op) -> bool:
+    """Whether a rank was on one of these lines before it first came to the line of the op."""
+    start, end = evidence.table.spans[rank]
+    site = evidence.table.site[start:end]
+    return bool(np.isin(site[: np.argmax(site == evidence.table.site[op.row])], lines).any())
+
+
+def _has_made_more(evidence: Evidence, op: Op) -> bool:
+    """Whether its rank has made more ops on its line than any other rank."""
+    table = evidence.table
+    counts = np.bincount(table.rank[table.site == table.site[op.row]])
+    return bool(counts[op.rank] > np.delete(counts, op.rank).max(initial=0) > 0)
 
 
 def _after(evidence: Evidence, send: Op, recv: Op) -> list[Op]:

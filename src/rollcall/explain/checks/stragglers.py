@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcall.explain.checks import gpus
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, of_ops
 from rollcall.explain.loading.table import Op
@@ -18,7 +19,8 @@ _ENOUGH_CALLS = 5  # fewer delays are events, such as a checkpoint or a rebuilt 
 _MOST_OF_IT = 0.7
 # Share of the run, and seconds: less than a fifth is not worth a search, and a run of a second has no steady pace yet.
 _NOTABLE, _NOTABLE_S = 0.2, 0.3
-# On a busy machine, a run may lose so many seconds to one rank by chance: then more delays are needed.
+# On a busy machine, a run may lose so many seconds to one rank by chance, wherever that rank is: then more delays are
+# needed.
 _CHANCE_S, _NO_CHANCE_CALLS = 0.5, 50
 
 
@@ -30,11 +32,12 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
     if evidence.device is not None and evidence.device.run.has_device_times:
         evidence = evidence.device
     waits = evidence.waits
-    own_s = _own_delays_s(evidence)
+    own_s = waits.own_delays_s
     ranks = _slowest(evidence, own_s)
     rank = ranks[0]
     saved_s = waits.saved_without(ranks)
     share = waits.share(saved_s)
+    # A rank that never arrived is another finding.
     if own_s[ranks].sum() < _MOST_OF_IT * own_s.sum() or share < _NOTABLE or own_s[rank] < _NOTABLE_S:
         return
     late = int(waits.last_in[ranks].sum())
@@ -44,17 +47,25 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
         f" {'its' if len(ranks) == 1 else 'their'} delays the run would be {share:.0%} shorter"
     )
     caused_s = {number: float(waits.caused_s[number]) for number in evidence.run.ranks}
-    if _more_input_s(evidence, rank) > share * waits.run_s / 2:
+    is_habit = _stands_out(evidence, ranks, _habits(evidence, rank, _enough_calls(saved_s)))
+    if _more_input_s(evidence, rank) > share * waits.run_s / 2 and (is_habit or saved_s > _CHANCE_S):
         fetching = _samples(evidence, rank, ring_format.INPUT)[0]
         message += f"; meanwhile it waited for its data at {fetching.site}"
         finding = of_ops("input-stall", ranks, message, [fetching, *_late(evidence, rank)], waits=caused_s)
         yield replace(finding, effect="slow")
-    elif _is_a_habit(evidence, rank, _ENOUGH_CALLS if saved_s > _CHANCE_S else _NO_CHANCE_CALLS):
+    elif is_habit:
         seen = _samples(evidence, rank)[:2]
-        if seen:
+        if throttled := gpus.why_slow(evidence, ranks, saved_s):
+            message += f"; {throttled}"
+        elif seen:
             message += f"; meanwhile it was seen at {seen[0].site}"
-        finding = of_ops("straggler", ranks, message, [*seen, *_late(evidence, rank)], waits=caused_s)
+        more = {"throttled": throttled} if throttled else {}
+        finding = of_ops("straggler", ranks, message, [*seen, *_late(evidence, rank)], waits=caused_s, **more)
         yield replace(finding, effect="slow")
+
+
+def _enough_calls(saved_s: float) -> int:
+    return _ENOUGH_CALLS if saved_s > _CHANCE_S else _NO_CHANCE_CALLS
 
 
 def _is_late_on_gpu(evidence: Evidence, rank: int) -> bool:
@@ -99,28 +110,71 @@ def _lateness_s(evidence: Evidence) -> NDArray[np.float64]:
     return np.clip(late_s - waits.suffered_s, 0, None)
 
 
-def _own_delays_s(evidence: Evidence) -> NDArray[np.float64]:
-    """By rank: what it made others wait, less what it waited itself: a rank that is late because it waited passes the
-    blame on. A rank that never arrived is another finding."""
-    waits, size = evidence.waits, len(evidence.waits.last_in)
-    seconds = np.where(waits.is_over, waits.seconds, 0)
-    return np.clip(np.bincount(waits.for_rank, seconds, size) - np.bincount(waits.rank, seconds, size), 0, None)
-
-
-def _is_a_habit(evidence: Evidence, rank: int, enough_calls: int) -> bool:
-    """Again and again at the same places, not now and then: most of the delay comes from lines on which it is spread
-    over several calls, and those are enough. Chance makes a rank late here and there, and seldom by the same time."""
-    waits, table = evidence.waits, evidence.table
+def _habits(evidence: Evidence, rank: int, enough_calls: int) -> NDArray[np.int64]:
+    """The lines at which it is late again and again, and not now and then; none if that is not its habit: most of the
+    delay comes from lines on which it is spread over several calls, and those are enough. Chance makes a rank late here
+    and there, and seldom by the same time."""
+    waits = evidence.waits
     mine = np.flatnonzero(waits.is_over & (waits.for_rank == rank))
-    rows, call = np.unique(waits.last[mine], return_inverse=True)
-    by_call_s = np.bincount(call, waits.seconds[mine])
-    _, line = np.unique(table.site[rows].astype(np.int64) << 8 | table.op[rows], return_inverse=True)
+    in_forwards, in_forwards_s = _waits_in_forwards(evidence, rank)
+    rows, call = np.unique(np.concatenate([waits.last[mine], in_forwards]), return_inverse=True)
+    by_call_s = np.bincount(call, np.concatenate([waits.seconds[mine], in_forwards_s]))
+    lines, line = np.unique(_lines(evidence, rows), return_inverse=True)
     by_line_s, squares = np.bincount(line, by_call_s), np.bincount(line, by_call_s**2)
     # So many equal delays have this sum of squares. Rounded, since no two delays are quite equal.
     is_spread = by_line_s**2 > (_SEVERAL - 0.5) * squares
     habit_s = by_line_s[is_spread].sum()
     is_often = habit_s**2 > (enough_calls - 0.5) * squares[is_spread].sum()
-    return bool(is_often and habit_s > _MOST_OF_IT * by_line_s.sum())
+    return lines[is_spread] if is_often and habit_s > _MOST_OF_IT * by_line_s.sum() else lines[:0]
+
+
+def _lines(evidence: Evidence, rows: NDArray[np.integer]) -> NDArray[np.int64]:
+    """A number for the line and the op of each row."""
+    return np.asarray(evidence.table.site[rows].astype(np.int64) << 8 | evidence.table.op[rows])
+
+
+def _stands_out(evidence: Evidence, ranks: list[int], lines: NDArray[np.int64]) -> bool:
+    """Whether on these lines, these ranks are the last in far more calls than their share; or, where they are late only
+    now and then, by more than the others hardly ever are. On a busy machine, each rank is the last in its share of the
+    calls, and a few of them have lost most by chance."""
+    waits = evidence.waits
+    rows, by_call_s = waits.by_call_s()
+    counted = np.flatnonzero(np.isin(_lines(evidence, rows), lines))
+    if not len(counted):
+        return False
+    rows, by_call_s = rows[counted], by_call_s[counted]
+    is_theirs = np.isin(evidence.table.rank[rows], ranks)
+    by_chance = len(ranks) / len(evidence.run.ranks)
+    if is_theirs.mean() > (by_chance + 1) / 2:  # nearer to all calls than to their share
+        return True
+    return bool(np.quantile(by_call_s[is_theirs], 0.5) > np.quantile(by_call_s[~is_theirs], _HARDLY_EVER))
+
+
+_HARDLY_EVER = 0.95  # of the delays of others are shorter
+
+
+def _waits_in_forwards(evidence: Evidence, rank: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """In its second forward, DDP's reducer agrees with the other ranks on its buckets, in C++, which is no op that is
+    recorded. So a rank that is late in every step is not seen to be late for the ops of that one. The others have
+    waited in a forward if all of theirs lasted until it came, and longer than its own by at least half of its delay.
+    The row of its next op after each such forward, and how long the others waited."""
+    table = evidence.table
+    is_forward = table.op == ring_format.OP["ddp_forward"]
+    by_rank = {each: low + np.flatnonzero(is_forward[low:high]) for each, (low, high) in table.spans.items()}
+    turns = min(map(len, by_rank.values()))
+    if not turns or len(by_rank) < 2:
+        return np.zeros(0, dtype=np.intp), np.zeros(0)
+    own = by_rank[rank][:turns]
+    others = np.array([rows[:turns] for each, rows in by_rank.items() if each != rank])
+    late_ns = table.entered_ns[own] - table.entered_ns[others]
+    longer_ns = (
+        table.completed_ns[others] - table.entered_ns[others] - (table.completed_ns[own] - table.entered_ns[own])
+    )
+    have_waited = (table.completed_ns[others] >= table.entered_ns[own]) & (longer_ns * 2 >= late_ns) & (late_ns > 0)
+    ops = evidence.run.ranks[rank].ops.rows
+    following = np.searchsorted(ops, own)
+    found = np.flatnonzero(have_waited.all(axis=0) & (following < len(ops)))
+    return ops[following[found]].astype(np.intp), late_ns[:, found].sum(axis=0) / 1e9
 
 
 _SEVERAL = 3  # two ranks of a subgroup may take turns in being the last

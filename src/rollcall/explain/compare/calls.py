@@ -64,7 +64,7 @@ class _Names:
         self._of_table: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
     def numbers(self, table: Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of the groups and of the signatures of a table."""
+        """Returns numbers for the groups and for the signatures of a table."""
         if id(table) not in self._of_table:
             self._of_table[id(table)] = self._new_numbers(table)
         return self._of_table[id(table)]

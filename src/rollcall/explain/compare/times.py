@@ -20,7 +20,7 @@ from rollcall.explain.waits import is_setup
 from rollcall.record import ring_format
 
 SORTS = ("computing", "waiting", "communicating")
-_BATCHES = 16
+_BATCHES = 16  # means of so many parts of a run show its spread, and follow a normal distribution well enough
 _SIGMA = 3.0  # three standard errors: by chance once in some hundred lines
 _NOTABLE = 0.01  # of the longer run: a smaller difference matters to nobody, however sure it is
 # A line with so few calls shows no spread: only a large part of the run that became another half counts.
@@ -143,7 +143,7 @@ class _Run:
         self.seconds = found.run_s
 
     def sums(self, by: str, rank: int | None = None) -> dict[_Key, _Sum]:
-        """Of all ranks, or of one."""
+        """Returns the sums of all ranks, or of one."""
         mine = np.arange(len(self._rows)) if rank is None else np.flatnonzero(self._table.rank[self._rows] == rank)
         names, places, number = self._places(by, self._rows[mine])
         # Of one rank, the sums are its own, not shares of the mean.

@@ -20,7 +20,7 @@ from rollcall.explain.loading import rings
 from rollcall.record import ring_format
 from rollcall.record.sites import is_users_file
 
-_MOST_FRAMES = 8
+_MOST_FRAMES = 8  # of the program, as many as the recorder keeps
 # Frames of Python and torch, on whatever machine the dump was made.
 _NOT_USERS = re.compile(
     r"/lib/python3|/torch/(distributed|nn|autograd|utils|_|optim)|\.(cpp|cc|h|hpp|cu|so)\b|^\?\?|^<"
@@ -47,6 +47,7 @@ class Dump:
     took_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # on the device, or 0
     was_given_up: bool = False  # torch says that an op has timed out
     unknown: Counter[str] = field(default_factory=Counter)  # ops whose name is not known
+    overwritten: int = 0  # older ops that its recorder no longer has
     written_ns: int = 0  # by the time of the file
 
     def keep(self, kept: NDArray[np.bool_]) -> None:
@@ -128,6 +129,7 @@ class _Entries:
         self._groups: dict[tuple[str, str], int] = {}
         self._sites: dict[bytes, int] = {}
         self._signatures: dict[bytes, tuple[int, int]] = {}  # number and size in bytes
+        self._batches: dict[tuple[int, ...], int] = {}  # from the signatures of its ops to its own
 
     def fill(self, dump: Dump, entries: list[dict[str, Any]]) -> Dump:
         known = {name: OpName.parse(name) for name in {entry["profiling_name"] for entry in entries}}
@@ -137,12 +139,13 @@ class _Entries:
             kept = [entry for entry in entries if entry["profiling_name"] not in dump.unknown]
         names = [known[entry["profiling_name"]] for entry in kept]
         dump.backend = names[0].backend if names else ""
+        dump.overwritten = int(entries[0]["record_id"]) if entries else 0
         columns = _Columns.of(kept)
         self._fill_records(dump, columns, names)
         self._fill_states(dump, columns, names)
         dump.timeout_ns = _column(columns.timeout_ms) * 1_000_000
         dump.took_ns = np.round(np.array([each or 0 for each in columns.duration_ms], dtype=float) * 1e6).astype(int)
-        _end_batches(dump, [name.text if name.op == BATCH else "" for name in names])
+        self._end_batches(dump, [name.text if name.op == BATCH else "" for name in names])
         dump.groups = [(_group_name(*named), self._members.get(named[0], ())) for named in self._groups]
         dump.sites, dump.signatures = list(self._sites), list(self._signatures)
         return dump
@@ -174,6 +177,41 @@ class _Entries:
         dump.records["completed_ns"] = completed_ns
         dump.was_given_up = bool((is_nccl & is_retired & ~is_done).any())
         dump.is_done = is_done | (is_retired & ~is_nccl)
+
+    def _end_batches(self, dump: Dump, ends: list[str]) -> None:
+        """The ops of a batch have no state of their own: the entry behind them has it. Several collectives of a batch
+        are one call, with the tensors of all. `ends`: of entries that end a batch, their name."""
+        records = dump.records
+        keep = np.ones(len(records), dtype=np.bool_)
+        # Of the collectives of one number, the first stands for all, also in a batch that has not ended yet.
+        same = (records["group"][1:] == records["group"][:-1]) & (records["seq"][1:] == records["seq"][:-1])
+        keep[1:] &= ~(same & ~dump.is_p2p[1:] & ~dump.is_p2p[:-1])
+        is_partial = np.flatnonzero(~keep[1:] & keep[:-1])  # until its end is found
+        tensors = {int(place): 0 for place in is_partial}
+        for place in (place for place, end in enumerate(ends) if end):
+            keep[place] = False
+            first = place
+            while first and _is_member(dump, first - 1, place):
+                first -= 1
+            records["completed_ns"][first:place] = records["completed_ns"][place]
+            dump.took_ns[first:place] = dump.took_ns[place]
+            dump.is_done[first:place] = dump.is_done[place]
+            if not dump.is_p2p[place] and first < place:
+                op = BATCH_OF.get(ends[place])
+                records["op"][first] = ring_format.OP[op] if op else records["op"][first]
+                if first or not dump.overwritten:  # else its first ops may be lost
+                    tensors[first] = self._joined(tuple(records["signature"][first:place].tolist()))
+        records["signature"][list(tensors)] = list(tensors.values())
+        dump.keep(keep)
+
+    def _joined(self, numbers: tuple[int, ...]) -> int:
+        """One signature of several: what it has of each tensor, one after the other."""
+        if numbers not in self._batches:
+            of_ops = [json.loads(list(self._signatures)[number - 1]) for number in numbers if number]
+            told = {**of_ops[0], **{key: [x for each in of_ops for x in each[key]] for key in ("shapes", "dtypes")}}
+            value = json.dumps(told).encode()
+            self._batches[numbers] = self._signatures.setdefault(value, (len(self._signatures) + 1, 0))[0]
+        return self._batches[numbers]
 
     def _group(self, named: tuple[Any, ...]) -> int:
         name, described = (str(part) for part in named[:2])
@@ -254,7 +292,7 @@ class _Columns:
         """KeyError if an entry lacks what all versions write."""
         names = [each.name for each in fields(cls)]
         optional = [each.name for each in fields(cls) if each.default == ()]
-        absent = [name for name in optional if not entries or name not in entries[0]]
+        absent = [name for name in optional if not any(name in entry for entry in entries)]
         present = [name for name in names if name not in absent]
         try:
             found = list(zip(*map(itemgetter(*present), entries), strict=True))
@@ -286,28 +324,6 @@ def _threads(threads: list[tuple[str | None, Any]]) -> list[int]:
         for name, thread in dict.fromkeys(threads)
     }
     return [known[thread] for thread in threads]
-
-
-def _end_batches(dump: Dump, ends: list[str]) -> None:
-    """The ops of a batch have no state of their own: the entry behind them has it. Several collectives of a batch are
-    one call. `ends`: of entries that end a batch, their name."""
-    records = dump.records
-    keep = np.ones(len(records), dtype=np.bool_)
-    for place in (place for place, end in enumerate(ends) if end):
-        keep[place] = False
-        first = place
-        while first and _is_member(dump, first - 1, place):
-            first -= 1
-        records["completed_ns"][first:place] = records["completed_ns"][place]
-        dump.took_ns[first:place] = dump.took_ns[place]
-        dump.is_done[first:place] = dump.is_done[place]
-        if not dump.is_p2p[place] and first < place:
-            op = BATCH_OF.get(ends[place])
-            records["op"][first] = ring_format.OP[op] if op else records["op"][first]
-    # Of the collectives of one number, the first stands for all, also in a batch that has not ended yet.
-    same = (records["group"][1:] == records["group"][:-1]) & (records["seq"][1:] == records["seq"][:-1])
-    keep[1:] &= ~(same & ~dump.is_p2p[1:] & ~dump.is_p2p[:-1])
-    dump.keep(keep)
 
 
 def _is_member(dump: Dump, place: int, end: int) -> bool:

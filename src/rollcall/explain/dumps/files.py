@@ -13,7 +13,7 @@ _RANK = re.compile(r"rank[_.-]?(\d+)", re.I)
 _NUMBER = re.compile(r"\d+")
 _DEPTH = 3  # a folder of folders, one per host
 _OURS = ("run.json", "trace.json")  # beside dumps in a run's folder
-_MOST_BYTES = 2 << 30
+_MOST_BYTES = 2 << 30  # of one dump: torch writes some MB; reading more would fill the memory
 MOST_RANKS = 1 << 20  # a larger number is no rank
 
 

@@ -156,11 +156,6 @@ def _left_out(found: list[Dump], kept: list[Dump]) -> Iterator[str]:
         yield f"dumps of {', '.join(sorted(backends))} are left out: those of {kept[0].backend} tell more"
 
 
-def _dropped(dump: Dump) -> int:
-    """How many older ops its recorder has overwritten."""
-    return int(dump.records["number"][0]) - 1 if len(dump.records) else 0
-
-
 def _folded(dumps: list[Dump], job: jobs.Job) -> dict[int, list[tuple[int, int]]]:
     """By rank: group, and how many of its collectives are not in the dump: overwritten, or from before the recorder was
     reset. Of a group without any op left, those before the oldest op that is left."""
@@ -181,7 +176,7 @@ def _folded(dumps: list[Dump], job: jobs.Job) -> dict[int, list[tuple[int, int]]
 
 def _earlier(dump: Dump, first: dict[int, int], rows: times.Rows, by_time: NDArray[np.intp]) -> int:
     """How many collectives of a group others made before the oldest op of a dump that has none of that group."""
-    if dump.rank in first or not _dropped(dump):
+    if dump.rank in first or not dump.overwritten:
         return 0
     oldest_ns = int(dump.records["entered_ns"][0])
     earlier = by_time[: np.searchsorted(rows.created_ns[by_time], oldest_ns)]
@@ -199,8 +194,8 @@ def _ring(dump: Dump, job: jobs.Job, folded: list[tuple[int, int]]) -> rings.Rea
     groups = [("group", number, _group(*job.groups[number - 1])) for number in sorted(used)]
     sites = [("site", number, value) for number, value in enumerate(dump.sites, 1)]
     signatures = [("signature", number, value) for number, value in enumerate(dump.signatures, 1)]
-    last = int(dump.records["number"].max(initial=0))
-    header = rings.Header(dump.rank, job.world_size, "", 0, last, 0, 0, max(len(dump.records), 1), 0, 0, 0)
+    count = len(dump.records) + dump.overwritten + dump.unknown.total()
+    header = rings.Header(dump.rank, job.world_size, "", 0, count, 0, 0, max(len(dump.records), 1), 0, 0, 0)
     counters = [(number, ring_format.OP["all_reduce"], count, 0, 0) for number, count in folded]
     return rings.ReadRing(header, dump.records, [*groups, *sites, *signatures], counters)
 

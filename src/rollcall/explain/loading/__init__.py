@@ -5,5 +5,6 @@ cut           the records of a ring as they were at one moment
 table         the records of all ranks on one clock, a column per field
 lost_records  which records are missing: overwritten, or never written
 stored_lines  the lines of the program as they were
+gpus          what was noted of the GPUs of each host
 load          the rings and run.json of one attempt, or dumps → a Run
 """

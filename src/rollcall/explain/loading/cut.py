@@ -20,7 +20,7 @@ from rollcall.record import ring_format
 
 
 @dataclass(frozen=True)
-class Moment:
+class ClockReading:
     """One moment by the two clocks of this machine."""
 
     monotonic_ns: int
@@ -28,7 +28,7 @@ class Moment:
     is_launchers_host: bool
 
     @classmethod
-    def now(cls, is_launchers_host: bool) -> "Moment":
+    def now(cls, is_launchers_host: bool) -> "ClockReading":
         return cls(time.monotonic_ns(), time.time_ns(), is_launchers_host)
 
     def by_clock_of(self, header: Header, readings: Readings) -> int:

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollcall.errors import UsageError
 from rollcall.explain.dumps import files as dump_files
 from rollcall.explain.dumps import read as dump_reader
+from rollcall.explain.loading import gpus as gpu_files
 from rollcall.explain.loading import rings, stored_lines
-from rollcall.explain.loading.cut import Moment, as_of
-from rollcall.explain.loading.table import UNKNOWN_GROUP, Group, Op, Ops, Readings, Site, Table, parse_group
+from rollcall.explain.loading.cut import ClockReading, as_of
+from rollcall.explain.loading.table import UNKNOWN_GROUP, Group, Op, Ops, Readings, Site, Table, parse_group, parse_site
 from rollcall.protocol.plan import Plan
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
@@ -43,6 +45,7 @@ class Rank:
     cause: str = ""  # what is known of its end beyond the exit code
     error: str = ""  # the exception that its program ended with
     error_site: Site | None = None
+    handled: "Handled | None" = None  # what it handles while it is in an op
     exit_site: Site | None = None  # where it called sys.exit
     ended_ns: int = 0
     died_ns: int = 0  # by the launcher's wall clock; 0: it did not die, or was asked to end
@@ -67,6 +70,15 @@ class Rank:
 
 
 @dataclass(frozen=True)
+class Handled:
+    """An error that a rank handles in a `finally`, an `except` or the exit of a context, while it waits in an op."""
+
+    error: str
+    site: Site | None
+    row: int  # of that op
+
+
+@dataclass(frozen=True)
 class Run:
     """One attempt of a run."""
 
@@ -88,6 +100,8 @@ class Run:
     is_from_dumps: bool = False  # of torch's Flight Recorder, which knows what is over on the device
     has_device_times: bool = False  # its ops begin when the devices came to them, and not when hosts asked for them
     device: "Run | None" = None  # of a run with rings: what dumps beside them tell
+    gpus: dict[int, gpu_files.RankGpu] = field(default_factory=dict)  # by rank, where a driver told of them
+    nccl_ras: tuple[str, ...] = ()  # what NCCL's own service found wrong while the run stood still
     is_rehearsed: bool = False  # by `rollcall rehearse`: its times are those of a replay, and mean nothing
 
 
@@ -120,7 +134,7 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None, is
     if _is_of_dumps(folder):
         return _load_dumps(folder)
     facts = read_facts(folder)
-    moment = Moment.now(facts.get("host") == os.uname().nodename)
+    moment = ClockReading.now(facts.get("host") == os.uname().nodename)
     number = _attempt(folder, attempt)
     attempt_facts = facts_of_attempt(facts, number)
     known = clocks(facts)
@@ -164,8 +178,19 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None, is
             *_misread(facts.get("misread", [])),
         ),
         device=device,
+        gpus=_gpus(place, files, ranks),
+        nccl_ras=gpu_files.nccl_problems(place),
         is_rehearsed=bool(rehearsed),
     )
+
+
+def _gpus(place: Path, files: "_Files", ranks: dict[int, Rank]) -> dict[int, gpu_files.RankGpu]:
+    on_gpu = set(np.unique(files.table.rank[files.table.is_on_gpu]).tolist())
+    users = [
+        gpu_files.User(rank.number, rank.host, rank.pid, files.ahead_ns[rank.number], rank.number in on_gpu)
+        for rank in ranks.values()
+    ]
+    return gpu_files.read(place, users)
 
 
 def _misread(names: list[str]) -> list[str]:
@@ -246,7 +271,7 @@ def _problems(
 ) -> Iterator[str]:
     if missing := sorted(set(range(world_size)) - set(ranks)):
         yield f"no {file} of {ranks_in_words(missing)}: this explanation is without them"
-    yield from _losses(ranks)
+    yield from _losses(ranks, "--ring-mb" if file == "ring" else "TORCH_FR_BUFFER_SIZE")
     stopped: defaultdict[str, list[int]] = defaultdict(list)
     for rank in ranks.values():
         if rank.stopped:
@@ -258,8 +283,8 @@ def _problems(
         yield f"the clocks of {', '.join(uncompared_hosts)} were not compared: who waited for whom is unknown"
 
 
-def _losses(ranks: dict[int, Rank]) -> Iterator[str]:
-    """One sentence for all ranks that kept as much."""
+def _losses(ranks: dict[int, Rank], option: str) -> Iterator[str]:
+    """One sentence for all ranks that kept as much. `option`: what makes more room."""
     alike: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for number, rank in ranks.items():
         if rank.dropped > rank.unread:
@@ -267,22 +292,22 @@ def _losses(ranks: dict[int, Rank]) -> Iterator[str]:
             alike[kept, kept + rank.dropped].append(number)
     for (kept, whole), numbers in list(alike.items())[:_FEW]:
         its = "its" if len(numbers) == 1 else "their"
-        yield f"{ranks_in_words(numbers)} kept {its} last {kept:,} ops of {whole:,}: --ring-mb keeps more"
+        yield f"{ranks_in_words(numbers)} kept {its} last {kept:,} ops of {whole:,}: {option} keeps more"
     if len(alike) > _FEW:
         more = sum(len(numbers) for numbers in list(alike.values())[_FEW:])
         yield f"so did {more} more ranks, which kept other numbers of ops"
     if unnamed := [number for number, rank in ranks.items() if rank.unnamed]:
         yield (
             f"{ranks_in_words(unnamed)} had no room for all lines and shapes: ops without them are not compared;"
-            f" --ring-mb makes room"
+            f" {option} makes room"
         )
 
 
-_FEW = 4
+_FEW = 4  # sentences of this sort; more would hide the other problems
 
 
 def _outcome(ranks: dict[int, Rank], world_size: int) -> str:
-    """Of a run without a launcher: according to its ranks."""
+    """Derives the outcome of a run without a launcher from its ranks."""
     if any(rank.error or rank.exit_code for rank in ranks.values()):
         return "failed"
     has_ended = len(ranks) == world_size and all(rank.has_ended for rank in ranks.values())
@@ -323,7 +348,7 @@ def clocks(facts: dict[str, Any]) -> list[Readings]:
 
 
 def _precise(readings: Readings) -> Readings:
-    """Without readings that are worse than a neighbour plus the drift until then: a ping that a busy host answered late
+    """Drops readings that are worse than a neighbour plus the drift until then: a ping that a busy host answered late
     would distort the times between precise readings."""
     return [
         (at, offset, error)
@@ -344,6 +369,7 @@ class _Files:
     table: Table
     kept: dict[int, tuple[Path, rings.Header]] = field(default_factory=dict)  # by rank
     folded: list[Folded] = field(default_factory=list)
+    handled: dict[int, tuple[dict[str, Any], Site | None]] = field(default_factory=dict)  # by rank: the newest
     ahead_ns: dict[int, int] = field(default_factory=dict)  # by rank: its host's wall clock less the table's clock
     problems: list[str] = field(default_factory=list)
     world_size: int = 0
@@ -351,7 +377,7 @@ class _Files:
     _waiting: list[rings.ReadRing] = field(default_factory=list)  # of one host and with the same names: added together
     _clock: Readings = field(default_factory=list)  # of these
 
-    def cut(self, ring: rings.ReadRing, clock: Readings, moment: Moment) -> rings.ReadRing:
+    def cut(self, ring: rings.ReadRing, clock: Readings, moment: ClockReading) -> rings.ReadRing:
         """The ring as it was at a moment."""
         at_ns = moment.by_clock_of(ring.header, clock)
         cut_ns = at_ns - (clock[-1][1] if clock else 0)
@@ -366,6 +392,8 @@ class _Files:
         offset_ns = clock[-1][1] if clock else 0
         self.ahead_ns[rank] = ring.header.wall_ns - ring.header.monotonic_ns + offset_ns
         self.folded += _folded(ring)
+        if (handled := _handled(ring)) is not None:
+            self.handled[rank] = handled
         self.world_size = max(self.world_size, min(ring.header.world_size, _MOST_RANKS))
         waiting = self._waiting
         is_like_them = not waiting or (waiting[0].names is ring.names and self._clock is clock)
@@ -385,7 +413,7 @@ class _Files:
 
 
 def _read(
-    paths: list[Path], clocks: list[Readings], newest: int | None, launched: int, moment: Moment | None
+    paths: list[Path], clocks: list[Readings], newest: int | None, launched: int, moment: ClockReading | None
 ) -> _Files:
     """`launched`: the world size that the launcher has noted; 0 if it has not. `moment`: the run continues, and is seen
     as it was then."""
@@ -418,7 +446,7 @@ def _read(
 
 _TOGETHER = 1 << 13  # records: enough for numpy, and they stay in the processor's cache
 _MOST_RANKS = 1 << 20  # a header with a larger world is damaged
-_LEAST_OF_EACH = 100
+_LEAST_OF_EACH = 100  # records: with fewer, a view of many ranks has no whole step of any
 
 
 def _world_size(sizes: list[int], launched: int) -> int:
@@ -443,19 +471,37 @@ def _folded(ring: rings.ReadRing) -> list[Folded]:
     ]
 
 
+def _handled(ring: rings.ReadRing) -> tuple[dict[str, Any], Site | None] | None:
+    """The error that a rank was last seen to handle in an op, and where it was raised."""
+    found = [rings.parse(value) for kind, _, value in ring.names if kind == "handled"]
+    if not found or not isinstance(found[-1], dict) or not isinstance(found[-1].get("op"), int):
+        return None
+    places = [value for kind, number, value in ring.names if kind == "site" and number == found[-1].get("site")]
+    return found[-1], parse_site(rings.parse(places[0])) if places else None
+
+
+def _handled_now(files: _Files, rank: int) -> Handled | None:
+    """If the rank is still in the op in which it was seen to handle it."""
+    value, site = files.handled.get(rank, ({}, None))
+    start, end = files.table.spans[rank]
+    row = end - 1 - (files.kept[rank][1].count - value["op"]) if value else -1
+    if not start <= row < end or not files.table.get(row).is_blocked:
+        return None
+    return Handled(f"{value.get('error', 'an error')}: {value.get('text', '')}".rstrip(": "), site, row)
+
+
 def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any], grace_s: float = 0.0) -> Rank:
     table = files.table
     path, header = files.kept[rank]
     start, end = table.spans[rank]
     dropped = max(header.count - (end - start), 0)
     is_event = _IS_EVENT[table.op[start:end]]
-    rows = np.arange(start, end, dtype=np.int32)  # kept for each rank: half as large as numpy's own indices
-    ops, events = Ops(table, rows[~is_event]), Ops(table, rows[is_event])
+    ops, events = _ops(table, start, ~is_event), _ops(table, start, is_event)
     key = str(rank)
     asked_ns = _asked_ns(attempt_facts, key, grace_s, files.ahead_ns[rank])
     was_asked = asked_ns > 0
     error, error_site, exit_site, ended_ns, exit_code = "", None, None, 0, None
-    for op in Ops(table, rows[_IS_END[table.op[start:end]]]):
+    for op in _ops(table, start, _IS_END[table.op[start:end]]):
         if asked_ns and op.entered_ns >= asked_ns:  # the others were gone, say: its end is the launcher's doing
             continue
         if op.op == "exception":
@@ -465,7 +511,7 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any], grace_s: floa
             ended_ns, exit_site, exit_code = op.entered_ns, op.site, op.tag
     if was_asked:
         # It was asked to end while it was blocked in these: that they failed is the launcher's doing.
-        table.flags[ops.rows[-_RECENT:]] &= ~np.uint8(ring_format.FAILED)
+        table.flags[ops[-_RECENT:].rows] &= ~np.uint8(ring_format.FAILED)
     if not _has_own_end(attempt_facts, key, header.pid, ended_ns):
         exit_code = None if was_asked else attempt_facts["exit_codes"].get(key)
     if header.stopped:
@@ -485,6 +531,7 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any], grace_s: floa
         cause=str(attempt_facts.get("causes", {}).get(key, "")),
         error=error,
         error_site=error_site,
+        handled=_handled_now(files, rank) if rank in files.handled else None,
         exit_site=exit_site,
         ended_ns=ended_ns,
         died_ns=(died_ns := 0 if was_asked else _died_ns(attempt_facts, key)),
@@ -496,7 +543,15 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any], grace_s: floa
     )
 
 
-_RECENT = 16
+def _ops(table: Table, start: int, wanted: NDArray[np.bool_]) -> Ops:
+    """Those of a rank's rows, which begin at `start`, that are wanted."""
+    places = np.flatnonzero(wanted)
+    if len(places) and places[-1] - places[0] + 1 == len(places):  # no other is between them
+        return Ops(table, range(start + int(places[0]), start + int(places[-1]) + 1))
+    return Ops(table, (start + places).astype(np.int32))  # kept for each rank: half as large as numpy's own indices
+
+
+_RECENT = 16  # ops that a rank may have in flight at once; earlier ones failed before it was asked
 
 
 def _close(table: Table, start: int, end: int) -> None:

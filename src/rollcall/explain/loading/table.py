@@ -37,7 +37,7 @@ def site_in_words(site: Site | None) -> str:
     return f"{site} in {site.function}"[:_MOST_TEXT] if site else ""
 
 
-_MOST_TEXT = 160
+_MOST_TEXT = 160  # characters: two lines of a terminal
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Op:
 
     @property
     def waits_for_data(self) -> bool:
-        """Of a sample: its rank was fetching its input."""
+        """Whether the rank of a sample was fetching its input."""
         return bool(self.flags & ring_format.INPUT)
 
     @property
@@ -146,7 +146,7 @@ class Names:
             case "group":
                 self.groups.append(parse_group(rings.parse(value)))
             case "site":
-                self.sites.append(_site(rings.parse(value)))
+                self.sites.append(parse_site(rings.parse(value)))
             case "signature":
                 self.signatures.append(value)
             case "phase":
@@ -211,7 +211,7 @@ def parse_group(parsed: Any) -> Group:
         return UNKNOWN_GROUP
 
 
-def _site(parsed: Any) -> Site | None:
+def parse_site(parsed: Any) -> Site | None:
     try:
         (file, line, function), *outer = parsed
         return Site(str(file), int(line), str(function), tuple(Site(str(f), int(n), str(g)) for f, n, g in outer))
@@ -227,7 +227,7 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "op": np.uint8,
     "flags": np.uint8,
     "reduce": np.uint8,
-    "group": np.uint16,  # these four become larger when there are more names
+    "group": np.uint16,  # this, site, signature and phase become larger when there are more names
     "seq": np.uint32,
     "site": np.uint16,
     "signature": np.uint16,
@@ -239,7 +239,7 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "issued_ns": np.int64,
     "waited_ns": np.int64,
     "completed_ns": np.int64,
-    "size_bytes": np.int64,
+    "size_bytes": np.uint32,  # becomes larger when an op has more than 4 GB
     "was_overwritten": np.bool_,
 }
 _NAMED = {"group": "groups", "site": "sites", "signature": "signatures", "phase": "phases"}
@@ -265,7 +265,7 @@ class Table:
     issued_ns: NDArray[np.int64]
     waited_ns: NDArray[np.int64]
     completed_ns: NDArray[np.int64]
-    size_bytes: NDArray[np.int64]
+    size_bytes: NDArray[np.integer]
     was_overwritten: NDArray[np.bool_]
 
     def __init__(self, most_rows: int) -> None:
@@ -288,7 +288,7 @@ class Table:
             self._end = min(begin + len(ring.records), len(self.rank))  # it may have grown since it was counted
             self.spans[ring.header.rank] = (begin, self._end)
             self.rank[begin : self._end] = ring.header.rank
-        records = alike[0].records if len(alike) == 1 else np.concatenate([ring.records for ring in alike])
+        records = alike[0].records if len(alike) == 1 else _joined([ring.records for ring in alike])
         self._add_records(records[: self._end - start], alike[0].names, clock, start, self._end)
         for ring in alike:
             if ring.header.version < _NUMBERS_CHANNELS:
@@ -300,9 +300,11 @@ class Table:
         used = _used_fields(records)
         for name, ours in self.names.numbers(names).items():
             if name in used:
-                self._widen(name, ours)
+                self._widen(name, int(ours.max()), np.uint32)
                 column = getattr(self, name)[start:end]
                 np.take(ours.astype(column.dtype), records[name], mode="clip", out=column)
+        if "size_bytes" in used:
+            self._widen("size_bytes", int(records["size_bytes"].max()), np.int64)
         for name in ("op", "flags", "reduce", "seq", "peer", "tag", "thread", "size_bytes"):
             if name in used:
                 getattr(self, name)[start:end] = records[name]
@@ -310,10 +312,10 @@ class Table:
         if "version_waited" in used:
             np.greater(records["version_waited"], records["version_issued"], out=self.was_overwritten[start:end])
 
-    def _widen(self, name: str, numbers: NDArray[np.uint32]) -> None:
+    def _widen(self, name: str, most: int, kind: type[np.integer]) -> None:
         column = getattr(self, name)
-        if int(numbers.max()) > np.iinfo(column.dtype).max:
-            setattr(self, name, column.astype(np.uint32))
+        if most > np.iinfo(column.dtype).max:
+            setattr(self, name, column.astype(kind))
 
     def _add_times(self, records: NDArray[Any], clock: Readings, start: int, end: int) -> None:
         times = np.empty((len(_TIMES), len(records)), dtype=np.int64)
@@ -360,7 +362,8 @@ class Table:
 
     @cached_property
     def is_on_gpu(self) -> NDArray[np.bool_]:
-        return np.asarray(self.names.signatures.are_on_gpu()[self.signature])
+        on_gpu = self.names.signatures.are_on_gpu()
+        return np.asarray(on_gpu[self.signature]) if on_gpu.any() else np.zeros(len(self), dtype=np.bool_)
 
     @cached_property
     def arrived_ns(self) -> NDArray[np.int64]:
@@ -420,6 +423,11 @@ def _most_before(times: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.maximum.accumulate(times[:-1])]) if len(times) else times
 
 
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """Joins the parts as plain bytes: numpy compares the fields of records one by one."""
+    return np.concatenate([part.view(f"V{part.itemsize}") for part in parts]).view(parts[0].dtype)
+
+
 def _used_fields(records: NDArray[Any]) -> set[str]:
     """Fields that are not 0 in all records. Columns begin as zeros, which take no memory until they are written."""
     words = np.bitwise_or.reduce(np.ascontiguousarray(records).view(np.uint64).reshape(-1, _WORDS), axis=0)
@@ -456,10 +464,16 @@ def _number_channels(records: NDArray[np.void], seq: NDArray[np.uint32]) -> None
 
 
 class Ops(Sequence[Op]):
-    """Some ops of a table, made on demand."""
+    """Some ops of a table, made on demand. Rows that follow each other can be given as a range, which takes no
+    memory."""
 
-    def __init__(self, table: Table, rows: NDArray[np.signedinteger]) -> None:
-        self.table, self.rows = table, rows
+    def __init__(self, table: Table, rows: NDArray[np.signedinteger] | range) -> None:
+        self.table, self._rows = table, rows
+
+    @property
+    def rows(self) -> NDArray[np.signedinteger]:
+        rows = self._rows
+        return np.arange(rows.start, rows.stop, rows.step, dtype=np.int32) if isinstance(rows, range) else rows
 
     @overload
     def __getitem__(self, place: int) -> Op: ...
@@ -469,14 +483,14 @@ class Ops(Sequence[Op]):
 
     def __getitem__(self, place: int | slice) -> "Op | Ops":
         if isinstance(place, slice):
-            return Ops(self.table, self.rows[place])
-        return self.table.get(self.rows[place])
+            return Ops(self.table, self._rows[place])
+        return self.table.get(self._rows[place])
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self._rows)
 
     def __iter__(self) -> Iterator[Op]:
-        return (self.table.get(row) for row in self.rows)
+        return (self.table.get(row) for row in self._rows)
 
     def first(self) -> Op:
         """The one that was entered first."""
