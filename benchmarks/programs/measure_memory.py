@@ -3,8 +3,10 @@
     python benchmarks/programs/measure_memory.py memory.json
 
 Each configuration of memory_configurations.py runs in a process of its own, as one rank. Where its world has more
-ranks, torch's fake backend takes the place of nccl. Then it runs again on smaller cards: torch's allocator is limited
-to the sizes for which the predictions (memory_predictions.json) say whether it fits. It takes about three minutes.
+ranks, torch's fake backend takes the place of nccl. DDP, which that backend cannot serve, has an nccl group of one
+rank: what a rank of DDP keeps does not depend on how many there are. Then it runs again on smaller cards: torch's
+allocator is limited to the sizes for which the predictions (memory_predictions.json) say whether it fits. It takes
+about four minutes.
 """
 
 import argparse
@@ -38,6 +40,7 @@ def main() -> None:
 
 def measure_all(output: Path) -> None:
     predicted = json.loads(PREDICTIONS.read_text())["configurations"]
+    check_configurations(predicted)
     jobs = [(name, 0) for name in predicted]
     jobs += [(name, card["limit_bytes"]) for name, found in predicted.items() for card in found["cards"]]
     began_s = time.monotonic()
@@ -51,6 +54,15 @@ def measure_all(output: Path) -> None:
             found[name].update(result)
     content = {"machine": machine(), "seconds": round(time.monotonic() - began_s, 1), "configurations": found}
     output.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def check_configurations(predicted: dict[str, Any]) -> None:
+    sys.path.insert(0, str(HERE))
+    from memory_configurations import CONFIGURATIONS, described
+
+    stale = [name for name, found in predicted.items() if found["configuration"] != described(CONFIGURATIONS[name])]
+    if stale:
+        sys.exit(f"{PREDICTIONS.name} was made for other configurations of {', '.join(stale)}: predict them again")
 
 
 def run_one(name: str, limit_bytes: int) -> dict[str, Any]:
@@ -87,7 +99,7 @@ def measure(name: str, limit_bytes: int) -> dict[str, Any]:
     made = CONFIGURATIONS[name]
     torch.cuda.set_device(0)
     if made.wrapper != "none":
-        join_group(made.world_size)
+        join_group(1 if made.wrapper == "ddp" else made.world_size)
     if limit_bytes:
         torch.cuda.set_per_process_memory_fraction(limit_bytes / torch.cuda.get_device_properties(0).total_memory)
     fits = True

@@ -7,7 +7,7 @@ It needs nothing but torch. It knows nothing of rehearsals, nor of how it is mea
 
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -30,7 +30,7 @@ class Configuration:
     vocabulary: int = 32000
     batch: int = 8
     length: int = 1024
-    attention: str = "sdpa"  # sdpa, matrix
+    attention: str = "sdpa"  # sdpa, masked, grouped, matrix
     autocast: bool = False
     dtype: torch.dtype = torch.float32
     checkpoints: bool = False
@@ -40,8 +40,14 @@ class Configuration:
     bucket_view: bool = False
 
 
+def described(made: Configuration) -> dict[str, str]:
+    """Kept with what was predicted and measured, so that neither is of another configuration of the same name."""
+    return {name: str(value) for name, value in asdict(made).items()}
+
+
 _BASE = Configuration()
 _AUTOCAST = replace(_BASE, autocast=True, batch=16)
+_ATTENTION = replace(_BASE, batch=4, length=4096, vocabulary=1024)  # most of its memory is that of attention
 _FSDP = replace(_BASE, wrapper="fsdp", batch=16, layers=24)
 CONFIGURATIONS = {
     "plain, float32": _BASE,
@@ -55,6 +61,9 @@ CONFIGURATIONS = {
     "autocast, activation checkpointing": replace(_AUTOCAST, checkpoints=True, layers=24),
     "autocast, 4 micro-batches, clipped": replace(_AUTOCAST, batch=4, micro_batches=4, clip=True),
     "autocast, long sequence": replace(_AUTOCAST, batch=1, length=16384, checkpoints=True),
+    "float32, attention with a mask": replace(_ATTENTION, attention="masked", batch=2),
+    "autocast, attention with a mask": replace(_ATTENTION, attention="masked", autocast=True),
+    "autocast, attention with grouped heads": replace(_ATTENTION, attention="grouped", autocast=True),
     "DDP": replace(_AUTOCAST, wrapper="ddp"),
     "DDP, one rank of 8, buckets as gradients": replace(_AUTOCAST, wrapper="ddp", world_size=8, bucket_view=True),
     "FSDP2, world of 1": _FSDP,
@@ -81,8 +90,14 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
 
     def mix(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        attend = functional.scaled_dot_product_attention
         if self.kind == "sdpa":
-            return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+            return attend(query, key, value, is_causal=True)
+        if self.kind == "masked":
+            length = query.shape[-2]
+            return attend(query, key, value, torch.ones(length, length, dtype=torch.bool, device="cuda").tril())
+        if self.kind == "grouped":  # 4 heads of queries share one of keys and values
+            return attend(query, key[:, ::4], value[:, ::4], is_causal=True, enable_gqa=True)
         scores = query @ key.transpose(-2, -1) / key.shape[-1] ** 0.5
         return scores.softmax(-1) @ value
 

@@ -78,7 +78,7 @@ def _goals(predicted: dict[str, Any], measured: dict[str, Any]) -> Iterator[Goal
         (mine["fits"], real["fits"])
         for name, found in predicted.items()
         for mine, real in zip(found["cards"], measured.get(name, {}).get("cards", ()), strict=False)
-        if "fits" in real
+        if "fits" in real and mine["limit_bytes"] == real["limit_bytes"]
     ]
     wrong = sum(said == "yes" and not real for said, real in cards)
     yield Goal(f"said to fit, and does not, of {len(cards)} cards", "0", str(wrong), wrong == 0 and len(cards) >= 20)
@@ -96,12 +96,13 @@ def _worst(what: str, key: str, most: float, predicted: dict[str, Any], measured
 def predict(path: Path) -> None:
     """Rehearse each configuration on a card without a limit; then try its allocations on cards close to its need."""
     sys.path.insert(0, str(PROGRAMS))
-    from memory_configurations import CONFIGURATIONS
+    from memory_configurations import CONFIGURATIONS, described
 
     found: dict[str, Any] = {}
     with contextlib.closing(passes.start_server(rehearsal.build_library())) as server, Jobs() as jobs:
         for name, made in CONFIGURATIONS.items():
-            found[name] = _predict_one(_rehearse(server, jobs, name, made.world_size))
+            predicted = _predict_one(_rehearse(server, jobs, name, made.world_size))
+            found[name] = {"configuration": described(made), **predicted}
             progress(f"{name}: {found[name]['allocated_bytes'] / _GIB:.2f} GiB")
     path.write_text(json.dumps({"torch": torch_version(), "configurations": found}, indent=2) + "\n")
 

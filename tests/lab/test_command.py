@@ -27,7 +27,7 @@ from rollcall.runs import all_runs
 
 
 def test_the_lab_lists_its_experiments(capsys: pytest.CaptureFixture[str]) -> None:
-    """Sixteen, each with the question that it answers."""
+    """Each with the question that it answers."""
     app(["lab"], standalone_mode=False)
     printed = capsys.readouterr().out
     assert all(name in printed for name in NAMES)
@@ -35,7 +35,7 @@ def test_the_lab_lists_its_experiments(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """The same sixteen, in order."""
+    """The same, in order."""
     app(["lab", "--json"], standalone_mode=False)
     assert [each["name"] for each in json.loads(capsys.readouterr().out)] == list(NAMES)
 

@@ -213,6 +213,14 @@ def test_scaling_is_fitted_by_amdahl(tmp_path: Path) -> None:
     assert all(0 <= share <= 1 for share in verdict.numbers["serial_share"].values())
 
 
+def test_some_of_1024_ranks_are_rehearsed(tmp_path: Path) -> None:
+    """In this world only, some ranks have fewer batches."""
+    rehearsal = load("rehearsal")
+    large = replace(rehearsal, cases=rehearsal.cases[-1:])
+    (result,) = perform.collect(large, LabSettings(1, 1), tmp_path)["1,024 ranks"]["values"]
+    assert (result["found"], result["kinds"]) == ("ddp-uneven-inputs", [[0, 63], [64, 1023]])
+
+
 def test_every_experiment_has_a_test() -> None:
     """A new experiment needs one, and a question, and code for its page."""
     here = Path(__file__).read_text()

@@ -54,8 +54,7 @@ def test_they_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     """Without an error on any rank; each page begins with no variables."""
     monkeypatch.setenv("ROLLCALL_DIR", str(tmp_path / ".rollcall"))
     monkeypatch.setenv("ROLLCALL_WARM", "0")
-    wanted = Wanted(4)
-    with shell_ranks.started(wanted.world_size(), wanted.words()) as (ranks, _):
+    with shell_ranks.started(Wanted(4)) as (ranks, _):
         run_all(ranks)
         assert ranks.end() == 0
     out = capsys.readouterr().out

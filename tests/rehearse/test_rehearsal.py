@@ -47,6 +47,16 @@ def test_a_rank_with_fewer_batches_is_found_before_the_training_runs(server: For
     assert list((outcome.folder / "files").rglob("checkpoint.pt"))
 
 
+def test_what_programs_do_beside_their_training_works_as_on_a_gpu(server: ForkServer) -> None:
+    outcome = rehearse(server, "as_written", 3)
+    assert outcome.is_well, "\n".join(terminal.lines(outcome))
+
+
+def test_a_rank_does_not_fail_for_what_stopped_ranks_did_not_tell_it(server: ForkServer) -> None:
+    outcome = rehearse(server, "join", 3, steps=2)
+    assert outcome.is_well, "\n".join(terminal.lines(outcome))
+
+
 def test_ranks_that_are_stopped_after_their_steps_are_not_blamed(server: ForkServer) -> None:
     outcome = rehearse(server, "training", 3, steps=1)
     assert outcome.explanation.verdict is None
@@ -74,3 +84,29 @@ def test_one_of_each_kind_of_rank_is_rehearsed_with_rollcalls_own_init(server: F
     assert [unknown.assumed for unknown in outcome.unknowns] == ["0.5 of the rows"]
     assert outcome.explanation.verdict is not None
     assert outcome.explanation.verdict.ranks == (0,) or outcome.explanation.verdict.ranks == (2,)
+
+
+def test_a_rank_that_never_ends_is_told_with_its_line(server: ForkServer) -> None:
+    path = PROGRAMS / "endless.py"
+    settings = RehearsalSettings(2, 2, (0, 1), 0, GPUS["h200"], limit_s=1.0)
+    outcome = rehearsal.run(settings, Program("script", str(path), ()), server)
+    polls, waits = (path.read_text().split(word)[0].count("\n") + 1 for word in ("# POLLS", "# WAITS"))
+    sentences = [each.sentence for each in outcome.unsupported]
+    assert sentences[0].startswith((f"endless.py:{polls}: this rank computes for 1 s", f"endless.py:{polls + 1}: this"))
+    assert sentences[1].startswith(f"endless.py:{waits}: this rank waits for 1 s")
+
+
+def test_what_cannot_be_rehearsed_is_a_sentence_with_its_line(server: ForkServer) -> None:
+    path = PROGRAMS / "walls.py"
+    lines = path.read_text().splitlines()
+    walls = (
+        *("walls.twice(", "thrice(images)", "load_inline(", "CUDAGraph()", "images > 0", "from_address", "raise Mod"),
+        *("nvidia-smi", "sparse=True", "get_default_store().get(", 'lambda: Path("of-rank-1")'),
+    )
+    settings = RehearsalSettings(len(walls), 8, tuple(range(len(walls))), 0, GPUS["h200"])
+    outcome = rehearsal.run(settings, Program("script", str(path), ()), server)
+    for rank, (wall, found) in enumerate(zip(walls, outcome.unsupported, strict=True)):
+        line = next(number for number, text in enumerate(lines, 1) if wall in text and "import" not in text)
+        assert found.ranks == (rank,)
+        assert found.sentence.startswith(f"walls.py:{line}: ")
+    assert not outcome.is_well

@@ -1,11 +1,16 @@
 """What was typed becomes settings, or one sentence."""
 
+from pathlib import Path
+
 import pytest
 
 from rollcall.cli.rehearse import _settings
+from rollcall.compat.private_names.rehearsed_ranks import PATCH
 from rollcall.errors import UsageError
 from rollcall.rehearse.check import check_size
-from rollcall.rehearse.settings import GPUS, check_torch, parse_assumption, parse_gpu
+from rollcall.rehearse.settings import GPUS, SUPPORTED, check_torch, parse_assumption, parse_gpu
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_gpu_is_named_or_given_by_its_memory() -> None:
@@ -41,8 +46,14 @@ def test_wrong_input_is_one_sentence(typed: tuple[int, int, str, int, str, list[
 
 def test_a_torch_that_was_not_tried_is_refused() -> None:
     check_torch("2.13.0+cpu")
+    check_torch("2.15.1+cu130")
     with pytest.raises(UsageError, match="tried on torch"):
         check_torch("2.1.0")
+
+
+def test_the_versions_are_the_same_wherever_they_are_named() -> None:
+    assert PATCH.tried_on == tuple(f"torch {each}" for each in SUPPORTED)
+    assert f"- torch {' and '.join(SUPPORTED)} only" in (ROOT / "docs/rehearse.md").read_text()
 
 
 def test_a_check_is_for_as_many_ranks_as_one_machine_can_run() -> None:

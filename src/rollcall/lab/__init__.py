@@ -25,5 +25,6 @@ EXPERIMENTS = {
     "mismatch": "collective",
     "hosts": "machine",
     "scaling": "training",
+    "rehearsal": "training",
 }
 NAMES = tuple(EXPERIMENTS)

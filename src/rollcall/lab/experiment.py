@@ -145,7 +145,7 @@ def check_name(name: str) -> None:
 
 
 def path_of(name: str) -> str:
-    """In the folder of the lab."""
+    """Returns a path in the folder of the lab."""
     return f"experiments/{EXPERIMENTS[name]}/{name}.py"
 
 

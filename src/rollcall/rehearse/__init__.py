@@ -9,6 +9,7 @@ rank/       what runs in each rehearsed rank
 memory/     what a rank needs of its GPU's memory, and whether it fits
 network/    what the ranks would send each other, between hosts
 passes      runs ranks again until what each got is what the others gave
+standstill  ends ranks that wait without an end
 stale       which ranks have to run again
 combine     from what each rank gives to what each rank gets
 replay      lets the recorded ranks wait for each other: what would hang, hangs

@@ -42,7 +42,7 @@ class Key(NamedTuple):
 
 
 def pack(tensor: torch.Tensor) -> Data:
-    flat = tensor.detach().contiguous().view(-1).view(torch.uint8) if tensor.numel() else torch.empty(0)
+    flat = tensor.detach().contiguous().view(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, device="cpu")
     return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), flat.numpy().tobytes()
 
 
@@ -50,7 +50,7 @@ def unpack(data: Data) -> torch.Tensor:
     name, shape, raw = data
     dtype = getattr(torch, name)
     if not raw:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
 
 

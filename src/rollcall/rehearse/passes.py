@@ -17,11 +17,13 @@ from rollcall.protocol.plan import Program
 from rollcall.rehearse import replay
 from rollcall.rehearse.memory.use import MemoryUse
 from rollcall.rehearse.settings import RehearsalSettings
+from rollcall.rehearse.standstill import IdleRanks
 from rollcall.worker.fork_server import ForkServer
 
 # A stop flag, lengths and a configuration settle in two or three passes. A value that goes round the ranks step by step
-# takes as many passes as steps: that is not worth the time, and is told.
-MOST_PASSES = 6
+# takes as many passes as steps: in a large world that is not worth the time, and is told. Few ranks may go on for as
+# long as a pass of many takes.
+MOST_PASSES, MOST_RUNS_OF_FEW = 6, 128
 
 
 @dataclass
@@ -32,6 +34,7 @@ class RankResult:
     calls: bytes = b""  # the same if the rank made the same calls
     is_cut: bool = False  # it was stopped after --steps
     unsupported: str = ""  # what it came to that cannot be rehearsed
+    missing: tuple[str, str] = ("", "")  # a file that was not there, for which it failed, and the line
     gave: dict[Any, Any] = field(default_factory=dict)
     took: dict[Any, Any] = field(default_factory=dict)
     unknowns: list[dict[str, Any]] = field(default_factory=list)
@@ -49,7 +52,7 @@ class Rehearsed:
 
 
 def start_server(library: Path) -> ForkServer:
-    """With the pretended device, and torch imported. No GPU is used, even if there is one."""
+    """Starts the server that ranks are forked from: torch is imported, the device is pretended. No real GPU is used."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return ForkServer.launch([sys.executable, "-m", "rollcall.rehearse.server", str(library)], env)
@@ -65,21 +68,25 @@ class ForkedRanks:
         self._results.mkdir()
 
     def run(self, ranks: Iterable[int], table: Path | None, done: Callable[[], None]) -> dict[int, RankResult]:
-        """As many at a time as there are cores."""
+        """Runs as many ranks at a time as there are cores."""
         todo, running = list(ranks), dict[int, int]()
         found: dict[int, RankResult] = {}
         at_once = min(os.cpu_count() or 1, len(todo))
+        standstill = IdleRanks(self._settings.limit_s)
         try:
             self._server.prepare(at_once)
             while todo or running:
                 while todo and len(running) < at_once:
                     rank = todo.pop(0)
                     running[self._start(rank, table)] = rank
-                for end in self._server.ends(3600.0):
+                for end in self._server.ends(standstill.look_s):
                     if end.pid in running:
                         rank = running.pop(end.pid)
                         found[rank] = self._read(rank, end.code)
+                        if standstill.was_ended(end.pid) and not found[rank].unsupported:
+                            found[rank].unsupported = _STANDS_STILL
                         done()
+                standstill.look(running)
         except EOFError:
             raise RollcallError(f"the process that ranks are forked from ended: see {self._folder / 'logs'}") from None
         return found
@@ -113,6 +120,7 @@ class ForkedRanks:
         return RankResult(exit_code, replay.digest(ring) if ring.exists() else b"", **found)
 
 
+_STANDS_STILL = "it stands still, and does not say where; look at its log, or allow more with --rank-limit-s"
 Progress = Callable[[str, int], None]
 
 
@@ -149,7 +157,8 @@ def rehearse(
     run([first])
     run(later)
     number = 1
-    while (todo := _to_run_again(results, known(), unstable, folder)) and number < MOST_PASSES:
+    most = max(MOST_PASSES, MOST_RUNS_OF_FEW // len(settings.ranks))
+    while (todo := _to_run_again(results, known(), unstable, folder)) and number < most:
         number += 1
         on_progress(f"pass {number}", len(todo))
         if stale.wait_for_messages(results, known(), todo):
@@ -158,10 +167,13 @@ def rehearse(
                 if not stale.is_right(results[rank], known(), unstable):
                     run([rank])
         else:
-            run(todo)
+            run(todo[:1])  # as in the first pass: mostly the rank that the others get something from
+            run(todo[1:])
     if todo and not changed:  # the ranks do the same whatever they are told
         unstable.update(key for ops in stale.find(results, known()).values() for key in ops)
         todo = []
+    for rank in stale.failed_on_a_guess(results, known()):
+        results[rank].is_cut = True
     return Rehearsed(results, number, tuple(todo), _places(results, unstable))
 
 

@@ -69,6 +69,7 @@ def _use_gloo() -> None:
     # A mesh over all ranks takes the group of the program, if its backend is that of the device.
     meshes: Any = device_mesh
     meshes.get_backend = modules[0].get_backend = lambda group=None: "nccl"
+    meshes.init_process_group = modules[0].init_process_group  # of a program that has no group before its mesh
     modules[1]._new_group_with_tag = replaced(distributed_c10d._new_group_with_tag, 2)
 
 

@@ -1,7 +1,9 @@
 """One rehearsal from its beginning to its end: the library, the folder, the ranks, the replay, the verdict."""
 
+import signal
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ from rollcall.rehearse.memory import use
 from rollcall.rehearse.memory.use import RanksUse
 from rollcall.rehearse.network import traffic
 from rollcall.rehearse.network.traffic import Traffic
+from rollcall.rehearse.rank import unsupported
 from rollcall.rehearse.settings import RehearsalSettings, check_torch
+from rollcall.report.rehearsed import MEMORY_FILE, TRAFFIC_FILE
 from rollcall.torch_version import torch_version
 from rollcall.worker.fork_server import ForkServer
 
@@ -121,11 +125,11 @@ def run(
         found.unstable,
         tuple(sorted(rank for rank, result in found.ranks.items() if result.is_cut)),
         _unknowns(found.ranks),
-        _unsupported(found.ranks),
+        _unsupported(found.ranks, explanation.run, folder.path / "files"),
         explanation,
         kinds,
         _memory(folder.path, settings, found.ranks, kinds),
-        traffic.measure(explanation.run, _marks(found.ranks), settings.gpus_per_host),
+        _traffic(folder.path, settings, found.ranks, explanation.run),
         check.check(explanation.run, program, settings.steps, folder.path) if with_check else None,
     )
 
@@ -189,16 +193,38 @@ def _place(file: str, line: int) -> str:
     return f"{parts[-1] if sites.is_users_file(file) else '/'.join(parts[-2:])}:{line}"
 
 
-def _unsupported(ranks: dict[int, passes.RankResult]) -> tuple[UnsupportedRanks, ...]:
+def _unsupported(ranks: dict[int, passes.RankResult], run: Run, files: Path) -> tuple[UnsupportedRanks, ...]:
     merged: dict[str, list[int]] = defaultdict(list)
     for rank, result in sorted(ranks.items()):
-        if result.unsupported:
-            merged[result.unsupported].append(rank)
+        sentence = result.unsupported or _crash(result.exit_code, run, rank) or _others_file(result, ranks, files)
+        if sentence:
+            merged[sentence].append(rank)
     return tuple(UnsupportedRanks(sentence, tuple(numbers)) for sentence, numbers in merged.items())
 
 
-def _marks(ranks: dict[int, passes.RankResult]) -> dict[int, list[int]]:
-    return {rank: result.marks for rank, result in ranks.items()}
+def _others_file(result: passes.RankResult, ranks: Iterable[int], files: Path) -> str:
+    """Which files of others are there would depend on who has run already, so a rank does not see them."""
+    path, place = result.missing
+    if not path or not any(Path(f"{files}/rank-{each}{path}").exists() for each in ranks):
+        return ""
+    first = f"{place}: it reads {Path(path).name}, which another rank writes"
+    return f"{first}; a rehearsed rank sees its own files and those of the first one: leave this part out"
+
+
+def _crash(exit_code: int, run: Run, rank: int) -> str:
+    """A tensor without data has no address: C code that reads it crashes here, and would not on a GPU."""
+    if -exit_code not in (signal.SIGSEGV, signal.SIGBUS):
+        return ""
+    stack = run.ranks[rank].own_stack if rank in run.ranks else ()
+    place = f"{_place(stack[0].file, stack[0].line)}: " if stack else ""
+    return f"{place}code in C crashed, as it does if it reads a tensor, which has no data here; {unsupported.STUB}"
+
+
+def _traffic(folder: Path, settings: RehearsalSettings, ranks: dict[int, passes.RankResult], run: Run) -> Traffic:
+    marks = {rank: result.marks for rank, result in ranks.items()}
+    measured = traffic.measure(run, marks, settings.gpus_per_host)
+    traffic.write(folder / TRAFFIC_FILE, measured)
+    return measured
 
 
 def _memory(
@@ -209,7 +235,7 @@ def _memory(
     for kind in kinds:
         needs.update({rank: needs.get(kind[0]) for rank in kind if rank not in ranks})
     merged = use.merge(needs.items())
-    use.write(folder / "memory.json", merged, settings.gpu)
+    use.write(folder / MEMORY_FILE, merged, settings.gpu)
     return merged
 
 

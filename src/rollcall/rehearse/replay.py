@@ -7,7 +7,7 @@ own: every event takes one microsecond, and nothing can be read from it but the 
 """
 
 import hashlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,8 +103,20 @@ def read(path: Path) -> RankRing:
         )
     named = [(kind, number, rings.parse(value)) for kind, number, value in ring.names]
     groups = {n: (str(value["name"]), _ranks(value["ranks"])) for kind, n, value in named if kind == "group"}
-    on_device = {n for kind, n, value in named if kind == "signature" and value.get("device") == "cuda"}
-    return RankRing(path, ring, ring.records.copy(), groups, frozenset(on_device))
+    on_device = frozenset(n for kind, n, value in named if kind == "signature" and value.get("device") == "cuda")
+    records = ring.records.copy()
+    _number_messages(records, on_device)
+    return RankRing(path, ring, records, groups, on_device)
+
+
+def _number_messages(records: NDArray[Any], on_device: frozenset[int]) -> None:
+    """nccl has no tags, and matches messages in their order; the recorder has counted those of each tag by itself."""
+    counts: Counter[Any] = Counter()
+    for record in (records[row] for row in np.flatnonzero(np.isin(records["op"], (_SEND, _RECV)))):  # views
+        if int(record["signature"]) in on_device and record["seq"]:
+            channel = int(record["group"]), int(record["op"]), int(record["peer"])
+            counts[channel] += 1
+            record["seq"] = counts[channel]
 
 
 _CALL = ("op", "flags", "group", "site", "signature", "peer", "tag", "thread", "reduce", "size_bytes")
@@ -121,7 +133,7 @@ def _ranks(spans: list[Any]) -> tuple[int, ...]:
 
 
 def of_folder(folder: Path, cut: Iterable[int]) -> "Replay":
-    """Of all ranks that were recorded in the folder of a run."""
+    """Makes the replay of all ranks that were recorded in the folder of a run."""
     return Replay(map(read, (folder / "rings" / "attempt-0").glob("*.ring")), cut)
 
 
@@ -163,7 +175,7 @@ class Replay:
             _write(self._rings[rank], _rewritten(self._rings[rank].records, tracks, rank in self._cut))
 
     def _advance(self, track: Track) -> list[Track]:
-        """Until it has to wait. Returns the tracks that need not wait any longer."""
+        """Advances a rank until it has to wait. Returns the tracks that need not wait any longer."""
         woken: list[Track] = []
         while track.place < len(track.events):
             row, kind = track.events[track.place]
@@ -252,7 +264,7 @@ def _rewritten(records: NDArray[Any], tracks: list[Track], is_cut: bool) -> NDAr
             fresh[_FIELDS[kind]][row] = at_ns
     kept = fresh["entered_ns"] > 0
     if is_cut:
-        kept &= fresh["op"] != ring_format.OP["exit"]
+        kept &= ~np.isin(fresh["op"], (ring_format.OP["exit"], ring_format.OP["exception"]))
     is_unwaited = (records["waited_ns"] > 0) & (fresh["waited_ns"] == 0)
     fresh["flags"][is_unwaited] &= np.uint16(0xFFFF ^ ring_format.WAITED)
     fresh = fresh[kept]

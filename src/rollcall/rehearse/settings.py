@@ -8,7 +8,7 @@ from rollcall.rehearse.network.link import Link
 
 # The versions of torch on which a rehearsal was compared with real ranks. It relies on private parts of torch, and
 # could be wrong in silence on others.
-SUPPORTED = ("2.13",)
+SUPPORTED = ("2.13", "2.15")
 MOST_RANKS = 1 << 16
 
 
@@ -53,6 +53,7 @@ class RehearsalSettings:
     assumptions: tuple[tuple[str, float], ...] = ()
     link: Link | None = None  # for an estimate
     logs_memory: bool = False  # each rank leaves all its allocations, to be tried on other cards
+    limit_s: float = 120.0  # a rank that does nothing for others for so long has no end
 
     @property
     def hosts(self) -> int:
@@ -84,4 +85,6 @@ def parse_assumption(text: str) -> tuple[str, float]:
 def check_torch(version: str) -> None:
     if not version.startswith(tuple(f"{each}." for each in SUPPORTED)):
         found = f"torch is {version}" if version else "there is no torch"
-        raise UsageError(f"{found}, but a rehearsal was tried on torch {', '.join(SUPPORTED)} only: install that one")
+        raise UsageError(
+            f"{found}, but a rehearsal was tried on torch {', '.join(SUPPORTED)} only: install one of these"
+        )

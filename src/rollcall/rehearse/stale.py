@@ -54,6 +54,19 @@ def wait_for_messages(results: dict[int, Any], known: Table, ranks: Collection[i
     )
 
 
+def failed_on_a_guess(results: dict[int, Any], known: Table) -> list[int]:
+    """Ranks that failed after an op to which others did not come, some of which were stopped after their steps: what
+    the others would have given there is not known, and so neither is what these ranks would have done next."""
+    if not any(result.is_cut for result in results.values()):
+        return []
+
+    def has_guessed(result: Any) -> bool:
+        ops = ((Key(*key), Took(*took)) for key, took in result.took.items())
+        return any(key.source < 0 and len(known[key]) < took.size for key, took in ops)
+
+    return [rank for rank, result in sorted(results.items()) if result.exit_code and has_guessed(result)]
+
+
 def is_right(result: Any, known: Table, unstable: Collection[Key] = ()) -> bool:
     return not any(_wrong(result, known, unstable, {}))
 

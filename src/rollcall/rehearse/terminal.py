@@ -13,7 +13,7 @@ from rollcall.rehearse.memory import use
 from rollcall.rehearse.network import estimate, traffic
 from rollcall.rehearse.rehearsal import Rehearsal, UnknownRead
 from rollcall.rehearse.settings import RehearsalSettings
-from rollcall.units import in_seconds
+from rollcall.units import in_bytes, in_seconds
 
 _FEW = 8
 
@@ -21,7 +21,7 @@ _FEW = 8
 def heading(settings: RehearsalSettings) -> str:
     each = f"{settings.steps} step{'s' * (settings.steps > 1)} each" if settings.steps else "to their end"
     hosts = f"{settings.hosts:,} host{'s' * (settings.hosts > 1)} × {settings.gpus_per_host}"
-    memory = f"{settings.gpu.memory_bytes / 1e9:g} GB"
+    memory = in_bytes(settings.gpu.memory_bytes)
     return f"{settings.world_size:,} ranks on {hosts} (pretended: {settings.gpu.name}, {memory}), {each}"
 
 

@@ -8,6 +8,7 @@ excerpt   the lines of the program around a site
 logs      what each rank printed, line by line, with its time
 facts     hosts, versions, command, outcome
 slices    a run as intervals on tracks
+rehearsed, rehearsed_figures  memory and traffic of a rehearsal
 profiles  what torch.profiler has written beside the rings
 perfetto  these tracks as a file for Perfetto and chrome://tracing
 """

@@ -25,16 +25,16 @@ from rollcall.explain.waits import Waits
 # Okabe and Ito's colours, for any colour vision; assets/page.css has them, too.
 COMPUTE, COMMUNICATE, WAIT = "#b9c2cd", "#0072b2", "#e69f00"
 CHOSEN = "#d55e00"
-_OPS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f", "#882255")
+OPS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f", "#882255")
 _MARKERS = ("circle", "square", "diamond", "triangle", "inverted_triangle", "plus", "x", "star")
-_SHADES = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in np.linspace((247, 240, 222), (179, 88, 6), 256).astype(int)]
+SHADES = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in np.linspace((247, 240, 222), (179, 88, 6), 256).astype(int)]
 _MOST_BARS = 14
 _MOST_LINES = 64  # of the matrix: more ranks share a line
 _NOTABLE = 0.01  # of the run: what saves less gets no bar
 _LANE_PX, _LEAST_PX, _MOST_PX = 26, 130, 620
 
 
-def timeline(lanes: int, seconds: float, has_phases: bool) -> figure:
+def timeline(lanes: int, seconds: float, has_phases: bool, has_times: bool = True) -> figure:
     """One lane per rank from the top down, phases above them. assets/timeline.js fills it with what is in view."""
     top = -0.5 - (max(0.8, lanes / 40) if has_phases else 0)
     plot = figure(
@@ -78,22 +78,24 @@ def timeline(lanes: int, seconds: float, has_phases: bool) -> figure:
     plot.vspan("x", source=moment, line_color=CHOSEN, line_width=1.5)
     deaths = _source("deaths", x=[], y=[])
     plot.scatter("x", "y", source=deaths, marker="x", size=13, line_color="#c8102e", line_width=3)
-    plot.xaxis.axis_label = "seconds from the first op"
+    plot.xaxis.axis_label = "seconds from the first op" if has_times else "the calls, in their order"
+    if not has_times:
+        plot.xaxis.ticker = []
     plot.yaxis.formatter = CustomJSTickFormatter(code="return rollcall.laneName(ticks, index)")
-    plot.yaxis.ticker = _whole_numbers()
+    plot.yaxis.ticker = whole_numbers()
     plot.grid.visible = False
-    return _plain(plot)
+    return plain(plot)
 
 
 def _source(called: str, /, **columns: object) -> ColumnDataSource:
     return ColumnDataSource(data=columns, name=called)
 
 
-def _whole_numbers() -> BasicTicker:
+def whole_numbers() -> BasicTicker:
     return BasicTicker(min_interval=1, num_minor_ticks=0)
 
 
-def _plain(plot: figure) -> figure:
+def plain(plot: figure) -> figure:
     plot.background_fill_color = None
     plot.border_fill_color = None
     plot.outline_line_color = None
@@ -132,7 +134,7 @@ def matrix(waits: Waits) -> figure:
         x_axis_location="above",
         match_aspect=False,
     )
-    mapper = LinearColorMapper(palette=_SHADES, low=0, high=max(float(seconds.max()), 1e-9))
+    mapper = LinearColorMapper(palette=SHADES, low=0, high=max(float(seconds.max()), 1e-9))
     plot.rect(
         "whom", "who", 0.94, 0.94, source=source, line_color=None, fill_color={"field": "seconds", "transform": mapper}
     )
@@ -141,13 +143,13 @@ def matrix(waits: Waits) -> figure:
     plot.add_tools(HoverTool(tooltips=tooltips))
     plot.xaxis.axis_label, plot.yaxis.axis_label = "for rank", "rank that waited"
     for axis in (plot.xaxis, plot.yaxis):
-        axis.ticker = _whole_numbers()
+        axis.ticker = whole_numbers()
         # The label has the first rank of a line; the tooltip has all.
         axis.formatter = CustomJSTickFormatter(
             args={"step": step, "count": count}, code="return tick < 0 || tick >= count ? '' : tick * step"
         )
     plot.grid.visible = False
-    return _plain(plot)
+    return plain(plot)
 
 
 def _ranks(line: int, step: int, world_size: int) -> str:
@@ -202,7 +204,7 @@ def shares(waits: Waits) -> figure:
     plot.legend.orientation, plot.legend.border_line_color = "horizontal", None
     plot.legend.background_fill_alpha = 0
     plot.ygrid.visible = False
-    return _plain(plot)
+    return plain(plot)
 
 
 def what_if(waits: Waits) -> figure:
@@ -244,7 +246,7 @@ def what_if(waits: Waits) -> figure:
     plot.add_tools(HoverTool(tooltips=[("", "@name: @took{0.000} s, saves @saved{0.000} s")]))
     plot.xaxis.axis_label = "seconds"
     plot.ygrid.visible = False
-    return _plain(plot)
+    return plain(plot)
 
 
 def sizes(speeds: Sequence[Speed]) -> figure:
@@ -269,10 +271,10 @@ def sizes(speeds: Sequence[Speed]) -> figure:
         )
         plot.scatter(
             "size", "speed", source=source, marker=_MARKERS[number % len(_MARKERS)], size=9, line_color=None,
-            fill_color=_OPS[number % len(_OPS)], fill_alpha=0.85, legend_label=op,
+            fill_color=OPS[number % len(OPS)], fill_alpha=0.85, legend_label=op,
         )  # fmt: skip
     plot.add_tools(HoverTool(tooltips=[("", "@op of @size{0,0} B: @speed{0,0.00} MB/s, @count ops")]))
     plot.xaxis.axis_label, plot.yaxis.axis_label = "bytes of an op", "MB/s, once all ranks were there"
     plot.add_layout(plot.legend[0], "right")
     plot.legend.border_line_color, plot.legend.background_fill_alpha = None, 0
-    return _plain(plot)
+    return plain(plot)

@@ -17,8 +17,10 @@ from rollcall.explain.findings import Finding
 from rollcall.explain.verdict import advice
 from rollcall.explain.waits import Waits
 from rollcall.protocol.rank_ranges import ranks_in_words
+from rollcall.report import rehearsed
 from rollcall.report.excerpt import Excerpt, excerpt
 from rollcall.report.logs import LogLine
+from rollcall.report.rehearsed import RehearsedResults
 from rollcall.timeline.encode import deflate
 from rollcall.units import in_bytes, in_seconds
 
@@ -38,6 +40,7 @@ class Results:
     waits: Waits
     costs: Sequence[Cost]
     speeds: Sequence[Speed]
+    rehearsed: RehearsedResults | None = None  # then times and waits mean nothing, and are not shown
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ def render(content: Content, script: str = "") -> str:
     body = [
         _verdict(results),
         _pictures(content.pictures),
-        _timeline(),
-        _waits(),
+        _timeline(results.rehearsed is None),
+        *([_waits()] if results.rehearsed is None else _rehearsed(results.rehearsed)),
         _traffic(results),
         _logs(content),
         _facts(results.facts),
@@ -76,13 +79,14 @@ def render(content: Content, script: str = "") -> str:
         "figures-data": figures_of(results),
         "logs-data": _encoded_logs(content),
     }
+    kind = ' class="rehearsed"' if results.rehearsed else ""
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{escape(content.name)} — rollcall</title>",
             f"<style>{asset('page.css')}</style>",
-            f"</head><body>{_header(content)}<main>{''.join(body)}</main><div id=tip role=tooltip></div>",
+            f"</head><body{kind}>{_header(content)}<main>{''.join(body)}</main><div id=tip role=tooltip></div>",
             "<footer>made by rollcall; this file needs nothing else</footer>",
             *(f'<script type="application/json" id="{name}">{_json(value)}</script>' for name, value in data.items()),
             # As text at first: parsing bokeh takes longer than all the rest, and the preview is painted before.
@@ -112,7 +116,8 @@ def _timeline_figure(content: Content) -> Any:
 
     from rollcall.report import figures
 
-    plot = figures.timeline(content.lanes, content.seconds, bool(content.timeline["meaning"]["phases"]))
+    has_times = content.results.rehearsed is None
+    plot = figures.timeline(content.lanes, content.seconds, bool(content.timeline["meaning"]["phases"]), has_times)
     for event, handler in (("mousemove", "onMove"), ("mouseleave", "onLeave"), ("tap", "onTap")):
         plot.js_on_event(event, CustomJS(code=f"rollcall.timeline.{handler}?.(cb_obj)"))
     return json_item(plot)
@@ -122,15 +127,18 @@ def figures_of(results: Results) -> dict[str, Any]:
     """All figures but the timeline, by the id of their place."""
     from bokeh.embed import json_item
 
-    from rollcall.report import figures
+    from rollcall.report import figures, rehearsed_figures
 
-    shown = {
-        "matrix-plot": figures.matrix(results.waits),
-        "shares-plot": figures.shares(results.waits),
-        "what-if-plot": figures.what_if(results.waits),
-    }
-    if results.speeds:
-        shown["sizes-plot"] = figures.sizes(results.speeds)
+    if results.rehearsed is not None:
+        shown = rehearsed_figures.by_place(results.rehearsed)
+    else:
+        shown = {
+            "matrix-plot": figures.matrix(results.waits),
+            "shares-plot": figures.shares(results.waits),
+            "what-if-plot": figures.what_if(results.waits),
+        }
+        if results.speeds:
+            shown["sizes-plot"] = figures.sizes(results.speeds)
     return {place: json_item(figure) for place, figure in shown.items()}
 
 
@@ -162,7 +170,7 @@ def _header(content: Content) -> str:
     links = {
         "verdict": "verdict",
         "timeline": "timeline",
-        "waits": "waits",
+        **({"memory": "memory", "hosts": "hosts"} if content.results.rehearsed else {"waits": "waits"}),
         "traffic": "traffic",
         "logs": "logs",
         "facts": "facts",
@@ -209,15 +217,17 @@ def excerpt_html(found: Excerpt) -> str:
     return f'<figure class="excerpt"><figcaption>{escape(found.title)}</figcaption><pre>{lines}</pre></figure>'
 
 
-def _timeline() -> str:
+def _timeline(has_times: bool) -> str:
     colours = {"computing": "compute", "communicating": "communicate", "waiting": "wait"}
     legend = "".join(f'<span style="--c: var(--{name})">{words}</span>' for words, name in colours.items())
+    how = ", with an arrow to the last to arrive" if has_times else "; nothing is known of their times"
     buttons = {"zoom-in": "+", "zoom-out": "−", "zoom-all": "all"}
     zoom = "".join(f'<button id="{name}">{sign}</button>' for name, sign in buttons.items())
     return (
-        f'<section id="timeline"><h2>Timeline</h2><div class="legend">{legend}<div class="zoom">{zoom}</div></div>'
+        f'<section id="timeline"><h2>Timeline</h2><div class="legend">{legend * has_times}'
+        f'<div class="zoom">{zoom}</div></div>'
         '<p class="hint">A lane for each rank. Wheel: zoom; drag: move; click an op: its call on all'
-        " ranks, with an arrow to the last to arrive.</p>"
+        f" ranks{how}.</p>"
         '<div id="timeline-plot"></div><div id="chosen"></div></section>'
     )
 
@@ -232,20 +242,28 @@ def _waits() -> str:
     )
 
 
+def _rehearsed(found: RehearsedResults) -> list[str]:
+    return [rehearsed.memory_section(found), rehearsed.traffic_section(found)]
+
+
 def _traffic(results: Results) -> str:
     heads = (
-        ("op", 1),
-        ("site", 1),
-        ("group", 1),
-        ("ops", 0),
-        ("bytes", 0),
-        ("waited", 0),
-        ("communicated", 0),
-        ("mean", 0),
+        ("op", "text"),
+        ("site", "text"),
+        ("group", "text"),
+        ("ops", ""),
+        ("bytes", ""),
+        ("waited", "time"),
+        ("communicated", "time"),
+        ("mean", "time"),
     )
-    head = "".join(f'<th class="{"text" if is_text else ""}">{name}</th>' for name, is_text in heads)
+    head = "".join(f'<th class="{kind}">{name}</th>' for name, kind in heads)
     body = "".join(map(_cost_row, results.costs))
-    plot = '<h3>Size against bandwidth</h3><div id="sizes-plot"></div>' if results.speeds else ""
+    plot = (
+        '<h3>Size against bandwidth</h3><div id="sizes-plot"></div>'
+        if results.speeds and results.rehearsed is None
+        else ""
+    )
     return (
         '<section id="traffic"><h2>Communication</h2><p class="hint">By op and line of the program, of all ranks'
         ' together. Click a heading to sort.</p><div class="scroll"><table class="sortable" id="by-site">'
@@ -257,11 +275,11 @@ def _cost_row(cost: Cost) -> str:
     text = "".join(f'<td class="text">{escape(each)}</td>' for each in (cost.name, cost.site, cost.group))
     seconds = (cost.waiting_s, cost.communicating_s, cost.mean_s)
     numbers = _cell(cost.ops, f"{cost.ops:,}") + _cell(cost.size_bytes, in_bytes(cost.size_bytes))
-    return f"<tr>{text}{numbers}{''.join(_cell(each, in_seconds(each)) for each in seconds)}</tr>"
+    return f"<tr>{text}{numbers}{''.join(_cell(each, in_seconds(each), 'time') for each in seconds)}</tr>"
 
 
-def _cell(value: float, text: str) -> str:
-    return f'<td data-value="{value:.9g}">{text}</td>'
+def _cell(value: float, text: str, kind: str = "") -> str:
+    return f'<td class="{kind}" data-value="{value:.9g}">{text}</td>'
 
 
 def _logs(content: Content) -> str:

@@ -16,7 +16,7 @@ from rollcall.explain.evidence import Evidence
 from rollcall.explain.loading.load import Rank, load
 from rollcall.explain.loading.table import Op
 from rollcall.report import profiles
-from rollcall.report.profiles import Profile
+from rollcall.report.profiles import RankProfile
 from rollcall.report.slices import Arrow, Lane, Slice, lanes
 
 Event = dict[str, Any]
@@ -53,7 +53,7 @@ def _open(target: Path) -> Iterator[TextIO]:
             yield file
 
 
-def events(evidence: Evidence, profiled: Iterable[Profile] = ()) -> Iterator[Event]:
+def events(evidence: Evidence, profiled: Iterable[RankProfile] = ()) -> Iterator[Event]:
     """All events: those of a track in order of time, an outer slice before the slices in it."""
     tracks = _Tracks(evidence)
     yield from tracks.hosts()
@@ -109,7 +109,7 @@ class _Tracks:
         yield {"ph": "s", **alike, "pid": pid, "tid": tid}
         yield {"ph": "f", "bp": "e", **alike, "pid": to_pid, "tid": to_tid}
 
-    def profile(self, number: int, profile: Profile) -> Iterator[Event]:
+    def profile(self, number: int, profile: RankProfile) -> Iterator[Event]:
         """A track for each thread and each stream of a GPU, below those of its rank."""
         if profile.rank not in self._process:
             return

@@ -20,13 +20,13 @@ _SHOWN = ("X", "s", "t", "f")  # slices, and arrows from a call to its kernel
 
 
 @dataclass(frozen=True)
-class Profile:
+class RankProfile:
     rank: int
     events: list[dict[str, Any]]  # of Chrome's format; "ts" is in ns by the clock of the ops
     threads: dict[tuple[Any, Any], str]  # names, by process and thread
 
 
-def read_all(folder: Path, attempt: int) -> Iterator[Profile]:
+def read_all(folder: Path, attempt: int) -> Iterator[RankProfile]:
     """Those of an attempt; files that are damaged are left out."""
     known = clocks(read_facts(folder))
     for path in sorted(ring_folders(folder).get(attempt, folder).glob("*.profile.json.gz")):
@@ -34,7 +34,7 @@ def read_all(folder: Path, attempt: int) -> Iterator[Profile]:
             yield _read(path, known)
 
 
-def _read(path: Path, known: list[Any]) -> Profile:
+def _read(path: Path, known: list[Any]) -> RankProfile:
     rank = int(_FILE.fullmatch(path.name)[1])  # type: ignore[index]
     with gzip.open(path, "rt") as file:
         trace = json.load(file)
@@ -46,7 +46,7 @@ def _read(path: Path, known: list[Any]) -> Profile:
     named = {
         _thread(event): event["args"]["name"] for event in trace["traceEvents"] if event.get("name") == "thread_name"
     }
-    return Profile(rank, [{**event, "ts": int(at)} for event, at in zip(found, times, strict=True)], named)
+    return RankProfile(rank, [{**event, "ts": int(at)} for event, at in zip(found, times, strict=True)], named)
 
 
 def _thread(event: dict[str, Any]) -> tuple[Any, Any]:

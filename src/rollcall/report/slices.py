@@ -30,7 +30,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Arrow:
-    """From the op of the last to arrive to an op that waited for it."""
+    """Points from the op of the last to arrive to an op that waited for it."""
 
     last: Op
     waiting: Op
@@ -133,7 +133,7 @@ def _waiting(evidence: Evidence, outer: Slice) -> Slice | None:
 
 
 def _nested(slices: list[Slice]) -> list[Slice]:
-    """In order of time, the outer first; a slice that ends after the one it began in is cut there."""
+    """Orders slices by time, the outer first; a slice that ends after the one it began in is cut there."""
     found: list[Slice] = []
     open_: list[int] = []  # the ends of the slices around this one
     for each in sorted(slices, key=lambda s: (s.start_ns, -s.end_ns, s.sort != "op")):

@@ -10,7 +10,7 @@ from rollcall.explain import costs
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.loading.load import load
 from rollcall.explain.verdict import explain_run
-from rollcall.report import facts, logs, page
+from rollcall.report import facts, logs, page, rehearsed
 from rollcall.runs import read_facts, recorded_attempts
 from rollcall.timeline.encode import encode
 from rollcall.timeline.model import Attempt, timeline
@@ -47,7 +47,7 @@ def gather(folder: Path, zero_ns: int | None = None) -> page.Content:
     encoded = encode(drawn, run_facts)
     return page.Content(
         name=evidence.run.name,
-        results=_results(evidence, run_facts),
+        results=_results(evidence, run_facts, rehearsed.read(folder)),
         logs=lines,
         logs_left_out=left_out,
         wall_ns=drawn.wall_ns,
@@ -64,7 +64,9 @@ def results_of(folder: Path, newest: int | None) -> page.Results:
     return _results(evidence, read_facts(folder))
 
 
-def _results(evidence: Evidence, run_facts: dict[str, Any]) -> page.Results:
+def _results(
+    evidence: Evidence, run_facts: dict[str, Any], found: rehearsed.RehearsedResults | None = None
+) -> page.Results:
     explanation = explain_run(evidence)
     return page.Results(
         outcome=explanation.outcome,
@@ -75,6 +77,7 @@ def _results(evidence: Evidence, run_facts: dict[str, Any]) -> page.Results:
         waits=evidence.waits,
         costs=costs.by_line(evidence),
         speeds=costs.by_size(evidence),
+        rehearsed=found,
     )
 
 

@@ -5,9 +5,11 @@ import pytest
 from rollcall.errors import UsageError
 from rollcall.rehearse.network.estimate import estimate, lines
 from rollcall.rehearse.network.link import Link, parse
-from rollcall.rehearse.network.traffic import Call, Traffic
+from rollcall.rehearse.network.traffic import LineTraffic, Traffic
 
-TRAFFIC = Traffic(True, 2, {(0, 1): 5e9, (1, 0): 5e9}, {}, (Call("all_reduce", "train.py:3", True, 4, 10e9, 5e9, 5e9),))
+TRAFFIC = Traffic(
+    True, 2, {(0, 1): 5e9, (1, 0): 5e9}, {}, (LineTraffic("all_reduce", "train.py:3", True, 4, 10e9, 5e9, 5e9),)
+)
 
 
 def test_communication_that_is_longer_than_the_step_remains() -> None:

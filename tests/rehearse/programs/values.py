@@ -1,5 +1,7 @@
 """What ranks tell each other decides how many calls they make: lengths, a stop flag, a configuration, objects."""
 
+import threading
+
 import torch
 import torch.distributed as dist
 
@@ -17,6 +19,15 @@ for step in range(length.item()):
     if stop.item():
         break
 gathered = [None] * dist.get_world_size()
-dist.all_gather_object(gathered, "x" * rank)
+
+
+def tell_in_background():
+    """As when a checkpoint is saved: what ranks tell each other in another thread counts, too."""
+    dist.all_gather_object(gathered, "x" * rank)
+
+
+thread = threading.Thread(target=tell_in_background)
+thread.start()
+thread.join()
 for _ in range(sum(map(len, gathered))):
     dist.all_reduce(torch.ones(2, device="cuda"))

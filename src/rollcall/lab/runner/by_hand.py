@@ -56,7 +56,7 @@ def _print_failure(experiment: Experiment, case: Case, answers: list[CallResult]
 
 
 def _on_rank(name: str, node: Node, case: Case | None, options: dict[str, Any], local_rank: int) -> int:
-    """On a rank: log who this is, and run the experiment once."""
+    """Runs on a rank: logs who this is, and runs the experiment once."""
     os.environ.update(node.env(local_rank))
     experiment = load(name)
     with on_rank.join(node.backend, node.init_method) as world:

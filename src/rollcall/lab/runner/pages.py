@@ -104,7 +104,7 @@ def _machine() -> str:
 
 
 def _without_paths(value: Results) -> Results:
-    """Without the folders of this machine."""
+    """Removes the folders of this machine from the text."""
     if isinstance(value, dict):
         return {key: _without_paths(each) for key, each in value.items() if key != "folder"}
     if isinstance(value, list):

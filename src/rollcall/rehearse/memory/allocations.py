@@ -3,19 +3,22 @@
 Each storage gets a block of a model of torch's allocator when it is made, and gives it back when torch drops it.
 """
 
+import functools
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from rollcall.rehearse.memory import workspaces
 from rollcall.rehearse.memory.allocator import Allocator, Block, Log
-from rollcall.rehearse.memory.use import CATEGORIES, MemoryUse, Moment
+from rollcall.rehearse.memory.use import CATEGORIES, GpuContents, MemoryUse
 from rollcall.rehearse.rank import device
 from rollcall.rehearse.rank.values import users_line
 
@@ -63,15 +66,15 @@ class Phases:
 
 
 class DeviceMemory:
-    """Of one GPU."""
+    """The memory of one GPU."""
 
     def __init__(self, limit_bytes: int, log: Log | None = None) -> None:
         self.allocator, self._log = Allocator(limit_bytes), log
         self.totals = [0] * len(CATEGORIES)
-        self.peak = self.overflow = Moment("", "", tuple(self.totals))
+        self.peak = self.overflow = GpuContents("", "", tuple(self.totals))
         self.peak_bytes = 0  # of the whole run: a program may reset the peak of the allocator
         self.reserved_bytes = 0
-        self.timeline = Timeline()
+        self.timeline = PeakSamples()
         self._is_at_peak = False  # the peak's sizes are taken when it ends: what was made last may get its category yet
         self._place = self._phase = ""
 
@@ -86,7 +89,7 @@ class DeviceMemory:
             self.peak_bytes = self.allocator.allocated_bytes
             self._is_at_peak, self._place, self._phase = True, _here(), phase
         if self.allocator.has_overflowed and not had_overflowed:
-            self.overflow = Moment(_here(), phase, tuple(self.totals))
+            self.overflow = GpuContents(_here(), phase, tuple(self.totals))
         self.reserved_bytes = max(self.reserved_bytes, self.allocator.reserved_bytes)
         self.timeline.add(phase, self.allocator.allocated_bytes, self.totals)
         return block
@@ -100,7 +103,7 @@ class DeviceMemory:
 
     def settle(self) -> None:
         if self._is_at_peak:
-            self.peak, self._is_at_peak = Moment(self._place, self._phase, tuple(self.totals)), False
+            self.peak, self._is_at_peak = GpuContents(self._place, self._phase, tuple(self.totals)), False
 
     def use(self) -> MemoryUse:
         self.settle()
@@ -108,7 +111,7 @@ class DeviceMemory:
         return MemoryUse(self.peak, self.peak_bytes, self.reserved_bytes, overflow, self.timeline.points())
 
 
-class Timeline:
+class PeakSamples:
     """The highest moment of each stretch of allocations. Stretches grow, so that there are never many."""
 
     def __init__(self) -> None:
@@ -131,7 +134,7 @@ class Timeline:
 
 
 class Allocations:
-    """Of one rank, on all GPUs of its host."""
+    """The allocations of one rank, on all GPUs of its host."""
 
     def __init__(self, limit_bytes: int, capability: tuple[int, int], with_log: bool = False) -> None:
         self._limit_bytes, self._capability = limit_bytes, capability
@@ -141,12 +144,15 @@ class Allocations:
         self._devices: dict[int, DeviceMemory] = {}
         self._handles: set[tuple[int, bool, int]] = set()
         self._known_modules: set[int] = set()
+        self._is_making_gradients = False
 
     def install(self) -> None:
         register_module_forward_pre_hook(lambda module, _: self._enter_module(module))
         register_optimizer_step_pre_hook(lambda *_: self._phases.enter_step())
         register_optimizer_step_post_hook(lambda optimizer, *_: self._leave_step(optimizer))
         _follow_resizes(self)
+        for owner, name in ((dist.Reducer, "_rebuild_buckets"), (DistributedDataParallel, "_ddp_init_helper")):
+            setattr(owner, name, self._making_gradients(getattr(owner, name)))
 
     def on(self, index: int) -> DeviceMemory:
         if index not in self._devices:
@@ -154,7 +160,7 @@ class Allocations:
         return self._devices[index]
 
     def use(self) -> MemoryUse | None:
-        """Of the GPU that is used most; None if none is used."""
+        """Returns the use of the GPU that is used most; None if none is used."""
         uses = [each.use() for each in self._devices.values()]
         return max(uses, key=lambda use: use.allocated_bytes, default=None)
 
@@ -179,7 +185,7 @@ class Allocations:
 
     def label(self, tensors: Iterable[torch.Tensor], category: int) -> None:
         for tensor in tensors:
-            live = self._live.get(_local(tensor).untyped_storage()._cdata)
+            live = self._live.get(_storage_number(tensor))
             if live is not None and live.category != category and live.block is not None:
                 totals = self._devices[live.device].totals
                 totals[live.category] -= live.block.size_bytes
@@ -198,7 +204,22 @@ class Allocations:
         if old is not None:
             memory.free(old, live.category)
 
+    def _making_gradients(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of DDP that makes its buckets."""
+
+        @functools.wraps(plain)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            self._is_making_gradients = True
+            try:
+                return plain(*args, **kwargs)
+            finally:
+                self._is_making_gradients = False
+
+        return make
+
     def _category(self, phase: str) -> int:
+        if self._is_making_gradients:
+            return _GRADIENTS
         if phase == _BACKWARD:
             return _ACTIVATIONS if torch.is_grad_enabled() else _GRADIENTS
         return _MADE_IN[phase]
@@ -251,6 +272,14 @@ def _is_parameter(tensor: torch.Tensor) -> bool:
 def _local(tensor: Any) -> torch.Tensor:
     """The part of a DTensor that is here."""
     return getattr(tensor, "_local_tensor", tensor)  # type: ignore[no-any-return]
+
+
+def _storage_number(tensor: Any) -> int:
+    """0 of a tensor that has no storage of its own: torch.func wraps those that it computes with."""
+    try:
+        return int(_local(tensor).untyped_storage()._cdata)
+    except NotImplementedError:
+        return 0
 
 
 def _here() -> str:

@@ -38,7 +38,8 @@ class Block:
 
 
 class Allocator:
-    """Of one card. It goes on beyond the limit, so that the whole need becomes known; `has_overflowed` tells."""
+    """The allocator of one card. It continues beyond the limit, so that the whole need becomes known;
+    `has_overflowed` tells."""
 
     def __init__(self, limit_bytes: int = NO_LIMIT) -> None:
         self.limit_bytes = limit_bytes
@@ -121,7 +122,7 @@ class Allocator:
 
 
 class Log:
-    """Of an allocator: what was asked of it, to be done again on another card."""
+    """What was asked of an allocator, to be repeated on another card."""
 
     def __init__(self) -> None:
         self.events: list[tuple[int, int]] = []  # a size and its stream; or -1 and the number of the block to free

@@ -6,7 +6,7 @@ A GPU does not fit if the model of its allocator (`allocator`) had to go beyond 
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ _FEW = 4
 
 
 @dataclass(frozen=True)
-class Moment:
+class GpuContents:
     """One moment of a rank: where its program was, and what lived on the GPU, by category."""
 
     place: str  # train.py:28
@@ -36,12 +36,12 @@ class Moment:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Of one rank, on the GPU that it used most."""
+    """The memory that one rank needs, on the GPU that it used most."""
 
-    peak: Moment
+    peak: GpuContents
     allocated_bytes: int  # at the peak, with what the allocator rounds up
     reserved_bytes: int  # the most that the allocator took from the card
-    overflow: Moment | None = None  # the first moment at which the card had no room
+    overflow: GpuContents | None = None  # the first moment at which the card had no room
     timeline: tuple[tuple[int, str, tuple[int, ...]], ...] = ()  # how many allocations before, phase, by category
 
     @classmethod
@@ -52,8 +52,8 @@ class MemoryUse:
         return cls(peak, found["allocated_bytes"], found["reserved_bytes"], overflow, timeline)
 
 
-def _moment(found: dict[str, Any] | None) -> Moment | None:
-    return Moment(found["place"], found["phase"], tuple(found["size_bytes"])) if found else None
+def _moment(found: dict[str, Any] | None) -> GpuContents | None:
+    return GpuContents(found["place"], found["phase"], tuple(found["size_bytes"])) if found else None
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ def fits_within(has_overflowed: bool, allocated_bytes: int, limit_bytes: int) ->
 
 
 def lines(found: tuple[RanksUse, ...], gpu: Gpu) -> Iterator[str]:
+    found = _merge_alike(found, gpu)
     for each in found[:_FEW]:
         yield f"memory    {_in_words(each, gpu)}"
     if len(found) > _FEW:
@@ -98,9 +99,22 @@ def lines(found: tuple[RanksUse, ...], gpu: Gpu) -> Iterator[str]:
         yield f"memory    {ranks_in_words(rest)} need less"
 
 
+def _merge_alike(found: tuple[RanksUse, ...], gpu: Gpu) -> tuple[RanksUse, ...]:
+    """Needs that read the same are one: they differ in their course, or by less than what is printed."""
+    alike: dict[str, RanksUse] = {}
+    for each in found:
+        words = _in_words(replace(each, ranks=()), gpu)
+        first = alike.get(words, replace(each, ranks=()))
+        alike[words] = replace(first, ranks=tuple(sorted((*first.ranks, *each.ranks))))
+    return tuple(alike.values())
+
+
 def _in_words(each: RanksUse, gpu: Gpu) -> str:
     use, who = each.use, ranks_in_words(each.ranks)
-    peak = f"peak {_gib(use.allocated_bytes)} GiB of {_gib(gpu.capacity_bytes)} GiB ({who}), at {_where(use.peak)}"
+    card = f"{_gib(gpu.capacity_bytes)} GiB ({who})"
+    if not _gib(use.allocated_bytes):
+        return f"peak 0 GiB of {card}: next to nothing"
+    peak = f"peak {_gib(use.allocated_bytes)} GiB of {card}, at {_where(use.peak)}"
     reserved = f"{_gib(use.reserved_bytes)} reserved"
     if use.overflow is not None:
         return f"does not fit: {who} run out of memory at {_where(use.overflow)}; {peak}"
@@ -108,14 +122,14 @@ def _in_words(each: RanksUse, gpu: Gpu) -> str:
     return f"{peak}; {reserved}{close}"
 
 
-def _where(moment: Moment) -> str:
+def _where(moment: GpuContents) -> str:
     parts = [f"{name} {_gib(size)}" for name, size in zip(CATEGORIES, moment.size_bytes, strict=True) if _gib(size)]
     phase = f" in {moment.phase}" if moment.phase else ""
     return f"{moment.place}{phase}: {', '.join(parts)}"
 
 
 def _gib(size_bytes: int) -> str:
-    """As torch's own messages have it; empty if it is nothing at this precision."""
+    """Formats bytes as torch's own messages do; empty if it is nothing at this precision."""
     size = size_bytes / 2**30
     digits = 1 if size >= 10 else 2 if size >= 0.1 else 3
     return f"{size:.{digits}f}" if size >= 0.0005 else ""
@@ -133,6 +147,6 @@ def _one_as_json(each: RanksUse, gpu: Gpu, with_timeline: bool) -> dict[str, Any
 
 
 def write(path: Path, found: tuple[RanksUse, ...], gpu: Gpu) -> None:
-    """For the page: with the course over time."""
+    """Writes what the page needs, with the course over time."""
     content = {"categories": CATEGORIES, "gpu_bytes": gpu.capacity_bytes, "uses": as_json(found, gpu, True)}
     path.write_text(json.dumps(content))

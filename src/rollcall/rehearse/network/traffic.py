@@ -4,9 +4,11 @@ Ops on GPU tensors go by nccl: its rings, in the order of ranks; for all_reduce 
 Headers of packets, barriers, and what torch exchanges when a group is made are not counted.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ _OWN = ("send", "all_to_all")  # each rank tells of what it sends itself
 
 
 @dataclass(frozen=True)
-class Call:
+class LineTraffic:
     """Ops of one line, together."""
 
     op: str
@@ -35,13 +37,13 @@ class Call:
 
 @dataclass
 class Traffic:
-    """Of one step; of the whole run, if there is no step."""
+    """The traffic of one step, or of the whole run if there is no step."""
 
     is_step: bool
     hosts: int
     matrix: Matrix = field(default_factory=dict)
     tree_matrix: Matrix = field(default_factory=dict)  # with nccl's trees in place of its rings
-    calls: tuple[Call, ...] = ()  # the largest first
+    calls: tuple[LineTraffic, ...] = ()  # the largest first
     backends: tuple[str, ...] = ()
 
     def sent_by(self, matrix: Matrix) -> dict[int, float]:
@@ -121,9 +123,9 @@ def _added_up(sums: dict[_Sum, list[float]], each: int, world_size: int, is_step
     return Traffic(is_step, -(-world_size // each), dict(whole), dict(trees), tuple(ranked), tuple(backends))
 
 
-def _call(op: str, place: str, is_bucket: bool, count: int, matrix: Matrix, later_bytes: float) -> Call:
+def _call(op: str, place: str, is_bucket: bool, count: int, matrix: Matrix, later_bytes: float) -> LineTraffic:
     busiest = _busiest(matrix)
-    return Call(op, place, is_bucket, count, sum(matrix.values()), busiest, busiest + later_bytes)
+    return LineTraffic(op, place, is_bucket, count, sum(matrix.values()), busiest, busiest + later_bytes)
 
 
 def _later_rounds(kind: _Sum, size_bytes: float, each: int, whole: Matrix) -> float:
@@ -224,12 +226,18 @@ def _how(traffic: Traffic) -> str:
 
 def as_json(traffic: Traffic) -> dict[str, Any]:
     return {
+        "hosts": traffic.hosts,
         "of": "step" if traffic.is_step else "run",
         "backends": list(traffic.backends),
         "between_hosts": _pairs(traffic.matrix),
         "between_hosts_by_trees": _pairs(traffic.tree_matrix) if traffic.tree_matrix != traffic.matrix else None,
         "calls": [vars(call) for call in traffic.calls],
     }
+
+
+def write(path: Path, traffic: Traffic) -> None:
+    """Writes what the page needs."""
+    path.write_text(json.dumps(as_json(traffic)))
 
 
 def _pairs(matrix: Matrix) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ data_shapes         ops whose result has a shape that depends on data
 values              the data of small tensors, where it is known; and what Python read without it being known
 collectives         ops between ranks: what a rank gives is written down, what it gets is what all have given
 patches             parts of torch that look at the data of tensors
+store               the store of a process group
 starting            programs that start their own ranks, and rollcall.init
 saving              torch.save, torch.load and safetensors
 files               files that a rank writes go to the folder of the run; connections are refused

@@ -67,7 +67,7 @@ def _called(reduce: str) -> Iterator[None]:
 
 @dataclass
 class Exchange:
-    """Of one rank: what it gave and took, and what the others are known to give."""
+    """What one rank gave and took, and what the others are known to give."""
 
     table: Table = field(default_factory=dict)
     gave: dict[Key, Given] = field(default_factory=dict)
@@ -186,6 +186,7 @@ def run(func: Any, args: tuple[Any, ...], data: Any) -> Any:
     call: _Call = reader(args)
     exchange.ops += 1
     if _calling.reduce is None:
+        _keep_alive(call)
         _finish_own(call, data)
     else:
         _finish(call, _result(call, data), data)
@@ -195,7 +196,7 @@ def run(func: Any, args: tuple[Any, ...], data: Any) -> Any:
 
 
 def run_functional(name: str, args: tuple[Any, ...], results: Sequence[torch.Tensor], data: Any) -> None:
-    """Of a functional op that has run on shapes alone: fill in what is known."""
+    """Fills in what is known of the result of a functional op that has run on shapes alone."""
     reader = _FUNCTIONAL.get(name)
     if reader is None or not isinstance(args[0], torch.Tensor):
         return
@@ -258,6 +259,21 @@ def _finish_own(call: _Call, data: Any) -> None:
     for output in call.outputs:
         if output.dtype.is_floating_point:
             data.forget(output, is_own=True)
+
+
+_kept_alive: dict[int, list[Any]] = {}  # by the number of the backward that reduced them
+
+
+def _keep_alive(call: _Call) -> None:
+    """DDP takes the future of an op and does not wait for its handle: nccl keeps the tensors then, until its watchdog
+    has seen that the op is over, and another op begins. When that is differs from run to run. Python is ahead of the
+    GPU, so at the latest it is in the next backward: buckets that DDP has made anew live beside the old ones."""
+    backward = torch._C._current_graph_task_id()
+    if backward == -1:
+        return
+    for earlier in [each for each in _kept_alive if each != backward]:
+        del _kept_alive[earlier]
+    _kept_alive.setdefault(backward, []).extend(each for each in call.outputs if each.is_cuda)
 
 
 def _finish(call: _Call, result: tuple[torch.Tensor, ...] | None, data: Any) -> None:

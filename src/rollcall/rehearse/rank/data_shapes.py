@@ -29,6 +29,11 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _SIZED[func](share, *args)
 
 
+def packed(lengths: torch.Tensor) -> tuple[int, torch.Tensor]:
+    """Of pack_padded_sequence, whose lengths tell the shape: how many rows, and how many sequences have each place."""
+    return int(lengths.sum()), torch.bincount(lengths).flip(0).cumsum(0).flip(0)[1:]
+
+
 _NUMBERS = {"bool": torch.bool, "int": torch.int64, "float": torch.float32}
 _WHY = "the shape of its result depends on data that is not known here"
 

@@ -14,7 +14,7 @@ from rollcall.rehearse.settings import Gpu
 
 
 class _NoLibrary:
-    """Without the library, as in a real rank on the CPU: only the number of the current device."""
+    """Stands in for the library in a real rank on the CPU: knows only the number of the current device."""
 
     def __init__(self) -> None:
         self._device = 0
@@ -83,6 +83,9 @@ class Stream:
     def query(self) -> bool:
         return True
 
+    def is_capturing(self) -> bool:
+        return False
+
     def record_event(self, event: Any = None) -> Any:
         return event or Event()
 
@@ -148,7 +151,7 @@ class Event:
         return True
 
     def elapsed_time(self, later: "Event") -> float:
-        """In milliseconds. Programs divide by it, so it is never zero."""
+        """Returns milliseconds. Programs divide by it, so it is never zero."""
         return max((later.at_s - self.at_s) * 1e3, 1e-3)
 
 
@@ -190,8 +193,12 @@ def _functions(gpu: Gpu, count: int) -> dict[str, Any]:
         "reset_peak_memory_stats",
         *("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all"),
         *("reset_max_memory_allocated", "reset_accumulated_memory_stats", "set_per_process_memory_fraction"),
+        *("_record_memory_history", "_dump_snapshot", "set_sync_debug_mode"),
     )
-    zero = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "utilization")
+    zero = (
+        *("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "get_sync_debug_mode"),
+        *("utilization", "temperature", "power_draw", "clock_rate", "memory_usage", "device_memory_used"),
+    )
     return {
         **dict.fromkeys(nothing, _nothing),
         **dict.fromkeys(zero, lambda *_, **__: 0),
@@ -205,7 +212,11 @@ def _functions(gpu: Gpu, count: int) -> dict[str, Any]:
         "set_device": choose,
         "device": _on,
         "device_of": lambda tensor: _on(tensor.device if tensor.is_cuda else None),
+        "can_device_access_peer": lambda *_: True,
+        "get_arch_list": lambda: [f"sm_{gpu.capability[0]}{gpu.capability[1]}"],
+        "get_gencode_flags": lambda: "",
         "Stream": Stream,
+        "ExternalStream": lambda number, device=None, **_: Stream(device, number=number),
         "Event": Event,
         "current_stream": current_stream,
         "default_stream": default_stream,
@@ -217,8 +228,27 @@ def _functions(gpu: Gpu, count: int) -> dict[str, Any]:
         "mem_get_info": lambda device=None: (total, total),
         "memory_stats": lambda device=None: defaultdict(int),
         "memory_summary": lambda *_, **__: "",
-        "get_rng_state": lambda device=None: torch.zeros(16, dtype=torch.uint8),
-        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8)] * count,
+        "memory_snapshot": lambda *_, **__: [],
+        "list_gpu_processes": lambda device=None: "",
+        "get_rng_state": lambda device=None: torch.zeros(16, dtype=torch.uint8, device="cpu"),
+        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8, device="cpu")] * count,
+    }
+
+
+def _accelerator_functions(count: int) -> dict[str, Any]:
+    """By name in torch.accelerator, which asks the CUDA of the wheel. Optimizers of torch 2.15 use it."""
+    import torch
+
+    return {
+        "is_available": lambda: True,
+        "device_count": lambda: count,
+        "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        **dict.fromkeys(("current_device_index", "current_device_idx"), current),
+        **dict.fromkeys(("set_device_index", "set_device_idx"), choose),
+        "device_index": _on,
+        "current_stream": current_stream,
+        "set_stream": set_stream,
+        "synchronize": _nothing,
     }
 
 
@@ -233,4 +263,23 @@ def install(gpu: Gpu, count: int) -> None:
         for name, function in _functions(gpu, count).items():
             if hasattr(getattr(torch.cuda, module, None), name):
                 setattr(getattr(torch.cuda, module), name, function)
+    for name, function in _accelerator_functions(count).items():
+        setattr(torch.accelerator, name, function)
+    # Recurrent layers ask whether cuDNN wants their weights in one piece, which a CUDA wheel asks the card's library.
+    setattr(torch.backends.cudnn, "is_acceptable", lambda tensor: False)  # noqa: B010  (typing: a replaced function)
+    for name in ("preferred_linalg_library", "preferred_blas_library"):
+        setattr(torch.backends.cuda, name, _nothing)
+    torch.cuda.profiler.start = torch.cuda.profiler.stop = _nothing
     torch._C._cuda_isCurrentStreamCapturing = lambda: False  # type: ignore[attr-defined,unused-ignore]
+    _tell_versions(torch)
+
+
+# A torch without CUDA has none. Programs print them, and DDP asks for them before it sends bfloat16.
+_CUDA_VERSION, _CUDNN_VERSION, _NCCL_VERSION = "13.0", 91300, (2, 27, 7)
+
+
+def _tell_versions(torch: Any) -> None:
+    torch.version.cuda = torch.version.cuda or _CUDA_VERSION
+    torch.backends.cudnn.version = lambda: _CUDNN_VERSION
+    torch.cuda.nccl.version = lambda: _NCCL_VERSION
+    torch.cuda.nccl.is_available = lambda tensors: True

@@ -42,7 +42,7 @@ class Journal:
         self.removed[path] = self.count_ops()
 
     def is_there(self, path: str, ops: int) -> bool:
-        """For another rank that has come to its op with this number."""
+        """Whether the file is there for another rank that has come to its op with this number."""
         return self.written.get(path, -1) < ops <= self.removed.get(path, ops)
 
     def save(self, path: Path) -> None:
@@ -288,6 +288,6 @@ def _moving(function: Callable[..., Any], overlay: Overlay) -> Callable[..., Any
 
 
 def _refuse_connections(event: str, args: tuple[Any, ...]) -> None:
-    """As an error of the network: libraries that can do without it go on."""
+    """Refuses with an error of the network: libraries that can do without it continue."""
     if event == "socket.connect" and isinstance(args[1], tuple):
         raise ConnectionRefusedError(111, f"rollcall rehearse opens no connection, here to {args[1][0]}")

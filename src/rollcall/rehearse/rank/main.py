@@ -12,8 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
-from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.distributed import device_mesh, distributed_c10d
 
 from rollcall.protocol.plan import LOOPBACK, Program
 from rollcall.protocol.torchrun_env import rank_env
@@ -32,6 +31,7 @@ from rollcall.rehearse.rank import (
     saving,
     starting,
     steps,
+    store,
     unsupported,
     values,
 )
@@ -58,20 +58,20 @@ def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
     allocations.install()
     cuda_functions.install(allocations, settings.gpu.capacity_bytes, usable_bytes(settings.gpu))
     mode = PretendedDevice(allocations)
-    patches.install(mode.data)
-    saving.install(mode.data)
+    patches.install(mode.data, settings.gpu.capability)
+    saving.install(mode)
     _pretend_process_groups(settings.world_size)
     starting.install(settings)
     _record(folder, rank, settings.world_size)
     note_steps(folder / "rings" / "attempt-0" / f"rank-{rank}.ring", marks)
     steps.stop_after(settings.steps)
-    # Each thread of the engine would be a thread of the ring. Backward runs in the thread that calls it instead.
-    torch.autograd.set_multithreading_enabled(False).__enter__()
     written = folder / "files"
     files.install(written / f"rank-{rank}", written / f"rank-{settings.ranks[0]}", collectives.count_ops)
     clock.install(int(request["began_ns"]))
-    mode.__enter__()  # type: ignore[no-untyped-call]
+    mode.enter_all_threads()
     _seed(rank)
+    steps.stop_without_end(settings.limit_s)
+    unsupported.watch_for_uncaught()
     run_here(Program(**request["program"]), None)
 
 
@@ -117,6 +117,7 @@ def _write_at_end(path: Path, allocations: Allocations, marks: list[int]) -> Non
             "took": {tuple(key): tuple(took) for key, took in collectives.exchange.took.items()},
             "is_cut": steps.is_cut,
             "unsupported": unsupported.found,
+            "missing": unsupported.missing,
             "marks": marks,
             "memory": allocations.use(),
             "memory_log": allocations.log.events if allocations.log else [],
@@ -130,9 +131,9 @@ def _write_at_end(path: Path, allocations: Allocations, marks: list[int]) -> Non
 
 
 def _pretend_process_groups(world_size: int) -> None:
-    """Of torch's fake backend, whatever backend is asked for: no op reaches it."""
-    init = dist.init_process_group
-    modules: tuple[Any, ...] = (dist, distributed_c10d)
+    """Makes groups of torch's fake backend, whatever backend is asked for: no op reaches it."""
+    init, own_store = dist.init_process_group, store.OwnStore()  # C++ does not keep a store of Python
+    modules: tuple[Any, ...] = (dist, distributed_c10d, device_mesh)  # a mesh makes the group of a program without one
 
     def init_process_group(backend: Any = None, init_method: Any = None, *_: Any, **kwargs: Any) -> None:
         given_rank, given_size = kwargs.get("rank", -1), kwargs.get("world_size", -1)
@@ -143,7 +144,7 @@ def _pretend_process_groups(world_size: int) -> None:
             raise Unsupported(asked, f"use -n {size}")
         if size > world_size:
             _wait_in_vain(world_size, size)
-        init("fake", rank=rank, world_size=size, store=FakeStore())
+        init("fake", rank=rank, world_size=size, store=own_store)
         modules[0].get_backend = lambda group=None: str(backend or "nccl")
 
     for module in modules:

@@ -9,29 +9,34 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parallel import distributed as ddp
 from torch.optim import optimizer
-from torch.utils import _foreach_utils
+from torch.utils import _foreach_utils, cpp_extension
 
+from rollcall.rehearse.memory import attention
 from rollcall.rehearse.rank import values
-from rollcall.rehearse.rank.tensors import Data
+from rollcall.rehearse.rank.tensors import Data, pin
+from rollcall.rehearse.rank.unsupported import STUB, Unsupported
 
-_NCCL_VERSION = (2, 27, 7)
 
-
-def install(data: Data) -> None:
+def install(data: Data, capability: tuple[int, int]) -> None:
     _replace_reads(data)
     _replace_data_setter()
     _replace_ddp()
     _replace_fsdp()
-    _replace_attention()
+    _replace_attention(capability)
     _replace_addresses()
     _allow_foreach()
     _replace_memory_pinning()
     _replace_generators()
-    _replace_nccl_version()
+    _replace_marks()
+    _replace_compile()
+    _refuse_captures()
+    _add_shapes()
+    _set(torch.Tensor, "record_stream", lambda tensor, stream: None)
     # What a module's parameters are moved to has another class: torch swaps the tensors then, so that optimizers and
     # tied weights keep the objects that they have.
     torch.__future__.set_swap_module_params_on_conversion(True)
     _set(torch.utils, "swap_tensors", _swap)
+    _replace_load_state()
 
 
 def _set(owner: Any, name: str, value: Any) -> None:
@@ -39,8 +44,22 @@ def _set(owner: Any, name: str, value: Any) -> None:
     setattr(owner, name, value)
 
 
+def _replace_load_state() -> None:
+    """What is loaded is copied into the parameters, as without the swaps above: DDP has hooks on them."""
+    plain: Any = torch.nn.Module._load_from_state_dict
+
+    def load(*args: Any, **kwargs: Any) -> None:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+        try:
+            plain(*args, **kwargs)
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(True)
+
+    _set(torch.nn.Module, "_load_from_state_dict", load)
+
+
 def _swap(first: torch.Tensor, second: torch.Tensor) -> None:
-    """As torch.utils.swap_tensors, which refuses tensors with weak references: the fake mode holds some to its own."""
+    """Swaps as torch.utils.swap_tensors does, which refuses tensors with weak references: the fake mode holds some."""
     slots = set(copyreg._slotnames(type(first))) & set(copyreg._slotnames(type(second)))  # type: ignore[attr-defined]
     first.__class__, second.__class__ = second.__class__, first.__class__
     for name in slots:  # a DTensor has its parts there
@@ -57,6 +76,7 @@ def _swap(first: torch.Tensor, second: torch.Tensor) -> None:
 def _replace_reads(data: Data) -> None:
     """item, tolist and numpy: what is known is handed over; else a number that remembers that it is not."""
     item, tolist, numpy = torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.numpy
+    plain_format: Any = torch.Tensor.__format__
 
     def read_item(tensor: torch.Tensor) -> Any:
         if not isinstance(tensor, FakeTensor) or tensor.numel() != 1:
@@ -70,12 +90,46 @@ def _replace_reads(data: Data) -> None:
         known = data.get(tensor.detach())
         return tolist(_assumed(tensor) if known is None else known)
 
-    def read_array(tensor: torch.Tensor, **options: Any) -> Any:
-        return numpy(_assumed(tensor) if isinstance(tensor, FakeTensor) else tensor, **options)
+    def read_array(tensor: torch.Tensor, *, force: bool = False) -> Any:
+        """A tensor on the GPU, or one that needs a gradient, is refused with torch's own words."""
+        if not isinstance(tensor, FakeTensor):
+            return numpy(tensor, force=force)
+        if tensor.is_cuda and not force:
+            raise TypeError(
+                f"can't convert {tensor.device} device type tensor to numpy."
+                " Use Tensor.cpu() to copy the tensor to host memory first."
+            )
+        if tensor.requires_grad and not force:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+        known = data.get(tensor.detach())
+        return numpy(_assumed(tensor) if known is None else known, force=force)
+
+    def formatted(tensor: torch.Tensor, spec: str) -> str:
+        is_number = isinstance(tensor, FakeTensor) and tensor.dim() == 0
+        return format(read_item(tensor), spec) if is_number else str(plain_format(tensor, spec))
 
     _set(torch.Tensor, "item", read_item)
     _set(torch.Tensor, "tolist", read_list)
     _set(torch.Tensor, "numpy", read_array)
+    _set(torch.Tensor, "__format__", formatted)
+    for name, answer in (("isfinite", True), ("isnan", False), ("isinf", False)):
+        for owner in (torch, torch.Tensor):
+            _set(owner, name, _answering(getattr(owner, name), answer, data))
+
+
+def _answering(plain: Any, answer: bool, data: Data) -> Any:
+    """What is taken in place of unknown numbers is finite. A program that asks is answered so, and not by a mere False,
+    or each one that checks its loss would fail here."""
+
+    @functools.wraps(plain)
+    def ask(tensor: torch.Tensor) -> torch.Tensor:
+        asked: torch.Tensor = plain(tensor)
+        if isinstance(asked, FakeTensor) and data.get(asked) is None:
+            values.notes.note("finite")
+            data.set(asked, torch.full(tuple(asked.shape), answer, device="cpu"))
+        return asked
+
+    return ask
 
 
 def _assumed(tensor: torch.Tensor) -> torch.Tensor:
@@ -142,24 +196,22 @@ def _allow_foreach() -> None:
         types.append(FakeTensor)
 
 
-def _replace_attention() -> None:
-    """Without a GPU torch chooses the plain kernel, which keeps the whole matrix of scores: on a GPU it does not."""
+def _replace_attention(capability: tuple[int, int]) -> None:
+    """By the kernel that a GPU would run, as far as it differs in what it keeps."""
     functional = torch.nn.functional
     plain = functional.scaled_dot_product_attention
-    aten = torch.ops.aten
 
     def attend(
         query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
         scale: float | None = None, enable_gqa: bool = False,
     ) -> Any:  # fmt: skip
         is_pretended = isinstance(query, FakeTensor) and query.is_cuda
-        if not is_pretended or attn_mask is not None or enable_gqa:
+        kernel = attention.PLAIN
+        if is_pretended:
+            kernel = attention.choose(query, key, value, attn_mask, is_causal, enable_gqa, capability)
+        if kernel == attention.PLAIN:
             return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        if query.dtype in (torch.float16, torch.bfloat16):
-            flash = aten._scaled_dot_product_flash_attention
-            return flash(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
-        efficient = aten._scaled_dot_product_efficient_attention
-        return efficient(query, key, value, None, query.requires_grad, dropout_p, is_causal, scale=scale)[0]
+        return attention.run(kernel, query, key, value, attn_mask, dropout_p, is_causal, scale)
 
     _set(functional, "scaled_dot_product_attention", attend)
 
@@ -183,22 +235,97 @@ def _replace_memory_pinning() -> None:
         loader.pin_memory = False
 
     _set(torch.utils.data.DataLoader, "__init__", without_pinning)
-    _set(torch.Tensor, "pin_memory", lambda tensor, *_: tensor)
+    _set(torch.Tensor, "pin_memory", lambda tensor, *_: pin(tensor))
 
 
 def _replace_generators() -> None:
     plain = torch.Generator
 
     class Generator(plain):  # type: ignore[misc,valid-type]
-        """Of the CPU, whichever device is named: what is random on the device is not known anyway."""
+        """It draws on the CPU, whichever device is named: what is random on the device is not known anyway."""
 
         def __new__(cls, device: Any = "cpu") -> Any:
-            return plain()
+            made = plain.__new__(cls)
+            made.named = torch.device(device)
+            return made
+
+        @property
+        def device(self) -> torch.device:
+            return self.named  # type: ignore[no-any-return]
 
     _set(torch, "Generator", Generator)
+    _set(torch.cuda, "default_generators", tuple(Generator(f"cuda:{n}") for n in range(torch.cuda.device_count())))
 
 
-def _replace_nccl_version() -> None:
-    """A torch without CUDA has none, and programs print it."""
-    _set(torch.cuda.nccl, "version", lambda: _NCCL_VERSION)
-    _set(torch.cuda.nccl, "is_available", lambda tensors: True)
+def _replace_compile() -> None:
+    """What is compiled makes the same ops between ranks as what is not, and there is nothing to compile for."""
+
+    def compile_nothing(model: Any = None, **_: Any) -> Any:
+        if model is None:
+            return compile_nothing
+        if isinstance(model, torch.nn.Module):
+            model.__dict__["_orig_mod"] = model  # programs save the module inside
+        return model
+
+    _set(torch, "compile", compile_nothing)
+    _set(torch.nn.Module, "compile", lambda module, *_, **__: None)
+
+
+def _refuse_captures() -> None:
+    """A graph repeats what was captured without Python, so that its ops between ranks would not be seen. What an
+    extension does is not seen either."""
+
+    def refusal(what: str, advice: str) -> Any:
+        def refuse(*_: Any, **__: Any) -> Any:
+            raise Unsupported(what, advice)
+
+        return refuse
+
+    for owner in (torch.cuda, torch.cuda.graphs):
+        for name in ("CUDAGraph", "graph", "make_graphed_callables"):
+            _set(owner, name, refusal("a CUDA graph cannot be rehearsed", "run the same without a capture"))
+    for name in ("load", "load_inline"):
+        _set(cpp_extension, name, refusal("an extension in C++ is compiled here, and cannot be rehearsed", STUB))
+
+
+def _add_shapes() -> None:
+    """Adds the shapes of SyncBatchNorm's ops, which torch knows on real devices only. Statistics of half are
+    float32."""
+    library: Any = torch.library.Library("aten", "IMPL", "Meta")  # type: ignore[no-untyped-call]
+    _kept.append(library)
+
+    def per_channel(like: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
+        whole = torch.float32 if like.dtype in (torch.float16, torch.bfloat16) else like.dtype
+        return tuple(like.new_empty(like.size(1), dtype=whole) for _ in range(count))
+
+    def reduce_backward(grad: Any, like: Any, mean: Any, invstd: Any, weight: Any, *wanted: bool) -> Any:
+        of_input, of_weight, of_bias = wanted
+        asked = (of_input, of_input, of_weight, of_bias)
+        return tuple(each if is_asked else None for each, is_asked in zip(per_channel(like, 4), asked, strict=True))
+
+    # Statistics of ranks without input are left out, but not during a capture: which ranks those are is not known.
+    forward = torch.nn.SyncBatchNorm.forward
+
+    def forward_of_all(module: Any, batch: torch.Tensor) -> torch.Tensor:
+        before = torch.cuda.is_current_stream_capturing
+        _set(torch.cuda, "is_current_stream_capturing", lambda: True)
+        try:
+            return forward(module, batch)
+        finally:
+            _set(torch.cuda, "is_current_stream_capturing", before)
+
+    _set(torch.nn.SyncBatchNorm, "forward", forward_of_all)
+    library.impl("batch_norm_stats", lambda like, eps: per_channel(like, 2))
+    library.impl("batch_norm_gather_stats_with_counts", lambda like, *_: per_channel(like, 2))
+    library.impl("batch_norm_elemt", lambda like, *_: torch.empty_like(like))
+    library.impl("batch_norm_backward_reduce", reduce_backward)
+    library.impl("batch_norm_backward_elemt", lambda grad, like, *_: torch.empty_like(like))
+
+
+_kept: list[Any] = []  # a library's ops go with it
+
+
+def _replace_marks() -> None:
+    """Replaces marks for a profiler that is not there."""
+    for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
+        _set(torch.cuda.nvtx, name, lambda *_: 0)

@@ -1,42 +1,79 @@
-"""Saves and loads: tensors without data are saved as empty ones, and nothing is loaded to a device that is not there.
+"""Saves and loads: a tensor without data is saved as its shape, and loaded as a tensor without data.
 
-A checkpoint of a rehearsal has the names, and no weights.
+A checkpoint of a rehearsal has names, shapes and dtypes, and no weights. Only a rehearsal can load it.
 """
 
 import importlib
 import importlib.util
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from rollcall.rehearse.rank.tensors import Data
+from rollcall.rehearse.rank.tensors import PretendedDevice
+
+_mode: PretendedDevice
+_place: torch.device | None = None  # where torch.load is told to load to; none: where a tensor was
 
 
-def install(data: Data) -> None:
-    def real(value: Any) -> Any:
-        if not isinstance(value, FakeTensor):
-            return value
-        known = data.get(value.detach())
-        return torch.empty(0, dtype=value.dtype, device="cpu") if known is None else known.clone()
-
+def install(mode: PretendedDevice) -> None:
+    global _mode
+    _mode = mode
     module: Any = torch
-    module.save = _save(torch.save, real)
+    pretended: Any = FakeTensor
+    pretended.__reduce_ex__ = _reduce
+    torch.serialization.add_safe_globals([rebuild])
+    module.save = _save(torch.save)
     module.load = _load(torch.load)
     if importlib.util.find_spec("safetensors"):
         safetensors: Any = importlib.import_module("safetensors.torch")
-        safetensors.save_file = _save_file(safetensors.save, real)
+        safetensors.save_file = _save_file
+        safetensors.load_file = _load_file(safetensors.load)
 
 
-def _save(plain: Any, real: Any) -> Any:
+def _reduce(tensor: FakeTensor, _: Any) -> Any:
+    """How a tensor without data is pickled, wherever it is: in a state, a module, a queue."""
+    known = _mode.data.get(tensor.detach())
+    data = None if known is None else known.clone()
+    layout = tuple(tensor.shape), tensor.stride(), tensor.dtype, str(tensor.device)
+    return rebuild, (*layout, tensor.requires_grad, "_is_param" in tensor.__dict__, data)
+
+
+def rebuild(
+    shape: Any, stride: Any, dtype: torch.dtype, device: str, requires_grad: bool, is_parameter: bool, data: Any
+) -> torch.Tensor:
+    made = data
+    place = _place or torch.device(device)
+    if data is None or place.type != "cpu":
+        made = _mode.make_unknown(shape, stride, dtype, place)
+    if data is not None and made is not data:
+        _mode.data.set(made, data)
+    if is_parameter:
+        return torch.nn.Parameter(made, requires_grad)
+    return made.requires_grad_(requires_grad)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _loading_to(place: torch.device | None) -> Iterator[None]:
+    global _place
+    before, _place = _place, place
+    try:
+        yield
+    finally:
+        _place = before
+
+
+def _save(plain: Any) -> Any:
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
         if not isinstance(f, (str, os.PathLike)):
-            plain(pytree.tree_map(real, obj), f, *args, **kwargs)
+            plain(obj, f, *args, **kwargs)
             return
         with open(f, "wb") as file:  # here, in Python: torch would open it in C++, where it is not redirected
-            plain(pytree.tree_map(real, obj), file, *args, **kwargs)
+            plain(obj, file, *args, **kwargs)
 
     return save
 
@@ -47,19 +84,50 @@ def _load(plain: Any) -> Any:
         if isinstance(f, (str, os.PathLike)):
             with open(f, "rb") as file:  # as above: it may be one that was saved
                 return load(file, map_location, *args, **kwargs)
-        loaded = plain(f, "cpu", *args, **kwargs)
-        wants_device = map_location is not None and not callable(map_location) and not isinstance(map_location, dict)
-        if wants_device and torch.device(map_location).type == "cuda":
-            return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(map_location), loaded)
+        target = _target(map_location)
+        with _loading_to(target or (None if map_location is None else torch.device("cpu"))):
+            loaded = plain(f, "cpu", *args, **kwargs)
+        if target is not None and target.type == "cuda":
+            return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(target), loaded)
         return loaded
 
     return load
 
 
-def _save_file(to_bytes: Any, real: Any) -> Any:
-    def save_file(tensors: dict[str, Any], filename: Any, metadata: Any = None) -> None:
-        """In Python, for the same reason: safetensors opens its files in Rust."""
-        with open(filename, "wb") as file:
-            file.write(to_bytes({name: real(tensor) for name, tensor in tensors.items()}, metadata))
+def _target(map_location: Any) -> torch.device | None:
+    """The device that torch.load is told to load to, by a name, a dict or a function."""
+    if callable(map_location):
+        map_location = map_location(_AskedStorage(), "cuda:0")
+    elif isinstance(map_location, dict):
+        map_location = next((device for device in map_location.values() if "cuda" in str(device)), None)
+    return torch.device(map_location) if isinstance(map_location, (str, int, torch.device)) else None
 
-    return save_file
+
+class _AskedStorage:
+    """Finds out to which device a function moves storages."""
+
+    def cuda(self, index: int | None = None, *_: Any) -> torch.device:
+        return torch.device("cuda", torch.cuda.current_device() if index is None else index)
+
+    def cpu(self) -> "_AskedStorage":
+        return self
+
+
+_PICKLED = b"PK"  # the first bytes of what torch.save writes, and of no file of safetensors: those begin with a length
+
+
+def _save_file(tensors: dict[str, Any], filename: Any, metadata: Any = None) -> None:
+    """As torch.save does: safetensors opens its files in Rust, and wants data."""
+    torch.save(tensors, filename)
+
+
+def _load_file(from_bytes: Any) -> Any:
+    def load_file(filename: Any, device: Any = "cpu") -> dict[str, torch.Tensor]:
+        with open(filename, "rb") as file:
+            if file.read(len(_PICKLED)) == _PICKLED:
+                file.seek(0)
+                return torch.load(file, device)  # type: ignore[no-any-return]
+            file.seek(0)
+            return {name: tensor.to(device) for name, tensor in from_bytes(file.read()).items()}
+
+    return load_file

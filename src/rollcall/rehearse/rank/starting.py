@@ -28,7 +28,7 @@ from rollcall.rehearse.settings import RehearsalSettings
 def install(settings: RehearsalSettings) -> None:
     each = min(settings.gpus_per_host, settings.world_size)
     _set(process_group, "_open_store", lambda *_: _open_store(settings.world_size))
-    _set(process_group, "RollCall", functools.partial(RollCall, gpus_per_host=each))
+    _set(process_group, "RollCall", functools.partial(RehearsedRollCall, gpus_per_host=each))
     _set(dist, "is_backend_available", lambda backend: backend.lower() in process_group.KNOWN_BACKENDS)
     _set(torch_timeouts, "default_limit", lambda backend: None)  # no op takes any time
     _set(torch.multiprocessing, "spawn", functools.partial(_spawn, settings.world_size))
@@ -42,14 +42,14 @@ def _set(owner: Any, name: str, value: Any) -> None:
 
 
 def _open_store(world_size: int) -> WorldStore:
-    """As if all other ranks had connected, and had left."""
+    """Opens a store as if all other ranks had connected, and had left."""
     store = dist.HashStore()
     store.add(process_group._CONNECTED, world_size)
     store.add("left", world_size)
     return WorldStore(store, WorldClaim.new(world_size), leave=lambda last: None)
 
 
-class RollCall(roll_call.RollCall):
+class RehearsedRollCall(roll_call.RollCall):
     """All ranks register with what this one says, each on its host."""
 
     def __init__(self, *args: Any, gpus_per_host: int) -> None:

@@ -1,16 +1,23 @@
-"""Stops a rank after so many steps of an optimizer."""
+"""Stops a rank after so many steps of an optimizer; or if it never comes to another one, nor to an op between ranks."""
 
+import signal
 import sys
+import time
 from collections import Counter
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from rollcall.rehearse.rank.collectives import count_ops
+from rollcall.rehearse.rank.unsupported import Unsupported
+from rollcall.rehearse.standstill import GIVE_UP
+
 is_cut = False  # whether this rank was stopped
+_process_time = time.process_time  # the real one
 
 
 def stop_after(steps: int) -> None:
-    """Of any one optimizer; 0: it is not stopped."""
+    """Stops the rank after so many steps of any one optimizer; 0: it is not stopped."""
     if not steps:
         return
     done: Counter[int] = Counter()
@@ -23,3 +30,28 @@ def stop_after(steps: int) -> None:
             sys.exit()
 
     register_optimizer_step_post_hook(count)
+
+
+def stop_without_end(limit_s: float) -> None:
+    """Counted in time of the processor, so that a slow machine stops nobody."""
+    done, since_s = -1, 0.0
+    steps = Counter[None]()
+    register_optimizer_step_post_hook(lambda *_: steps.update([None]))
+
+    def look(*_: Any) -> None:
+        nonlocal done, since_s
+        now_s, before = _process_time(), done
+        done = count_ops() + steps.total()
+        if done != before:
+            since_s = now_s
+        elif now_s - since_s >= limit_s:
+            give_up("computes")
+
+    def give_up(what: str) -> NoReturn:
+        said = f"this rank {what} for {limit_s:g} s without an op between ranks or an optimizer step"
+        raise Unsupported(said, "give what it waits for with --assume or leave it out; --rank-limit-s allows more")
+
+    signal.signal(signal.SIGPROF, look)
+    signal.signal(GIVE_UP, lambda *_: give_up("waits"))
+    between_s = min(limit_s / 4, 5.0)
+    signal.setitimer(signal.ITIMER_PROF, between_s, between_s)

@@ -5,9 +5,12 @@ Large floating-point tensors on the CPU have no data either: they are weights on
 
 import functools
 import math
+import os
+import threading
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -21,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rollcall.rehearse.memory.allocations import Allocations
 from rollcall.rehearse.rank import collectives, data_shapes, values
-from rollcall.rehearse.rank.unsupported import Unsupported
+from rollcall.rehearse.rank.unsupported import STUB, Unsupported
 
 aten = torch.ops.aten
 _PLAIN = {torch.Tensor, torch.nn.Parameter, FakeTensor}
@@ -82,21 +85,51 @@ class Data:
 
 
 class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    supports_higher_order_operators = True  # such as flex attention
+
     def __init__(self, allocations: Allocations) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.data = Data()
         self._allocations = allocations
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self._lock = threading.RLock()  # the fake mode keeps what it is entered from in one list for all threads
+        os.register_at_fork(after_in_child=self._unlock)
+
+    def _unlock(self) -> None:
+        """A thread that was in an op when the process was forked is not in the child."""
+        self._lock = threading.RLock()
+
+    def enter_all_threads(self) -> None:
+        """Enters it for good, in this thread and in those that it starts: torch keeps what is entered for each
+        thread."""
+        start: Any = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+        def start_entered(thread: threading.Thread) -> None:
+            self._enter_thread()
+            start(thread)
+
+        setattr(threading.Thread, "_bootstrap_inner", start_entered)  # noqa: B010  (typing: a replaced function)
+        self._enter_thread()
+
+    def _enter_thread(self) -> None:
         _prepare_fake_tensors()
+        # Each thread of the engine would be a thread of the ring. Backward runs in the thread that calls it instead.
+        torch.autograd.set_multithreading_enabled(False).__enter__()
+        self.__enter__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if any(kind not in _PLAIN for kind in types):
             return NotImplemented  # such as DTensor: the ops on its parts come back here
-        kwargs = kwargs or {}
+        with self._lock:
+            return self._run(func, args, kwargs or {})
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch._C._get_dispatch_mode(_FAKE_MODE) is not None:
             return func(*args, **kwargs)  # torch itself asks for shapes, as DTensor does of each op: nothing is made
+        if isinstance(func, HigherOrderOperator):
+            return self._run_higher_order(func, args, kwargs)
         if _is_composite(func):  # called below autograd, as inside the ops of a DTensor: its parts come back here
             with self:
                 return func.decompose(*args, **kwargs)
@@ -111,7 +144,7 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not has_pretended and not _goes_to_device(func, args, kwargs):
             if func is aten.resize_.default:
                 return _resize_with_zeros(func, args, kwargs)
-            return _pin(func(*args, **{**kwargs, "pin_memory": False})) if _wants_pin(kwargs) else func(*args, **kwargs)
+            return pin(func(*args, **{**kwargs, "pin_memory": False})) if _wants_pin(kwargs) else func(*args, **kwargs)
         if func is aten._local_scalar_dense.default:
             return self._read(args[0])
         if func is aten.resize_.default:
@@ -123,8 +156,31 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if known is not None:
                 return func(known, **kwargs)
         result = self._pretend(func, args, kwargs, leaves)
+        results = pytree.tree_leaves(result)
+        if any(is_pretended(each) and each.layout is not torch.strided for each in results):
+            raise Unsupported("a sparse tensor cannot be rehearsed", "use a dense one here, such as sparse=False")
+        self._allocations.note_operation(func, args, leaves, results)
+        return result
+
+    def _run_higher_order(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An op that takes functions. Of some, torch knows the shapes of the results."""
+        leaves = pytree.arg_tree_leaves(*args, **kwargs)
+        if not any(map(is_pretended, leaves)):
+            return func(*args, **kwargs)
+        try:
+            with self._fake:
+                result = func(*args, **kwargs)
+        except NotImplementedError:
+            raise Unsupported(f"{func.name()} says nothing about the shape of its result", STUB) from None
         self._allocations.note_operation(func, args, leaves, pytree.tree_leaves(result))
         return result
+
+    def make_unknown(self, shape: Any, stride: Any, dtype: torch.dtype, place: torch.device) -> torch.Tensor:
+        """A tensor without data, on the CPU, too."""
+        if place.type == "cuda":
+            return torch.empty_strided(shape, stride, dtype=dtype, device=place)
+        with self._lock, self._fake:
+            return torch.empty_strided(shape, stride, dtype=dtype, device=place)
 
     def _read(self, tensor: torch.Tensor) -> Any:
         known = self.data.get(tensor.detach())
@@ -163,6 +219,10 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except (DynamicOutputShapeException, DataDependentOutputException):
             if known is not None:
                 return self._from_known(func(*known[0], **known[1]))
+            if func is aten._pack_padded_sequence.default and (lengths := self.data.get(args[1])) is not None:
+                rows, sizes = data_shapes.packed(lengths)
+                with self._fake:
+                    return shapes[0][0].new_empty((rows, *args[0].shape[2:])), sizes
             with self._fake:
                 return data_shapes.run(func, *shapes)
         except UnsupportedOperatorException:
@@ -180,7 +240,7 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What was in the target does not matter: it is known if its new contents are."""
         target, *sources = args
         value = sources[0] if sources else 0
-        data = self.data.get(value) if isinstance(value, torch.Tensor) else torch.tensor(value)
+        data = self.data.get(value) if isinstance(value, torch.Tensor) else torch.tensor(value, device="cpu")
         shapes = pytree.tree_map_only(torch.Tensor, self._one_as_pretended, args)
         with self._fake:
             func(*shapes, **kwargs)
@@ -267,7 +327,7 @@ def _prepare_fake_tensors() -> None:
 
 
 class _Nothing:
-    """In place of a set of all tensors that were ever made, which only torch.export reads."""
+    """Replaces a set of all tensors that were ever made, which only torch.export reads."""
 
     def add(self, _: Any) -> None: ...
 
@@ -287,14 +347,14 @@ def _wants_pin(kwargs: dict[str, Any]) -> bool:
     return bool(kwargs.get("pin_memory"))
 
 
-def _pin(tensor: torch.Tensor) -> torch.Tensor:
+def pin(tensor: torch.Tensor) -> torch.Tensor:
     """Memory that a GPU can read: DDP asks whether what it has made so is so."""
     setattr(tensor, _PINNED, True)
     return tensor
 
 
 def _resize_with_zeros(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    """In place of what happens to be in the memory, which would be something else in each pass."""
+    """Resizes, and fills the new part with zeros: what happens to be in the memory differs from pass to pass."""
     before = args[0].numel()
     resized: torch.Tensor = func(*args, **kwargs)
     if resized.numel() > before and resized.is_contiguous():

@@ -7,6 +7,7 @@ place, and whether the program only printed it.
 
 import math
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ class UnknownValue:
 
 
 class Notes:
-    """Of one rank: the unknowns that Python read."""
+    """The unknowns that Python read on one rank."""
 
     def __init__(self, assumptions: dict[str, float]) -> None:
         self.assumptions = assumptions
@@ -107,7 +108,7 @@ def read_plainly(dtype: torch.dtype) -> Any:
 
 
 # Who reads a tensor in here was called by the program, or by a library of others, which is named then.
-_INNER = tuple(f"{Path(name).parent}/" for name in (torch.__file__, rollcall.__file__))
+_INNER = (*(f"{Path(name).parent}/" for name in (torch.__file__, rollcall.__file__)), threading.__file__)
 
 
 def _readers_line() -> tuple[str, int]:
@@ -123,7 +124,7 @@ def _is_users(frame: FrameType) -> bool:
 
 
 def users_place() -> str:
-    """As it is printed: train.py:33."""
+    """Returns the user's place as it is printed: train.py:33."""
     file, line = users_line()
     return f"{Path(file).name}:{line}"
 
@@ -169,37 +170,36 @@ def _tracking(kind: type) -> dict[str, Any]:
     return found
 
 
-class _Float(float):
-    note: UnknownValue
+class _Noted:
+    """A number that carries the note of the unknown value from which it was computed."""
 
-    def __new__(cls, value: float, note: UnknownValue) -> "_Float":
-        made = super().__new__(cls, value)
+    note: UnknownValue
+    plain: Any  # float or int
+
+    def __new__(cls, value: float, note: UnknownValue) -> Any:
+        made = super().__new__(cls, value)  # type: ignore[call-arg]
         made.note = note
         return made
 
     def __reduce__(self) -> Any:
-        return float, (float.__pos__(self),)
+        return self.plain, (self.plain.__pos__(self),)
 
 
-class _Int(int):
-    note: UnknownValue
-
-    def __new__(cls, value: int, note: UnknownValue) -> "_Int":
-        made = super().__new__(cls, value)
-        made.note = note
-        return made
-
-    def __reduce__(self) -> Any:
-        return int, (int.__pos__(self),)
+class _Float(_Noted, float):
+    plain = float
 
 
-for _kind, _base in ((_Float, float), (_Int, int)):
-    for _name, _method in _tracking(_base).items():
+class _Int(_Noted, int):
+    plain = int
+
+
+for _kind in (_Float, _Int):
+    for _name, _method in _tracking(_kind.plain).items():
         setattr(_kind, _name, _method)
 
 
 class Storages:
-    """Of each storage on the device, by its address: the bytes that are known."""
+    """The bytes that are known of each storage on the device, by its address."""
 
     def __init__(self) -> None:
         self._known: dict[int, torch.UntypedStorage] = {}
@@ -211,7 +211,9 @@ class Storages:
         real = self._known.get(tensor.untyped_storage()._cdata)
         if real is None:
             return None
-        return torch.empty(0, dtype=tensor.dtype).set_(real, tensor.storage_offset(), tensor.size(), tensor.stride())
+        return torch.empty(0, dtype=tensor.dtype, device="cpu").set_(
+            real, tensor.storage_offset(), tensor.size(), tensor.stride()
+        )
 
     def set(self, tensor: torch.Tensor, data: torch.Tensor) -> None:
         """Know a tensor. The rest of its storage has to be known already, unless it is all of it."""

@@ -20,19 +20,20 @@ const details = {
     const sentence =
       missing > 0 && !["send", "recv"].includes(about.op) ? `${missing} of its group never arrived; the others still wait.`
       : ops.length < 2 ? "Nobody else takes part in this op."
-      : `${timeline.name(last.lane)} was the last to arrive, ${seconds(late)} after the first.`;
+      : timeline.hasTimes() ? `${timeline.name(last.lane)} was the last to arrive, ${seconds(late)} after the first.`
+      : "";
     const zoom = make("button", "zoom to this call"), logs = make("button", "logs at this time");
     const end = Math.max(...ops.map(({ op }) => start[op] + wait[op] + busy[op])), margin = Math.max((end - came(first.op)) * 0.4, 2e-5);
     zoom.addEventListener("click", () => timeline.show(came(first.op) - margin, end + margin));
     logs.addEventListener("click", () => logbook.near(start[op]));
     const table = make("table"), head = make("tr"), body = make("tbody");
-    for (const name of ["rank", "came", "waited", "communicated", "bytes", "tensors"]) head.append(make("th", name, name === "tensors" ? { class: "text" } : {}));
+    for (const name of ["rank", "came", "waited", "communicated", "bytes", "tensors"]) head.append(make("th", name, { class: name === "tensors" ? "text" : ["came", "waited", "communicated"].includes(name) ? "time" : "" }));
     const thead = make("thead");
     thead.append(head);
     for (const each of [...ops].sort((a, b) => came(b.op) - came(a.op)).slice(0, details.MOST)) {
       const row = make("tr"), of = kinds[kind[each.op]];
-      row.append(make("td", timeline.name(each.lane)), make("td", `+${seconds(came(each.op) - came(first.op))}`), make("td", seconds(wait[each.op])),
-        make("td", seconds(busy[each.op])), make("td", bytes(of.bytes)), make("td", of.tensors ?? "", { class: "text" }));
+      row.append(make("td", timeline.name(each.lane)), make("td", `+${seconds(came(each.op) - came(first.op))}`, { class: "time" }), make("td", seconds(wait[each.op]), { class: "time" }),
+        make("td", seconds(busy[each.op]), { class: "time" }), make("td", bytes(of.bytes)), make("td", of.tensors ?? "", { class: "text" }));
       body.append(row);
     }
     table.append(thead, body);

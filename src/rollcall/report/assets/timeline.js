@@ -239,6 +239,7 @@ const timeline = {
     for (const [unit, factor] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) if (value >= factor) return `${(value / factor).toFixed(2)} ${unit}`;
     return `${value} B`;
   },
+  hasTimes() { return !document.body.classList.contains("rehearsed"); }, // those of a rehearsal mean nothing
   name(lane) { const { rank, host } = timeline.lanes[lane]; return host ? `rank ${rank} on ${host}` : `rank ${rank}`; },
 
   tell(lane, op) {
@@ -249,7 +250,7 @@ const timeline = {
     if (kind.tensors || kind.bytes) lines.push([kind.tensors, kind.bytes ? timeline.bytes(kind.bytes) : ""].filter(Boolean).join(", "));
     const more = [kind.reduce, kind.peer !== undefined ? `peer ${kind.peer}` : "", kind.async ? "async" : "", kind.failed ? "failed" : "", kind.ddp ? "by DDP" : "", `group ${kind.group}`];
     lines.push(more.filter(Boolean).join(" · "));
-    lines.push(`at ${timeline.seconds(timeline.start[op])}: waited ${timeline.seconds(wait)}, communicated ${timeline.seconds(busy)}`);
+    if (timeline.hasTimes()) lines.push(`at ${timeline.seconds(timeline.start[op])}: waited ${timeline.seconds(wait)}, communicated ${timeline.seconds(busy)}`);
     return lines.join("\n");
   },
 
@@ -258,7 +259,7 @@ const timeline = {
     const [low, high] = [timeline.search(lane, x - 2 * width), timeline.search(lane, x + 2 * width)];
     const near = timeline.deaths.find((d) => d.lane === lane && Math.abs(d.at - x) < 6 * width);
     if (near) return `${timeline.name(lane)} ${near.how}`;
-    const lines = [`${timeline.name(lane)} · ${timeline.seconds(x)}`, samples.tell(lane, x)];
+    const lines = [`${timeline.name(lane)}${timeline.hasTimes() ? ` · ${timeline.seconds(x)}` : ""}`, samples.tell(lane, x)];
     if (high - low > 1) lines.push(`${high - low} ops here: zoom in to see each`);
     return lines.filter(Boolean).join("\n");
   },

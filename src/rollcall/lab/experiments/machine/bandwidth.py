@@ -25,7 +25,6 @@ from rollcall.lab.progress import track
 from rollcall.units import in_binary_bytes, in_seconds, read_bytes
 
 SMALLEST_BYTES = 512 << 10
-LARGEST_BYTES = 1 << 30
 WARM_UP = 2
 LEAST_TRIALS = 3
 BUDGET_S = 20.0  # in all; large sizes get fewer trials if it would take longer

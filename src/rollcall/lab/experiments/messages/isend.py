@@ -98,7 +98,7 @@ def measure(world: World, trials: int) -> dict[str, Any]:
 
 
 def count_wrong(seen: dict[str, list[Any]]) -> dict[str, int]:
-    """In how many trials the receiver had wrong content, by check."""
+    """Counts the trials in which the receiver had wrong content, by check."""
     return {check: sum(count > 0 for count in seen[check]) for check in CHECKS}
 
 

@@ -73,7 +73,7 @@ def send_to_late_rank(world: World, size_bytes: int) -> list[int]:
 
 
 def measure(world: World, trials: int) -> dict[str, Any]:
-    """In each trial: which values arrive, and when a send returns."""
+    """Notes for each trial which values arrive, and when a send returns."""
     seen: list[dict[str, Any]] = []
     late: dict[str, list[list[int]]] = {str(size): [] for size in SIZES_BYTES}
     for _ in track(range(trials)):

@@ -34,7 +34,7 @@ def step(world: World, delay_s: float) -> None:
 
 
 def measure(world: World, case: str, trials: int) -> dict[str, Any]:
-    """As many steps as there are trials: their number, and seconds per step."""
+    """Runs as many steps as there are trials; returns their number, and seconds per step."""
     delay_s = int(case.split()[0]) / 1000
     dist.all_reduce(torch.ones(1, device=world.device))  # warm-up
     world.barrier()
@@ -45,7 +45,8 @@ def measure(world: World, case: str, trials: int) -> dict[str, Any]:
 
 
 def explain_delay(ending: dict[str, Any]) -> dict[str, Any]:
-    """From the recording: which rank made the others wait, how long, and how long a step would take without that."""
+    """Reads from the recording which rank made the others wait, how long, and how long a step would take without
+    that."""
     caused = {row["rank"]: row["caused_s"] for row in ending["waits"]}
     suffered = {row["rank"]: row["suffered_s"] for row in ending["waits"]}
     slowest = max(caused, key=caused.__getitem__)

@@ -1,0 +1,56 @@
+"""Ends rehearsed ranks that stand still: they wait for something that nobody in a rehearsal gives.
+
+A rank that computes without an end notices that itself (rank/steps.py).
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+
+from rollcall.live.state import Usage
+
+GIVE_UP = signal.SIGXCPU  # the rank says then on which line it stands
+LOOK_S = 5.0
+_IDLE_PERCENT = 1.0  # of a core: less is a wait, perhaps one that looks around now and then
+_GRACE_S = 10.0  # for a rank to come to its end
+
+
+class IdleRanks:
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self.look_s = min(LOOK_S, limit_s / 4)
+        self._usage: dict[int, Usage] = {}
+        self._since_s: dict[int, float] = {}  # by process: when it was last seen at work
+        self._told_s: dict[int, float] = {}
+        self._looked_s = 0.0
+
+    def look(self, pids: Iterable[int]) -> None:
+        now_s = time.monotonic()
+        if now_s - self._looked_s < self.look_s:
+            return
+        self._looked_s = now_s
+        for pid in pids:
+            if self._is_idle(pid) and now_s - self._since_s.setdefault(pid, now_s) >= self._limit_s:
+                self._end(pid, now_s)
+
+    def was_ended(self, pid: int) -> bool:
+        """Whether it had to be killed, and could not say where it stood."""
+        for known in (self._usage, self._since_s):
+            known.pop(pid, None)
+        told_s = self._told_s.pop(pid, None)
+        return told_s is not None and time.monotonic() - told_s >= _GRACE_S
+
+    def _is_idle(self, pid: int) -> bool:
+        try:
+            percent, _ = self._usage.setdefault(pid, Usage(pid)).now()
+        except OSError:
+            return False
+        if percent is None or percent < _IDLE_PERCENT:
+            return True
+        self._since_s[pid] = self._looked_s
+        return False
+
+    def _end(self, pid: int, now_s: float) -> None:
+        told_s = self._told_s.setdefault(pid, now_s)
+        os.kill(pid, GIVE_UP if told_s == now_s else signal.SIGKILL if now_s - told_s >= _GRACE_S else 0)
