@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rollcall.linux import kept_servers
 from tests.rollcall_command import Runner
 
-_STARTS = "import json; from rollcall.transport import warm; print(json.dumps(warm.ask_all({'ask': 'status'})))"
+_STARTS = (
+    "import json, sys; from rollcall.linux import kept_servers;"
+    "print(json.dumps(kept_servers.ask_all(sys.argv[1], {'ask': 'status'})))"
+)
 
 
 @contextmanager
@@ -33,9 +37,9 @@ def warm_server(rollcall: Runner, folder: Path) -> Iterator[Callable[[], int]]:
         yield lambda: sum(each["starts"] for each in servers(rollcall))
 
 
-def servers(rollcall: Runner) -> list[dict[str, int]]:
+def servers(rollcall: Runner, kind: str = kept_servers.RUNS) -> list[dict[str, int]]:
     asked = subprocess.run(
-        [sys.executable, "-c", _STARTS], env=rollcall.env, capture_output=True, text=True, check=True, timeout=180
+        [sys.executable, "-c", _STARTS, kind], env=rollcall.env, capture_output=True, text=True, check=True, timeout=180
     )
     found: list[dict[str, int]] = json.loads(asked.stdout)
     return found

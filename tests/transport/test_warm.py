@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from rollcall.agent.warm import installation
 from rollcall.coordinator.early_agent import typed_in
-from rollcall.linux import private_folder, process_state
+from rollcall.linux import kept_servers, private_folder, process_state
 from rollcall.transport import warm
+from rollcall.worker import installation
 from tests.rollcall_command import Runner, until
 from tests.warm import own_runtime_folder, servers
 
@@ -48,16 +48,21 @@ def test_runs_of_one_server(rollcall: Runner, tmp_path: Path) -> None:
         assert until(lambda: len(servers(rollcall)) == 1)
         del rollcall.env["ROLLCALL_WARM"]
         assert rollcall("run", "-n", 2, "script.py") == ran
+        assert rollcall("run", "-n", 2, "-m", "rollcall", "lab", "hello").code == 0  # it goes through the same launcher
         failed = rollcall("run", "-n", 2, "fails.py")
-        assert (failed.code, [each["starts"] for each in servers(rollcall)]) == (3, [2])
+        assert (failed.code, [each["starts"] for each in servers(rollcall)]) == (3, [3])
         assert "exited with code 3" in failed.err
         _check_that_a_killed_launcher_ends_its_ranks(rollcall)
+        assert "ready, until 30 minutes" in rollcall("warm").err  # a server for functions; that for runs is there
         assert rollcall("warm").err.count("ready already") == 1
         (tmp_path / "lib" / "torchvision.py").touch()  # as an installation does
         stale = rollcall("run", "-n", 2, "script.py")
         assert (stale.code, servers(rollcall)) == (0, [])
         assert "started without the warm server, because of" in stale.err
         assert "lib, which has changed since: the server has ended" in stale.err
+        assert "for rollcall.spawn, pytest and rollcall lab" in (status := rollcall("warm", "--status").out)
+        assert status.endswith(f"out of date: {tmp_path / 'lib'} has changed\n")
+        rollcall("warm", "--stop")
         assert rollcall("warm", "--status").err == "rollcall: no warm server is running: `rollcall warm` starts one\n"
 
 
@@ -178,14 +183,14 @@ def test_the_socket_of_a_server_that_was_killed_is_removed(tmp_path: Path, monke
         assert folder_fd is not None
         gone.bind(private_folder.socket_path(folder_fd, "warm-1"))
         os.close(folder_fd)
-    assert warm.ask_all({"ask": "status"}) == []
+    assert kept_servers.ask_all(kept_servers.RUNS, {"ask": "status"}) == []
     assert list((tmp_path / "rollcall").iterdir()) == []
 
 
 def test_a_server_that_does_not_answer_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run starts without it."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(warm, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(kept_servers, "_ANSWER_S", 0.2)
     folder_fd = private_folder.opened(private_folder.path(os.environ), make=True)
     assert folder_fd is not None
     with socket.socket(socket.AF_UNIX) as silent:

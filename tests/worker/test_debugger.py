@@ -1,5 +1,8 @@
 """`breakpoint()` under `rollcall run`, and `rollcall attach`, in real terminals (pexpect)."""
 
+import json
+import re
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -21,7 +24,17 @@ rank = dist.get_rank()
 x = torch.ones(1) * rank
 """
 STOPS = HEAD + "if rank != 1:\n    breakpoint()\ndist.all_reduce(x)\nprint('sum', x.item())\n"
-LOOP = HEAD + "while not os.path.exists('stop'):\n    dist.all_reduce(x)\n    time.sleep(0.01)\ndist.barrier()\n"
+# All ranks leave after the same turn: the file may come between the looks of two of them.
+LOOP = (
+    HEAD
+    + """\
+stops = torch.zeros(1)
+while not stops:
+    stops += os.path.exists('stop')
+    dist.all_reduce(stops)
+    time.sleep(0.01)
+"""
+)
 
 
 @contextmanager
@@ -64,6 +77,29 @@ def test_breakpoints(rollcall: Runner) -> None:
         run.sendline("c")
         run.expect(r"sum 3\.0")
         assert "verdict" not in run.before
+        assert ends(run) == 0
+
+
+def test_fresh_interpreters(rollcall: Runner) -> None:
+    """The same as in forks: one rank at a time, rank 1 waits for longer than its group allows; a process that a rank
+    has started has Python's own debugger."""
+    child = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'breakpoint()'], input=b'p 6 * 7\\nc\\n')\n"
+    script = rollcall.script(child + STOPS.replace("if rank != 1", "if rank == 0"))
+    with terminal(rollcall, "run", "-n", 2, "--start", "fresh", "--hang-after", 1, script) as run:
+        run.expect(r"\(Pdb\) 42")
+        run.expect(r"rank 0 is in the debugger at script.py:11")
+        run.expect(r"\(rank 0\) ")
+        run.sendline("p rank + 40")
+        run.expect("40\r\n")
+        time.sleep(3)  # longer than the limit of the group
+        with terminal(rollcall, "attach", "--rank", 1) as attached:
+            attached.expect(r"\(rank 1\) ")
+            attached.sendline("p rank + 40")
+            attached.expect("41\r\n")
+            attached.sendline("q")
+            assert ends(attached) == 0
+        run.sendline("c")
+        run.expect(r"sum 1\.0")
         assert ends(run) == 0
 
 
@@ -122,3 +158,27 @@ def test_looking_at_a_rank_that_hangs_in_an_op(rollcall: Runner) -> None:
 
 def test_the_rank_is_a_number(refused: Any) -> None:
     assert refused("attach", "--rank", "x").err.startswith("rollcall: --rank x does not name ranks")
+
+
+def test_debugpy_on_another_host(rollcall: Runner) -> None:
+    """The port that is printed is one of this machine, and leads through the launcher to the rank, whose loopback
+    interface is another one: debugpy answers there."""
+    pytest.importorskip("debugpy")
+    run = rollcall.start("run", "-n", 1, "--virtual-hosts", 2, rollcall.script(LOOP))
+    rings = rollcall.latest() / "rings" / "attempt-0"
+    assert until(lambda: (rings / "rank-1.ring").exists())
+    ports = rollcall("attach", "--rank", 1, "--debugpy")
+    assert ports.code == 0, ports.err
+    found = re.fullmatch(rf"rank 1: 127\.0\.0\.1:(\d+) on {re.escape(socket.gethostname())}\n", ports.out)
+    assert found is not None, ports.out
+    question = json.dumps({"seq": 1, "type": "request", "command": "initialize", "arguments": {"adapterID": "python"}})
+    with socket.create_connection(("127.0.0.1", int(found[1])), 60) as client:
+        client.sendall(f"Content-Length: {len(question)}\r\n\r\n{question}".encode())
+        answers = b""
+        while b'"supportsConfigurationDoneRequest"' not in answers:
+            data = client.recv(1 << 16)
+            assert data, answers
+            answers += data
+    (rollcall.folder / "stop").touch()
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 0, err

@@ -56,10 +56,3 @@ def test_a_rank_that_cannot_be_bound_says_so(rollcall: Runner) -> None:
     assert result.code == 1
     assert "--numa-binding node cannot bind the rank of GPU 0" in result.err
     assert "never" not in result.out
-
-
-def test_a_mode_that_is_not_known_is_refused(rollcall: Runner) -> None:
-    rollcall.script("print('never')")
-    result = rollcall("run", "-n", 2, "--numa-binding", "near", "script.py")
-    assert (result.code, result.out) == (2, "")
-    assert "--numa-binding near is not known: use node, socket, exclusive, core-complex" in result.err

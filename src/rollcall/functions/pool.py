@@ -18,7 +18,8 @@ import cloudpickle
 
 from rollcall.compat.torch_dns import impatient_env
 from rollcall.errors import RankError, UsageError
-from rollcall.functions.worker import STACKS_SIGNAL, read_all, write_all
+from rollcall.functions import warm
+from rollcall.functions.worker import MODULES, STACKS_SIGNAL, read_all, write_all
 from rollcall.ports import listen
 from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.protocol.first_failure import is_echo
@@ -59,7 +60,7 @@ class CallServer:
 
     def __init__(self, preload: Sequence[str] = (), env: dict[str, str] | None = None) -> None:
         """`preload` names modules to import in the server, or with `module:function` also to call."""
-        self._preload = ["torch", "torch.distributed", *preload]
+        self._preload = list(preload)
         self._env = env or {}
         self._server: ForkServer | None = None
         self._owner = os.getpid()
@@ -67,12 +68,15 @@ class CallServer:
     def start(self) -> ForkServer:
         """The server, started if it does not run. It ends with this process; a fork of this process gets its own."""
         if self._server is None or self._owner != os.getpid():
-            words = [sys.executable, "-m", "rollcall.functions.worker", ",".join(self._preload)]
-            path = os.pathsep.join(p for p in sys.path if p)
-            env = {**os.environ, **impatient_env(), "PYTHONPATH": path, **self._env}
+            env = {**os.environ, **self._env}
             env.setdefault("OMP_NUM_THREADS", "1")
-            self._server, self._owner = ForkServer.launch(words, env), os.getpid()
+            self._server, self._owner = warm.take(env, self._preload) or self._launch(env), os.getpid()
         return self._server
+
+    def _launch(self, env: dict[str, str]) -> ForkServer:
+        words = [sys.executable, "-m", "rollcall.functions", ",".join((*MODULES, *self._preload))]
+        path = os.pathsep.join(p for p in sys.path if p)
+        return ForkServer.launch(words, {**env, **impatient_env(), "PYTHONPATH": path})
 
     def call(
         self,
@@ -157,7 +161,7 @@ class _Call:
         return [self._result(rank) for rank in range(len(self._results))]
 
     def _wait(self, deadline: float | None, until_failure: bool, is_stuck: Callable[[], bool] | None = None) -> bool:
-        """Until all ranks, or the first that fails, have ended. False if the deadline came first, or they are stuck."""
+        """Waits until all ranks have ended, or one has failed. False if the deadline came first, or they are stuck."""
         while self._running and not (until_failure and self._has_failed()):
             left_s = 3600.0 if deadline is None else deadline - time.monotonic()
             if left_s <= 0 or (is_stuck is not None and is_stuck()):

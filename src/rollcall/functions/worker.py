@@ -1,6 +1,6 @@
 """The fork server of pool.py: a child loads a pickled function, calls it, and writes the result.
 
-Run as `python -m rollcall.functions.worker MODULE,MODULE SOCKET`.
+Run as `python -m rollcall.functions MODULE,MODULE SOCKET`.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import cloudpickle
@@ -27,6 +28,7 @@ from rollcall.worker.main import forget_random_state
 from rollcall.worker.traceback_filter import users_part
 
 STACKS_SIGNAL = signal.SIGRTMIN + 7  # no library is known to use it
+MODULES = ("torch", "torch.distributed")  # what all functions need
 _READ = 1 << 20
 
 
@@ -91,22 +93,23 @@ def read_all(fd: int) -> bytes:
     return bytes(data)
 
 
-def main() -> NoReturn:
-    """Import what the children need, then fork them on request."""
-    prctl.become_subreaper()
-    preload, fd = sys.argv[1:]
+def import_modules(names: Sequence[str]) -> None:
+    """`module:function` also calls the function."""
     gc.disable()
-    for name in preload.split(","):
+    for name in names:
         module, _, function = name.partition(":")
         imported = importlib.import_module(module)
         if function:
             getattr(imported, function)()
+
+
+def serve_calls(control_fd: int) -> NoReturn:
+    """When all is imported: fork ranks on request."""
+    prctl.become_subreaper()
+    serve(socket.socket(fileno=control_fd), become)
+
+
+def main(preload: str, control_fd: str) -> NoReturn:
+    import_modules(preload.split(","))
     torch_dns.have_torch_give_up()
-    serve(socket.socket(fileno=int(fd)), become)
-
-
-if __name__ == "__main__":
-    # Import this module under its own name, since the functions that children unpickle refer to it by that name.
-    from rollcall.functions.worker import main as serve_calls
-
-    serve_calls()
+    serve_calls(int(control_fd))

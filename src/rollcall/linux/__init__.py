@@ -6,8 +6,10 @@ process_title  the command line that ps shows
 py_spy         the Python stack of another process, where py-spy is installed
 child_process  a child that was started without the subprocess module
 signals        signals that would end this process, noted for later
-broken_pipe    output that nobody reads any more
+standard_streams  streams that are closed, or that cannot be written any more
 fd_messages    JSON and open files over a Unix socket
 private_folder a folder for sockets that only this user can open
+kept_servers   servers that this user keeps ready, and what they answer
+malloc         keeps freed memory for the next block
 process_state  what a process hands down to its children
 """

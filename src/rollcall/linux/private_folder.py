@@ -12,7 +12,8 @@ _MODE = 0o700
 
 
 def path(environ: "Mapping[str, str]") -> str:
-    """In $XDG_RUNTIME_DIR, which belongs to this user's session; without one, in /tmp under the user's number."""
+    """Returns a folder in $XDG_RUNTIME_DIR, which belongs to this user's session; without one, in /tmp under the
+    user's number."""
     home = environ.get("XDG_RUNTIME_DIR", "")
     return os.path.join(home, "rollcall") if home.startswith("/") else f"/tmp/rollcall-{os.geteuid()}"
 
@@ -31,6 +32,11 @@ def opened(folder: str, make: bool = False) -> int | None:
         return fd
     os.close(fd)
     return None
+
+
+def needed(folder: str) -> str:
+    """What to say if `opened` gives None."""
+    return f"{folder} must be a folder that only this user can open (chmod 700): remove it, and try again"
 
 
 def is_private(found: os.stat_result) -> bool:

@@ -82,7 +82,7 @@ def _rest() -> "dict[str, Any]":
 
 
 def _users_signals(mask: str) -> str:
-    """Without the two that the C library keeps for itself: it ignores them in some ways to start a child."""
+    """Leaves out the two that the C library keeps for itself: it ignores them in some ways to start a child."""
     return f"{int(mask, 16) & ~_OF_LIBC:x}"
 
 

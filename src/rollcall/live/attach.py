@@ -18,7 +18,7 @@ _INTERVAL_S = 0.02
 
 
 def attach(folder: Path, rank: int) -> None:
-    """Until the debugger is quit; the rank then goes on."""
+    """Runs until the debugger is quit; the rank then continues."""
     questions.check_has_launcher(folder)
     with questions.asked(folder, REQUESTS, {"ranks": [rank], "request": {"do": "attach"}}) as question:
         answer = questions.answers_of(folder, question, _ANSWER_S)[rank]

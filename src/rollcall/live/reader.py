@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.explain.loading import rings
-from rollcall.explain.loading.cut import Moment, as_of
+from rollcall.explain.loading.cut import ClockReading, as_of
 from rollcall.explain.loading.load import Rank, Run, clocks
 from rollcall.explain.loading.table import UNKNOWN_GROUP, Group, Ops, Readings, Table, parse_group
 from rollcall.record import ring_format
@@ -229,8 +229,8 @@ class LiveRun:
         """Now by the clock of a ring."""
         return self.moment().by_clock_of(ring.header, self.clock(ring.header.rank))
 
-    def moment(self) -> Moment:
-        return Moment.now(self._is_launchers_host)
+    def moment(self) -> ClockReading:
+        return ClockReading.now(self._is_launchers_host)
 
     @property
     def is_one_clock(self) -> bool:

@@ -262,7 +262,7 @@ def open_server(folder: Path, port: int) -> tuple[Server, str]:
 
 
 def serve(folder: Path, port: int) -> None:
-    """Until Ctrl-C."""
+    """Serves until Ctrl-C."""
     os.nice(_NICENESS)
     server, url = open_server(folder, port)
     number = server.server_address[1]

@@ -57,7 +57,7 @@ def ask(folder: Path) -> Answer:
 
 
 def chosen(answer: Answer, ranks: Iterable[int] | None) -> Answer:
-    """Of these ranks alone. Each of them must be there, and not have ended."""
+    """Returns the stacks of these ranks alone. Each of them must be there, and not have ended."""
     if ranks is None:
         return answer
     for rank in (wanted := tuple(ranks)):

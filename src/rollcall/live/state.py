@@ -145,7 +145,7 @@ class Observer:
         return found, _OpenOp(int(record["op"]), group, int(record["seq"]), int(record["peer"]))
 
     def _missing_partner(self, rank: int, mine: _OpenOp, opened: dict[int, _OpenOp]) -> tuple[int, ...]:
-        """Of a send or receive: the other rank, unless it is in the matching op."""
+        """Returns the other rank of a send or receive, unless that is in the matching op."""
         theirs, ring = opened.get(mine.peer), self._run.rings.get(mine.peer)
         if ring is not None and ring.has_stopped:
             return ()

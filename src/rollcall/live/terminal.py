@@ -28,7 +28,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # control characters
 
 
 def watch(folder: Path, every_s: float, once: bool) -> None:
-    """Until the run is over, or Ctrl-C. Without a terminal, the table is printed once."""
+    """Shows the table until the run is over, or Ctrl-C. Without a terminal, the table is printed once."""
     run = LiveRun(folder)
     run.refresh()
     check_recorded(run)

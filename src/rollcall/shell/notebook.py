@@ -71,6 +71,7 @@ class NotebookMagics(Magics):
     @argument("count", nargs="?", type=int, help="Ranks, per host if there are several.")
     @argument("--rank", default="all", help="Run the cell on these ranks only: 2, or 0,2-3.")
     @argument("--virtual-hosts", type=int, help="Run the ranks on so many hosts on this machine.")
+    @argument("--hosts", default="", help="Run the ranks on these hosts, reached by ssh: a:2,b:2.")
     @argument("--hang-after", type=float, default=10.0, help="Explain a cell without progress for so many seconds.")
     @argument("--preload", action="append", default=[], help="Import this module once for all ranks.")
     @argument("--stop", action="store_true", help="End the ranks.")
@@ -106,21 +107,19 @@ class NotebookMagics(Magics):
         if self._ranks is not None:
             self._check_same(typed)
             return
-        if typed.count is None:
+        if typed.count is None and not typed.hosts:
             raise UsageError("there are no ranks yet: say how many, as in %%ranks 4")
-        wanted = Wanted(typed.count, typed.virtual_hosts, typed.hang_after, tuple(typed.preload))
-        world_size = wanted.world_size()
-        found, folder = self._open.enter_context(
-            shell_ranks.started(world_size, wanted.words(), NotebookRanks, is_notebook=True)
-        )
+        wanted = Wanted(typed.count, typed.hang_after, tuple(typed.preload), typed.virtual_hosts, typed.hosts)
+        wanted.check()
+        found, folder = self._open.enter_context(shell_ranks.started(wanted, NotebookRanks, is_notebook=True))
         assert isinstance(found, NotebookRanks)
-        self._ranks, self._folder, self._wanted = found, Path(folder), wanted
+        self._ranks, self._folder, self._wanted = found, folder, wanted
 
     def _check_same(self, typed: Any) -> None:
         """A cell that says nothing of the ranks means those that are there."""
-        says = {"count": typed.count, "virtual_hosts": typed.virtual_hosts}
-        have = {"count": self._wanted.ranks, "virtual_hosts": self._wanted.virtual_hosts}
-        if any(value is not None and value != have[name] for name, value in says.items()):
+        says = typed.count, typed.virtual_hosts, typed.hosts or None
+        have = self._wanted.ranks, self._wanted.virtual_hosts, self._wanted.hosts
+        if any(value not in (None, its) for value, its in zip(says, have, strict=True)):
             raise UsageError(
                 f"this notebook has {len(self._all())} ranks already: leave the number out to use them,"
                 " or end them with `%ranks --stop`"
@@ -167,13 +166,13 @@ _magics: list[NotebookMagics] = []  # of this process: a notebook has one kernel
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """For `%load_ext rollcall`."""
+    """Called by `%load_ext rollcall`."""
     if not _magics:
         _magics.append(NotebookMagics(shell))
     shell.register_magics(_magics[0])
 
 
 def unload_ipython_extension(_shell: Any) -> None:
-    """For `%unload_ext rollcall`: ends the ranks."""
+    """Called by `%unload_ext rollcall`: ends the ranks."""
     while _magics:
         _magics.pop().stop()

@@ -4,27 +4,43 @@ from dataclasses import dataclass
 
 from rollcall.errors import UsageError
 
-_MOST_RANKS = 64  # more would not fit a screen
+MOST_RANKS = 64  # more would not fit a screen
+WAITING = "line = next_line()  # this rank is done with its line, and waits at the prompt\n"
+_RANKS = 2
 
 
 @dataclass(frozen=True)
 class Wanted:
-    ranks: int = 2  # per host
-    virtual_hosts: int | None = None
+    ranks: int | None = None  # per host; None: as many as the hosts say, or two
     hang_after_s: float = 10.0
     preload: tuple[str, ...] = ()
+    virtual_hosts: int | None = None
+    hosts: str = ""
+    hostfile: str = ""
+    python: str = ""  # on the hosts
 
-    def world_size(self) -> int:
-        """How many ranks that is; refuses what cannot work."""
+    def check(self) -> None:
+        """Refuse what cannot work. How many ranks there are on hosts is known when they have started."""
         if self.hang_after_s <= 0:
             raise UsageError(f"--hang-after {self.hang_after_s:g} is not a time to wait: use seconds, such as 10")
-        size = self.ranks * (self.virtual_hosts or 1)
-        if not 1 <= size <= _MOST_RANKS:
-            raise UsageError(f"a shell on {size} ranks is not possible: use 1 to {_MOST_RANKS}")
-        return size
+        check_size((_RANKS if self.ranks is None else self.ranks) * (self.virtual_hosts or 1))
 
     def words(self) -> list[str]:
         """Options of `rollcall run`."""
-        words = ["-n", str(self.ranks), "--start", "warm", "--hang-after", str(self.hang_after_s)]
-        words += ["--virtual-hosts", str(self.virtual_hosts)] if self.virtual_hosts else []
+        are_named = bool(self.hosts or self.hostfile)
+        ranks = self.ranks if are_named or self.ranks is not None else _RANKS
+        given = {
+            "-n": ranks,
+            "--virtual-hosts": self.virtual_hosts,
+            "--hosts": self.hosts,
+            "--hostfile": self.hostfile,
+            "--python": self.python,
+        }
+        words = ["--start", "warm", "--hang-after", str(self.hang_after_s)]
+        words += [word for name, value in given.items() if value not in (None, "") for word in (name, str(value))]
         return words + [word for module in self.preload for word in ("--preload", module)]
+
+
+def check_size(world_size: int) -> None:
+    if not 1 <= world_size <= MOST_RANKS:
+        raise UsageError(f"a shell on {world_size} ranks is not possible: use 1 to {MOST_RANKS}")

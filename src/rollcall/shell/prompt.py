@@ -17,7 +17,7 @@ from rollcall.shell.ranks import EndedError, Ranks
 from rollcall.units import in_seconds
 
 BANNER = """\
-{ranks} ranks in one group. Every line runs on all of them; they know rank, world_size, torch and dist.
+{ranks} in one group. Every line runs on all of them; they know rank, world_size, torch and dist.
 %rank 2: only there; %rank all: everywhere. %time, %who, %reset, %explain, %stacks, %doc all_reduce.
 Ctrl-C takes a line back; Ctrl-D ends.
 """
@@ -31,6 +31,7 @@ class RankShell(TerminalInteractiveShell):
     ranks: Ranks
     run_folder: Path
     chosen: tuple[int, ...]
+    line_number = 1  # IPython counts further before it runs a command such as %time
     code = 0  # of the shell, when it ends
 
     def run_cell(self, raw_cell: str, store_history: bool = False, **_more: Any) -> ExecutionResult:
@@ -40,11 +41,12 @@ class RankShell(TerminalInteractiveShell):
         if cell in _EXIT:
             self.ask_exit()
             return _result(raw_cell)
+        self.line_number = self.execution_count
         if cell.startswith(_LOCAL) or cell.endswith("?"):
             return super().run_cell(_without_question_mark(cell), store_history=store_history)
         if store_history:
             self.history_manager.store_inputs(self.execution_count, cell, raw_cell)
-        self.on_ranks(lambda: self.ranks.run(cell, self.chosen, self.execution_count))
+        self.on_ranks(lambda: self.ranks.run(cell, self.chosen, self.line_number))
         self.execution_count += 1
         return _result(raw_cell)
 
@@ -89,7 +91,7 @@ class RankMagics(Magics):
         if missing := [rank for rank in wanted if rank not in self.shell.ranks.all]:
             say(f"there is no rank {missing[0]}: they are {list_of(self.shell.ranks.all)}")
         elif code:
-            self.shell.on_ranks(lambda: self.shell.ranks.run(code, wanted, self.shell.execution_count))
+            self.shell.on_ranks(lambda: self.shell.ranks.run(code, wanted, self.shell.line_number))
         else:
             self.shell.chosen = wanted
 
@@ -97,7 +99,7 @@ class RankMagics(Magics):
     def time(self, line: str) -> None:
         """%time x: run x, and say how long it took on the fastest and on the slowest rank."""
         run = self.shell.ranks.run
-        took = self.shell.on_ranks(lambda: run(line, self.shell.chosen, self.shell.execution_count))
+        took = self.shell.on_ranks(lambda: run(line, self.shell.chosen, self.shell.line_number))
         if took:
             fast, slow = min(took, key=took.__getitem__), max(took, key=took.__getitem__)
             print(f"{in_seconds(took[fast])} on rank {fast} to {in_seconds(took[slow])} on rank {slow}")
@@ -145,11 +147,11 @@ class RankPrompts(Prompts):
         ]
 
 
-def open_prompt(ranks: Ranks, run_folder: str) -> int:
-    """Until Ctrl-D. Returns the exit code."""
+def open_prompt(ranks: Ranks, run_folder: Path) -> int:
+    """Runs the prompt until Ctrl-D, and returns the exit code."""
     Completer.use_jedi.default_value = False  # it reads the source of modules that this process has not imported
     shell = RankShell.instance(config=_config())
-    shell.ranks, shell.run_folder, shell.chosen = ranks, Path(run_folder), tuple(ranks.all)
+    shell.ranks, shell.run_folder, shell.chosen = ranks, run_folder, tuple(ranks.all)
     shell.register_magics(RankMagics)
     shell.prompts = RankPrompts(shell)
     shell.Completer.custom_matchers.append(lambda text: _completions(ranks, text))
@@ -168,7 +170,7 @@ def _config() -> Config:
 
 
 def _completions(ranks: Ranks, text: str) -> list[str]:
-    """Of names and attributes; what would have to be computed is not completed."""
+    """Completes names and attributes, but nothing that would have to be computed."""
     try:
         ast.parse(text.rpartition(".")[0] or "x", mode="eval")
         is_name = text.replace(".", "").isidentifier()

@@ -16,12 +16,12 @@ from typing import IO, Any
 from rollcall.coordinator.console import Console
 from rollcall.errors import RankError
 from rollcall.protocol.rank_ranges import ranks_in_words
+from rollcall.shell.options import MOST_RANKS, WAITING, Wanted, check_size
 
 _LOOK_S = 0.05
 _FOLD_S = 0.5  # equal lines of ranks within this time are shown as one
 _BACK_S = 10.0  # for ranks to come back from a line that is taken back
 _END_S = 30.0
-_WAITING = "line = next_line()  # this rank is done with its line, and waits at the prompt\n"
 
 
 @dataclass
@@ -32,6 +32,7 @@ class RankLink:
     link: socket.socket
     partial: bytes = b""
     waits_for: int = 0  # the request that it has not answered
+    result: str = ""
     errors: str = ""
     seconds: float = 0.0
     completions: list[str] = field(default_factory=list)
@@ -65,12 +66,15 @@ class Ranks:
         self._count += 1
         asked = [self.all[number] for number in to]
         for rank in asked:
-            rank.waits_for, rank.errors, rank.completions, rank.displays = self._count, "", [], []
+            rank.waits_for, rank.result, rank.errors, rank.displays = self._count, "", "", []
             _send(rank.link, {"kind": kind, "id": self._count, "arguments": arguments})
         try:
             self._wait(asked, lambda: False)
         except KeyboardInterrupt:
             self._take_back(asked)
+        for rank in asked:
+            self._console.feed(rank.number, 1, rank.result.encode())
+        self._console.flush()
         self._show_displays(asked)
         self._show_errors(asked)
         return {rank.number: rank.seconds for rank in asked}
@@ -126,7 +130,8 @@ class Ranks:
                 rank.displays.append(message["bundle"])
             case "done" if message["id"] == rank.waits_for:
                 self._console.feed_line_end(rank.number)
-                rank.waits_for, rank.errors, rank.seconds = 0, message["error"], message["seconds"]
+                rank.waits_for, rank.seconds = 0, message["seconds"]
+                rank.result, rank.errors = message["result"], message["error"]
 
     def _show_displays(self, asked: list[RankLink]) -> None:
         """Ranks of a terminal have none."""
@@ -168,17 +173,17 @@ class Said:
 
 
 @contextlib.contextmanager
-def started(
-    count: int, words: list[str], kind: type[Ranks] = Ranks, is_notebook: bool = False
-) -> Iterator[tuple[Ranks, str]]:
-    """So many ranks in a run with these options, and the folder of the run. In a notebook they send pictures, too."""
+def started(wanted: Wanted, kind: type[Ranks] = Ranks, is_notebook: bool = False) -> Iterator[tuple[Ranks, Path]]:
+    """These ranks in a run of their own, and the folder of the run. In a notebook they send pictures, too. Every rank
+    is connected by way of its agent and the run's launcher, on whatever host it is."""
     with tempfile.TemporaryDirectory(prefix="rollcall-shell-") as folder, socket.socket(socket.AF_UNIX) as listener:
         path = f"{folder}/ranks"  # only this user may open the folder
         listener.bind(path)
-        listener.listen(count)
+        listener.listen(MOST_RANKS)
         waiting = Path(folder, "prompt.py")
-        waiting.write_text(_WAITING)
-        words = [*words, "-m", "rollcall.shell", path, str(waiting), *(["rich"] if is_notebook else [])]
+        waiting.write_text(WAITING)
+        words = [*wanted.words(), "--prompt", path, "-m", "rollcall.shell", str(waiting)]
+        words += ["rich"] if is_notebook else []
         said = Said(Path(folder, "launcher.txt"), is_hidden=is_notebook)
         # A session of its own: the terminal's Ctrl-C is for the prompt.
         run = subprocess.Popen(
@@ -189,7 +194,7 @@ def started(
             start_new_session=True,
         )
         try:
-            ranks, run_folder = _greeted(listener, count, run, said)
+            ranks, run_folder = _greeted(listener, run, said)
             yield kind(run, ranks, Path(folder), said), run_folder
         finally:
             if run.poll() is None:
@@ -197,14 +202,12 @@ def started(
                 run.wait()
 
 
-def _greeted(
-    listener: socket.socket, count: int, run: "subprocess.Popen[bytes]", said: Said
-) -> tuple[list[RankLink], str]:
-    """All ranks, once their group is there."""
+def _greeted(listener: socket.socket, run: "subprocess.Popen[bytes]", said: Said) -> tuple[list[RankLink], Path]:
+    """All ranks, once their group is there, and the folder of the run."""
     listener.settimeout(_LOOK_S)
     ranks: list[RankLink] = []
-    folder = ""
-    while len(ranks) < count:
+    world_size, folder = MOST_RANKS, Path()
+    while len(ranks) < world_size:
         try:
             link, _ = listener.accept()
         except TimeoutError:
@@ -213,21 +216,23 @@ def _greeted(
                 raise EndedError("the ranks did not start, and so there is no prompt") from None
             continue
         link.setblocking(True)
-        hello, rest = _first_line(link)
-        folder = hello["run"]
-        ranks.append(RankLink(hello["rank"], link, rest))
+        of_launcher, of_rank, rest = _greeting(link)
+        world_size, folder = of_rank["world_size"], Path(of_launcher["folder"])
+        check_size(world_size)
+        ranks.append(RankLink(of_rank["rank"], link, rest))
     return sorted(ranks, key=lambda rank: rank.number), folder
 
 
-def _first_line(link: socket.socket) -> tuple[dict[str, Any], bytes]:
+def _greeting(link: socket.socket) -> tuple[dict[str, Any], dict[str, Any], bytes]:
+    """A line of the run's launcher, one of the rank, and what has come of the next."""
     data = b""
-    while b"\n" not in data:
+    while data.count(b"\n") < 2:
         chunk = link.recv(1 << 16)
         if not chunk:
             raise EndedError("a rank ended before its group was there")
         data += chunk
-    line, _, rest = data.partition(b"\n")
-    return json.loads(line), rest
+    first, second, rest = data.split(b"\n", 2)
+    return json.loads(first), json.loads(second), rest
 
 
 def _send(link: socket.socket, message: dict[str, Any]) -> None:

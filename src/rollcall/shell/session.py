@@ -11,6 +11,7 @@ import builtins
 import contextlib
 import io
 import json
+import linecache
 import os
 import queue
 import signal
@@ -19,7 +20,6 @@ import sys
 import threading
 import time
 import traceback
-from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
@@ -28,6 +28,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from rollcall.shell import rich_output
+from rollcall.shell.options import WAITING
 from rollcall.worker.traceback_filter import users_part
 
 # For ops to fail once the group is aborted. A signal at the same time may come before the failure is recorded.
@@ -40,7 +41,7 @@ _MOST_GROUPS = 1000  # that a program makes before a line is taken back: torch n
 
 class Session:
     def __init__(
-        self, link: socket.socket, rank: int, size: int, store: dist.Store, waiting_file: Path, is_rich: bool = False
+        self, link: socket.socket, rank: int, size: int, store: dist.Store, waiting_file: str, is_rich: bool = False
     ) -> None:
         """`is_rich`: the other side is a notebook, and shows pictures."""
         self._writer, self._reader = link.makefile("wb", buffering=0), link.makefile("rb")
@@ -48,21 +49,23 @@ class Session:
         self._rank, self._size, self._store = rank, size, store
         self._requests: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._is_busy = False
+        self._result = ""  # the value of the line
         self._is_rich = is_rich
         self._main = ModuleType("__main__")
         # As a line of a file: explain can show where this rank is.
-        self._wait = compile(waiting_file.read_text(), waiting_file, "exec")
+        self._wait = compile(WAITING, waiting_file, "exec")
 
     def serve(self) -> None:
-        """Until the prompt ends."""
+        """Serves until the prompt ends."""
         sys.stdout, sys.stderr = _Stream(self, 1, sys.stdout), _Stream(self, 2, sys.stderr)
         sys.modules["__main__"] = self._main
+        sys.displayhook = self._show_result
         if self._is_rich:
             self._become_rich()
         self._make_group(0)
         self._reset()
         _thread.start_new_thread(self._read, (self._reader,))
-        self.send(kind="hello", rank=self._rank, run=os.environ.get("ROLLCALL_RUN", ""))
+        self.send(kind="hello", rank=self._rank, world_size=self._size)
         while (request := self._next()) is not None:
             self._answer(request)
         with contextlib.suppress(Exception):  # the others may be gone
@@ -104,19 +107,21 @@ class Session:
 
     def _answer(self, request: dict[str, Any]) -> None:
         began_s = time.perf_counter()
-        error = ""
+        error = self._result = ""
         self._is_busy = True
         try:
             getattr(self, f"_do_{request['kind']}")(**request["arguments"])
         except BaseException as raised:
             error = _in_words(raised)
         self._is_busy = False
-        self.send(kind="done", id=request["id"], error=error, seconds=time.perf_counter() - began_s)
+        seconds = time.perf_counter() - began_s
+        self.send(kind="done", id=request["id"], result=self._result, error=error, seconds=seconds)
 
     # What the prompt can ask for.
 
     def _do_run(self, code: str, file: str) -> None:
         """The value of a last expression is shown, unless a semicolon ends it, as in IPython."""
+        linecache.cache[file] = len(code), None, code.splitlines(keepends=True), file  # it may be on another host
         tree = ast.parse(code, file)
         is_shown = bool(tree.body) and isinstance(tree.body[-1], ast.Expr) and not code.rstrip().endswith(";")
         last = tree.body.pop() if is_shown else None
@@ -126,13 +131,28 @@ class Session:
         if self._is_rich and "matplotlib.pyplot" in sys.modules:
             self._show_figures()
 
+    def _show_result(self, value: object) -> None:
+        """Replaces Python's own for the last expression of a line. The value goes with the answer, so that the
+        prompt can show the values of all ranks in their order."""
+        if value is None:
+            return
+        self._main.__dict__["_"] = value
+        if self._is_rich and len(rich_output.bundle_of(value)) > 1:
+            self._display(value)
+        else:
+            self._result = f"{value!r}\n"
+
     def _do_who(self) -> None:
         for name, value in sorted(self._main.__dict__.items()):
             if not name.startswith("_") and not isinstance(value, ModuleType) and name not in self._given:
                 print(f"{name}: {type(value).__name__}{_shape(value)}")
 
     def _do_doc(self, name: str) -> None:
-        value = eval(name, {**vars(torch), **vars(dist), **self._main.__dict__})
+        try:
+            value = eval(name, {**vars(torch), **vars(dist), **self._main.__dict__})
+        except (NameError, AttributeError, SyntaxError):
+            print(f"there is nothing called {name}" if name else "name something, as in %doc all_reduce")
+            return
         print((getattr(value, "__doc__", None) or f"{name} has no documentation").strip())
 
     def _do_complete(self, text: str) -> None:
@@ -162,13 +182,6 @@ class Session:
         os.environ["MPLBACKEND"] = _FIGURES  # for matplotlib; the one of the notebook is there now
         if "matplotlib" in sys.modules:
             sys.modules["matplotlib"].use(_FIGURES)
-        sys.displayhook = self._show_result
-
-    def _show_result(self, value: object) -> None:
-        """In place of Python's own: the value of the last line of a cell."""
-        if value is not None:
-            self._display(value)
-            self._main.__dict__["_"] = value
 
     def _display(self, *values: object) -> None:
         for value in values:

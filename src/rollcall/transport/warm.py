@@ -6,7 +6,7 @@ Until a run has its agent, this file imports next to nothing, not even typing.
 import os
 import sys
 
-from rollcall.linux import private_folder, process_state, process_title
+from rollcall.linux import kept_servers, process_state, process_title
 from rollcall.transport.local import LocalAgent, copy_of_stdin, inheritable_fds
 
 TYPE_CHECKING = False
@@ -16,44 +16,36 @@ if TYPE_CHECKING:
 
     from rollcall.transport.warm_process import WarmProcess
 
-_ANSWER_S = 5.0  # for a server to answer; one that is stopped never does
 _TITLE_BYTES = 16 << 10  # of the command lines that ranks of a warm server can show
 # As for a cold agent: nothing that lies in this folder may take the place of a module that it imports.
 _SERVER = (
     "import sys; sys.flags.safe_path or sys.path.pop(0); from rollcall.agent.fast_import.begin import begin; begin(); "
     "from rollcall.agent.warm.server import main; main()"
 )
-SWITCH = "ROLLCALL_WARM"  # 0: a run uses no warm server; 1: a run without one leaves one behind
 
 
 def take(typed: "dict[str, Any]") -> LocalAgent | None:
     """An agent of a server that is exactly what a cold start would give; says what differs, if there are servers and
     none is. Nothing is read, sent or said where no server was started."""
     differs = ""
-    with _Servers() as servers:
+    with kept_servers.KeptServers(kept_servers.RUNS) as servers:
         for name in servers.names:
-            question = {"ask": "run", **_wanted(typed), "title_bytes": _title_bytes()}
-            agent, differs = servers.run(name, question)
-            if agent is not None:
-                return agent
+            question = {"ask": "use", **_wanted(typed), "title_bytes": _title_bytes()}
+            if (link := servers.connected(name)) is not None:
+                agent, differs = _run(link, question)
+                if agent is not None:
+                    return agent
     if differs:
         from rollcall.errors import say
 
-        say(f"started without the warm server, because of {differs} (`rollcall warm --status` shows what is ready)")
+        say(kept_servers.why_cold(differs))
     return None
-
-
-def ask_all(question: "dict[str, Any]") -> "list[dict[str, Any]]":
-    """The answers of all servers."""
-    with _Servers() as servers:
-        answers = [servers.ask(name, question) for name in servers.names]
-    return [answer for answer in answers if answer is not None]
 
 
 def is_ready(typed: "dict[str, Any]") -> bool:
     """Whether there is a server for this already."""
     question = {"ask": "matches", **_wanted(typed), "title_bytes": _title_bytes()}
-    return any(answer["differs"] == "" for answer in ask_all(question))
+    return any(answer["differs"] == "" for answer in kept_servers.ask_all(kept_servers.RUNS, question))
 
 
 def start(typed: "dict[str, Any]", idle_s: float) -> int:
@@ -92,81 +84,24 @@ def _title_bytes() -> int:
     return process_title.size([sys.executable, "-u", *sys.argv])
 
 
-class _Servers:
-    """The sockets of this user's servers, while it is open."""
-
-    def __enter__(self) -> "_Servers":
-        self._fd = private_folder.opened(private_folder.path(os.environ))
-        self.names = [] if self._fd is None else sorted(n for n in os.listdir(self._fd) if n.startswith("warm-"))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-
-    def run(self, name: str, question: "dict[str, Any]") -> tuple[LocalAgent | None, str]:
-        """The agent; or what differs."""
-        link = self._connected(name)
-        if link is None:
-            return None, ""
-        stdin_fd = copy_of_stdin()
-        its_in, writer_fd = os.pipe()
-        reader_fd, its_out = os.pipe()
-        answer = _ask(link, question, [its_in, its_out, 2, stdin_fd])
-        for fd in (its_in, its_out, stdin_fd):
-            os.close(fd)
-        if answer is not None and "stdin_fd" in answer:
-            link.settimeout(None)
-            return LocalAgent(lambda: _process(link), writer_fd, reader_fd, answer["stdin_fd"], link.close), ""
-        for fd in (writer_fd, reader_fd):
-            os.close(fd)
-        link.close()
-        return None, "a server that does not answer" if answer is None else answer["differs"]
-
-    def ask(self, name: str, question: "dict[str, Any]") -> "dict[str, Any] | None":
-        link = self._connected(name)
-        if link is None:
-            return None
-        with link:
-            return _ask(link, question, [])
-
-    def _connected(self, name: str) -> "socket.socket | None":
-        import socket
-
-        assert self._fd is not None
-        link = socket.socket(socket.AF_UNIX)
-        link.settimeout(_ANSWER_S)
-        try:
-            link.connect(private_folder.socket_path(self._fd, name))
-        except ConnectionRefusedError:  # its server was killed
-            os.unlink(name, dir_fd=self._fd)
-        except OSError:
-            pass
-        else:
-            if _is_ours(link):
-                return link
-        link.close()
-        return None
+def _run(link: "socket.socket", question: "dict[str, Any]") -> tuple[LocalAgent | None, str]:
+    """The agent; or what differs."""
+    stdin_fd = copy_of_stdin()
+    its_in, writer_fd = os.pipe()
+    reader_fd, its_out = os.pipe()
+    answer = kept_servers.ask(link, question, [its_in, its_out, 2, stdin_fd])
+    for fd in (its_in, its_out, stdin_fd):
+        os.close(fd)
+    if answer is not None and "stdin_fd" in answer:
+        link.settimeout(None)
+        return LocalAgent(lambda: _process(link), writer_fd, reader_fd, answer["stdin_fd"], link.close), ""
+    for fd in (writer_fd, reader_fd):
+        os.close(fd)
+    link.close()
+    return None, "a server that does not answer" if answer is None else answer["differs"]
 
 
 def _process(link: "socket.socket") -> "WarmProcess":
     from rollcall.transport.warm_process import WarmProcess
 
     return WarmProcess(link)
-
-
-def _is_ours(link: "socket.socket") -> bool:
-    """Whether the server runs as this user: it is given our environment."""
-    from rollcall.linux import fd_messages
-
-    return fd_messages.peer_uid(link) == os.geteuid()
-
-
-def _ask(link: "socket.socket", question: "dict[str, Any]", fds: list[int]) -> "dict[str, Any] | None":
-    from rollcall.linux import fd_messages
-
-    try:
-        fd_messages.send(link, question, fds)
-        return fd_messages.receive(link)[0]
-    except (OSError, EOFError, ValueError):
-        return None

@@ -74,7 +74,7 @@ class RankDebugger(pdb.Pdb):
             self.go_on()
 
     def get_stack(self, frame: FrameType | None, traceback: TracebackType | None) -> Any:
-        """Without the frames of rollcall below the program, and around its ops."""
+        """Leaves out the frames of rollcall below the program, and around its ops."""
         stack, _ = super().get_stack(frame, traceback)
         begin = max((at for at, (each, _) in enumerate(stack) if _is_of(each, "rollcall.worker.main")), default=-1)
         kept = [each for each in stack[begin + 1 :] if not _is_of(each[0], "rollcall.record")] or stack

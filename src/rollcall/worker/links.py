@@ -3,18 +3,33 @@
 import json
 import os
 import socket
+from collections.abc import Mapping
 
 from rollcall.linux import fd_messages
 
-_address = ""  # of the agent's socket; empty: this process was not started by an agent
-_rank = -1
-_pid = -1
+_VARIABLE = "ROLLCALL_LINK"  # for a fresh interpreter
+
+
+def _given(environ: Mapping[str, str]) -> tuple[str, int, int]:
+    """What a fresh interpreter was told. Its children inherit the variable, but are not the rank."""
+    address, _, numbers = environ.get(_VARIABLE, "").partition(" ")
+    rank, _, pid = numbers.partition(" ")
+    return (address, int(rank), int(pid)) if rank.isdecimal() and pid.isdecimal() else ("", -1, -1)
+
+
+# The address is that of the agent's socket; empty: this process was not started by an agent.
+_address, _rank, _pid = _given(os.environ)
 
 
 def use(address: str, rank: int) -> None:
     """From now on, this process is this rank."""
     global _address, _rank, _pid
     _address, _rank, _pid = address, rank, os.getpid()
+
+
+def use_after_exec(address: str, rank: int) -> None:
+    """The program that takes the place of this process is this rank."""
+    os.environ[_VARIABLE] = f"{address} {rank} {os.getpid()}"
 
 
 def rank() -> int:

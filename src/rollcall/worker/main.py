@@ -17,7 +17,7 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, NoReturn
 
 from rollcall.linux import prctl, process_title
@@ -37,9 +37,10 @@ def run_request(request: dict[str, Any], _extra_fds: list[int]) -> NoReturn:
     program = Program(**request["program"])
     if mode := request.get("numa_binding"):
         numa_binding.bind(mode, request["local_rank"])
-    if request["start"] == "warm":
-        if where := request.get("links"):  # nobody asks ranks that have no agent
-            links.use(**where)
+    is_warm = request["start"] == "warm"
+    if where := request.get("links"):  # nobody asks ranks that have no agent
+        (links.use if is_warm else links.use_after_exec)(**where)
+    if is_warm:
         run_here(program, request["record"])
     run_fresh(program)
 
@@ -58,7 +59,9 @@ def run_here(program: Program, record: dict[str, Any] | None) -> NoReturn:
     if record is not None:
         _begin_recording(**record)
     if links.rank() >= 0:
-        _take_requests()
+        if "PYTHONBREAKPOINT" not in os.environ:  # by which Python chooses another debugger
+            sys.breakpointhook = breakpointhook
+        take_requests()
     main = sys.modules["__main__"] = _new_main()
     sys.argv = [program.target, *program.args]
     sys.orig_argv = program.command()
@@ -80,23 +83,28 @@ def _begin_recording(folder: str, rank: int, world_size: int, attempt: int) -> N
             print(f"rollcall: no rank is recorded ({type(error).__name__}: {error})", file=sys.stderr)
 
 
-def _take_requests() -> None:
-    """Debuggers find their terminal at the launcher. A variable of Python's own may choose another debugger."""
-    if "PYTHONBREAKPOINT" not in os.environ:
-        sys.breakpointhook = breakpointhook
+def take_requests() -> None:
+    """Debuggers find their terminal at the launcher."""
     requests = sys.modules.get("rollcall.record.on_request.requests")  # not imported here: a rank may not be recorded
     if requests is not None:
         requests.HANDLERS.update(attach=_attach, debugpy=_listen)
 
 
 def breakpointhook(*_args: object, **_kwargs: object) -> None:
-    """What `breakpoint()` calls. A child of a rank has no terminal of its own."""
+    """What `breakpoint()` calls."""
+    stop_in(sys._getframe(1))
+
+
+def stop_in(frame: FrameType) -> None:
+    """A child of a rank has no terminal at the launcher."""
     if links.rank() < 0:
-        sys.__breakpointhook__()
+        import pdb
+
+        pdb.Pdb().set_trace(frame)
         return
     from rollcall.worker import debugger  # here, and below: it imports pdb, which few programs need
 
-    debugger.stop_in(sys._getframe(1))
+    debugger.stop_in(frame)
 
 
 def _attach(request: dict[str, Any]) -> dict[str, Any]:
@@ -159,10 +167,14 @@ def _run_script(target: str, main: ModuleType) -> None:
     )
     with io.open_code(full) as file:
         code = compile(file.read(), full, "exec", dont_inherit=True)
-    if "rollcall.record.on_request.requests" in sys.modules and _has_breakpoint(code):
-        # An op keeps the limit that its group has when it begins, and others may be in it when this rank stops.
-        sys.modules["rollcall.compat.torch_timeouts"].wait_longer(always=True)
+    wait_longer_if_stopping(code)
     exec(code, main.__dict__)
+
+
+def wait_longer_if_stopping(code: CodeType) -> None:
+    """An op keeps the limit that its group has when it begins, and others may be in it when this rank stops."""
+    if "rollcall.record.on_request.requests" in sys.modules and _has_breakpoint(code):
+        sys.modules["rollcall.compat.torch_timeouts"].wait_longer(always=True)
 
 
 def _has_breakpoint(code: CodeType) -> bool:

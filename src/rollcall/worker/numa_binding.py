@@ -5,14 +5,14 @@ import sys
 
 
 def bind(mode: str, local_rank: int) -> None:
-    """Of this process, and so of a program that takes its place. A rank that cannot be bound does not start."""
+    """Binds this process, and so a program that takes its place. A rank that cannot be bound does not start."""
     # Here: most runs bind nothing.
-    from torch.numa.binding import AffinityMode, NumaOptions, _maybe_apply_numa_binding_to_current_process
+    from torch.numa import binding
 
-    options = NumaOptions(affinity_mode=AffinityMode(mode))
     try:
-        _maybe_apply_numa_binding_to_current_process(gpu_index=local_rank, numa_options=options)
-    except Exception as error:
+        options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
+        binding._maybe_apply_numa_binding_to_current_process(gpu_index=local_rank, numa_options=options)
+    except Exception as error:  # also an older torch that has no such function
         print(f"rollcall: --numa-binding {mode} cannot bind the rank of GPU {local_rank} ({error})", file=sys.stderr)
         sys.stderr.flush()
         os._exit(1)

@@ -2,5 +2,4 @@
 
 server        the server: keeps ready, answers `rollcall run` and `rollcall warm`
 run           one run: an agent that is forked from the server, and the process that cleans up behind it
-installation  whether the files that the server has loaded are still the same
 """

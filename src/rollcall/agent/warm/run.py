@@ -29,7 +29,7 @@ def supervise(
     expected: agent_main.Imported,
     chose_threads: bool,
 ) -> NoReturn:
-    """In a fork of the server, to the end of the run."""
+    """Runs in a fork of the server, until the run ends."""
     os.setsid()
     prctl.become_subreaper()
     its_in, its_out, stderr, stdin = fds
@@ -66,8 +66,8 @@ def _become(state: dict[str, Any], stderr: int, said: bytes, chose_threads: bool
 
 
 def _watch(agent: int, connection: socket.socket) -> int:
-    """Until the agent has ended: its exit code. The launcher may ask to kill it; when the launcher is gone, the agent
-    has a moment to end by itself."""
+    """Waits for the agent and returns its exit code. The launcher may ask to kill it; when the launcher is gone, the
+    agent has a moment to end by itself."""
     prctl.ignore_stop_signals()
     pidfd = os.pidfd_open(agent)
     until_s = float("inf")

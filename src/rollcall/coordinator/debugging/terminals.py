@@ -63,7 +63,8 @@ class OwnTerminal:
 
 
 class FileTerminal:
-    """Of `rollcall attach`, wherever it sees the run's folder: two files beside its question, of lines of JSON."""
+    """The terminal of `rollcall attach`: two files of JSON lines beside its question, wherever it sees the run's
+    folder."""
 
     def __init__(self, question: Path) -> None:
         self._question = question

@@ -12,7 +12,7 @@ _IDLE_S = 20.0
 
 
 def text_of(metrics: Iterable[Metric], labels: Mapping[str, str]) -> str:
-    """In Prometheus' text format; every value has these labels."""
+    """Returns the metrics in Prometheus' text format; every value has these labels."""
     return "\n".join(line for metric in metrics for line in _lines(metric, labels)) + "\n"
 
 

@@ -8,7 +8,7 @@ Stamp = tuple[int, ...]  # when a file changed, and which it is
 
 
 def stamps() -> dict[str, Stamp]:
-    """Of every module and library of this process, of the folders where modules are looked for, of Python itself."""
+    """Stamps every module and library of this process, the folders where modules are looked for, and Python itself."""
     return {path: _stamp(path) for path in {*_modules(), *_libraries(), *_search_path(), *_python()}}
 
 

@@ -1,0 +1,12 @@
+"""`python -m rollcall.functions MODULE,MODULE SOCKET` is a fork server; without arguments, one that is kept ready."""
+
+import sys
+
+if sys.argv[1:]:
+    from rollcall.functions import worker
+
+    worker.main(*sys.argv[1:])
+else:
+    from rollcall.functions import warm_server
+
+    warm_server.main()

@@ -1,0 +1,83 @@
+"""Finds the servers that this user keeps ready, by their sockets in a folder that only this user can open.
+
+`rollcall run` waits for it, so it imports next to nothing, not even typing.
+"""
+
+import os
+
+from rollcall.linux import private_folder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from typing import Any
+
+_ANSWER_S = 5.0  # for a server to answer; one that is stopped never does
+SWITCH = "ROLLCALL_WARM"  # 0: no warm server is used; 1: a run without one leaves one behind
+RUNS, CALLS = "warm-", "calls-"  # what the name of a socket begins with, by what its server is for
+
+
+class KeptServers:
+    """The sockets of this user's servers of one kind, while it is open."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __enter__(self) -> "KeptServers":
+        self._fd = private_folder.opened(private_folder.path(os.environ))
+        self.names = [] if self._fd is None else sorted(n for n in os.listdir(self._fd) if n.startswith(self._kind))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+
+    def connected(self, name: str) -> "socket.socket | None":
+        import socket
+
+        assert self._fd is not None
+        link = socket.socket(socket.AF_UNIX)
+        link.settimeout(_ANSWER_S)
+        try:
+            link.connect(private_folder.socket_path(self._fd, name))
+        except ConnectionRefusedError:  # its server was killed
+            os.unlink(name, dir_fd=self._fd)
+        except OSError:
+            pass
+        else:
+            if _is_ours(link):
+                return link
+        link.close()
+        return None
+
+
+def ask_all(kind: str, question: "dict[str, Any]") -> "list[dict[str, Any]]":
+    """The answers of all servers of that kind."""
+    answers = []
+    with KeptServers(kind) as servers:
+        for name in servers.names:
+            if (link := servers.connected(name)) is not None:
+                with link:
+                    answers.append(ask(link, question, []))
+    return [answer for answer in answers if answer is not None]
+
+
+def ask(link: "socket.socket", question: "dict[str, Any]", fds: list[int]) -> "dict[str, Any] | None":
+    from rollcall.linux import fd_messages
+
+    try:
+        fd_messages.send(link, question, fds)
+        return fd_messages.receive(link)[0]
+    except (OSError, EOFError, ValueError):
+        return None
+
+
+def why_cold(differs: str) -> str:
+    return f"started without the warm server, because of {differs} (`rollcall warm --status` shows what is ready)"
+
+
+def _is_ours(link: "socket.socket") -> bool:
+    """Whether the server runs as this user: it is given our environment."""
+    from rollcall.linux import fd_messages
+
+    return fd_messages.peer_uid(link) == os.geteuid()
