@@ -23,8 +23,8 @@ from sections import gpu_memory, gpu_tokens
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
-    parser.add_argument("--batch-size", type=int, default=32, help="sequences of 1,024 tokens in a batch (32)")
-    parser.add_argument("--steps", type=int, default=40, help="steps of a round (40)")
+    parser.add_argument("--batch-size", type=int, default=64, help="sequences of 1,024 tokens in a batch (64)")
+    parser.add_argument("--steps", type=int, default=20, help="steps of a round (20)")
     parser.add_argument("--rounds", type=int, default=4, help="rounds of both loops (4)")
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
     parser.add_argument("--dry", action="store_true", help="small sizes on the CPU")

@@ -5,7 +5,8 @@ machine:
 
     start      from the command to the end of the first all_reduce, for 2, 8, 16 and 64 ranks
     memory     PSS of 64 ranks that have done their first all_reduce
-    warm       the same with a warm server (`rollcall warm`), for 4 and 16 ranks, beside mp.spawn
+    warm       the same with a warm server (`rollcall warm`), for 4 and 16 ranks of `rollcall run` and rollcall.spawn,
+               beside mp.spawn
     pytest     a test on 4 ranks of the warm server
     recovery   SIGKILL of one of 4 ranks, and the restart
     steady     ops of gloo and a DDP step, with as many ranks as cores, and twice as many

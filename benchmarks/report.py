@@ -3,7 +3,8 @@
 Measures what one sees, against what was promised:
 
     page    `rollcall report` of a million ops on 64 ranks: seconds, size; in Chromium: first paint, a step of zooming
-    watch   `rollcall watch` beside a job of 64 ranks with 200 ops a second each: what it takes of the job and of a core
+    watch   `rollcall watch` and `--metrics` beside a job of 64 ranks with 200 ops a second each: what they take of the
+            job and of a core
     loop    the timed loop of `rollcall bench` beside a bare loop of the same calls, in turn on the same ranks
 
 Only in quiet do these figures say something. A quick look at whether everything works:

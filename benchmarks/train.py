@@ -3,7 +3,7 @@
 Measures what `rollcall.Trainer` promises, side by side, in one run on this machine:
 
     throughput   the same training as a raw DDP loop, with Lightning Fabric, with Accelerate, on 2 ranks
-    fsdp         FSDP2 by hand and with rollcall.Trainer: a step, peak memory, save, resume, lines of code
+    fsdp         FSDP2 by hand, with Lightning Fabric, with rollcall.Trainer: a step, memory, save, resume, lines
     stall        what a step loses to an asynchronous snapshot of 100 M parameters, and what torch.save would take
     recovery     SIGKILL of one of 4 ranks to the next finished step, against torchrun with its tutorial's script
     saving       kill -9 at random moments while saving: what can be loaded afterwards?

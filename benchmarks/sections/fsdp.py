@@ -1,4 +1,7 @@
-"""FSDP2 on two ranks, by hand and with rollcall.Trainer: a step, peak memory, save, resume, lines of code."""
+"""FSDP2 on two ranks, by hand, with Lightning Fabric and with rollcall.Trainer: a step, memory, save, resume, lines.
+
+Accelerate is not here: without a GPU it takes DDP, whatever its plugin says.
+"""
 
 import argparse
 import ast
@@ -6,34 +9,37 @@ import json
 from pathlib import Path
 from statistics import median
 
-from contenders import HERE, PROGRAMS
+from contenders import HERE, PEERS, PROGRAMS
 from jobs import Jobs
 from results import Result, how_it_failed, progress, seconds, table
 
-_PROGRAMS = {"FSDP2 by hand, DCP": "fsdp_raw.py", "rollcall.Trainer": "fsdp_rollcall.py"}
+_PEER = "Lightning Fabric"
+_PROGRAMS = {"FSDP2 by hand, DCP": "fsdp_raw.py", _PEER: "fsdp_fabric.py", "rollcall.Trainer": "fsdp_rollcall.py"}
 _TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 Figures = dict[str, list[float]]
 
 
 def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
-    found: dict[str, Figures] = {name: {} for name in _PROGRAMS}
+    programs = {name: program for name, program in _PROGRAMS.items() if PEERS.exists() or name != _PEER}
+    found: dict[str, Figures] = {name: {} for name in programs}
     for _ in range(options.rounds):
-        for name, program in _PROGRAMS.items():
+        for name, program in programs.items():
             for what, value in _run(jobs, program, options.timeout_s).items():
                 found[name].setdefault(what, []).append(value)
-    made = table("FSDP2 on 2 ranks, 8 M parameters in 8 units (medians)", "", *_PROGRAMS)
+    made = table("FSDP2 on 2 ranks, 8 M parameters in 8 units (medians)", "", *programs)
     for what, label in (("steps", "a step"), ("save", "save"), ("resume", "resume")):
         made.add_row(label, *(_show(each.get(what)) for each in found.values()))
     peaks = (each.get("peak_mib") for each in found.values())
     made.add_row("peak memory of a rank", *(f"{median(peak):,.0f} MiB" if peak else "–" for peak in peaks))
-    lines = (_count_lines(PROGRAMS / "training" / program) for program in _PROGRAMS.values())
+    lines = (_count_lines(PROGRAMS / "training" / program) for program in programs.values())
     made.add_row("lines of code", *map(str, lines))
     return Result([made], [], {name: dict(figures) for name, figures in found.items()})
 
 
 def _run(jobs: Jobs, program: str, timeout_s: float) -> dict[str, float]:
     target = jobs.new_folder() / "saved"
-    words = [str(HERE / "python"), *_TORCHRUN, str(PROGRAMS / "training" / program), str(target)]
+    python = PEERS / "bin" / "python" if PEERS.exists() else HERE / "python"
+    words = [str(python), *_TORCHRUN, str(PROGRAMS / "training" / program), str(target)]
     with jobs.start(words, OMP_NUM_THREADS="1") as job:
         code = job.wait(timeout_s)
         path = job.folder / "fsdp.json"

@@ -104,6 +104,7 @@ def test_several_hosts(rollcall: Runner) -> None:
         ({"ranks": "4", "groups": "4"}, "--groups 4 is not known: use rows:2x4 or columns:2x4"),
         ({"like": "latest", "ops": ["barrier"]}, "--like takes ops and groups from the run"),
         ({"max_time": 0.0}, "--max-time is in seconds above 0"),
+        ({"graph": True, "queue": False}, "--graph and --no-queue contradict each other"),
         ({"link": "1gbit"}, "--link is for several hosts"),
         ({"plot": Path("now.txt")}, "name a file that ends in .png, .svg or .pdf"),
     ],
@@ -116,6 +117,12 @@ def test_bad_input(asked: dict[str, Any], sentence: str, tmp_path: Path, monkeyp
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_graph_needs_nccl(rollcall: Runner) -> None:
+    found = rollcall("bench", "all_reduce", "--sizes", "8", "--graph", "--no-mpi")
+    assert found.code == 2
+    assert "--graph needs the backend nccl, and this is gloo" in found.out + found.err
 
 
 def test_bad_input_as_it_is_typed(rollcall: Runner) -> None:

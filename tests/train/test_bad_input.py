@@ -68,6 +68,13 @@ def no_model() -> None:
         rc.wrap(nn.ReLU(), world)
 
 
+def no_memory_for_offload() -> None:
+    with torch.device("meta"):
+        model = nn.Linear(10**7, 10**6)
+    with rc.init() as world:
+        rc.wrap(model, world, rc.Fsdp(offload=True))
+
+
 def per_sample(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
@@ -114,6 +121,7 @@ CASES: dict[str, tuple[Callable[[], Any], int, str]] = {
         r"the ranks disagree on the model: ranks 0-1,3 have 1.weight \[5, 3\]; rank 2 has 1.weight \[4, 3\]",
     ),
     "deeper model": (deeper_model, 2, r"rank 0 has only 2 parameters; rank 1 has 1.weight \[2, 2\]"),
+    "no memory": (no_memory_for_offload, 1, "offload needs 80.0 TB of this host's memory for parameters and gradients"),
     "no parameters": (no_model, 2, r"ranks 0-1: the model \(ReLU\) has no parameters"),
     "all frozen": (frozen_model, 2, r"ranks 0-1: all parameters of the model \(Linear\) are frozen"),
     "loss per sample": (

@@ -85,6 +85,16 @@ def test_bad_callbacks_and_trackers_are_named() -> None:
         Profile(3, 2)
 
 
+def test_a_tracker_that_cannot_be_started_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its first line, without the rest."""
+    (tmp_path / "mlflow.py").write_text("def set_experiment(name): raise OSError(f'no server for {name}\\nmore')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert trackers.start(["mlflow"], "mine") == (
+        [],
+        "mlflow cannot be started: no server for mine; set it up, or leave it out of track",
+    )
+
+
 def test_tokens_are_counted_where_there_are_some() -> None:
     """Integers are tokens; other samples count as one each."""
     assert count_tokens([torch.zeros(4, 8, dtype=torch.long), torch.zeros(4)]) == 32

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import random
 import signal
 from functools import partial
 from pathlib import Path
@@ -66,17 +67,21 @@ def test_a_training_continues_after_a_killed_rank_and_a_lost_host(rollcall: Runn
 
 
 FREEZING = """\
-import os, signal, threading, torch
+import os, signal, sys, threading, torch
 from pathlib import Path
 from tests.train.small import fit
 
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+steps = [int(word) for word in sys.argv[1:]]
+
 def freeze(trainer):
-    frozen = {"0": (1, 7), "1": (0, 16)}.get(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    if (trainer.world.rank, trainer.step) == frozen:
-        if trainer.world.rank == 1:
+    if trainer.world.rank == attempt % 2 and steps[attempt:] and trainer.step == steps[attempt]:
+        if attempt == 0:
             os.kill(os.getpid(), signal.SIGSTOP)
-        else:
+        elif attempt == 1:
             threading.Event().wait()
+        else:  # for a message that was lost on the way
+            torch.distributed.recv(torch.empty(1), src=1 - trainer.world.rank)
 
 fitted = fit(folder=Path("snapshots"), epochs=4, save_every="2 steps", before_step=freeze)
 if os.environ["RANK"] == "0":
@@ -84,20 +89,22 @@ if os.environ["RANK"] == "0":
 """
 
 
-def test_a_training_that_freezes_twice_ends_with_the_same_weights(rollcall: Runner, ranks: WarmRanks) -> None:
-    """With --on-hang restart: one rank is stopped, then another one waits for what never comes. Each attempt keeps its
-    verdict, and the weights are those of a training without any of that, bit for bit.
+def test_a_training_that_freezes_at_random_ends_with_the_same_weights(rollcall: Runner, ranks: WarmRanks) -> None:
+    """With --on-hang restart: one rank is stopped, then another one waits for ever, then one for a message that was
+    lost. Each attempt keeps its verdict, and the weights are those of a training without any of that, bit for bit.
     """
+    steps = sorted(random.sample(range(2, 23), 3))
     rollcall.script(FREEZING)
     rollcall.env["PYTHONPATH"] = PYTHON_PATH
-    options = ("--on-hang", "restart", "--max-restarts", 2, "--hang-after", 2, "--grace", 1)
-    result = rollcall("run", "-n", 2, *options, "--preload", "tests.train.small", "script.py")
-    assert result.code == 0, result.err
-    assert "attempt 1 is over; starting attempt 2 of at most 2" in result.err
+    options = ("--on-hang", "restart", "--max-restarts", 3, "--hang-after", 2, "--grace", 1)
+    result = rollcall("run", "-n", 2, *options, "--preload", "tests.train.small", "script.py", *steps)
+    assert result.code == 0, (steps, result.err)
+    assert "attempt 2 is over; starting attempt 3 of at most 3" in result.err
     attempts = json.loads((rollcall.latest() / "run.json").read_text())["attempts"]
     found = [(each["verdict"]["kind"], each["verdict"]["ranks"]) for each in attempts[:-1]]
-    assert found == [("stopped-rank", [1]), ("busy-rank", [0])]
-    assert attempts[0]["failure"].startswith("hung: stopped-rank — look at rank 1")
+    assert found[:2] == [("stopped-rank", [0]), ("busy-rank", [1])], steps
+    assert found[2][0] in ("p2p-against-collective", "unmatched-recv"), steps
+    assert attempts[0]["failure"].startswith("hung: stopped-rank — look at rank 0")
     never_frozen = ranks(partial(fit, epochs=4), 2)[0]["weights"]
     assert differences(never_frozen, torch.load(rollcall.folder / "weights.pt")) == []
 

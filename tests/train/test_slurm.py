@@ -37,7 +37,7 @@ def test_a_requeued_job_continues_from_the_snapshot(slurm: Slurm, hosts: Cluster
     step = max(int(path.name[5:]) for path in snapshots.glob("step-*"))
     output = log.read_text()
     assert "SIGUSR1 is passed on to the ranks that have a handler for it" in output
-    assert f"SIGTERM at step {step}: the newest snapshot is that of step {step}" in output
+    assert f"SIGTERM at step {step}: the newest snapshot is that of step {step}" in output, output
     assert f"continuing from snapshots/step-{step:08d}" in output
     assert f"{step} steps done" in output
     (run,) = [path for path in runs.iterdir() if not path.is_symlink()]

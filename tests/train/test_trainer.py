@@ -149,6 +149,26 @@ def test_a_compiled_model_gives_the_same_weights(
     assert distance(plain["weights"], found["weights"]) < 1e-5
 
 
+def train_with_noted_loss(compile: bool | str) -> bool:
+    compiled = []
+
+    def noted_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        compiled.append(torch.compiler.is_compiling())
+        return nn.functional.cross_entropy(outputs, targets)
+
+    with rollcall.init() as world:
+        model = PLAIN_MODEL()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trainer = Trainer(model, optimizer, noted_loss, world, compile=compile, progress=False)
+        trainer.fit(rollcall.prepare_dataloader(Data(), world, 8), 1)
+    return all(compiled)
+
+
+def test_the_loss_is_compiled_with_the_model(ranks: WarmRanks) -> None:
+    assert ranks(partial(train_with_noted_loss, compile="eager"), 1) == [True]
+    assert ranks(partial(train_with_noted_loss, compile=False), 1) == [False]
+
+
 class OwnLoss(Trainer):
     def compute_loss(self, batch: Any) -> torch.Tensor:
         inputs, targets = batch

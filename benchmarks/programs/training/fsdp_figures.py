@@ -1,4 +1,4 @@
-"""What both FSDP2 programs train, and how they are measured: seconds of a step, of a save, of a resume, peak memory."""
+"""What the FSDP2 programs train, and how they are measured: seconds of a step, of a save, of a resume, peak memory."""
 
 import json
 import os

@@ -14,7 +14,6 @@ import torch.distributed as dist
 
 from rollcall.bench.settings import Placement
 
-Call = Callable[[], object]
 ROOT = 0
 # torch 2.13 renamed these, and warns about the old names.
 gather: Callable[..., object] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -49,8 +48,8 @@ class Trial:
     pattern that must repeat in it.
     """
 
-    call: Call
-    fill: Call
+    call: Callable[[], object]
+    fill: Callable[[], object]
     expected: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
     ops_per_call: int = 1
 
@@ -163,7 +162,7 @@ class _Context:
         return values.roll(-(begin % values.numel()))
 
 
-def _fill(s: _Context) -> Call:
+def _fill(s: _Context) -> Callable[[], object]:
     """torch reduces and broadcasts in place. Out of place, the input is copied before the calls: no copy is timed."""
 
     def fill() -> None:

@@ -21,6 +21,7 @@ import rollcall
 from rollcall.bench import ops, pairs, timed_loop
 from rollcall.bench.results import FILE, BenchResults, Row
 from rollcall.bench.settings import BenchSettings, Groups, Placement, RecordedCall
+from rollcall.errors import UsageError
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.units import in_binary_bytes
 from rollcall.world import World
@@ -57,6 +58,10 @@ class Bench:
         self._device = world.device
         self._synchronize = timed_loop.synchronizer(world.device)
         self._queues = settings.queue if settings.queue is not None else world.device.type == "cuda"
+        if settings.graph and world.info.backend != "nccl":
+            raise UsageError(
+                f"--graph needs the backend nccl, and this is {world.info.backend}: leave --graph out, or use GPUs"
+            )
         self._made: dict[tuple[int, ...], ops.Members] = {}
         self._begun_s = time.monotonic()
         self._left_out: list[str] = []
@@ -115,16 +120,26 @@ class Bench:
     def _parts(self) -> list[tuple[str, str, list[_Case]]]:
         """What is measured together: the sizes of an op, or those of a recorded run."""
         if not self._settings.like:
-            ops_and_types = [(op, dtype) for op in self._settings.ops for dtype in self._dtypes(op)]
+            wanted = [op for op in self._settings.ops if self._can_measure(op)]
+            ops_and_types = [(op, dtype) for op in wanted for dtype in self._dtypes(op)]
             return [(op, dtype, self._cases(op, dtype)) for op, dtype in ops_and_types]
         by_op: dict[str, list[_Case]] = {}
-        kept = (call for call in self._settings.like if call.size_bytes in self._sizes)
+        kept = (call for call in self._settings.like if call.size_bytes in self._sizes and self._can_measure(call.op))
         for call in sorted(kept, key=lambda call: call.size_bytes):
             by_op.setdefault(call.op, []).append(self._recorded_case(call))
         return [(op, _ANY_DTYPE, cases) for op, cases in by_op.items()]
 
+    def _can_measure(self, op: str) -> bool:
+        if self._world.size == 1 and op.startswith("send"):
+            self._left_out.append(f"{op}: needs 2 ranks")
+            return False
+        if self._settings.graph and op == "barrier":
+            self._left_out.append("barrier: the host waits in it, so it cannot be in a graph")
+            return False
+        return True
+
     def _recorded_case(self, call: RecordedCall) -> _Case:
-        """In bytes: the dtype of a sum matters little to a network, and any size is possible."""
+        """Makes the case of bytes: the dtype of a sum matters little to a network, and any size is possible."""
         place: Placement = "in" if "in" in ops.placements_of(call.op) else "out"
         size = ops.rounded_size(call.op, call.size_bytes, 1, len(call.groups[0]))
         return _Case(call.op, torch.uint8, size, place, groups=call.groups, recorded=call)
@@ -213,7 +228,9 @@ class Bench:
             trial.call()
         if self._synchronize is not None:
             self._synchronize()
-        if self._queues:
+        if self._settings.graph:
+            own = timed_loop.replayed_s(trial, case.per_round)
+        elif self._queues:
             own = timed_loop.queued_s(trial, case.per_round, self._device)
         else:
             own = timed_loop.times_s(trial, case.per_round, self._synchronize)

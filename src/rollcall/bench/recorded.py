@@ -38,7 +38,7 @@ def read_calls(folder: Path) -> tuple[int, tuple[RecordedCall, ...]]:
 
 
 def _times(run: Run) -> dict[_Key, list[float]]:
-    """For each op, size and group, how long each call took once all its ranks were there."""
+    """Returns for each op, size and group how long each call took once all its ranks were there."""
     table, taken_ns = run.table, Evidence(run).intervals.communicating_ns
     found: dict[_Key, list[float]] = {}
     is_complete = ~table.is_event & ~table.is_blocked & ~table.has_failed

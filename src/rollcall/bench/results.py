@@ -44,7 +44,7 @@ class Row(_Frozen):
 
 
 class Pair(_Frozen):
-    """From one host to another and back: half of the round trip, and the bandwidth of a large message."""
+    """Two hosts: half of a message's round trip between them, and the bandwidth of a large message."""
 
     start: str
     end: str

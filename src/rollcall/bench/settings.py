@@ -52,6 +52,7 @@ class BenchSettings(BaseModel):
     max_time_s: float = 60.0
     groups: Groups = ()  # that call each op at the same time; empty: all ranks are one group
     queue: bool | None = None  # one synchronisation after all calls; None: on GPUs
+    graph: bool = False  # all calls of a measurement are one CUDA graph
     check: bool = True
     like: tuple[RecordedCall, ...] = ()  # measured instead of ops and sizes
 

@@ -9,7 +9,6 @@ strategies       how the ranks share the model: ddp, fsdp, hsdp, none
 sharding/        models of which each rank holds a part
 weights/         where the values of a model come from
 optimizers       one optimizer or several
-memory           keeps freed memory for the next step
 early_stopping   when to stop
 save_interval    when to save
 interruptions    SIGTERM, losses that are not finite, the time to save

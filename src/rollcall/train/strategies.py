@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from rollcall.linux.malloc import keep_freed_memory
 from rollcall.train.consensus import fail_if_any, gather, require_equal
-from rollcall.train.memory import keep_freed_memory
 from rollcall.train.sharding.apply import find_problem as find_sharding_problem
 from rollcall.train.sharding.apply import shard
 from rollcall.train.sharding.mesh import grid_of
@@ -47,7 +47,7 @@ def wrap(
     was built on `meta`; `weights` is a checkpoint to load. `options` go to DistributedDataParallel or fully_shard. A
     sharded model has other parameters: create the optimizer afterwards (a Trainer updates an existing one itself).
     """
-    backend = "" if not compile else compile if isinstance(compile, str) else _INDUCTOR
+    backend = _backend_of(compile)
     sharding = as_sharding(strategy)
     fail_if_any(
         world,
@@ -136,8 +136,23 @@ def is_sharded(model: nn.Module) -> bool:
     return isinstance(model, FSDPModule)
 
 
+def compiled_loss(loss: Callable[..., torch.Tensor], compile: bool | str) -> Callable[..., torch.Tensor]:
+    """The loss in one kernel or a few, if `compile` is set.
+
+    Cross entropy over a large vocabulary would otherwise read and write its inputs, the largest tensors of all, many
+    times.
+    """
+    backend = _backend_of(compile)
+    return torch.compile(loss, backend=backend) if backend else loss
+
+
+def _backend_of(compile: bool | str) -> str:
+    """The name of the backend of torch.compile; empty if nothing is compiled."""
+    return "" if not compile else compile if isinstance(compile, str) else _INDUCTOR
+
+
 def _compile(model: nn.Module, backend: str) -> None:
-    """In place, so that the parameters keep their names."""
+    """Compiles in place, so that the parameters keep their names."""
 
     # Module.compile skips a model whose forward is torch's own code, such as nn.Sequential. So a function of ours is
     # compiled, which calls the model.

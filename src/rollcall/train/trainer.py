@@ -35,7 +35,7 @@ from rollcall.train.reporting.trackers import start as start_trackers
 from rollcall.train.save_interval import SaveInterval
 from rollcall.train.sharding.options import Fsdp
 from rollcall.train.stepping import Batches, Stepper, to_device
-from rollcall.train.strategies import Precision, Strategy, data_ranks, unwrap, wrap
+from rollcall.train.strategies import Precision, Strategy, compiled_loss, data_ranks, unwrap, wrap
 from rollcall.train.weights.initialize import Initialize
 from rollcall.world import World
 
@@ -91,7 +91,7 @@ class Trainer:
             or (None if callable(optimizer) else find_optimizer_problem(optimizer, model)),
         )
         before = dict(model.named_parameters())
-        self.world, self.loss = world, loss
+        self.world, self.loss = world, compiled_loss(loss, compile)
         self.model = wrap(
             model, world, strategy, compile=compile, precision=precision, initialize=initialize, weights=weights
         )
@@ -151,8 +151,7 @@ class Trainer:
         batches = as_loader(loader, self.world)
         fail_if_any(self.world, _find_loader_problem(batches, self.world.size // self.data_ranks))
         self._resume(batches)
-        if self.world.is_first and not self._trackers:
-            self._trackers = start_trackers(self._track, self._folder.name if self._folder else "rollcall")
+        self._start_trackers()
         metrics: Metrics = {}
         self._callbacks.call("fit_begin", self)
         self._meter.begin_timing()
@@ -163,6 +162,16 @@ class Trainer:
         self._callbacks.call("fit_end", self)
         self._save_last()
         return metrics
+
+    def _start_trackers(self) -> None:
+        names, self._track = self._track, ()
+        if not names:
+            return
+        problem = None
+        if self.world.is_first:
+            project = self._folder.name if self._folder else "rollcall"
+            self._trackers, problem = start_trackers(names, project)
+        fail_if_any(self.world, problem)
 
     def evaluate(self, loader: Any, prefix: str = "val_", **measures: Callable[..., torch.Tensor]) -> Metrics:
         """The mean loss over a loader's samples, and the means of `measures(outputs, targets)`."""

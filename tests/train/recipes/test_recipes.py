@@ -30,9 +30,9 @@ def half(options):
     ("returned", "problem"),
     [
         ((1, 2), r"it returned 2 values: expected \(model, optimizer, data\) or a rollcall.Recipe"),
-        (None, "it returned a NoneType"),
-        ((3, 4, []), "its model is a int"),
-        ((nn.Linear(1, 1), None, 5), "its data is a int: expected a dataset or a loader"),
+        (None, "it returned a NoneType object"),
+        ((3, 4, []), "its model is of type int"),
+        ((nn.Linear(1, 1), None, 5), "its data is of type int: expected a dataset or a loader"),
     ],
 )
 def test_what_a_recipe_must_not_return(returned: object, problem: str) -> None:

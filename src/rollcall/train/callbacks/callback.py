@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 if TYPE_CHECKING:
     from rollcall.train.trainer import Trainer
 
-Moment = Literal["fit_begin", "epoch_begin", "step_begin", "step_end", "metrics", "epoch_end", "save", "fit_end"]
+CallbackEvent = Literal["fit_begin", "epoch_begin", "step_begin", "step_end", "metrics", "epoch_end", "save", "fit_end"]
 
 
 class Callback:
@@ -40,10 +40,10 @@ class Callbacks:
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._of: dict[str, list[Callable[..., None]]] = {
             moment: [getattr(each, moment) for each in callbacks if _overrides(each, moment)]
-            for moment in get_args(Moment)
+            for moment in get_args(CallbackEvent)
         }
 
-    def call(self, moment: Moment, *args: Any) -> None:
+    def call(self, moment: CallbackEvent, *args: Any) -> None:
         for function in self._of[moment]:
             function(*args)
 

@@ -38,7 +38,8 @@ def set_rng(state: dict[str, torch.Tensor], device: torch.device) -> None:
 
 
 def reseed(step: int) -> None:
-    """For a rank that did not exist when the snapshot was taken: new random numbers, but the same at every restart."""
+    """Seeds a rank that did not exist when the snapshot was taken: new random numbers, but the same at every
+    restart."""
     seed_all((step * 2_654_435_761) % 2**31, per_rank=True)
 
 

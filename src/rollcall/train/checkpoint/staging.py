@@ -87,7 +87,7 @@ class StagedState:
         self._event = _copy_on(stream, pending) if stream is not None else None
 
     def wait(self) -> None:
-        """For the thread of the optimizer."""
+        """Lets the thread of the optimizer wait until the values are copied."""
         if self._event is not None:
             self.changed = self._find_change()
             torch.cuda.current_stream().wait_event(self._event)  # the GPU waits, this thread does not
@@ -128,7 +128,7 @@ class StagedState:
 
 
 def _copy_on(stream: torch.cuda.Stream, pending: list[PendingCopy]) -> torch.cuda.Event:
-    """On a separate stream, so that the GPU copies while it computes."""
+    """Copies on a separate stream, so that the GPU copies while it computes."""
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream), torch.no_grad():
         for each in pending:

@@ -94,7 +94,7 @@ def _first(problems: list[str | None]) -> str | None:
 
 
 def _describe(error: BaseException) -> str:
-    """For an error of the operating system its own words, such as `No space left on device`."""
+    """Uses the operating system's own words for its errors, such as `No space left on device`."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

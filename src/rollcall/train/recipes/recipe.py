@@ -36,10 +36,10 @@ def as_recipe(returned: Any) -> Recipe | str:
     if isinstance(returned, tuple) and len(returned) == 3:
         returned = Recipe(*returned)
     if not isinstance(returned, Recipe):
-        what = f"{len(returned)} values" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
+        what = f"{len(returned)} values" if isinstance(returned, tuple) else f"a {type(returned).__name__} object"
         return f"it returned {what}: {_EXPECTED}"
     if not isinstance(returned.model, nn.Module):
-        return f"its model is a {type(returned.model).__name__}: {_EXPECTED}"
+        return f"its model is of type {type(returned.model).__name__}: {_EXPECTED}"
     if not hasattr(returned.data, "__getitem__") and not hasattr(returned.data, "__iter__"):
-        return f"its data is a {type(returned.data).__name__}: expected a dataset or a loader"
+        return f"its data is of type {type(returned.data).__name__}: expected a dataset or a loader"
     return returned

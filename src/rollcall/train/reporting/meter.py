@@ -79,7 +79,7 @@ class LossMeter:
         return self._total_units / self.total_samples / _UNITS if self.total_samples else math.nan
 
     def speed(self) -> dict[str, float]:
-        """Of this epoch; after a restart, of the part that this process has trained."""
+        """Returns the speed of this epoch; after a restart, of the part that this process has trained."""
         seconds = time.monotonic() - self._began_s
         return {"seconds": seconds, "samples_per_s": (self.total_samples - self._began_samples) / seconds}
 

@@ -17,8 +17,16 @@ def find_problem(names: Sequence[str]) -> str | None:
     return None
 
 
-def start(names: Sequence[str], project: str) -> list[Track]:
-    return [_STARTS[name](import_module(name), project) for name in names]
+def start(names: Sequence[str], project: str) -> tuple[list[Track], str | None]:
+    """And why one of them cannot be started: no account, no server, no disk."""
+    started: list[Track] = []
+    for name in names:
+        try:
+            started.append(_STARTS[name](import_module(name), project))
+        except Exception as error:  # whatever they raise
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            return started, f"{name} cannot be started: {reason}; set it up, or leave it out of track"
+    return started, None
 
 
 def _start_wandb(wandb: Any, project: str) -> Track:

@@ -3,11 +3,13 @@
 import functools
 from typing import Any
 
+import psutil
 import torch
 from torch import nn
 
 from rollcall.train.sharding import mesh, plan, units
 from rollcall.train.sharding.options import Fsdp
+from rollcall.units import in_bytes
 from rollcall.world import World
 
 
@@ -16,6 +18,23 @@ def find_problem(model: nn.Module, options: Fsdp, world: World) -> str | None:
         units.find_problem(model, options.units)
         or mesh.find_problem(options, world)
         or plan.find_problem(model, options)
+        or (_find_memory_problem(model, options, world) if options.offload else None)
+    )
+
+
+def _find_memory_problem(model: nn.Module, options: Fsdp, world: World) -> str | None:
+    """Without it, the kernel would kill a rank in the middle of its first step. The optimizer needs more, if it has
+    states."""
+    grid = mesh.grid_of(options, world)
+    parts = grid.shards * grid.tensor
+    model_bytes = sum(each.numel() * each.element_size() for each in model.parameters())
+    needed = 2 * model_bytes / parts * world.info.local_world_size
+    free = psutil.virtual_memory().available
+    if needed <= free:
+        return None
+    return (
+        f"offload needs {in_bytes(needed)} of this host's memory for parameters and gradients, and {in_bytes(free)}"
+        " are free: use more hosts, or train without offload"
     )
 
 

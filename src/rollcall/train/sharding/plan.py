@@ -12,7 +12,16 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 # The words that transformers' plans use.
-Style = Literal["colwise", "rowwise", "colwise_rep", "rowwise_rep", "sequence_parallel"]
+Style = Literal[
+    "colwise",
+    "rowwise",
+    "colwise_rep",
+    "rowwise_rep",
+    "sequence_parallel",
+    "colwise_gather_output",
+    "rowwise_split_input",
+    "embedding_rowwise",
+]
 _ATTRIBUTES = ("tensor_parallel_plan", "tp_plan", "_tp_plan")
 
 
@@ -54,9 +63,13 @@ def parallelize(model: nn.Module, mesh: "DeviceMesh", plan: Mapping[str, Any]) -
     styles: dict[str, Callable[[], Any]] = {
         "colwise": ColwiseParallel,
         "rowwise": RowwiseParallel,
-        "colwise_rep": lambda: ColwiseParallel(output_layouts=Replicate()),
-        "rowwise_rep": lambda: RowwiseParallel(input_layouts=Replicate()),
         "sequence_parallel": SequenceParallel,
+        # transformers 5 has other names for what version 4 called _rep.
+        **dict.fromkeys(("colwise_rep", "colwise_gather_output"), lambda: ColwiseParallel(output_layouts=Replicate())),
+        **dict.fromkeys(
+            ("rowwise_rep", "rowwise_split_input", "embedding_rowwise"),
+            lambda: RowwiseParallel(input_layouts=Replicate()),
+        ),
     }
     parallelize_module(
         model, mesh, {name: styles[style]() if isinstance(style, str) else style for name, style in plan.items()}

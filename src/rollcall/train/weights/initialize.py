@@ -4,8 +4,9 @@ Each module gets its whole parameters for a moment, is initialised with the same
 this rank's part. So the values are the same at any number of ranks, and no more than one module is whole on a device.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 
 import torch
 from torch import nn
@@ -28,7 +29,7 @@ def find_problem(model: nn.Module, initialize: Initialize | None, is_loaded: boo
         return None
     if real := sum(not each.is_meta for each in model.parameters()):
         return f"{real} parameters of the model are not on meta, the others are: build all of it on meta, or nothing"
-    if initialize is not None:
+    if initialize is not None or _find_own_function(model) is not None:
         return None
     for name, module in model.named_modules():
         lacking = _names_without_values(module, is_loaded)
@@ -41,7 +42,7 @@ def find_problem(model: nn.Module, initialize: Initialize | None, is_loaded: boo
 
 
 def _names_without_values(module: nn.Module, is_loaded: bool) -> list[str]:
-    """Of a checkpoint all but the buffers that are not saved get their values."""
+    """Names what still needs values; after a checkpoint was loaded, these are the buffers that are not saved."""
     buffers = [name for name, each in module._buffers.items() if each is not None and each.is_meta]
     if is_loaded:
         return [name for name in buffers if name in module._non_persistent_buffers_set]
@@ -68,11 +69,13 @@ def initialize_modules(
 ) -> None:
     """Inner modules first, as when a model is built. `only_unsaved`: a checkpoint gives the rest."""
     seed = broadcast(world, int(torch.randint(2**31, ()).item()))
+    own = None if initialize is not None else _find_own_function(model)
     problem = None
     with _seeded(seed, world.device):
         for name, module in reversed(list(model.named_modules())):
             if problem is None and _has_own_tensors(module, only_unsaved):
-                problem = _initialize_module(name, module, initialize, world.device, only_unsaved)
+                calls = [initialize] if initialize is not None else [_find_reset(module), own]
+                problem = _initialize_module(name, module, calls, world.device, only_unsaved)
     fail_if_any(world, problem)
 
 
@@ -82,12 +85,12 @@ def _has_own_tensors(module: nn.Module, only_unsaved: bool) -> bool:
 
 
 def _initialize_module(
-    name: str, module: nn.Module, initialize: Initialize | None, device: torch.device, only_unsaved: bool
+    name: str, module: nn.Module, calls: Sequence[Initialize | None], device: torch.device, only_unsaved: bool
 ) -> str | None:
-    call = initialize if initialize is not None else _find_reset(module)
     with _whole_parameters(module, device):
-        if call is not None:
-            call(module)
+        for call in calls:
+            if call is not None:
+                call(module)
         checked = {**({} if only_unsaved else module._parameters), **_own_buffers(module, only_unsaved)}
         empty = next((key for key, each in checked.items() if each is not None and _lacks_values(each)), None)
     if empty is None:
@@ -128,6 +131,12 @@ def _lacks_values(tensor: torch.Tensor) -> bool:
 def _find_reset(module: nn.Module) -> Initialize | None:
     name = next((each for each in _RESET if callable(getattr(module, each, None))), None)
     return None if name is None else lambda module: getattr(module, name)()
+
+
+def _find_own_function(model: nn.Module) -> Initialize | None:
+    """`_init_weights(module)`, which many models have, as those of transformers: they call it after they are built."""
+    found = (getattr(module, "_init_weights", None) for module in model.modules())
+    return next((each for each in found if callable(each) and len(signature(each).parameters) == 1), None)
 
 
 @contextmanager

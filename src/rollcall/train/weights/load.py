@@ -32,7 +32,7 @@ def load_weights(model: nn.Module, path: Path, world: World) -> None:
 
 
 def _tied_names(model: nn.Module, saved: set[str]) -> set[str]:
-    """Of parameters that are one and the same, a file may contain one: the others follow."""
+    """Names parameters that are one and the same as one in the file: a file may contain each of them once."""
     names: dict[int, set[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), set()).add(name)
