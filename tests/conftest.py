@@ -22,6 +22,23 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
+# They take longest, and run first: if one of them began last, all other workers would wait for it.
+LONGEST = (
+    "tests/worker/test_fidelity.py",
+    "tests/demo/",
+    "tests/packaging/",
+    "tests/schedulers/test_lost_pods.py",
+    "tests/train/test_slurm.py",
+    "tests/train/test_interruptions.py",
+    "tests/transport/test_warm.py",
+    "tests/testing/",
+    "tests/test_examples.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
 
 @pytest.fixture
 def rollcall(tmp_path: Path) -> Iterator[Runner]:

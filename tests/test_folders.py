@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import grimp
@@ -51,6 +52,12 @@ def test_names_are_ordinary_words() -> None:
     assert not used
 
 
+def test_a_class_name_is_one_idea() -> None:
+    """No two modules define a public class of the same name."""
+    count = Counter(name for path in SOURCE.rglob("*.py") for name in _defined(path, (ast.ClassDef,)))
+    assert not [name for name, times in count.items() if times > 1 and not name.startswith("_")]
+
+
 def test_no_module_imports_itself_by_way_of_others() -> None:
     """Nor by an import inside a function: such an import saves start time, and hides no cycle."""
     graph = grimp.build_graph("rollcall", exclude_type_checking_imports=True, cache_dir=None)
@@ -63,6 +70,5 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     assert not cycles
 
 
-def _defined(path: Path) -> list[str]:
-    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+def _defined(path: Path, kinds: tuple[type, ...] = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) -> list[str]:
     return [node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollcall.units import in_binary_bytes, in_bytes, in_seconds, read_bytes
+from rollcall.units import in_binary_bytes, in_bits, in_bytes, in_seconds, read_bytes
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,10 @@ from rollcall.units import in_binary_bytes, in_bytes, in_seconds, read_bytes
 def test_bytes_count_in_thousands(size: float, words: str) -> None:
     """1 GB is 1000 MB, as on the label of a network card."""
     assert in_bytes(size) == words
+
+
+def test_speeds_of_networks_are_in_bits() -> None:
+    assert [in_bits(speed) for speed in (12.5e6, 2.93e9)] == ["100 Mbit/s", "23.4 Gbit/s"]
 
 
 def test_powers_of_two_have_units_of_their_own() -> None:
@@ -35,6 +39,7 @@ def test_sizes_are_read_as_people_write_them() -> None:
         (-0.5, "-500 ms"),
         (45.6, "45.6 s"),
         (125, "2 min 05 s"),
+        (5400, "1 h 30 min"),
         (float("nan"), "—"),
     ],
 )

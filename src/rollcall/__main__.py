@@ -8,8 +8,10 @@ _INTERRUPTED = 130  # 128 and the number of SIGINT
 
 def main() -> None:
     from rollcall.coordinator import early_agent
+    from rollcall.linux import standard_streams
     from rollcall.transport import local
 
+    standard_streams.prepare()
     try:
         # Before anything else is imported: the agent has a long way to go.
         if sys.argv[1:2] in (["run"], ["train"]) and early_agent.begin(sys.argv, os.environ):

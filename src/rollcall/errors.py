@@ -22,6 +22,12 @@ class WorldError(RollcallError):
     """The ranks did not come together: some are missing, started twice or cannot be reached."""
 
 
+class LostHostError(WorldError):
+    """The host on which all others depend is gone: the same run may work if all of it is started again."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: try again
+
+
 class RankError(RollcallError):
     """A rank ended in a way that ends the run."""
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote_to_bytes
 
 from rollcall import run_json
 from rollcall.errors import UsageError
@@ -16,6 +16,8 @@ DUMPS = "flight-recorder"  # in a run's folder: where torch's Flight Recorder wr
 STACKS = "stacks"  # in a run's folder: whoever wants to know where its ranks are asks here, and finds the answer here
 TRAINING = "training.json"  # in a run's folder: how far its Trainer is
 REQUESTS = "requests"  # in a run's folder: the same for what ranks are asked to do, and for terminals of debuggers
+GPU_SAMPLES = "gpus-{host}.jsonl"  # beside the rings: what the GPUs of a host did
+NCCL_RAS = "nccl-ras-{host}.txt"  # beside the rings: what NCCL's RAS service said while the run stood still
 WATCHED = "watched"  # in a run's folder: whoever watches the run touches it whenever it looks
 
 
@@ -71,12 +73,12 @@ def _attempt_in(name: str) -> int | None:
 
 def stored_source_name(file: str) -> str:
     """Under which name a file of the program is kept beside the rings; empty if the name would be too long."""
-    name = quote(file, safe="") + ".py"
+    name = quote(os.fsencode(file), safe="") + ".py"  # a name of Linux need not be text
     return name if len(name) <= _MOST_NAME else ""
 
 
 def stored_source_file(name: str) -> str:
-    return unquote(name.removesuffix(".py"))
+    return os.fsdecode(unquote_to_bytes(name.removesuffix(".py")))
 
 
 _MOST_NAME = 240  # file systems allow 255, and a copy has a longer name while it is made

@@ -32,9 +32,12 @@ def read_bytes(text: str) -> int:
 
 
 def in_seconds(seconds: float) -> str:
-    """`12.3 µs`, `1.23 ms`, `45.6 s`, `2 min 05 s`."""
+    """`12.3 µs`, `1.23 ms`, `45.6 s`, `2 min 05 s`, `24 h 00 min`."""
     if math.isnan(seconds):
         return "—"
+    if abs(seconds) >= 3600:
+        hours, rest = divmod(round(seconds / 60), 60)
+        return f"{hours:,} h {rest:02} min"
     if abs(seconds) >= 60:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes:,} min {rest:02} s"
@@ -42,6 +45,12 @@ def in_seconds(seconds: float) -> str:
         if abs(seconds) >= size:
             return f"{_three_digits(seconds / size)} {unit}"
     return f"{_three_digits(seconds * 1e6)} µs"
+
+
+def in_bits(bytes_per_s: float) -> str:
+    """`23.4 Gbit/s`: speeds of networks are told in bits."""
+    unit, size = ("Gbit/s", 1e9) if bytes_per_s * 8 >= 1e9 else ("Mbit/s", 1e6)
+    return f"{_three_digits(bytes_per_s * 8 / size)} {unit}"
 
 
 def _three_digits(value: float) -> str:

@@ -67,6 +67,20 @@ def test_one_sentence_and_exit_code_2(
     assert not (tmp_path / ".rollcall").exists()
 
 
+@pytest.mark.parametrize("command", ["run", "explain"])
+def test_a_folder_that_is_gone(
+    refused: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    """The shell is still in it."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    _check_sentence(
+        refused(command, "/somewhere/else.py"), ["the current folder has been removed", "change to another"]
+    )
+
+
 @pytest.mark.parametrize("case", WRONG_HERE)
 def test_what_is_found_later_is_one_sentence_too(folder: Runner, case: str) -> None:
     """As of the whole command, and no rank ever runs."""

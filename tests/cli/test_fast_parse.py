@@ -22,9 +22,10 @@ USUAL = [
     "--slurm --nodes 2 --sbatch-arg=--partition=gpu train.py",
     "--no-python ls -l",
     "--timeout -1 train.py",
+    "--no_python --show --sync x.py",
 ]
 UNUSUAL = ["", "-n 4", "--help", "-h", "--nope x.py", "-n", "--grace x train.py", "--sync=yes x.py", "-- train.py"]
-UNUSUAL += ["--ring-mb 0 x.py", "-mn4 x", "--show --sync x.py"]
+UNUSUAL += ["--ring-mb 0 x.py", "-mn4 x", "-n 2 --sync", "--slurm= x.py"]
 
 
 def by_typer(words: list[str]) -> RunOptions:

@@ -1,10 +1,11 @@
 """The merged console, with a clock that the test moves."""
 
+import errno
 import io
 
 import pytest
 
-from rollcall.coordinator.console import Console, visibility
+from rollcall.coordinator.console import Console, LostOutputError, visibility
 from rollcall.protocol.plan import Show
 
 OUT, ERR = 1, 2
@@ -171,3 +172,33 @@ def test_what_is_shown(show: Show, seen: set[tuple[int, int]]) -> None:
     """--show, --local-ranks-filter, --redirects and --tee choose ranks and streams."""
     shown = visibility(show, lambda rank: rank % 2)
     assert {(r, s) for r in range(4) for s in (1, 2) if shown(r, s)} == seen
+
+
+class Unwritable(io.StringIO):
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self._error = error
+
+    def write(self, _: str) -> int:
+        raise self._error
+
+
+def test_a_stream_that_cannot_be_written_is_named() -> None:
+    """A full disk is told from a reader that is gone, which ends the run."""
+    full, unread = OSError(errno.ENOSPC, "No space left on device"), BrokenPipeError(errno.EPIPE, "Broken pipe")
+    for error, expected in ((full, LostOutputError), (unread, BrokenPipeError)):
+        out = Unwritable(error)
+        console = Console({OUT: out, ERR: io.StringIO()}, 1, lambda *_: True)
+        console.feed(0, OUT, b"epoch 0\n")
+        with pytest.raises(expected) as raised:
+            console.flush()
+        assert getattr(raised.value, "stream", out) is out
+
+
+def test_a_terminal_without_the_bar_shows_another() -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="replace")
+    console = Console({OUT: out, ERR: io.StringIO()}, 2, lambda *_: True)
+    console.feed(1, OUT, b"epoch 0\n")
+    console.flush()
+    out.seek(0)
+    assert out.read() == "  1 | epoch 0\n"

@@ -62,6 +62,8 @@ from pathlib import Path
 def note(number, frame):
     print("heard", signal.Signals(number).name)
     if {leave}:
+        time.sleep(0.5)
+        print("has saved")
         sys.exit(3)
 signal.signal(signal.SIGINT, note)
 signal.signal(signal.SIGTERM, note)
@@ -122,11 +124,16 @@ def test_ctrl_c_before_the_ranks_are_there(rollcall: Runner) -> None:
 
 
 def test_sigterm_is_passed_on(rollcall: Runner) -> None:
-    """SIGTERM to the launcher becomes SIGTERM to the ranks: a scheduler's warning reaches the program."""
+    """SIGTERM to the launcher becomes SIGTERM to the ranks: a scheduler's warning reaches the program. A second one
+    does not shorten the grace: timeout(1), for one, sends it to the process and to its group."""
     process = patient(rollcall, True)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=180)
-    assert said(out)["heard SIGTERM"] == [0, 1]
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout is not None
+    heard = process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    out = heard + process.communicate(timeout=180)[0]
+    assert said(out)["heard SIGTERM"] == said(out)["has saved"] == [0, 1]
     assert process.returncode == 128 + signal.SIGTERM
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollcall.coordinator.observers.events import Events
+from rollcall.coordinator.observers.events import Events, check
 from rollcall.coordinator.observers.monitor_process import listener_of
 from rollcall.errors import UsageError
 from rollcall.ports import find_free_port
@@ -106,3 +106,19 @@ def test_a_run_that_restarts_tells_its_events_and_serves_its_metrics(rollcall: R
     assert "exited with code 3" in events[1]["why"]
     assert (events[-1]["outcome"], events[-1]["exit_code"]) == ("ok", 0)
     assert rollcall.wait_until_gone() == []
+
+
+def test_a_command_that_is_not_there_is_noticed_before_ranks_start(rollcall: Runner) -> None:
+    rollcall.script("open('started', 'w')")
+    ran = rollcall("run", "--on-event", "no-such-command --page", "script.py")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        "rollcall: --on-event no-such-command --page: there is no command no-such-command here: check its name, or give"
+        " its whole path\n"
+    )
+    assert not (rollcall.folder / "started").exists()
+
+
+@pytest.mark.parametrize("command", ["cat >> told", "PAGE=1 no-such", "if true; then cat; fi", "(cat)"])
+def test_other_lines_are_left_to_the_shell(command: str) -> None:
+    check(command)

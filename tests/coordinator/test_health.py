@@ -7,7 +7,7 @@ import pytest
 
 from rollcall.agent.health import system
 from rollcall.coordinator import health
-from rollcall.coordinator.health import Link
+from rollcall.coordinator.health import LinkSpeed
 from rollcall.coordinator.healthy_hosts import without
 from rollcall.errors import WorldError
 from rollcall.protocol.hosts import Host
@@ -24,10 +24,10 @@ WELL: dict[str, Any] = {
     "copied_bytes_per_s": {"cpu": 10e9},
     "all_reduce_bytes_per_s": 2e9,
 }
-LINKS = [Link(start, end, 50e-6, 1e9) for start, end in permutations("abcd", 2)]
+LINKS = [LinkSpeed(start, end, 50e-6, 1e9) for start, end in permutations("abcd", 2)]
 
 
-def found(links: list[Link] = LINKS, **of_b: Any) -> list[str]:
+def found(links: list[LinkSpeed] = LINKS, **of_b: Any) -> list[str]:
     facts = {name: {**WELL, **(of_b if name == "b" else {})} for name in "abcd"}
     return [str(each) for each in health.find(facts, links)]
 
@@ -72,15 +72,15 @@ def test_each_sickness_is_named_with_its_figures(of_b: dict[str, Any], words: st
 
 
 def test_a_host_with_slow_connections_is_named_and_not_its_partners() -> None:
-    slow = [Link(x.start, x.end, 50e-6, 1e8) if x.end == "b" else x for x in LINKS]
+    slow = [LinkSpeed(x.start, x.end, 50e-6, 1e8) if x.end == "b" else x for x in LINKS]
     figures = "100 MB/s, median 1.00 GB/s, threshold 400 MB/s"
     assert found(slow) == [f"b: what it sends on its fastest connection: {figures}"]
-    late = [Link(x.start, x.end, 2e-3, 1e9) if "b" in (x.start, x.end) else x for x in LINKS]
+    late = [LinkSpeed(x.start, x.end, 2e-3, 1e9) if "b" in (x.start, x.end) else x for x in LINKS]
     assert found(late) == ["b: its shortest round trip: 2.00 ms, median 50.0 µs, threshold 550 µs"]
 
 
 def test_one_slow_link_is_no_sick_host() -> None:
-    slow = [Link(x.start, x.end, 50e-6, 1e8) if {x.start, x.end} == {"a", "b"} else x for x in LINKS]
+    slow = [LinkSpeed(x.start, x.end, 50e-6, 1e8) if {x.start, x.end} == {"a", "b"} else x for x in LINKS]
     assert found(slow) == []
 
 
@@ -88,9 +88,9 @@ def test_a_second_look_counts_if_it_is_better() -> None:
     facts = {"b": {**WELL, "flop_per_s": {"cpu": 5e9}, "all_reduce_bytes_per_s": 3e9}}
     better = health.better(facts, {"b": WELL})["b"]
     assert (better["flop_per_s"], better["all_reduce_bytes_per_s"]) == ({"cpu": 50e9}, 3e9)
-    first, second = [Link("a", "b", 9.0, 5.0)], [Link("a", "b", 7.0, 3.0)]
-    assert health.faster(first, second) == [Link("a", "b", 7.0, 5.0)]
-    assert health.faster([Link("a", "b", 0, 0, "no answer")], second) == second
+    first, second = [LinkSpeed("a", "b", 9.0, 5.0)], [LinkSpeed("a", "b", 7.0, 3.0)]
+    assert health.faster(first, second) == [LinkSpeed("a", "b", 7.0, 5.0)]
+    assert health.faster([LinkSpeed("a", "b", 0, 0, "no answer")], second) == second
 
 
 def plan(*names: str, **transport: Any) -> Plan:

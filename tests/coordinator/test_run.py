@@ -4,8 +4,6 @@ import json
 import os
 import pty
 import re
-import subprocess
-import sys
 
 from tests.rollcall_command import Runner
 from tests.said import said
@@ -75,7 +73,7 @@ def test_a_run_that_fails(rollcall: Runner) -> None:
     assert set(facts["versions"]) == {"rollcall", "torch", "python"}
     when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
     typed = "rollcall run -n 2 --max-restarts 1 script.py 'an argument'"
-    assert re.search(rf"{when} +{typed} +2 +[\d.]+ s +failed \(exit code 9\)", rollcall("runs").out)
+    assert re.search(rf"{when} +{typed} +2 +[\d.]+ m?s +failed \(exit code 9\)", rollcall("runs").out)
 
 
 def test_the_first_to_fail_is_named_with_its_traceback_once(rollcall: Runner) -> None:
@@ -138,17 +136,31 @@ def test_restarts_are_numbered_and_keep_their_own_logs(rollcall: Runner) -> None
     assert "ok, 2 attempts" in rollcall("runs").out
 
 
-def test_show_chooses_ranks(rollcall: Runner) -> None:
-    """--show 0,2-3 leaves rank 1 to its log. A traceback that ends nobody is shown like any other lines."""
+def test_a_terminal_gets_colour_and_the_ranks_that_are_shown(rollcall: Runner) -> None:
+    """Colour of the ranks, and our own. --show 0,2-3 leaves rank 1 to its log. A traceback that ends nobody is shown
+    like any other lines."""
     rollcall.script(
         "import os, traceback\n"
         "try:\n    1 / 0\nexcept ZeroDivisionError:\n    traceback.print_exc()\n"
+        "print('\\x1b[32mgreen\\x1b[0m')\n"
         "print('rank', os.environ['RANK'], 'goes on')\n"
     )
-    result = rollcall("run", "-n", 4, "--show", "0,2-3", "script.py")
-    assert result.code == 0
-    assert [r for r in range(4) if f"rank {r} goes on" in result.out] == [0, 2, 3]
-    assert said(result.err)["ZeroDivisionError: division by zero"] == [0, 2, 3]
+    ours, theirs = pty.openpty()
+    process = rollcall.start("run", "-n", 4, "--show", "0,2-3", "script.py", stdout=theirs)
+    os.close(theirs)
+    text = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            text += chunk
+    except OSError:  # Linux says so at the end of a terminal
+        pass
+    os.close(ours)
+    _, err = process.communicate()
+    assert process.returncode == 0
+    assert b"\x1b[32mgreen" in text
+    assert re.search(rb"\x1b\[\d+m(0,2-3|0,2|  0) ", text)  # equal lines are one, if they come together
+    assert [r for r in range(4) if f"rank {r} goes on" in text.decode()] == [0, 2, 3]
+    assert said(err)["ZeroDivisionError: division by zero"] == [0, 2, 3]
     assert "rank 1 goes on" in (rollcall.latest() / "logs" / "attempt-0" / "rank-1.log").read_text()
 
 
@@ -179,15 +191,14 @@ def test_torchruns_log_options(rollcall: Runner) -> None:
     assert (where / "stderr.log").read_text() == "err 1\n"
 
 
-def test_folders_and_commands(rollcall: Runner) -> None:
-    """A folder runs its __main__.py, --no-python a command; -m is in worker/test_fidelity.py. What follows the program
-    goes to it untouched, even if rollcall has an option of that name."""
+def test_a_folder_is_a_program(rollcall: Runner) -> None:
+    """A folder runs its __main__.py; -m is in worker/test_fidelity.py, and --no-python in record/test_any_launcher.py.
+    What follows the program goes to it untouched, even if rollcall has an option of that name."""
     package = rollcall.folder / "pack"
     package.mkdir()
     (package / "__main__.py").write_text("import sys; print(__name__, sys.argv[1:])")
     ran = rollcall("run", "-n", 2, "pack", "--show", "7", "-n", "9", "--", "--help")
     assert said(ran.out)["__main__ ['--show', '7', '-n', '9', '--', '--help']"] == [0, 1]
-    assert said(rollcall("run", "-n", 2, "--no-python", "echo", "two words").out)["two words"] == [0, 1]
 
 
 def test_a_local_module_hides_a_preloaded_one(rollcall: Runner) -> None:
@@ -222,6 +233,15 @@ def test_dry_run_prints_what_you_would_have_typed(rollcall: Runner) -> None:
     assert not (rollcall.folder / ".rollcall").exists()
 
 
+def test_a_full_disk_behind_stdout_and_stderr_ends_no_run(rollcall: Runner) -> None:
+    """The logs, which are elsewhere, have all of it."""
+    rollcall.script("for epoch in range(3): print(f'epoch {epoch}')")
+    with open("/dev/full", "w") as full:
+        process = rollcall.start("run", "-n", 1, "script.py", stdout=full, stderr=full)
+        assert process.wait(180) == 0
+    assert (rollcall.latest() / "logs/attempt-0/rank-0.log").read_text() == "epoch 0\nepoch 1\nepoch 2\n"
+
+
 def test_20_mb_of_output_and_a_line_without_end(rollcall: Runner) -> None:
     """Nothing is lost from the logs, lines on the console stay whole, and memory stays bounded."""
     rollcall.script(
@@ -249,24 +269,6 @@ def test_20_mb_of_output_and_a_line_without_end(rollcall: Runner) -> None:
     assert numbers == 100_000
 
 
-def test_a_terminal_gets_colour(rollcall: Runner) -> None:
-    """That of the ranks, and our own."""
-    rollcall.script("print('\\x1b[32mgreen\\x1b[0m')")
-    ours, theirs = pty.openpty()
-    process = rollcall.start("run", "-n", 2, "script.py", stdout=theirs)
-    os.close(theirs)
-    text = b""
-    try:
-        while chunk := os.read(ours, 4096):
-            text += chunk
-    except OSError:  # Linux says so at the end of a terminal
-        pass
-    os.close(ours)
-    process.communicate()
-    assert b"\x1b[32mgreen" in text
-    assert re.search(rb"\x1b\[\d+m(0-1|  0) ", text)  # equal lines are one, if they come together
-
-
 def test_two_hosts_by_hand(rollcall: Runner, free_port: int) -> None:
     """Two terminals, --node-rank 0 and 1: one world of four, ranks in the order of the hosts. A rank of host 1 fails in
     attempt 0; attempt 1 runs on both. What the other host says of a last failure is in test_attempts.py."""
@@ -285,28 +287,3 @@ def test_two_hosts_by_hand(rollcall: Runner, free_port: int) -> None:
     for (out, _), ranks in zip(outs, ([0, 1], [2, 3]), strict=True):
         assert [r for r in range(4) if f"rank {r} has 4 in attempt 1" in out] == ranks
     assert re.search(r"rank 3 on \S+ exited with code 4", outs[1][1])
-
-
-def test_plain_torchrun_can_use_our_rendezvous(rollcall: Runner) -> None:
-    """`torchrun --rdzv-backend rollcall` meets on our handler."""
-    rollcall.script(ALL_REDUCE)
-    words = [
-        "-m",
-        "torch.distributed.run",
-        "--rdzv-backend",
-        "rollcall",
-        "--rdzv-endpoint",
-        "127.0.0.1:0",
-        "--nproc-per-node",
-        "2",
-    ]
-    ran = subprocess.run(
-        [sys.executable, *words, "script.py"],
-        cwd=rollcall.folder,
-        env=rollcall.env,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.count("the sum is") == 2  # torchrun does not keep lines whole: the 2 may come later

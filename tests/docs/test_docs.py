@@ -74,10 +74,18 @@ def test_make_targets_exist(page: Page) -> None:
 
 
 def test_the_architecture_names_every_folder() -> None:
-    """The table of folders has a row for each folder of the sources."""
-    folders = {path.parent.name for path in SOURCES.glob("rollcall/*/__init__.py")}
-    rows = re.findall(r"^\| `(\w+)/` \|", Page(REPOSITORY / "docs/architecture.md").text, re.MULTILINE)
-    assert set(rows) == folders
+    """The table has a row for each folder of the sources, which names the folders inside; modules beside them are
+    named, too. Each file and folder of the sources that the page names exists."""
+    text = Page(REPOSITORY / "docs/architecture.md").text
+    rows = dict(re.findall(r"^\| `(\w+)/` \| (.*)$", text, re.MULTILINE))
+    package = SOURCES / "rollcall"
+    assert set(rows) == {path.parent.name for path in package.glob("*/__init__.py")}
+    inside = [path.parent.relative_to(package).parts for path in package.glob("*/*/__init__.py")]
+    assert [parts for parts in inside if f"{parts[1]}/`" not in rows[parts[0]]] == []
+    modules = {path.name for path in package.glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert [name for name in modules if f"`{name}`" not in text] == []
+    named = re.findall(r"`(?!src/|tests/)((?:\w+/)+(?:\w+\.py)?)`", text)
+    assert [name for name in named if not any(package.glob(f"**/{name}"))] == []
 
 
 def test_anchors_are_those_of_github() -> None:

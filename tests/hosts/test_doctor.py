@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from rollcall.compat.patches import PATCHES
 from tests.agent.health.fake_nvml import build
 from tests.cluster.sshd import Cluster
 from tests.rollcall_command import Runner
@@ -55,10 +56,11 @@ def test_sick_hosts_are_named_before_a_rank_starts(rollcall: Runner, hosts: Clus
 
 
 def test_without_hosts_it_checks_this_machine(rollcall: Runner) -> None:
-    """One row, and no pairs."""
+    """One row, no pairs, and a row for each patch."""
     ran = rollcall("doctor")
     assert ran.code == 0, ran.err
     assert "1 of 1 hosts are well" in ran.out
+    assert {line.split("  ")[0] for line in ran.out.splitlines()} >= {patch.name for patch in PATCHES}
 
 
 def test_bad_input_is_one_sentence(rollcall: Runner) -> None:

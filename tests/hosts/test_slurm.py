@@ -14,6 +14,14 @@ from tests.said import said
 
 from .conftest import SUM, lines_of
 
+COUNT = """\
+import torch, torch.distributed as dist
+dist.init_process_group('gloo')
+total = torch.ones(1)
+dist.all_reduce(total)
+print(int(total.item()), flush=True)
+"""
+
 
 def run_in(rollcall: Runner, slurm: Slurm, before: list[str], *words: object, **env: str) -> Result:
     ran = subprocess.run(
@@ -39,13 +47,7 @@ def test_a_plain_run_uses_all_of_the_allocation(rollcall: Runner, slurm: Slurm) 
 
 def test_srun_may_start_rollcall_itself(rollcall: Runner, slurm: Slurm) -> None:
     """One `rollcall run` per node, as people start torchrun: they find each other by the step's variables."""
-    rollcall.script(
-        "import os, torch, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "total = torch.ones(1)\n"
-        "dist.all_reduce(total)\n"
-        "print(int(total.item()), flush=True)\n"
-    )
+    rollcall.script(COUNT)
     before = ["salloc", "--quiet", "--nodes=2", "srun", "--ntasks-per-node=1", "--ntasks=2"]
     ran = run_in(rollcall, slurm, before, "run", "-n", 2, "script.py")
     assert ran.code == 0, ran.err
@@ -87,6 +89,18 @@ def test_counts_that_do_not_fit_are_refused() -> None:
 def test_a_heterogeneous_job_is_refused() -> None:
     with pytest.raises(UsageError, match="a heterogeneous job of 2 components"):
         way.hosts({"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_HET_SIZE": "2"}, 1)
+
+
+def test_each_task_of_an_array_is_a_run(rollcall: Runner, slurm: Slurm) -> None:
+    """Two tasks at the same time, each with its own node, ranks and folder of the run."""
+    rollcall.script(COUNT)
+    wrapped = f"{sys.executable} -m rollcall run -n 2 script.py"
+    words = ["sbatch", "--wait", "--array=0-1", "--nodes=1", "--output=task-%a.out", f"--wrap={wrapped}"]
+    options = {"cwd": rollcall.folder, "env": {**rollcall.env, **slurm.env}, "timeout": 180}
+    slurm.run(words, **options, check=False)
+    outputs = [(rollcall.folder / f"task-{task}.out").read_text() for task in range(2)]
+    assert outputs == ["0-1 │ 2\n"] * 2
+    assert len([run for run in (rollcall.folder / ".rollcall/runs").iterdir() if not run.is_symlink()]) == 2
 
 
 def test_options_for_srun_are_passed_on(rollcall: Runner, slurm: Slurm) -> None:

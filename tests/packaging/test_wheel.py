@@ -92,19 +92,15 @@ def test_its_version_is_the_packages(wheel: Path) -> None:
 
 def test_its_commands_work(installed: Installed) -> None:
     """rollcall is imported from it, says its version, runs two ranks, explains and reports that run, performs an
-    experiment, and trains. A fresh interpreter is recorded by the .pth file that Python reads at its start. One test:
-    several workers of pytest would each build and install it."""
+    experiment, and trains. The two ranks are fresh interpreters, which are recorded by the .pth file that Python reads
+    at its start; those of the training are forked. One test: several workers of pytest would each build it."""
     where = installed("python", "-c", "import rollcall; print(rollcall.__file__)").strip()
     assert Path(where).is_relative_to(installed.python.parents[1])
     assert installed("rollcall", "version").startswith(f"rollcall {rollcall.__version__}, torch ")
-    assert said(installed("rollcall", "run", "-n", "2", "script.py")) == {"2": [0, 1]}
+    assert said(installed("rollcall", "run", "-n", "2", "--start", "fresh", "script.py")) == {"2": [0, 1]}
     assert "2 of 2 ranks recorded" in installed("rollcall", "explain")
     page = installed.folder / installed("rollcall", "report").strip()
     assert page.read_text().startswith("<!doctype html>")
-    alone = Installed(installed.python, installed.folder / "alone")  # where no other run is the newest
-    alone.folder.mkdir()
-    alone("rollcall", "run", "-n", "1", "../script.py")
-    assert "1 of 1 ranks recorded" in alone("rollcall", "explain")
     assert "hello" in installed("rollcall", "lab", "hello", "-n", "2", "--trials", "1", "--no-picture")
     installed("rollcall", "train", "-n", "2", "--epochs", "1")
     assert installed.folder.joinpath("snapshots").is_dir()

@@ -1,12 +1,13 @@
 """Messages between launcher and agent, and the channel that carries them."""
 
 import io
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcall.protocol.channel import Channel
-from rollcall.protocol.messages import Ended, Message, Note, Output, Stop, UnknownMessage
+from rollcall.protocol.messages import Ended, LinkClosed, LinkOpened, Message, Note, Output, Stop, UnknownMessage
 
 MESSAGES = st.one_of(
     st.builds(Output, rank=st.integers(0, 9999), stream=st.sampled_from([1, 2]), data=st.binary(max_size=2000)),
@@ -49,3 +50,20 @@ def test_a_message_of_another_version_is_received_by_its_name() -> None:
     Channel(io.BytesIO(), pipe).send(Note("known"))
     channel = Channel(io.BytesIO(lines + pipe.getvalue()), io.BytesIO())
     assert [channel.receive() for _ in range(3)] == [UnknownMessage("Later"), UnknownMessage("Note"), Note("known")]
+
+
+def test_messages_are_values() -> None:
+    """Equal if kind and fields are; a copy can be changed; in words it can be typed again."""
+    closed = LinkClosed(1, "prompt")
+    assert closed == LinkClosed(1, "prompt")
+    assert closed != replace(closed, rank=2)
+    assert closed != LinkOpened(1, "prompt")
+    assert repr(closed) == "LinkClosed(rank=1, purpose='prompt')"
+
+
+def test_python_compiles_one_method_for_each() -> None:
+    """Every start imports them all."""
+    made = {
+        name for kind in Message.kinds.values() for name in vars(kind) if name in ("__eq__", "__repr__", "__setattr__")
+    }
+    assert made == set()

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from rollcall.schedulers.slurm_state import (
     describe_progress,
     read,
     read_accounting,
+    read_json,
 )
 from tests.cluster.slurm import Slurm
 from tests.cluster.sshd import Cluster
@@ -131,6 +133,54 @@ def test_names_and_comments_are_not_taken_for_the_state() -> None:
     """A job's name and comment may contain any text."""
     reason = "ReqNodeNotAvail,_UnavailableNodes:h[1-3]"
     assert read(SHOWN) == SlurmState("PENDING", reason, 2, 3, 9, "", "/home/you/my project/slurm-7.out")
+
+
+# As SLURM 23.02 prints a job, and what is printed otherwise since 23.11.
+OLD = {
+    "job_id": 7,
+    "job_state": "FAILED",
+    "state_reason": "NonZeroExitCode",
+    "restart_cnt": 2,
+    "exit_code": {"status": "SIGNALED", "return_code": 3, "signal": {"signal_id": 9, "name": "KILL"}},
+    "nodes": "h[1-2]",
+    "standard_output": "/home/you/my project/slurm-%j.out",
+}
+NEW = {
+    "job_state": ["RUNNING", "CONFIGURING"],
+    "exit_code": {
+        "status": ["SUCCESS"],
+        "return_code": {"set": True, "infinite": False, "number": 0},
+        "signal": {"id": {"set": False, "infinite": False, "number": 0}, "name": ""},
+    },
+}
+
+
+def test_json_is_read_as_each_version_prints_it() -> None:
+    """The log's name is as the nodes see it; a flag stands for the state, as without --json."""
+    log = "/home/you/my project/slurm-7.out"
+    assert read_json(json.dumps({"jobs": [OLD]})) == SlurmState("FAILED", "NonZeroExitCode", 2, 3, 9, "h[1-2]", log)
+    new = read_json(json.dumps({"jobs": [{**OLD, **NEW}]}))
+    assert new == SlurmState("CONFIGURING", "NonZeroExitCode", 2, 0, 0, "h[1-2]", log)
+
+
+@pytest.mark.parametrize("printed", ["", "{}", '{"jobs": []}', {"standard_output": "%x.out"}, {"exit_code": None}])
+def test_json_that_is_not_as_known_is_left_to_the_text(printed: str | dict[str, object]) -> None:
+    assert read_json(printed if isinstance(printed, str) else json.dumps({"jobs": [{**OLD, **printed}]})) is None
+
+
+@pytest.mark.parametrize("takes_json", [True, False])
+def test_scontrol_is_asked_for_json_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_json: bool) -> None:
+    """One that does not know --json is asked for text from then on."""
+    (tmp_path / "job.json").write_text(json.dumps({"jobs": [OLD]}))
+    (tmp_path / "job.txt").write_text(SHOWN)
+    answer = f"cat {tmp_path}/job.json" if takes_json else "echo \"unrecognized option '--json'\" >&2; exit 1"
+    path = tmp_path / "scontrol"
+    path.write_text(f'#!/bin/sh\nif [ "$1" = --json ]; then {answer}; else cat {tmp_path}/job.txt; fi\n')
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    poller, found = JobPoller("7"), []
+    assert until(lambda: bool(found.append(poller.poll()) or found[-1]))
+    assert found[-1].name == ("FAILED" if takes_json else "PENDING")  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

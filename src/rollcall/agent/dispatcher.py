@@ -16,6 +16,7 @@ from rollcall.protocol.messages import (
     Finish,
     ForwardSignal,
     Message,
+    OpenLink,
     SendRings,
     Stop,
     ToRank,
@@ -58,6 +59,8 @@ class Dispatcher:
                 self.worker_group.ask_rank(rank, number, request)
             case ToRank(rank, purpose, data) if self.worker_group is not None:
                 self.worker_group.links.send(rank, purpose, data)
+            case OpenLink(rank, purpose, port) if self.worker_group is not None:
+                self.worker_group.links.open(rank, purpose, port)
             case Debugging(is_on) if self.worker_group is not None:
                 self.worker_group.note_debugging(is_on)
             case SendRings(attempt) if self.worker_group is not None:

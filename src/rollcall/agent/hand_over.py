@@ -10,7 +10,7 @@ from rollcall.protocol.messages import Prepare
 
 
 def give(link: socket.socket, prepare: Prepare, listener_fds: list[int]) -> None:
-    """In the supervisor: what the agent is to run, and the port that the ranks will meet at."""
+    """Runs in the supervisor: hands over what the agent is to run, and the port that the ranks will meet at."""
     with contextlib.suppress(OSError):  # the agent died already, which the supervisor notices by itself
         fd_messages.send(link, asdict(prepare), listener_fds)
     for fd in listener_fds:
@@ -18,7 +18,7 @@ def give(link: socket.socket, prepare: Prepare, listener_fds: list[int]) -> None
 
 
 def take(link: socket.socket) -> tuple[Prepare, list[int]] | None:
-    """In the agent; None if the supervisor is gone."""
+    """Runs in the agent: returns what was handed over, or None if the supervisor is gone."""
     try:
         fields, fds = fd_messages.receive(link)
     except (EOFError, OSError):

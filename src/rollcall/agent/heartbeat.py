@@ -23,7 +23,7 @@ class Heartbeat:
         self._received_s = time.monotonic()
 
     def read(self) -> None:
-        """In a thread of its own: the end of the stream is the end of the launcher."""
+        """Runs in a thread of its own: the end of the stream is the end of the launcher."""
         threading.Thread(target=self._read, name="launcher", daemon=True).start()
 
     def require(self, supervisor: int) -> None:

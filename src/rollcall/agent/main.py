@@ -12,7 +12,6 @@ import logging
 import os
 import socket
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -42,7 +41,7 @@ _MOST_SERVERS = 4
 
 
 def main() -> NoReturn:
-    """On the launcher's own machine, started before the launcher knows what to run, if anything."""
+    """Runs on the launcher's own machine. It is started before the launcher knows what to run, if anything."""
     prctl.become_subreaper()
     prctl.ignore_stop_signals()
     channel = Channel.on(*take_stdio())
@@ -58,7 +57,7 @@ def main() -> NoReturn:
 
 
 def follow(link: socket.socket, reader_fd: int, writer_fd: int, supervisor: int) -> NoReturn:
-    """On another host: forked by its supervisor, which answers the launcher until torch is imported."""
+    """Runs on another host, forked by its supervisor, which answers the launcher until torch is imported."""
     prctl.become_subreaper()
     fast_import.begin()
     chose_threads = fast_import.choose_threads()
@@ -86,13 +85,11 @@ class Imported:
 
 
 def begin_warm(stdin_fd: int, imported: Imported, chose_threads: bool) -> NoReturn:
-    """In a fork of a warm server: torch is there. The fork servers come first, from a process that has nothing more
+    """Runs in a fork of a warm server: torch is imported. Fork servers come first, from a process that has nothing more
     loaded than a cold agent; what only the agent needs is imported while the launcher reads its command line."""
     prctl.ignore_stop_signals()
     channel = Channel.on(*take_stdio())
     channel.send(host_info())
-    importlib.invalidate_caches()  # of folders that may have changed meanwhile
-    _restart_clock_of_logging()
     most = min(_MOST_SERVERS, os.cpu_count() or 1)
     process_title.find()
     servers = ForkServers.fork(most, worker_main.run_request, (*channel.filenos(), stdin_fd), _settle)
@@ -105,12 +102,6 @@ def begin_warm(stdin_fd: int, imported: Imported, chose_threads: bool) -> NoRetu
         channel.send(Refused("the warm server has imported other modules: set ROLLCALL_WARM=0 to start without it", 1))
         os._exit(1)
     _run(channel, prepare, questions, chose_threads, warm=servers)
-
-
-def _restart_clock_of_logging() -> None:
-    """Log records count the time since logging was imported, which in a cold agent is now."""
-    started: Any = logging._startTime  # type: ignore[attr-defined]
-    logging._startTime = time.time_ns() if isinstance(started, int) else time.time()  # type: ignore[attr-defined]
 
 
 def _run(
@@ -133,7 +124,8 @@ def _run(
             plan, servers = _settle_servers(channel, prepare, plan, warm, chose_threads)
         code = _serve(channel, prepare, plan, servers, questions, supervisor)
     except RollcallError as error:
-        channel.send(Refused(str(error), error.exit_code))
+        with contextlib.suppress(BrokenPipeError):  # the launcher may be gone, too
+            channel.send(Refused(str(error), error.exit_code))
         code = error.exit_code
     from rollcall.linux import process_tree  # here: it imports psutil
 
@@ -159,7 +151,8 @@ def _settle_servers(
 
 
 def _settle(request: dict[str, Any]) -> str:
-    """In such a server: what a cold agent does before it forks, but for the imports. Says why ranks are not forked."""
+    """Does in such a server what a cold agent does before it forks, but for the imports. Says why ranks are not
+    forked."""
     prepare = Prepare(**request["prepare"])
     _change_environ(prepare, request["chose_threads"])
     plan = Plan.from_dict(prepare.plan)

@@ -105,7 +105,7 @@ def _until_prepared(channel: Channel, questions: HostQuestions) -> Prepare | Non
 
 
 def _watch(agent: int, reader_fd: int) -> int:
-    """Until the agent has ended: its exit code. When the connection breaks it has a moment to do so by itself."""
+    """Waits for the agent and returns its exit code. When the connection breaks, it has a moment to end by itself."""
     poll = select.poll()
     pidfd = os.pidfd_open(agent)
     poll.register(pidfd, select.POLLIN)

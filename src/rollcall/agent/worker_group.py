@@ -34,8 +34,9 @@ from rollcall.agent import connectivity
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.host_folder import HostFolder
 from rollcall.agent.host_questions import HostQuestions
-from rollcall.agent.monitoring import host_look, idle_ranks, rank_requests, stack_collection, stack_requests
+from rollcall.agent.monitoring import host_look, idle_ranks, nccl_ras, rank_requests, stack_collection, stack_requests
 from rollcall.agent.monitoring.flight_recorder import FlightRecorder
+from rollcall.agent.monitoring.gpu_samples import GpuSamples
 from rollcall.agent.monitoring.hang_detector import HangDetector
 from rollcall.agent.monitoring.output import OutputPump
 from rollcall.agent.monitoring.ring_upload import RingUpload
@@ -46,6 +47,7 @@ from rollcall.agent.rendezvous.led import LedRendezvous
 from rollcall.errors import RankError
 from rollcall.linux import process_tree, signals
 from rollcall.protocol.channel import Channel
+from rollcall.protocol.devices import visible_gpus
 from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.protocol.log_files import RankLogs
 from rollcall.protocol.messages import (
@@ -64,7 +66,7 @@ from rollcall.protocol.plan import Plan
 from rollcall.protocol.timing import SETTLE_S
 from rollcall.protocol.torchrun_env import rank_env
 from rollcall.record import ring_format
-from rollcall.runs import DUMPS
+from rollcall.runs import DUMPS, NCCL_RAS
 from rollcall.worker.fork_server import ForkServers
 
 _TERM_GRACE_S = 3.0  # between SIGTERM and SIGKILL, for ranks that ignore SIGINT
@@ -105,6 +107,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
             folder.path, plan.hang_after_s, least_rings=least_rings, of_all=self._handler.standstill_of_all
         )
         self._flight_recorder = FlightRecorder(folder.path)
+        self._gpu_samples = GpuSamples()
         self._ring_upload = RingUpload(folder.path)
         self._uploading = threading.Lock()  # newer parts of a ring must not be followed by older ones
         super().__init__(
@@ -129,6 +132,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
             return 128 + stopped.sigval
         finally:
             self._output.close()
+            self._gpu_samples.end()
             self._send_back()
             self._flight_recorder.close()
             self._handler.leave()
@@ -156,6 +160,8 @@ class WorkerGroupAgent(SimpleElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
         self._remaining_restarts = 1  # for elastic there is always another attempt: the launcher counts
         self._failed = {}
+        if self._plan.record:
+            self._gpu_samples.begin(self._rings())
         pids = {worker.local_rank: self._start(worker_group, worker) for worker in worker_group.workers}
         self._channel.send(
             Started(
@@ -192,6 +198,9 @@ class WorkerGroupAgent(SimpleElasticAgent):
         self._rank_of[pid] = worker
         return pid
 
+    def _rings(self) -> Path:
+        return self._folder.path / "rings" / f"attempt-{self._handler.attempt}"
+
     def _recording(self, worker: Worker) -> dict[str, Any]:
         return {
             "folder": str(self._folder.path),
@@ -213,7 +222,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
                 master_addr=group.master_addr or "",
                 master_port=group.master_port or 0,
                 run_id=self._plan.run_id,
-                attempt=self._handler.attempt,
+                attempt=self._handler.attempt_of_world,
                 max_restarts=self._plan.max_restarts,
             ),
             "ROLE_RANK": worker.role_rank,
@@ -285,15 +294,17 @@ class WorkerGroupAgent(SimpleElasticAgent):
         stack_requests.ask(stack_requests.find_rings(self._folder.path, self._handler.attempt, below))
 
     def report_stacks(self, others: dict[str, str]) -> None:
-        """To the launcher, while the ranks run on. In a thread of its own: ranks and other hosts take their time, and
+        """Sends stacks to the launcher, in a thread of its own: ranks and other hosts take their time, and
         the launcher's messages must be read meanwhile."""
         threading.Thread(target=self._report_stacks, args=(others,), name="stacks", daemon=True).start()
 
     def _report_stacks(self, others: dict[str, str]) -> None:
-        """With the ranks that are idle, and which hosts can still be reached from here."""
+        """Also reports the ranks that are idle, and the hosts that can still be reached from here."""
         idle = idle_ranks.look({worker.global_rank: pid for pid, worker in list(self._rank_of.items())})
         self.ask_for_stacks()
         self._flight_recorder.ask(self._handler.attempt, [worker.global_rank for worker in self._rank_of.values()])
+        if visible_gpus():
+            nccl_ras.ask(self._rings() / NCCL_RAS.format(host=socket.gethostname()))
         self._unless_sent_back(lambda: self._folder.send_copies(self._channel, "rings"))
         self._unless_sent_back(lambda: self._folder.send_copies(self._channel, DUMPS))
         here = host_look.look(self._folder.path, self._handler.attempt, idle)
@@ -310,7 +321,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
             self._channel.send(dumped)
 
     def send_stacks(self, number: int) -> None:
-        """To somebody who asks where the ranks are. In a thread of its own: py-spy may take seconds."""
+        """Answers the question where the ranks are, in a thread of its own: py-spy may take seconds."""
         pids = {worker.global_rank: pid for pid, worker in list(self._rank_of.items())}
 
         def send() -> None:
@@ -354,7 +365,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
         self._telling = [self.ask_rank(worker.global_rank, -1, request) for worker in list(self._rank_of.values())]
 
     def send_new_records(self, attempt: int) -> None:
-        """To somebody who watches from where the rings are not seen. In a thread of its own: on a slow connection it
+        """Serves a `watch` that cannot read the rings itself. Runs in a thread of its own: on a slow connection it
         takes a while, and the launcher's messages must be read meanwhile."""
 
         def send() -> None:
@@ -390,6 +401,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         self._shutdown()
+        self._gpu_samples.end()
         self._send_back()
         self._channel.send(AttemptOver(self._handler.attempt, self._handler.failed_elsewhere()))
 

@@ -1,6 +1,7 @@
 """The commands of rollcall, one short function each. No logic: each hands over to its module."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +22,8 @@ from rollcall.cli import warm as warm_command
 from rollcall.cli.run.command import run as run_ranks
 from rollcall.cli.run.options import as_command
 from rollcall.cli.shared_options import AsJson, RunName
-from rollcall.errors import RollcallError, UsageError, say
+from rollcall.errors import RollcallError, UsageError, say, say_if_possible
+from rollcall.linux import standard_streams
 
 app = typer.Typer(
     name="rollcall",
@@ -227,14 +229,30 @@ _BadCommandLine: type[Exception] = typer.BadParameter.__bases__[0]
 def command() -> None:
     """Do what the command line says; what goes wrong is one sentence."""
     try:
+        _check_folder()
         sys.exit(app(standalone_mode=False))
     except RollcallError as error:
         say(error)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if not standard_streams.is_lost_output(error):
+            raise
+        standard_streams.discard(sys.stdout)
+        if isinstance(error, BrokenPipeError):  # as a process that SIGPIPE ends
+            sys.exit(128 + signal.SIGPIPE)
+        say_if_possible(f"the output cannot be written: {error.strerror}")
+        sys.exit(1)
     except _BadCommandLine as error:
         if text := _sentence(error):  # else it was the whole help
             say(text)
         sys.exit(UsageError.exit_code)
+
+
+def _check_folder() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UsageError("the current folder has been removed: change to another one, and try again") from None
 
 
 def _sentence(error: Any) -> str:

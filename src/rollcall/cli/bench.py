@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollcall.cli import host_options
-from rollcall.cli.shared_options import Delay, HostFile, HostNames, HostPython, Link, VirtualHosts
+from rollcall.cli.shared_options import HostFile, HostNames, HostPython, LinkBandwidth, LinkDelay, VirtualHosts
 from rollcall.errors import UsageError
 from rollcall.protocol.plan import Plan, Program, Show, check
 
@@ -46,6 +46,9 @@ def bench(
             show_default=False,
         ),
     ] = None,
+    graph: Annotated[
+        bool, typer.Option("--graph", help="Capture the calls in a CUDA graph and time its replay. Needs nccl.")
+    ] = False,
     check: Annotated[int, typer.Option("-c", "--check", help="0: do not check results.", metavar="0|1")] = 1,
     dtype: Annotated[
         str, _option("float32, float64, float16, bfloat16, int8, uint8, int32, int64.", "DTYPES")
@@ -72,8 +75,8 @@ def bench(
     hosts: HostNames = "",
     hostfile: HostFile = None,
     virtual_hosts: VirtualHosts = None,
-    link: Link = None,
-    delay: Delay = None,
+    link: LinkBandwidth = None,
+    delay: LinkDelay = None,
     python: HostPython = "",
 ) -> None:
     """Measure how fast this network and backend are: time and bandwidth of each op. Results are checked.
@@ -88,6 +91,8 @@ def bench(
 
       rollcall bench all_reduce -n 8 --groups columns:2x4 --sizes 1M-64M --step 2 --queue
 
+      rollcall bench all_reduce -n 8 --graph
+
       rollcall bench --like latest
 
       rollcall bench --virtual-hosts 3 --link 1gbit --plot network.png
@@ -100,6 +105,8 @@ def bench(
         raise UsageError(f"--place {place} is not known: use out, in or both")
     if max_time <= 0 or warmup < 0 or iterations < 1:
         raise UsageError("--max-time is in seconds above 0, --warmup a number from 0, --iterations a number from 1")
+    if graph and queue is False:
+        raise UsageError("--graph and --no-queue contradict each other: the calls of a graph are waited for once")
     wanted = settings.BenchSettings(
         ops=settings.check_names("an op", ops or [], settings.OPS),
         sizes_bytes=parsing.parse_list(sizes, step),
@@ -110,6 +117,7 @@ def bench(
         iterations=iterations,
         max_time_s=max_time,
         queue=queue,
+        graph=graph,
         check=check != 0,
     )
     recorded_ranks = 0
@@ -194,7 +202,7 @@ def _run(
         show=Show(ranks=(0,)),
         cwd=os.getcwd(),
     )
-    if plan.world_size < 2:
+    if plan.world_size < 2 and wanted.backend != "nccl":  # on one GPU, nccl's calls and copies can be measured
         raise UsageError("a benchmark needs 2 ranks or more: use -n 2, or more hosts")
     check(plan)
     if code := run(plan):

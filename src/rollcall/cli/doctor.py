@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from rollcall.cli import host_options
-from rollcall.cli.shared_options import AsJson, Delay, HostFile, HostNames, HostPython, Link, VirtualHosts
+from rollcall.cli.shared_options import AsJson, HostFile, HostNames, HostPython, LinkBandwidth, LinkDelay, VirtualHosts
 from rollcall.errors import say
 from rollcall.protocol.hosts import Host
 from rollcall.protocol.plan import Plan, Program, TransportKind
@@ -16,8 +16,8 @@ def doctor(
     hosts: HostNames = "",
     hostfile: HostFile = None,
     virtual_hosts: VirtualHosts = None,
-    link: Link = None,
-    delay: Delay = None,
+    link: LinkBandwidth = None,
+    delay: LinkDelay = None,
     python: HostPython = "",
     master_addr: Annotated[str | None, typer.Option(help="Try this address of the first host only.")] = None,
     master_port: Annotated[int, typer.Option(help="Try this port there. Default: a free one.")] = 0,

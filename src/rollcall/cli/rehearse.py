@@ -38,6 +38,9 @@ def rehearse(
         bool,
         typer.Option("--check", help="Also run the script on real gloo ranks here, and compare them op by op."),
     ] = False,
+    rank_limit_s: Annotated[
+        float, typer.Option(help="Give a rank up that makes no op and no step for so many seconds.", metavar="S")
+    ] = 120.0,
     step_ms: Annotated[
         float | None, typer.Option(help="Time of a step without the network, for an estimate.", metavar="210")
     ] = None,
@@ -72,7 +75,9 @@ def rehearse(
     if classes and ranks != "all":
         raise UsageError("--classes chooses the ranks itself: leave out --ranks, or --classes")
     settings = _settings(ranks_in_world, gpus_per_host, ranks, steps, gpu, assume or [])
-    settings = replace(settings, link=_link(step_ms, link))
+    if rank_limit_s <= 0:
+        raise UsageError(f"--rank-limit-s {rank_limit_s:g} is not a time: use a number of seconds, such as 600")
+    settings = replace(settings, link=_link(step_ms, link), limit_s=rank_limit_s)
     if not script.is_file():
         raise UsageError(f"there is no script {script}: name a Python file")
     program = Program("script", str(script), tuple(args or ()))

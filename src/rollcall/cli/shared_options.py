@@ -23,8 +23,8 @@ HostFile = Annotated[
 VirtualHosts = Annotated[
     int | None, host_option("--virtual-hosts", "Simulate N hosts on this machine, each with its own network.", "N")
 ]
-Link = Annotated[str | None, host_option("--link", "Bandwidth between virtual hosts.", "1gbit")]
-Delay = Annotated[str | None, host_option("--delay", "One-way delay between virtual hosts.", "2ms")]
+LinkBandwidth = Annotated[str | None, host_option("--link", "Bandwidth between virtual hosts.", "1gbit")]
+LinkDelay = Annotated[str | None, host_option("--delay", "One-way delay between virtual hosts.", "2ms")]
 HostPython = Annotated[
     str, host_option("--python", "Path of Python on the hosts. Default: the path of this one.", "PATH")
 ]

@@ -6,13 +6,19 @@ from typing import Annotated
 
 import typer
 
-from rollcall.cli.shared_options import HangAfter, Preload, VirtualHosts
+from rollcall.cli.shared_options import HangAfter, HostFile, HostNames, HostPython, Preload, VirtualHosts
 from rollcall.errors import UsageError
 
 
 def shell(
-    ranks: Annotated[int, typer.Option("-n", "--nproc-per-node", help="Ranks, per host if there are several.")] = 2,
+    ranks: Annotated[
+        int | None,
+        typer.Option("-n", "--nproc-per-node", help="Ranks, per host if there are several. Default: 2."),
+    ] = None,
+    hosts: HostNames = "",
+    hostfile: HostFile = None,
     virtual_hosts: VirtualHosts = None,
+    python: HostPython = "",
     hang_after: HangAfter = 10.0,
     preload: Preload = None,
 ) -> None:
@@ -25,19 +31,22 @@ def shell(
       rollcall shell -n 4
 
       rollcall shell -n 2 --virtual-hosts 2
+
+      rollcall shell --hosts alpha:2,beta:2
     """
     from rollcall.shell.options import Wanted  # here, and below: only the shell needs them
 
-    wanted = Wanted(ranks, virtual_hosts, hang_after, tuple(preload or ()))
-    world_size = wanted.world_size()
+    wanted = Wanted(ranks, hang_after, tuple(preload or ()), virtual_hosts, hosts, str(hostfile or ""), python)
+    wanted.check()
     if importlib.util.find_spec("IPython") is None:
         raise UsageError("rollcall shell needs IPython: pip install 'torch-rollcall[shell]'")
     if not sys.stdin.isatty():
         raise UsageError("rollcall shell needs a terminal: for a script, use `rollcall run`")
     from rollcall.shell import ranks as shell_ranks
 
-    with shell_ranks.started(world_size, wanted.words()) as (found, folder):
+    with shell_ranks.started(wanted) as (found, folder):
         from rollcall.shell import prompt
 
-        print(prompt.BANNER.format(ranks=world_size))
+        count = len(found.all)
+        print(prompt.BANNER.format(ranks=f"{count} rank{'s' * (count != 1)}"))
         raise typer.Exit(prompt.open_prompt(found, folder))

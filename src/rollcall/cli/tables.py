@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rollcall import __version__
+from rollcall.units import in_bits, in_seconds
 
 if TYPE_CHECKING:
     from rollcall.compat.patches import PatchState
@@ -30,7 +31,7 @@ def print_runs(runs: list[dict[str, Any]]) -> None:
             run["started"][:19].replace("T", " "),
             shlex.join(run["command"]),
             str(_ranks(run)),
-            f"{run['seconds']:.1f} s" if "seconds" in run else "",
+            in_seconds(run["seconds"]) if "seconds" in run else "",
             _outcome(run),
         )
     _console().print(table)
@@ -47,7 +48,7 @@ def _console() -> Console:
 
 
 def _ranks(run: dict[str, Any]) -> int | str:
-    """As planned; or as recorded, where another launcher has started them."""
+    """Returns the ranks as planned, or as recorded if another launcher has started them."""
     plan = run.get("plan") or {}
     if not plan:
         return next((int(attempt["world_size"]) for attempt in run["attempts"] if "world_size" in attempt), "")
@@ -84,7 +85,7 @@ def print_findings(findings: "Findings", patches: list["PatchState"], places: "P
     if findings.ways:
         pairs = _table("from", "to", "round trip", "throughput")
         for way in findings.ways:
-            speed = ("—", way.error) if way.error else (_microseconds(way.round_trip_s), _gigabits(way.bytes_per_s))
+            speed = ("—", way.error) if way.error else (in_seconds(way.round_trip_s), in_bits(way.bytes_per_s))
             pairs.add_row(way.start, way.end, *speed)
         console.print(pairs, "")
     if patches:
@@ -99,18 +100,10 @@ def print_findings(findings: "Findings", patches: list["PatchState"], places: "P
 
 
 def _patches(rows: list["PatchState"]) -> Table:
-    """Of patches that do not work here, also what is lost."""
+    """Lists the patches; for one that does not work here, also what is lost."""
     table = _table("patch", "purpose", "here")
     for row in rows:
         mark = "[green]✓[/]" if row.state == "ok" else "–" if row.state == "off" else "[red]✗[/]"
         lost = "" if row.state == "ok" else f" — {row.lost_without}"
         table.add_row(row.name, row.purpose, f"{mark} {escape(row.state + lost)}")
     return table
-
-
-def _microseconds(seconds: float) -> str:
-    return f"{seconds * 1e6:,.0f} µs" if seconds < 0.01 else f"{seconds * 1e3:,.1f} ms"
-
-
-def _gigabits(bytes_per_s: float) -> str:
-    return f"{bytes_per_s * 8 / 1e9:,.2f} Gbit/s" if bytes_per_s > 1e8 else f"{bytes_per_s * 8 / 1e6:,.1f} Mbit/s"

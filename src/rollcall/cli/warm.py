@@ -10,6 +10,7 @@ from rollcall.errors import RollcallError, UsageError, say
 from rollcall.units import in_seconds
 
 IDLE_S = 30 * 60.0  # how long a server stays after its last use
+_FOR_CALLS = "for rollcall.spawn, pytest and rollcall lab"
 
 
 def warm(
@@ -25,9 +26,11 @@ def warm(
 ) -> None:
     """Keep torch imported, so that the next `rollcall run` starts in a fraction of a second.
 
-    A run uses the server only where a cold start would give the same: same Python and packages, environment, limits,
-    user, --preload. Otherwise it starts cold, and says why. ROLLCALL_WARM=0 starts without it; with ROLLCALL_WARM=1, a
-    run leaves a server behind.
+    The same holds for rollcall.spawn, for tests with ranks under pytest, and for `rollcall lab`.
+
+    The server is used only where a cold start would give the same: same Python and packages, environment, limits,
+    user, --preload. Otherwise the start is cold, and says why. ROLLCALL_WARM=0 starts without it; with
+    ROLLCALL_WARM=1, a run leaves a server behind.
 
     [bold]Examples[/]
 
@@ -39,14 +42,15 @@ def warm(
 
       rollcall warm --stop
     """
-    from rollcall.transport import warm as servers
+    from rollcall.functions import warm as calls
+    from rollcall.transport import warm as runs
 
     if minutes <= 0:
         raise UsageError(f"--minutes {minutes:g} is not a time to stay: use minutes, such as 30")
     if script is not None and not Path(script).exists():
         raise UsageError(f"there is no script {script}: check the path, or leave it out")
     if stop or status:
-        _show(servers.ask_all({"ask": "stop" if stop else "status"}), "ended" if stop else "ready")
+        _show_all("stop" if stop else "status", "ended" if stop else "ready")
         return
     typed = {
         "preload": preload or [],
@@ -54,32 +58,45 @@ def warm(
         "kind": "script" if script else "module",
         "script": script or "-",
     }
-    if servers.is_ready(typed):
+    has_runs, has_calls = runs.is_ready(typed), calls.is_ready()
+    if has_runs and has_calls:
         say("a warm server for this is ready already: `rollcall warm --status` shows it")
         return
-    _wait(servers.start(typed, minutes * 60))
+    if not has_runs:
+        _wait(runs.start(typed, minutes * 60))
+    if not has_calls:  # one after the other: nothing is left running if --preload is wrong
+        _wait(calls.start(minutes * 60))
     say(f"ready, until {minutes:g} minutes after its last use; `rollcall warm --stop` ends it")
 
 
 def _wait(reader_fd: int) -> None:
     with os.fdopen(reader_fd) as file:
         answer = file.read().strip()
+    if not answer:
+        raise RollcallError("the warm server ended before it was ready: does `python -c 'import torch'` work?")
     if answer != "ready":
-        raise RollcallError(
-            answer or "the warm server ended before it was ready: does `python -c 'import torch'` work?"
-        )
+        raise UsageError(answer)
 
 
-def _show(servers: list[dict[str, Any]], state: str) -> None:
-    if not servers:
+def _show_all(ask: str, state: str) -> None:
+    from rollcall.linux import kept_servers
+
+    found = [(each, "") for each in kept_servers.ask_all(kept_servers.RUNS, {"ask": ask})]
+    found += [(each, _FOR_CALLS) for each in kept_servers.ask_all(kept_servers.CALLS, {"ask": ask})]
+    if not found:
         say("no warm server is running: `rollcall warm` starts one")
-    for each in servers:
-        left = f"{each['running']} running" if each["left_s"] is None else f"ends in {in_seconds(each['left_s'])}"
-        facts = [
-            f"{state} for {in_seconds(each['age_s'])}" if state == "ready" else state,
-            f"{each['starts']} start{'s' * (each['starts'] != 1)}",
-            *([left] if state == "ready" else []),
-            *([f"imports {', '.join(each['preload'])}"] if each["preload"] else []),
-            *([f"out of date: {each['changed']} has changed"] if each["changed"] else []),
-        ]
-        print(f"pid {each['pid']}  {each['python']}  {', '.join(facts)}")
+    for each, use in found:
+        _show(each, use, state)
+
+
+def _show(server: dict[str, Any], use: str, state: str) -> None:
+    left = f"{server['running']} running" if server["left_s"] is None else f"ends in {in_seconds(server['left_s'])}"
+    facts = [
+        *([use] if use else []),
+        f"{state} for {in_seconds(server['age_s'])}" if state == "ready" else state,
+        f"{server['starts']} start{'s' * (server['starts'] != 1)}",
+        *([left] if state == "ready" else []),
+        *([f"imports {', '.join(server['preload'])}"] if server["preload"] else []),
+        *([f"out of date: {server['changed']} has changed"] if server["changed"] else []),
+    ]
+    print(f"pid {server['pid']}  {server['python']}  {', '.join(facts)}")

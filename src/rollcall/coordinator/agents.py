@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from rollcall.coordinator.clock_offsets import ClockOffset
+from rollcall.protocol import messages
 from rollcall.protocol.channel import AGENT_SPEAKS, GREETING, Channel
 from rollcall.protocol.hosts import Host
 from rollcall.protocol.messages import AgentEnded, HostInfo, Message, Pong, Ready, Started
@@ -29,14 +30,14 @@ _REAP_S = 5.0
 _LAST_ERRORS_S = 0.5
 
 
-@dataclass(frozen=True)
+@messages.dataclass(frozen=True)
 class Stage(Message):
     """How far an agent has come with its start, in words. Not sent: read from what it prints first."""
 
     text: str
 
 
-@dataclass(frozen=True)
+@messages.dataclass(frozen=True)
 class Disconnected(Message):
     """A connection has ended; the exit code of the process at our end, if there was one and it is known. Not sent."""
 
@@ -204,7 +205,7 @@ class Agents:
                 threading.Thread(target=self._read_errors, name="errors", daemon=True).start()
 
     def _read(self, agent: Agent, connection: Connection) -> None:
-        """In a thread of its own."""
+        """Runs in a thread of its own."""
         with contextlib.suppress(ValueError, OSError):  # the connection was cut, or its end is not whole
             if not connection.greets or self._read_greeting(agent, connection):
                 channel = Channel(connection.reader, connection.writer)
@@ -221,7 +222,7 @@ class Agents:
             self._received.put((agent, Disconnected(code, is_of_agent=not connection.greets)))
 
     def _read_greeting(self, agent: Agent, connection: Connection) -> bool:
-        """Until the agent itself speaks: a login shell may print other things before."""
+        """Reads until the agent itself speaks: a login shell may print other things before."""
         while raw := connection.reader.readline():
             text = raw.decode(errors="replace").strip()
             if text == AGENT_SPEAKS:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from rollcall.compat.torch_dns import impatient_env
 from rollcall.coordinator.agents import Agent, Agents
 from rollcall.coordinator.preflight import differences, missing, nearest_address, slots_of, why_disconnected
-from rollcall.errors import RollcallError, UsageError, WorldError
+from rollcall.errors import LostHostError, RollcallError, UsageError, WorldError
 from rollcall.protocol.messages import (
     AttemptOver,
     Begin,
@@ -59,7 +59,7 @@ class Phase(Enum):
 
 
 class Listener(Protocol):
-    """Who is told what was decided."""
+    """What Attempts calls when it has decided something."""
 
     def say(self, text: str) -> None: ...
 
@@ -242,7 +242,7 @@ class Attempts:
                 self._agents.lose(agent, f"was not heard of for {SILENCE_S:g} s: its network is cut, or it hangs")
 
     def _while_gathering(self) -> None:
-        """Until all hosts have answered; or enough of them, when the others will not."""
+        """Waits until all hosts have answered, or enough of them if the others will not."""
         agents = self._agents.all
         here = [agent for agent in agents if agent.info is not None and agent.is_up]
         if len(here) == len(agents) or (len(here) >= self._least and self._others_settled(here)):
@@ -376,7 +376,7 @@ class Attempts:
         }
 
     def _interface(self, agent: Agent) -> str | None:
-        """On the route to the master, where there is one."""
+        """Returns the interface on the route to the master, if there is one."""
         if agent in self._reached:
             return self._reached[agent].own[self._address][1] or None
         return self._opened.addresses.get(self._address) if self._opened else None
@@ -409,7 +409,8 @@ class Attempts:
         self.phase = Phase.ENDING
 
     def _while_ending(self) -> None:
-        """Until no rank of the attempt is left on any host: then the next one, if there is to be one."""
+        """Waits until no rank of the attempt is left on any host, then begins the next attempt, if there is to be
+        one."""
         if not all(agent in self._over or not agent.is_up for agent in self._taking_part):
             return
         lost = [agent for agent in self._taking_part if not agent.is_up]
@@ -452,4 +453,5 @@ def _needs_heartbeat(agent: Agent) -> bool:
 
 
 def _with_code(text: str, exit_code: int) -> RollcallError:
-    return UsageError(text) if exit_code == UsageError.exit_code else WorldError(text)
+    kinds = {kind.exit_code: kind for kind in (UsageError, LostHostError)}
+    return kinds.get(exit_code, WorldError)(text)

@@ -11,10 +11,12 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from rollcall.linux.standard_streams import can_show
 from rollcall.protocol.plan import Show
 from rollcall.protocol.rank_ranges import list_of
 
@@ -63,6 +65,14 @@ class Traceback:
     since_ns: int
 
 
+class LostOutputError(Exception):
+    """A stream cannot be written any more, though somebody may want to read it: `stream`, and `strerror` says why."""
+
+    def __init__(self, stream: TextIO, error: OSError) -> None:
+        super().__init__(str(error))
+        self.stream, self.strerror = stream, error.strerror
+
+
 class Console:
     """Feeds on output, writes to terminals or pipes: `outs` by stream. `tick` must be called often."""
 
@@ -76,6 +86,7 @@ class Console:
     ) -> None:
         self._outs, self._clock, self._shown, self._window_s = outs, clock, shown, window_s
         self._colour = {stream: out.isatty() for stream, out in outs.items()}
+        self._bar = {stream: "│" if can_show(out, "│") else "|" for stream, out in outs.items()}
         self._world_size = world_size
         self._width = len(f"0-{world_size - 1}") if world_size > 1 else 1
         self._streams: dict[tuple[int, int], _Stream] = {}
@@ -210,15 +221,28 @@ class Console:
             return
         label = list_of(line.ranks).rjust(self._width)
         out = self._outs[line.stream]
-        if self._colour[line.stream]:
-            colour = _COLOURS[line.ranks[0] % len(_COLOURS)] if len(line.ranks) == 1 else 1
-            out.write(f"\x1b[{colour}m{label} │\x1b[0m {line.text}\x1b[0m\n")
-        else:
-            out.write(f"{label} │ {line.text}\n")
+        bar = self._bar[line.stream]
+        with _writing_to(out):
+            if self._colour[line.stream]:
+                colour = _COLOURS[line.ranks[0] % len(_COLOURS)] if len(line.ranks) == 1 else 1
+                out.write(f"\x1b[{colour}m{label} {bar}\x1b[0m {line.text}\x1b[0m\n")
+            else:
+                out.write(f"{label} {bar} {line.text}\n")
 
     def _flush_outs(self) -> None:
         for out in self._outs.values():
-            out.flush()
+            with _writing_to(out):
+                out.flush()
+
+
+@contextmanager
+def _writing_to(out: TextIO) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # nobody reads it
+        raise
+    except OSError as error:
+        raise LostOutputError(out, error) from error
 
 
 def visibility(show: Show, local_rank_of: Callable[[int], int]) -> Callable[[int, int], bool]:

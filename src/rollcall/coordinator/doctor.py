@@ -57,7 +57,7 @@ class Check:
 @dataclass(frozen=True)
 class Findings:
     checks: list[Check]
-    ways: list[health.Link]  # between each pair of hosts
+    ways: list[health.LinkSpeed]  # between each pair of hosts
     problems: list[str]  # each with what to do
     health: dict[str, dict[str, Any]] = field(default_factory=dict)  # by host: what a deep check found
 
@@ -103,7 +103,7 @@ class _Examination:
         return Findings(checks, links, self._all_problems(here), facts)
 
     def _look_deep(
-        self, here: list[Agent], opened: dict[Agent, tuple[PortOpened, str]], links: list[health.Link]
+        self, here: list[Agent], opened: dict[Agent, tuple[PortOpened, str]], links: list[health.LinkSpeed]
     ) -> dict[str, dict[str, Any]]:
         """Add what is wrong with hosts to the problems. A host that seems slow is measured once more, alone: a machine
         that was busy for a moment is not sick."""
@@ -209,7 +209,7 @@ class _Examination:
 
     def _measure(
         self, here: list[Agent], opened: dict[Agent, tuple[PortOpened, str]], is_backwards: bool = False
-    ) -> Iterator[health.Link]:
+    ) -> Iterator[health.LinkSpeed]:
         """Each pair once, in rounds where no host is in two pairs."""
         for forwards in rounds([agent for agent in here if agent in opened]):
             pairs = [(end, start) for start, end in forwards] if is_backwards else forwards
@@ -224,7 +224,7 @@ class _Examination:
                     answer = LinkMeasured(error="no answer")
                 if answer.error:
                     self._note(start, f"cannot reach {end.name} ({answer.error}) — firewall between them?")
-                yield health.Link(start.name, end.name, answer.round_trip_s, answer.bytes_per_s, answer.error)
+                yield health.LinkSpeed(start.name, end.name, answer.round_trip_s, answer.bytes_per_s, answer.error)
 
     def _check(
         self,

@@ -6,6 +6,7 @@ it needs to follow the run.
 
 import os
 
+from rollcall.linux import kept_servers
 from rollcall.transport import local, warm
 
 TYPE_CHECKING = False  # this file imports next to nothing, not even typing, before the agent is on its way
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
 
 # Options of `rollcall run` with which no agent of this process is needed: ranks run on other hosts, real or virtual.
 _OTHER_HOSTS = {"--hosts", "--hostfile", "--virtual-hosts", "--slurm", "--kubernetes", "--dry-run"}
-# Options without a value: the word behind them may be the script. A test compares this with the options themselves.
-_FLAGS = {
+# Options without a value: the word behind them may be the script. A test compares them with those of RunOptions.
+FLAGS = {
     "--allow-mixed", "--dry-run", "--exclude-bad", "--help", "--kubernetes", "--module", "--no-python", "--no-record",
-    "--preflight", "--report", "--run-path", "--slurm", "--standalone", "--sync", "--virtual-local-rank", "-h", "-m",
+    "--no_python", "--preflight", "--report", "--run-path", "--run_path", "--slurm", "--standalone", "--sync",
+    "--virtual-local-rank", "--virtual_local_rank", "-h", "-m",
 }  # fmt: skip
 _FEW_CORES = 2
 _WAIT_S = 0.5
@@ -40,7 +42,7 @@ def begin(argv: list[str], environ: "Mapping[str, str]") -> bool:
 
 
 def _take_warm(argv: list[str], environ: "Mapping[str, str]") -> bool:
-    if environ.get(warm.SWITCH) == "0" or (typed := typed_in(argv, environ)) is None:
+    if environ.get(kept_servers.SWITCH) == "0" or (typed := typed_in(argv, environ)) is None:
         return False
     agent = warm.take(typed)
     if agent is not None:
@@ -49,22 +51,22 @@ def _take_warm(argv: list[str], environ: "Mapping[str, str]") -> bool:
 
 
 def typed_in(argv: list[str], environ: "Mapping[str, str]") -> "dict[str, Any] | None":
-    """Of a command line, before it is read: what decides on the modules that an agent imports. None if that cannot be
+    """Finds in a command line what decides on the modules that an agent imports. None if that cannot be
     told here."""
     if argv[1:2] != ["run"] or any(name.startswith("PET_") for name in environ):
         return None
     typed: dict[str, Any] = {"preload": [], "record": True, "kind": "script", "script": ""}
-    for name, value in _options(argv):
+    for name, value in options_before_script(iter(argv[2:])):
+        if name in FLAGS and value is not None:  # a mistake, or several short options in one word
+            return None
         if name == "--preload":
             typed["preload"].append(value)
         elif name == "--no-record":
             typed["record"] = False
         elif name in ("-m", "--module"):
             typed["kind"] = "module"
-        elif name == "--no-python":
+        elif name in ("--no-python", "--no_python"):
             typed["kind"] = "command"
-        elif name.startswith("-m"):  # several short options in one word
-            return None
         elif not name.startswith("-"):
             return {**typed, "script": name}
     return None
@@ -74,20 +76,21 @@ def is_on_other_hosts(argv: list[str], environ: "Mapping[str, str]") -> bool:
     """A guess, before the command line is read: by the options before the script, and by what schedulers set."""
     if any(name in environ for name in ("SLURM_JOB_ID", "PBS_NODEFILE")):
         return True
-    return any(name in _OTHER_HOSTS for name, _ in _options(argv))
+    return any(name in _OTHER_HOSTS for name, _ in options_before_script(iter(argv[2:])))
 
 
-def _options(argv: list[str]) -> "Iterator[tuple[str, str]]":
-    """The options before the script, with their values, and the script as the last: what follows is its own."""
-    words = iter(argv[2:])  # behind `rollcall run`
+def options_before_script(words: "Iterator[str]") -> "Iterator[tuple[str, str | None]]":
+    """Each option with its value, None if it has none, and the script as the last. Words behind the script, which are
+    its own, are left in the iterator."""
     for word in words:
         if not word.startswith("-"):
-            yield word, ""
+            yield word, None
             return
-        name, equals, value = word.partition("=")
-        name = name.replace("_", "-") if name.startswith("--") else name
-        has_value_inside = equals or (len(name) > 2 and name[1] != "-")  # -n4
-        yield name, value if name in _FLAGS or has_value_inside else next(words, "")
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+        else:
+            name, equals, value = word[:2], word[2:], word[2:]  # -n4
+        yield name, value if equals else None if name in FLAGS else next(words, None)
 
 
 def _leave_cores_to(agent: local.LocalAgent) -> None:

@@ -28,7 +28,7 @@ class Failure:
 
     @property
     def how(self) -> str:
-        """To follow the rank's name."""
+        """Returns words that follow the rank's name."""
         return self.cause or how_it_ended(self.exit_code)
 
     @property
@@ -92,7 +92,7 @@ class Report:
 
     @property
     def exit_code(self) -> int | None:
-        """Of the run, if this attempt was its last: none where nothing failed."""
+        """The exit code of the run, if this attempt was its last; None if nothing failed."""
         first = self.first_failure()
         return self._lost_code if self._lost else shell_code(first.exit_code) if first else None
 

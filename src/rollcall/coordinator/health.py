@@ -37,8 +37,8 @@ class Sickness:
 
 
 @dataclass(frozen=True)
-class Link:
-    """From one host to another: round trip and throughput, or why there are none."""
+class LinkSpeed:
+    """Round trip and throughput from one host to another, or why there are none."""
 
     start: str
     end: str
@@ -47,7 +47,7 @@ class Link:
     error: str = ""
 
 
-def find(facts: Mapping[str, Facts], links: Sequence[Link]) -> list[Sickness]:
+def find(facts: Mapping[str, Facts], links: Sequence[LinkSpeed]) -> list[Sickness]:
     """All that is wrong, by host."""
     found = [
         *(sickness for host, each in facts.items() for sickness in _alone(host, each)),
@@ -168,7 +168,7 @@ def _busy(facts: Mapping[str, Facts]) -> Iterator[Sickness]:
             yield Sickness(host, text, "host")
 
 
-def _slow_links(links: Sequence[Link]) -> Iterator[Sickness]:
+def _slow_links(links: Sequence[LinkSpeed]) -> Iterator[Sickness]:
     """A host is slow if even its best connection is: a slow link between two others does not count against it. Data
     flows from the end of a link to its start."""
     hosts = list(dict.fromkeys(name for link in links for name in (link.start, link.end)))
@@ -183,7 +183,7 @@ def _slow_links(links: Sequence[Link]) -> Iterator[Sickness]:
     yield from _late_links(hosts, links)
 
 
-def _late_links(hosts: Sequence[str], links: Sequence[Link]) -> Iterator[Sickness]:
+def _late_links(hosts: Sequence[str], links: Sequence[LinkSpeed]) -> Iterator[Sickness]:
     trips = {host: min(link.round_trip_s for link in links if host in (link.start, link.end)) for host in hosts}
     median = statistics.median(trips.values())
     threshold = max(_LATE_LINK * median, median + _LEAST_LATE_S)
@@ -211,14 +211,14 @@ def _best(first: Any, second: Any) -> Any:
     return max(first or 0.0, second)
 
 
-def faster(links: Sequence[Link], again: Sequence[Link]) -> list[Link]:
+def faster(links: Sequence[LinkSpeed], again: Sequence[LinkSpeed]) -> list[LinkSpeed]:
     """Each link with the better figures of both times."""
     second = {(link.start, link.end): link for link in again if not link.error}
     return [_faster_of(link, second.get((link.start, link.end), link)) for link in links]
 
 
-def _faster_of(one: Link, other: Link) -> Link:
+def _faster_of(one: LinkSpeed, other: LinkSpeed) -> LinkSpeed:
     if one.error:
         return other
     trip_s = min(one.round_trip_s, other.round_trip_s)
-    return Link(one.start, one.end, trip_s, max(one.bytes_per_s, other.bytes_per_s))
+    return LinkSpeed(one.start, one.end, trip_s, max(one.bytes_per_s, other.bytes_per_s))

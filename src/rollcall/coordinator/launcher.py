@@ -10,12 +10,14 @@ from typing import Any
 
 from rollcall.coordinator.agents import Agent, Agents, Disconnected
 from rollcall.coordinator.attempts import Attempts
-from rollcall.coordinator.console import Console, visibility
+from rollcall.coordinator.console import Console, LostOutputError, visibility
 from rollcall.coordinator.debugging import debuggers
 from rollcall.coordinator.debugging.debuggers import Debuggers
 from rollcall.coordinator.debugging.rank_questions import RankQuestions
+from rollcall.coordinator.debugging.relay import Relay
 from rollcall.coordinator.failure import HOST_LOST, Report
 from rollcall.coordinator.hangs import Hangs, sentence
+from rollcall.coordinator.observers import events
 from rollcall.coordinator.observers.events import Events
 from rollcall.coordinator.observers.monitor_process import MonitorProcess, listener_of
 from rollcall.coordinator.observers.stack_questions import StackQuestions
@@ -23,7 +25,7 @@ from rollcall.coordinator.observers.watch_requests import WatchRequests
 from rollcall.coordinator.run_folder import RunFolder, command_line
 from rollcall.errors import WorldError, say
 from rollcall.linux import prctl, signals
-from rollcall.linux.broken_pipe import discard_broken_output
+from rollcall.linux.standard_streams import discard, discard_broken_output, is_lost_output
 from rollcall.protocol.exit_codes import shell_code
 from rollcall.protocol.log_files import LogFiles, RankLogs
 from rollcall.protocol.messages import (
@@ -69,6 +71,7 @@ def run(plan: Plan) -> int:
     if plan.transport.kind != "local":
         local.end_early()  # the agent that was started here, in case, is not needed
     has_begun = False
+    events.check(plan.on_event)
     listener = listener_of(plan.metrics) if plan.metrics else None
     monitor = None
     try:
@@ -117,6 +120,7 @@ class Launcher:
         self._events = Events(plan.on_event, folder.path, self.say)
         self._monitor = monitor
         self._debuggers = Debuggers(self.say)
+        self._relay = Relay(plan.prompt, folder.path, is_here=plan.transport.kind == "local")
         self._rank_questions = RankQuestions(folder.path, folder.who_runs, self._attach, self._debuggers.note_refused)
         self._is_debugging = False
         self._hangs = Hangs(plan, folder, self.say, self._hang_found)
@@ -127,7 +131,7 @@ class Launcher:
         self._attempts = Attempts(plan, agents, str(folder.path), self)
 
     def run(self) -> int:
-        """Until all agents are gone; the exit code."""
+        """Runs until all agents are gone, and returns the exit code."""
         while not self._agents.are_gone or self._agents.has_more:
             self._handle_signals()
             try:
@@ -135,6 +139,11 @@ class Launcher:
             except BrokenPipeError:  # `rollcall run … | head` has seen enough
                 discard_broken_output()
                 signals.received.append(signal.SIGPIPE)
+            except LostOutputError as error:  # a full disk, or a terminal that is gone, ends no training
+                discard(error.stream)
+                self.say(
+                    f"output is no longer shown ({error.strerror}): the run continues, and its logs have all of it"
+                )
         return self._conclude()
 
     def _step(self) -> None:
@@ -204,13 +213,19 @@ class Launcher:
             case StacksCollected(number, stacks):
                 self._stack_questions.note_answer(agent.node, number, stacks)
             case RankAnswered(rank, number, answer):
-                self._rank_questions.note_answer(rank, number, answer)
+                self._rank_questions.note_answer(rank, number, self._relay.reachable(agent, rank, answer))
             case LinkOpened(rank, debuggers.PURPOSE):
                 self._debuggers.note_opened(agent, rank)
             case FromRank(rank, debuggers.PURPOSE, data):
                 self._debuggers.note_data(rank, data)
             case LinkClosed(rank, debuggers.PURPOSE):
                 self._debuggers.note_closed(rank)
+            case LinkOpened(rank, purpose):
+                self._relay.note_opened(agent, rank, purpose)
+            case FromRank(rank, purpose, data):
+                self._relay.note_data(rank, purpose, data)
+            case LinkClosed(rank, purpose):
+                self._relay.note_closed(rank, purpose)
             case RingsSent():
                 self._watch_requests.note_answer(agent.node)
             case HostInfo():
@@ -234,7 +249,7 @@ class Launcher:
                 self._attempts.note_disconnected(agent)
 
     def _keep_log(self, agent: Agent, output: Output) -> None:
-        """Of a host that does not share our disk."""
+        """Writes the log of a rank on a host that does not share our disk."""
         local_rank = output.rank - agent.first_rank
         logs = RankLogs.of(self._plan, self._folder.path, self._attempts.attempt, output.rank, local_rank)
         self._logs.write(logs.stdout if output.stream == STDOUT else logs.stderr, output.data)
@@ -275,7 +290,12 @@ class Launcher:
 
     def say(self, text: str) -> None:
         self._console.flush()
-        say(text)
+        try:
+            say(text)
+        except OSError as error:
+            if isinstance(error, BrokenPipeError) or not is_lost_output(error):
+                raise
+            discard(sys.stderr)
 
     def attempt_began(self, hosts: dict[str, dict[str, Any]]) -> None:
         self._folder.save(hosts=hosts)
@@ -318,16 +338,22 @@ class Launcher:
             self.say(f"the run took longer than --timeout {limit:g} s: ending its ranks")
             signals.received.append(signal.SIGTERM)
         while signals.forwarded:
-            number = signal.Signals(signals.forwarded.pop(0))
-            self.say(f"{number.name} is passed on to the ranks that have a handler for it")
-            self._agents.send_all(ForwardSignal(number))
-        while signals.received:
-            self._stop(signals.received.pop(0))
+            passed_on = signal.Signals(signals.forwarded.pop(0))
+            self.say(f"{passed_on.name} is passed on to the ranks that have a handler for it")
+            self._agents.send_all(ForwardSignal(passed_on))
+        count = len(signals.received)  # more may come meanwhile
+        for number in dict.fromkeys(signals.received[:count]):  # one that came twice since the last look is meant once
+            self._stop(number)
+        del signals.received[:count]
         if self._stopped_by is not None and time.monotonic() - self._stopped_s > self._plan.grace_s + _STOP_S:
             self._agents.kill()
 
     def _stop(self, number: int) -> None:
+        """Only a person who presses Ctrl-C again wants a quicker end. Other signals come twice by themselves:
+        timeout(1) signals the process and its group; of a closed terminal, both kernel and shell tell."""
         is_again = self._stopped_by is not None
+        if is_again and number != signal.SIGINT:
+            return
         self._stopped_by = self._stopped_by or number
         self._stopped_s = self._stopped_s or time.monotonic()
         self._attempts.stop(Stop(signal.SIGTERM if number == signal.SIGPIPE else number, now=is_again))

@@ -94,7 +94,7 @@ class RunFolder:
 
     @classmethod
     def create_for_command(cls, command: list[str], out: Path | None) -> "RunFolder":
-        """For ranks that another launcher starts: a run of this folder, or the new folder `out`."""
+        """Creates the folder for ranks that another launcher starts: a run of this folder, or the new folder `out`."""
         now = datetime.now(UTC).astimezone()
         try:
             if out is None:
@@ -152,7 +152,7 @@ class RunFolder:
                     out.write(file.data)
 
     def addresses(self) -> dict[str, str]:
-        """Of the hosts that take part, where there are several; of very many, the first few."""
+        """Lists the hosts that take part, if there are several; of very many, the first few."""
         hosts = list(self._facts.get("hosts", {}).items())
         return {name: facts["address"] for name, facts in hosts[:_MOST_PROBED] if facts.get("address")}
 

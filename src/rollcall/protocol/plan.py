@@ -14,6 +14,7 @@ from rollcall.errors import UsageError
 from rollcall.protocol.hosts import Host
 
 MOST_RANKS_PER_HOST = 4096
+REJOINS = "ROLLCALL_REJOINS"  # set where a scheduler starts lost hosts again: they take their old places
 LOOPBACK = "127.0.0.1"
 NumaBinding = Literal["node", "socket", "exclusive", "core-complex"]  # as torch/numa/binding.py has them
 OnHang = Literal["report", "stop", "restart"]
@@ -106,16 +107,18 @@ class Plan:
     on_event: str = ""  # a command that gets one JSON object per event
     metrics: str = ""  # HOST:PORT where the launcher's metrics are served
     show: Show = Show()
+    prompt: str = ""  # a socket on the launcher's machine, which ranks of `rollcall shell` talk to
     cwd: str = ""
 
     @property
     def slots(self) -> int:
-        """Of the first host, which on an agent is the only one."""
+        """The slots of the first host, which on an agent is the only one."""
         return self.hosts[0].slots
 
     @property
     def world_size(self) -> int:
-        """As far as this launcher knows: hosts that are started by hand are taken to have as many slots."""
+        """The world size as far as this launcher knows: hosts that are started by hand are taken to have as many
+        slots."""
         slots = sum(host.slots for host in self.hosts[: self.places])
         return slots * (self.by_hand.nnodes if self.by_hand else 1)
 

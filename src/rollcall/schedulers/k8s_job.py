@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from rollcall.errors import RollcallError
-from rollcall.linux.broken_pipe import discard_broken_output
 from rollcall.linux.signals import received as interrupts
+from rollcall.linux.standard_streams import discard_broken_output
 from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.schedulers import k8s_state
 from rollcall.schedulers.k8s_manifest import LABEL, K8sJob, batch_job, check, service
 from rollcall.schedulers.k8s_state import K8sState, Pod
 from rollcall.schedulers.kubectl import ForbiddenError, Kubectl
+from rollcall.units import in_seconds
 
 PULL_TIMEOUT_S = 120.0  # for an image that cannot be pulled: kubelet tries four times meanwhile
 _TICK_S = 0.05
@@ -27,7 +28,7 @@ _SHORTEST_POLL_S = 0.2  # but never sooner than this
 _EXPLAIN_AFTER_S = 30.0  # then pods that wait without a known problem are mentioned
 _DRAIN_S = 15.0  # for the last lines of pods that have ended
 _OURS = "rollcall: "
-_OF_RANKS = re.compile(r" *\d[\d,-]* │ ")
+_OF_RANKS = re.compile(r" *\d[\d,-]* [│|] ")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\S+")
 
 Tell = Callable[[str], None]
@@ -149,6 +150,8 @@ class _K8sFollower:
     def _on_state(self, state: K8sState) -> None:
         self._said_once.discard(("cluster", "silent"))
         self._newest = state
+        if not state.outcome:
+            self._tell_of_lost(state.pods)
         self._pods.update({pod.name: pod for pod in state.pods})
         for pod in state.pods:
             self._continue_reading(pod)
@@ -157,6 +160,17 @@ class _K8sFollower:
         self._poll_every_s = _SLOW_POLL_S if running == self._job.nodes else _POLL_S
         if state.outcome and self._end is None:
             self._end = state
+
+    def _tell_of_lost(self, pods: tuple[Pod, ...]) -> None:
+        """Pods that are gone, while the Job goes on: Kubernetes makes others."""
+        now = {pod.name: pod for pod in pods}
+        for name, before in self._pods.items():
+            pod = now.get(name)
+            if pod is None or pod.failed:
+                code = before.exit_code if pod is None else pod.exit_code
+                end = "was deleted" if code is None else how_it_ended(code)
+                why = (pod or before).end_message or end
+                self._tell_once(name, "lost", f"{before.host}: {why}; Kubernetes starts it again")
 
     def _on_log_closed(self, pod: Pod, why: RollcallError | None) -> None:
         self._poll_now.set()
@@ -246,7 +260,7 @@ class _K8sFollower:
 
     def _kept(self) -> str:
         return (
-            f"it is kept with its logs for {_duration(self._job.ttl_s)}"
+            f"it is kept with its logs for {in_seconds(self._job.ttl_s)}"
             f" (`kubectl delete job {self._job.name}{self._in_namespace()}` removes it now)"
         )
 
@@ -323,7 +337,3 @@ def _messages_of(host: str, lines: Iterable[str]) -> Iterator[_RankLine | _PodMe
             yield _PodMessage(host, line.removeprefix(_OURS))
     if held:
         yield _PodMessage(host, "\n".join(held))
-
-
-def _duration(seconds: int) -> str:
-    return f"{seconds / 3600:g} h" if seconds >= 3600 else f"{seconds} s"

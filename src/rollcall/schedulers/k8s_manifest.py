@@ -7,6 +7,7 @@ import math
 import re
 import secrets
 import shlex
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -14,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from rollcall.errors import UsageError
-from rollcall.protocol.plan import DEFAULT_PORT
+from rollcall.errors import LostHostError, UsageError
+from rollcall.protocol.plan import DEFAULT_PORT, REJOINS
 
 LABEL = "rollcall/run"  # on Job, Service and pods; its value is the name of the Job
 CONTAINER = "rollcall"
@@ -27,6 +28,9 @@ _MOST_OF_A_STEM = 40
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # the rule for Services, which is stricter than that for Jobs
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_OBJECT = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+_TAINT = re.compile(r"[A-Za-z0-9][-._/A-Za-z0-9]*(=[-._A-Za-z0-9]*)?")
+_SHM = "/dev/shm"
 _QUANTITY = re.compile(r"\d+(\.\d+)?(m|[kMGTPE]|[KMGTPE]i)?")
 DEFAULT_GRACE_S = 10.0  # of `rollcall run`
 _DAY_S = 24 * 60 * 60
@@ -52,6 +56,11 @@ class K8sJob:
     workdir: str | None = None  # None: that of the image
     port: int = DEFAULT_PORT
     grace_s: float = DEFAULT_GRACE_S
+    volumes: tuple[str, ...] = ()  # CLAIM:FOLDER
+    secrets: tuple[str, ...] = ()  # names: their values become variables
+    shm: str | None = None  # the most that /dev/shm may take
+    tolerations: tuple[str, ...] = ()  # KEY or KEY=VALUE of a node's taint
+    priority: str | None = None  # the name of a PriorityClass
     ttl_s: int = _DAY_S  # how long a finished Job and its logs are kept
 
     @property
@@ -94,16 +103,33 @@ def check(job: K8sJob) -> K8sJob:
     _check_name(job)
     if job.namespace is not None and not _NAMESPACE.fullmatch(job.namespace):
         raise UsageError(f"--namespace {job.namespace} cannot be one: use small letters, digits and dashes")
-    for option, amount in (("--cpu", job.cpu), ("--memory", job.memory)):
+    for option, amount in (("--cpu", job.cpu), ("--memory", job.memory), ("--shm", job.shm)):
         if amount is not None and not _QUANTITY.fullmatch(amount):
             raise UsageError(f"{option} {amount} is not an amount: use one such as {_EXAMPLES[option]}")
+    _check_pod(job)
     for name in job.env:
         if not _VARIABLE.fullmatch(name):
             raise UsageError(f"--env {name!r} cannot be the name of a variable: use letters, digits and _")
     return job
 
 
-_EXAMPLES = {"--cpu": "4 or 500m", "--memory": "16Gi or 512Mi"}
+_EXAMPLES = {"--cpu": "4 or 500m", "--memory": "16Gi or 512Mi", "--shm": "16Gi or 512Mi"}
+
+
+def _check_pod(job: K8sJob) -> None:
+    folders = [volume.partition(":")[2] for volume in job.volumes]
+    for volume, folder in zip(job.volumes, folders, strict=True):
+        if not _OBJECT.fullmatch(volume.partition(":")[0]) or not folder.startswith("/"):
+            raise UsageError(f"--volume {volume} is not CLAIM:FOLDER: use a claim and a whole path, such as data:/data")
+        if folders.count(folder) > 1 or folder == _SHM:
+            raise UsageError(f"--volume {volume} is not the only one at {folder}: give each volume a folder of its own")
+    names = [("--secret", name) for name in job.secrets] + [("--priority", job.priority)] * (job.priority is not None)
+    for option, name in names:
+        if not _OBJECT.fullmatch(name or ""):
+            raise UsageError(f"{option} {name} cannot be a name: use small letters, digits, dashes and dots")
+    for taint in job.tolerations:
+        if not _TAINT.fullmatch(taint):
+            raise UsageError(f"--toleration {taint} is no KEY or KEY=VALUE: use one such as nvidia.com/gpu")
 
 
 def _check_image(image: str) -> None:
@@ -180,13 +206,26 @@ def batch_job(job: K8sJob) -> str:
                 "completionMode": "Indexed",
                 "completions": job.nodes,
                 "parallelism": job.nodes,
-                # A single new pod cannot join a world that has lost one: rollcall restarts all ranks instead.
-                "backoffLimit": 0,
+                **_restarts(job),
                 "ttlSecondsAfterFinished": job.ttl_s,
                 "template": {"metadata": {"labels": {LABEL: job.name}}, "spec": _pod(job)},
             },
         }
     )
+
+
+def _restarts(job: K8sJob) -> dict[str, Any]:
+    """With restarts, a pod that is lost comes back and takes its old place; pod 0 takes all with it. If a rank fails,
+    rollcall restarts all ranks in their pods, and Kubernetes does not begin that anew."""
+    if not job.max_restarts:
+        return {"backoffLimit": 0}
+    lost = [LostHostError.exit_code, 128 + signal.SIGKILL, 128 + signal.SIGTERM]
+    rules = [
+        # Evicted, preempted, or its node is gone: that is not the run's fault, and does not count.
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "FailJob", "onExitCodes": {"containerName": CONTAINER, "operator": "NotIn", "values": lost}},
+    ]
+    return {"backoffLimit": job.max_restarts * job.nodes, "podFailurePolicy": {"rules": rules}}
 
 
 def _metadata(job: K8sJob) -> dict[str, Any]:
@@ -201,8 +240,21 @@ def _pod(job: K8sJob) -> dict[str, Any]:
         "terminationGracePeriodSeconds": math.ceil(job.grace_s) + _SHUTDOWN_S,
         "containers": [_container(job)],
         # DataLoader workers pass their batches through it, and the default of 64 MiB is too little.
-        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+        "volumes": [
+            {"name": "shm", "emptyDir": {"medium": "Memory", **({"sizeLimit": job.shm} if job.shm else {})}},
+            *(
+                {"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": volume.partition(":")[0]}}
+                for number, volume in enumerate(job.volumes)
+            ),
+        ],
+        **({"tolerations": [_toleration(taint) for taint in job.tolerations]} if job.tolerations else {}),
+        **({"priorityClassName": job.priority} if job.priority else {}),
     }
+
+
+def _toleration(taint: str) -> dict[str, str]:
+    key, equals, value = taint.partition("=")
+    return {"key": key, "operator": "Equal", "value": value} if equals else {"key": key, "operator": "Exists"}
 
 
 def _container(job: K8sJob) -> dict[str, Any]:
@@ -217,10 +269,18 @@ def _container(job: K8sJob) -> dict[str, Any]:
         "env": [
             # Kubernetes sets it anyway, but `args` can use only variables that are listed here.
             {"name": _INDEX, "valueFrom": {"fieldRef": {"fieldPath": _INDEX_FIELD}}},
+            *([{"name": REJOINS, "value": "1"}] if job.max_restarts else []),
             *({"name": name, "value": _literal(value)} for name, value in job.env.items()),
         ],
+        **({"envFrom": [{"secretRef": {"name": name}} for name in job.secrets]} if job.secrets else {}),
         **({"resources": resources} if resources else {}),
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        "volumeMounts": [
+            {"name": "shm", "mountPath": _SHM},
+            *(
+                {"name": f"volume-{number}", "mountPath": volume.partition(":")[2]}
+                for number, volume in enumerate(job.volumes)
+            ),
+        ],
     }
 
 

@@ -65,7 +65,7 @@ class K8sState:
 
 
 def read(job: K8sJob, listing: dict[str, Any]) -> K8sState:
-    """From what `kubectl get jobs,pods -o json` prints."""
+    """Parses what `kubectl get jobs,pods -o json` prints."""
     jobs = [item for item in listing["items"] if item["kind"] == "Job"]
     pods = [_pod(job, item) for item in listing["items"] if item["kind"] == "Pod"]
     ordered = tuple(sorted(pods, key=lambda pod: (pod.index, pod.name)))

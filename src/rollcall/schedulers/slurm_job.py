@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rollcall.errors import RollcallError, UsageError
-from rollcall.linux.broken_pipe import discard_broken_output
 from rollcall.linux.signals import received as interrupts
+from rollcall.linux.standard_streams import discard_broken_output
 from rollcall.schedulers.slurm_script import SlurmJob, script
 from rollcall.schedulers.slurm_state import (
     FORGOTTEN,
@@ -21,6 +21,7 @@ from rollcall.schedulers.slurm_state import (
     describe_progress,
     read,
     read_accounting,
+    read_json,
 )
 
 _TICK_S = 0.1
@@ -126,6 +127,7 @@ class JobPoller:
     def __init__(self, number: str) -> None:
         self._number = number
         self._asking: subprocess.Popen[str] | None = None
+        self._takes_json = True  # SLURM 23.02 and newer, if it was built with it
         self._next_s = self._changed_s = time.monotonic()
 
     def poll_soon(self) -> None:
@@ -136,13 +138,18 @@ class JobPoller:
         """The state, if the last request has just been answered."""
         now = time.monotonic()
         if self._asking is None and now >= self._next_s:
-            self._asking = _start(["scontrol", "show", "job", self._number])
+            self._asking = _start(["scontrol", *["--json"] * self._takes_json, "show", "job", self._number])
         if self._asking is None or self._asking.poll() is None:
             return None
         self._next_s = now + min(max(_BACKOFF * (now - self._changed_s), _SHORTEST_POLL_S), _LONGEST_POLL_S)
         with self._asking as asked:
             out, err = asked.communicate()
         self._asking = None
+        if self._takes_json and "Invalid job id" not in err:
+            state = read_json(out) if asked.returncode == 0 else None
+            self._takes_json = state is not None
+            self._next_s = self._next_s if state is not None else now  # ask again, for text
+            return state
         if asked.returncode == 0:
             return read(out)
         return self._ask_accounting() if "Invalid job id" in err else RollcallError(_first_error(err))

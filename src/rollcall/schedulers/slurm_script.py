@@ -102,7 +102,7 @@ def _command(job: SlurmJob) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """As one word of an #SBATCH line, whose quoting is simpler than a shell's."""
+    """Quotes one word of an #SBATCH line, whose quoting is simpler than a shell's."""
     if _PLAIN.fullmatch(text):
         return text
     return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'

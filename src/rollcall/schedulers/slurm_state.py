@@ -1,7 +1,9 @@
-"""The state of a SLURM job: read from the text of `scontrol show job`, and described in words."""
+"""The state of a SLURM job: read from what `scontrol show job` prints, and described in words."""
 
+import json
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from rollcall.protocol.exit_codes import how_it_ended
 
@@ -43,6 +45,11 @@ _REASONS = {
     "PartitionTimeLimit": "asks for more time than its partition gives to one job, and cannot start as it is",
     "BadConstraints": "asks for nodes that do not exist, and cannot start as it is",
 }
+# What a job is beside its state, in the order in which `scontrol` without --json shows them instead of it.
+_FLAGS = (
+    "COMPLETING", "STAGE_OUT", "CONFIGURING", "RESIZING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT",
+    "STOPPED", "REVOKED", "RESV_DEL_HOLD", "SIGNALING",
+)  # fmt: skip
 _LIMITS = re.compile(r"(QOS|Assoc|Max|InvalidQOS|InvalidAccount)")
 _NO_LOG = 53  # the "signal" by which slurmd says that it could not open the output file
 _NOTHING = ("None", "(null)", "")
@@ -79,7 +86,7 @@ class SlurmState:
 
     @property
     def exit_code(self) -> int:
-        """As a shell reports it; never 0 for a job that did not succeed."""
+        """Returns the exit code as a shell reports it; never 0 for a job that did not succeed."""
         if self.name == "COMPLETED":
             return 0
         if self.name == "FAILED" and not self.lacks_log:
@@ -91,8 +98,42 @@ class SlurmState:
 FORGOTTEN = SlurmState("FORGOTTEN")
 
 
+def read_json(text: str) -> SlurmState | None:
+    """From what `scontrol --json show job ID` prints, whose fields have changed with SLURM's versions. None if they are
+    not as known, or if only `scontrol` without --json tells the name of the log."""
+    try:
+        (job,) = json.loads(text)["jobs"]
+        ended = job["exit_code"]
+        signal = ended.get("signal") or {}
+        log = job.get("stdout_expanded") or re.sub("%[jA]", str(job["job_id"]), job["standard_output"])
+        if "%" in log:
+            return None
+        return SlurmState(
+            _name(job["job_state"]),
+            job["state_reason"] or "None",
+            _number(job["restart_cnt"]),
+            _number(ended["return_code"]),
+            _number(signal.get("id", signal.get("signal_id"))),
+            job["nodes"] or "",
+            log,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _name(state: str | list[str]) -> str:
+    """A word before SLURM 23.11, the state and its flags since."""
+    words = [state] if isinstance(state, str) else state
+    return next((flag for flag in _FLAGS if flag in words), words[0])
+
+
+def _number(value: Any) -> int:
+    """A plain number, or one that may be unset."""
+    return int((value.get("number") if isinstance(value, dict) else value) or 0)
+
+
 def read(text: str) -> SlurmState:
-    """From what `scontrol show job ID` prints. Matched at line starts: names and comments may contain any text."""
+    """Parses what `scontrol show job ID` prints. Matched at line starts: names and comments may contain any text."""
 
     def find(pattern: str) -> tuple[str, ...]:
         match = re.search(rf"^ +{pattern}", text, re.MULTILINE)
@@ -114,7 +155,7 @@ def read(text: str) -> SlurmState:
 
 
 def read_accounting(text: str) -> SlurmState | None:
-    """From what `sacct --parsable2 --format=State,ExitCode` prints, for a job that scontrol has forgotten."""
+    """Parses what `sacct --parsable2 --format=State,ExitCode` prints, for a job that scontrol has forgotten."""
     match = re.match(r"([A-Z_]+)[^|]*\|(\d+):(\d+)", text)
     return SlurmState(match[1], code=int(match[2]), signal=int(match[3])) if match else None
 

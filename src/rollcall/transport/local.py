@@ -146,7 +146,8 @@ def copy_of_stdin() -> int:
 
 
 def inheritable_fds() -> list[int]:
-    """Beyond the standard streams."""
+    """Beyond the standard streams, and below the limit: posix_spawn refuses to close a file beyond it."""
     fds = [int(name) for name in os.listdir("/proc/self/fd")]
     is_open = [fd for fd in fds if os.path.exists(f"/proc/self/fd/{fd}")]  # not the one that was opened to see them
-    return [fd for fd in is_open if fd > 2 and os.get_inheritable(fd)]
+    limit = os.sysconf("SC_OPEN_MAX")
+    return [fd for fd in is_open if 2 < fd < limit and os.get_inheritable(fd)]

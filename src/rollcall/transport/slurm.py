@@ -63,7 +63,8 @@ def _gpus(environ: Environ) -> int:
 
 
 def by_hand(environ: Environ) -> tuple[str, int, str, int]:
-    """In a step that started us once per node: how many we are, which one this is, and where the first one is."""
+    """Reads from a step that started us once per node how many we are, which one this is, and where the first one
+    is."""
     names = host_list.expand(environ["SLURM_STEP_NODELIST"])
     tasks = int(environ["SLURM_STEP_NUM_TASKS"])
     if tasks != len(names):

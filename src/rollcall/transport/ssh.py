@@ -51,7 +51,7 @@ def is_here(host: Host) -> bool:
 
 
 def _remote(plan: Plan, purpose: str) -> str:
-    """For any login shell: a plain sh does the work, and prints how far it has come."""
+    """Makes words for any login shell: a plain sh does the work, and prints how far it has come."""
     cwd, python = shlex.quote(plan.cwd), shlex.quote(plan.transport.python)
     start = shlex.join(supervisor_command.words(plan.transport.python, purpose))
     script = (

@@ -33,6 +33,7 @@ _FOLDERS = (
     "torch/utils/data/datapipes/iter", "torch/_native", "torch/xpu", "torch/quantization", "torch/utils/data/_utils",
 )  # fmt: skip
 _chosen: list[bool] = []
+_loader: list[int] = []  # the thread that has loaded torch's libraries
 
 
 def begin() -> None:
@@ -66,6 +67,10 @@ def import_torch() -> None:
 
     with code_cache.used(), torch_import.inspecting(), torch_import.making_dataclasses():
         import torch.distributed  # noqa: F401
+    from rollcall.compat import kineto_thread
+
+    for thread in _loader:
+        kineto_thread.move_to_main(thread)
 
 
 def _import(names: tuple[str, ...]) -> None:
@@ -89,12 +94,12 @@ def _start_loading(folder: str) -> _thread.LockType:
     lock = _thread.allocate_lock()
     lock.acquire()
     # Not a threading.Thread: those are counted, and the program's first would be its second.
-    _thread.start_new_thread(_load, (dlopen, folder, lock))
+    _loader.append(_thread.start_new_thread(_load, (dlopen, folder, lock)))
     return lock
 
 
 def _load(dlopen: "ctypes._NamedFuncPointer", folder: str, lock: _thread.LockType) -> None:
-    """In the order in which torch loads them. If one is missing, torch loads the others itself."""
+    """Loads the libraries in the order in which torch does. If one is missing, torch loads the others itself."""
     dlopen(os.fsencode(os.path.join(folder, "libtorch_global_deps.so")), os.RTLD_NOW | os.RTLD_GLOBAL)
     dlopen(os.fsencode(os.path.join(folder, "libtorch.so")), os.RTLD_NOW)
     lock.release()

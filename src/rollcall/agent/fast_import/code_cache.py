@@ -29,7 +29,7 @@ def _read(name: str, path: str) -> None:
 
 @contextlib.contextmanager
 def used() -> Iterator[None]:
-    """Whoever imports one of them now, need not read it again."""
+    """Inside, an import of one of these modules does not read its file again."""
 
     def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:
         return _codes.pop(str(loader.path), None) or _get_code(loader, name)

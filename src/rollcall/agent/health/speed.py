@@ -61,7 +61,8 @@ def _best_s(device: torch.device, do: Callable[[], object]) -> float:
 
 
 def _all_reduce_bytes_per_s(gpus: int) -> float:
-    """Of ranks on this host alone, one for each GPU; else two. 0 if a host has one GPU only, or a rank fails."""
+    """Measures ranks on this host alone: one for each GPU, or two without GPUs. 0 if there is one GPU only, or a
+    rank fails."""
     if gpus == 1:
         return 0.0
     ranks, backend = (gpus, "nccl") if gpus else (_CPU_RANKS, "gloo")

@@ -9,5 +9,7 @@ stack_requests   asks ranks for their stacks
 stack_collection finds out where ranks are without that their program notices
 rank_requests    has ranks do something while their program runs
 ring_upload      sends rings to a launcher that does not see this disk
+gpu_samples      notes what the GPUs do, beside the rings
+nccl_ras         asks NCCL's own service about a run that stands still
 flight_recorder  has nccl write its own record to the run's folder
 """

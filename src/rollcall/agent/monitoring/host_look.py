@@ -30,7 +30,7 @@ class HostLook:
 
 
 def look(folder: Path, attempt: int, idle: Mapping[str, bool]) -> HostLook:
-    """Of this host."""
+    """Returns what this host sees."""
     rings = sorted((folder / "rings" / f"attempt-{attempt}").glob("rank-*.ring"))
     waiting = {_rank(path) for path in rings if waits(newest_ops(path))}
     computing = [int(rank) for rank, is_idle in idle.items() if not is_idle and int(rank) not in waiting]

@@ -11,7 +11,7 @@ from rollcall.protocol.channel import Channel
 from rollcall.protocol.log_files import LogFiles
 from rollcall.protocol.messages import Note, Output
 
-_CHUNK_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 16  # what a pipe holds
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rollcall.agent.monitoring.hang_detector import newest_ops
 from rollcall.record import ring_format
 from rollcall.record.on_request import stacks
 
-_INTERVAL_S = 0.05
+_INTERVAL_S = 0.05  # between two looks at whether it is done: not noticed by a person
 _NOTICE_S = 10.0  # for the rank's thread to begin; it sleeps for half a second at a time, and needs Python's lock
 _NEXT_OP_S = 3.0  # longer than most steps; a rank that makes no op for so long is worth looking at now
 _NOT_RECORDED = "is not recorded, or has made no process group yet, so it cannot be asked"
@@ -39,7 +39,7 @@ def ask(ring: Path | None, pid: int, number: int, request: dict[str, Any]) -> di
 
 
 def wait_for_next_op(ring: Path) -> None:
-    """Until the rank has made an op that began after now; or for a while, if it makes none."""
+    """Waits until the rank has made an op that began after now, or for a while if it makes none."""
     now_ns = time.monotonic_ns()
     until_s = time.monotonic() + _NEXT_OP_S
     while time.monotonic() < until_s and not any(_began_after(record, now_ns) for record in newest_ops(ring)):

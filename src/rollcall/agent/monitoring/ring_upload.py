@@ -15,7 +15,7 @@ from rollcall.runs import TRAINING
 
 _MOST_BYTES = 256 << 10  # of all ranks of this host, in one answer: about a second on a slow connection
 _CHUNK_BYTES = 32 << 10  # other messages can be sent between two chunks
-_LEAST_RECORDS = 64
+_LEAST_RECORDS = 64  # of each rank, however many there are: the ops that may be in flight
 _LOOK_BACK = 64  # records that may have been open when they were sent
 
 

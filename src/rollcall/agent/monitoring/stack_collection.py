@@ -20,7 +20,7 @@ from rollcall.record.on_request import stacks
 from rollcall.worker import main as worker_main
 
 _RING_S = 3.0  # for a sampler's thread to notice the request; it sleeps for half a second at a time
-_INTERVAL_S = 0.02
+_INTERVAL_S = 0.02  # between two looks at the files
 _AT_ONCE = 4  # py-spy reads the symbols of all libraries, which takes a core and some memory
 _ENTRY_POINT = worker_main.__file__  # runs the program: frames outside of it are rollcall's
 _HOOKS = str(Path(ring_format.__file__).parent) + "/"
@@ -89,7 +89,7 @@ def _why_not(is_recorded: bool) -> str:
 
 
 def of_the_program(frames: py_spy.Frames) -> list[StackFrame]:
-    """Without frames of rollcall below and above the program's, with the text of the program's own lines."""
+    """Leaves out frames of rollcall below and above the program's, and adds the text of the program's own lines."""
     end = next((at for at, (file, _, _) in enumerate(frames) if file == _ENTRY_POINT), len(frames))
     kept = [each for each in frames[:end] if not each[0].startswith(_HOOKS) and not each[2].startswith(_UNNAMED)]
     return [StackFrame(file, line, function, _text(file, line)) for file, line, function in kept]

@@ -14,7 +14,7 @@ from rollcall.runs import read_facts, recorded_attempts
 
 _SIGNAL_S = 0.1  # for ranks to answer a signal
 _RING_S = 1.5  # for a sampler's thread to notice the request; it sleeps for half a second at a time
-_INTERVAL_S = 0.02
+_INTERVAL_S = 0.02  # between two looks at the files
 
 
 def find_rings(folder: Path, attempt: int, among: Collection[int] | None = None) -> dict[int, Path]:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _EVERY_S = 0.5
-_WARN_AFTER = 6  # checks
-_END_AFTER = 24
+_WARN_AFTER = 6  # checks: who types Ctrl-Z and bg, or attaches a debugger, needs some seconds
+_END_AFTER = 24  # checks: a rank that is not continued in 12 s was not stopped in passing
 
 
 class StoppedRanks:

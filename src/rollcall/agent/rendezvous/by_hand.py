@@ -6,6 +6,7 @@ order, and where the ranks meet.
 """
 
 import json
+import os
 import time
 from dataclasses import asdict, replace
 
@@ -16,7 +17,7 @@ from rollcall.agent.rendezvous.led import LedRendezvous
 from rollcall.agent.rendezvous.store import StoreRendezvous
 from rollcall.protocol.channel import Channel
 from rollcall.protocol.messages import Begin, Note, Standstill
-from rollcall.protocol.plan import ByHand, Plan
+from rollcall.protocol.plan import REJOINS, ByHand, Plan
 from rollcall.protocol.timing import LOOK_S
 
 _STANDSTILL, _LOOK = "standstill", "look"  # what agents tell one another
@@ -28,6 +29,7 @@ class ByHandRendezvous(LedRendezvous):
         self, channel: Channel, dispatcher: Dispatcher, questions: HostQuestions, plan: Plan, by_hand: ByHand
     ) -> None:
         super().__init__(channel, dispatcher, questions)
+        self._rejoins = REJOINS in os.environ
         self._agreement = StoreRendezvous(
             nnodes=by_hand.nnodes,
             node_rank=by_hand.node_rank,
@@ -37,10 +39,15 @@ class ByHandRendezvous(LedRendezvous):
             run_id=plan.run_id,
             timeout_s=plan.join_timeout_s,
             first_attempt=plan.first_attempt,
+            rejoins=self._rejoins,
             tell=lambda text: channel.send(Note(text)),
         )
         self._failure = ""  # of the last attempt, here
         self._told: Standstill | None = None  # in this attempt
+
+    @property
+    def attempt_of_world(self) -> int:
+        return self._agreement.attempt
 
     def _agree(self, begin: Begin) -> Begin:
         self._failure, self._told = "", None
@@ -70,7 +77,8 @@ class ByHandRendezvous(LedRendezvous):
         self._agreement.announce_failure(sentence, final=False)
 
     def announce_stop(self, sentence: str) -> None:
-        self._agreement.announce_failure(sentence, final=True)
+        # Where a stopped host is started again, the others go on with it.
+        self._agreement.announce_failure(sentence, final=not self._rejoins)
 
     def failed_elsewhere(self) -> str:
         return "" if self._failure else self._agreement.failure_of_attempt()

@@ -37,6 +37,11 @@ class LedRendezvous(Handler):
     def attempt(self) -> int:
         return self._place.attempt if self._place else -1
 
+    @property
+    def attempt_of_world(self) -> int:
+        """The number that all ranks know: a host that came later has begun to count later."""
+        return self.attempt
+
     def next_rendezvous(self) -> RendezvousInfo:
         self._store = None  # that of the last attempt
         message = self._dispatcher.attempts.get()
@@ -83,11 +88,11 @@ class LedRendezvous(Handler):
         return ""
 
     def standstill_of_all(self, mine: Standstill) -> Standstill:
-        """Of this host: the launcher puts those of all hosts together."""
+        """Returns that of this host: the launcher puts those of all hosts together."""
         return mine
 
     def looks_of_others(self, mine: HostLook) -> list[HostLook]:
-        """Of hosts that the launcher does not lead: there are none."""
+        """Returns nothing: there are no hosts that the launcher does not lead."""
         return []
 
     def leave(self) -> None:

@@ -19,12 +19,13 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
-from rollcall.errors import UsageError, WorldError
+from rollcall.errors import LostHostError, UsageError, WorldError
 from rollcall.ports import listen
 from rollcall.protocol.plan import LOOPBACK
 
 _POLL_S = 0.05
 _LEAVE_S = 5.0
+_ATTEMPT = "rollcall/attempt"  # the number of the newest one
 
 
 class Handler(RendezvousHandler):
@@ -66,23 +67,31 @@ class StoreRendezvous(Handler):
         run_id: str,
         timeout_s: float,
         first_attempt: int = 0,
+        rejoins: bool = False,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._nnodes, self._slots, self._run_id, self._timeout_s = nnodes, slots, run_id, timeout_s
         self._addr = addr or LOOPBACK
         self._tell = tell
-        self._first_attempt = first_attempt
+        self._first_attempt, self._rejoins = first_attempt, rejoins
         self.attempt = first_attempt - 1
         self._worker_store: Store | None = None
         self._node_rank = 0 if nnodes == 1 else node_rank
         self._port, self._store = self._open(port)
 
     def next_rendezvous(self) -> RendezvousInfo:
-        self._check_not_failed()
-        self.attempt += 1
-        self._announce_host()
-        self._wait_for_all()
-        master = self._store_of_the_ranks()
+        try:
+            self._check_not_failed()
+            self.attempt += 1
+            if self._node_rank == 0:
+                self._store.set(_ATTEMPT, str(self.attempt))
+            elif self._rejoins:
+                self._take_old_place()
+            self._announce_host()
+            self._wait_for_all()
+            master = self._store_of_the_ranks()
+        except RuntimeError as error:  # of the store
+            raise self._lost_master() from error
         elastic = PrefixStore(f"rollcall/elastic/{self.attempt}", self._store)
         return RendezvousInfo(elastic, self.node_rank, self._nnodes, master)
 
@@ -106,9 +115,12 @@ class StoreRendezvous(Handler):
         try:
             return int(self._store.check([f"rollcall/over/{self.attempt}"]) or self._store.check(["rollcall/failed"]))
         except RuntimeError as error:
-            raise WorldError(
-                f"the agent of node 0 at {self._addr}:{self._port} is gone, so this host's ranks were ended: look there"
-            ) from error
+            raise self._lost_master() from error
+
+    def _lost_master(self) -> LostHostError:
+        return LostHostError(
+            f"the agent of node 0 at {self._addr}:{self._port} is gone, so this host's ranks were ended: look there"
+        )
 
     def failure_of_attempt(self) -> str:
         """Why another agent has given this attempt up; empty if none has."""
@@ -170,7 +182,7 @@ class StoreRendezvous(Handler):
         return port, self._connect(port)
 
     def _listen(self, port: int) -> socket.socket:
-        """On our own address where it is one of this host's; else on all: a name may mean another one here."""
+        """Listens on our own address if it is one of this host's; else on all: a name may mean another one here."""
         return listen(self._addr if _is_ours(self._addr) else "0.0.0.0", port)
 
     def _serve(self, listener: socket.socket) -> TCPStore:
@@ -195,6 +207,15 @@ class StoreRendezvous(Handler):
             f"node 0 at {self._addr}:{port} did not answer within {self._timeout_s:g} s: start it there with"
             f" --node-rank 0, or check --master-addr, --master-port and the firewall"
         )
+
+    def _take_old_place(self) -> None:
+        """If the others have begun without this host, or with what it was before, it is there from the next attempt
+        on. They may not have noticed that it was lost."""
+        current = int(self._store.get(_ATTEMPT)) if self._store.check([_ATTEMPT]) else 0
+        self.attempt = max(self.attempt, current)
+        if self._store.check([self._key(self.node_rank)]):
+            self.announce_failure(f"node {self.node_rank} was started again", final=False)
+            self.attempt += 1
 
     def _announce_host(self) -> None:
         """Under its number."""

@@ -72,7 +72,7 @@ def run(options: RunOptions) -> None:
 
 
 def run_and_exit(options: RunOptions) -> NoReturn:
-    """As the command does, for options that were read without it."""
+    """Does what the command does, for options that were read without it."""
     try:
         run(options)
     except RollcallError as error:
@@ -86,11 +86,12 @@ def run_and_exit(options: RunOptions) -> NoReturn:
 def _leave_warm_server(plan: Plan) -> None:
     """If the user has asked for it, and the next run like this one would start without."""
     from rollcall.coordinator.early_agent import typed_in  # here: what is imported here, is imported already
+    from rollcall.linux import kept_servers
     from rollcall.transport import warm
 
     typed = typed_in(sys.argv, os.environ)
     is_here = plan.transport.kind == "local" and plan.by_hand is None and plan.start == "warm"
-    if os.environ.get(warm.SWITCH) == "1" and is_here and typed is not None and not warm.is_ready(typed):
+    if os.environ.get(kept_servers.SWITCH) == "1" and is_here and typed is not None and not warm.is_ready(typed):
         os.close(warm.start(typed, IDLE_S))
 
 
@@ -192,6 +193,7 @@ def plan_of(options: RunOptions) -> Plan:
             _streams("--redirects", options.redirects),
             _streams("--tee", options.tee),
         ),
+        prompt=options.prompt,
         cwd=os.getcwd(),
     )
 

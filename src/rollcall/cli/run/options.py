@@ -9,12 +9,12 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from rollcall.cli.shared_options import (
-    Delay,
     HangAfter,
     HostFile,
     HostNames,
     HostPython,
-    Link,
+    LinkBandwidth,
+    LinkDelay,
     Preload,
     RingMb,
     VirtualHosts,
@@ -80,6 +80,7 @@ class RunOptions:
     metrics: Annotated[
         str, _ours("--metrics", "Serve metrics for Prometheus here. A port alone means loopback.", "127.0.0.1:9100")
     ] = ""
+    prompt: Annotated[str, typer.Option("--prompt", help="The socket of `rollcall shell`.", hidden=True)] = ""
     report: Annotated[bool, typer.Option("--report", help="Write a page about the run when it is over.")] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and the commands it replaces.")] = False
     show: Annotated[
@@ -133,8 +134,8 @@ class RunOptions:
     hosts: HostNames = ""
     hostfile: HostFile = None
     virtual_hosts: VirtualHosts = None
-    link: Link = None
-    delay: Delay = None
+    link: LinkBandwidth = None
+    delay: LinkDelay = None
     min_hosts: Annotated[int, host_option("--min-hosts", "Continue while at least N hosts are available.", "N")] = 0
     spares: Annotated[
         int, host_option("--spares", "Keep the last N hosts ready: one takes the place of a host that is lost.", "N")
@@ -181,6 +182,17 @@ class RunOptions:
         str | None, _scheduler("--namespace", "Namespace. Default: that of kubectl's context.", "NS")
     ] = None
     workdir: Annotated[str | None, _scheduler("--workdir", "The folder in the image to run in.", "DIR")] = None
+    volume: Annotated[
+        list[str] | None, _scheduler("--volume", "Mount a PersistentVolumeClaim in each pod.", "CLAIM:/data")
+    ] = None
+    secret: Annotated[
+        list[str] | None, _scheduler("--secret", "Set a variable for each value of this Secret.", "NAME")
+    ] = None
+    shm: Annotated[str | None, _scheduler("--shm", "The most that /dev/shm of a pod may take.", "16Gi")] = None
+    toleration: Annotated[
+        list[str] | None, _scheduler("--toleration", "Also use nodes with this taint.", "KEY=VALUE")
+    ] = None
+    priority: Annotated[str | None, _scheduler("--priority", "PriorityClass of the pods.", "NAME")] = None
     nnodes: Annotated[
         str,
         _torchrun(
@@ -245,7 +257,7 @@ def spellings(field: str) -> tuple[str, ...]:
 
 
 def option_name(field: str) -> str:
-    """As it is typed: --max-restarts."""
+    """Returns the name as it is typed: --max-restarts."""
     return spellings(field)[0]
 
 

@@ -13,13 +13,15 @@ from rollcall.errors import UsageError, say
 from rollcall.protocol.plan import DEFAULT_PORT, Program, check_program
 from rollcall.transport import local
 
+_OF_PODS = ("volume", "secret", "shm", "toleration", "priority")
 # Options that only a scheduler's job has.
-_OF_JOBS = ("nodes", "name", "sbatch_arg", "image", "gpus", "cpu", "memory", "namespace", "workdir")
+_OF_JOBS = ("nodes", "name", "sbatch_arg", "image", "gpus", "cpu", "memory", "namespace", "workdir", *_OF_PODS)
 # Options that are not passed on to the `rollcall run` inside the job: they are used for the job itself.
 _ALWAYS = {"slurm", "kubernetes", "dry_run", "nodes", "name", "nproc_per_node", "module", "no_python"}
 _BY_SLURM = _ALWAYS | {"sbatch_arg", "python"}
 _BY_KUBERNETES = _ALWAYS | {
     "image", "gpus", "cpu", "memory", "namespace", "workdir", "env", "max_restarts", "grace", "master_port",
+    *_OF_PODS,
 }  # fmt: skip
 
 
@@ -81,6 +83,11 @@ def to_kubernetes(options: RunOptions, program: Program) -> int:
         cpu=options.cpu,
         memory=options.memory,
         workdir=options.workdir,
+        volumes=tuple(options.volume or ()),
+        secrets=tuple(options.secret or ()),
+        shm=options.shm,
+        tolerations=tuple(options.toleration or ()),
+        priority=options.priority,
         max_restarts=options.max_restarts,
         grace_s=options.grace,
         port=options.master_port or DEFAULT_PORT,

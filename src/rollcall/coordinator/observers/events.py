@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
+
+from rollcall.errors import UsageError
 
 Event = Literal["started", "host-lost", "hang", "restart", "straggler", "finished"]
 _MOST_S = 30.0  # a command that takes longer is ended
@@ -77,6 +80,16 @@ class Events:
         if not self._has_failed:
             self._say(f"{text}: the run continues; `{self._command}` gets one JSON object on its standard input")
         self._has_failed = True
+
+
+def check(command: str) -> None:
+    """Whether the shell knows the first word of the command: later, nobody may be there to mend it. A line that
+    does not begin with a plain word is left to the shell."""
+    word = re.match(r"\s*([\w./+-]+)(?=\s|$)", command)
+    if word and subprocess.run(["/bin/sh", "-c", 'command -v "$1" > /dev/null', "sh", word[1]], check=False).returncode:
+        raise UsageError(
+            f"--on-event {command}: there is no command {word[1]} here: check its name, or give its whole path"
+        )
 
 
 def _file_of(data: bytes) -> int:

@@ -49,7 +49,7 @@ def why_not(layer: Layer, complaint: str) -> str:
 
 
 def bits_per_s(link: str) -> float:
-    """Of an option `--link 100mbit`."""
+    """Reads the option `--link 100mbit`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", link.lower())
     rate = float(match[1]) * _BITS[match[2]] if match else 0
     if rate < 1000:
