@@ -71,7 +71,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 EXPORT void fake_begin() {
-  static c10::impl::DeviceGuardImplRegistrar guard(c10::kCUDA, new Guard);
+  static Guard guard;
+  // Each time: torch's FakeTensorMode, which other tests of this process may use, registers one of its own.
+  c10::impl::DeviceGuardImplRegistrar registered(c10::kCUDA, &guard);
   current = event_count = query_count = 0;
   contexts.clear();
   events.clear();
