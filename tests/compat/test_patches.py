@@ -115,8 +115,13 @@ HOOKED = """\
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
-hooked = [dist.ProcessGroup.allreduce, DistributedDataParallel.forward, dist.destroy_process_group]
-print([hasattr(each, "__wrapped__") for each in hooked])
+def wrappers(function):
+    while (inner := getattr(function, "__wrapped__", None)) is not None:
+        yield function.__code__.co_filename.rpartition("/")[2]
+        function = inner
+hooked = [dist.ProcessGroup.allreduce, DistributedDataParallel.forward]
+settles = "gloo_exit.py" in wrappers(dist.destroy_process_group)
+print([*(hasattr(each, "__wrapped__") for each in hooked), settles])
 """
 
 

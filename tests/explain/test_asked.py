@@ -28,6 +28,23 @@ def explain_stopped(folder: Path, ranks: list[list[FakeOp]]) -> Explanation:
     return explain(folder)
 
 
+def explain_failed(folder: Path, ranks: list[list[FakeOp]], failed: int, failed_ms: float) -> Explanation:
+    """A run in which one rank failed, and the others were asked to end then; all were gone soon after."""
+    write(folder, ranks)
+    numbers = [str(rank) for rank in range(len(ranks))]
+    gone_ns = START_NS + int(failed_ms * 1e6)
+    attempt = {
+        "world_size": len(ranks),
+        "outcome": "failed",
+        "asked": {number: int(number) != failed for number in numbers},
+        "exit_codes": {number: 1 if int(number) == failed else -15 for number in numbers},
+        "ended_ns": {number: gone_ns + 100_000_000 * (int(number) != failed) for number in numbers},
+    }
+    facts = {"outcome": "failed", "plan": {"grace_s": GRACE_S}, "attempts": [attempt]}
+    (folder / "run.json").write_text(json.dumps(facts))
+    return explain(folder)
+
+
 WAITING = [FakeOp("all_reduce", 1, 10, 15), FakeOp("all_reduce", 2, 20)]
 
 
@@ -58,3 +75,31 @@ def test_an_error_from_long_before_is_the_ranks_own(tmp_path: Path) -> None:
     assert told.verdict is not None
     assert (told.verdict.kind, told.verdict.ranks) == ("rank-failed", (2,))
     assert [site.line for site in told.verdict.sites][:1] == [12]
+
+
+def test_a_rank_that_destroyed_its_groups_has_left_whatever_ended_it_then(tmp_path: Path) -> None:
+    """Rank 0 failed since rank 1 had left; rank 1 was still at work, and was ended."""
+    both = FakeOp("all_reduce", 1, 10, 15, line=12)
+    failed = [
+        both,
+        FakeOp("all_reduce", 2, 20, flags=ring_format.FAILED, line=14),
+        FakeOp("exception", 0, 40, line=14),
+    ]
+    left = [both, FakeOp("destroy", 0, 30, 31)]
+    told = explain_failed(tmp_path, [failed, left, failed], failed=0, failed_ms=50)
+    assert told.verdict is not None
+    assert (told.verdict.kind, told.verdict.ranks) == ("missing-rank", (1,))
+
+
+def test_a_rank_that_made_its_groups_again_has_not_left(tmp_path: Path) -> None:
+    again = [
+        FakeOp("all_reduce", 1, 10, 15),
+        FakeOp("destroy", 0, 30, 31),
+        FakeOp("init", 2, 32, 33),
+        FakeOp("all_reduce", 3, 34, 36),
+    ]
+    failed = [*again, FakeOp("exception", 0, 40, line=12)]
+    told = explain_failed(tmp_path, [failed, again, again], failed=0, failed_ms=50)
+    assert told.verdict is not None
+    assert (told.verdict.kind, told.verdict.ranks) == ("rank-failed", (0,))
+    assert told.run.ranks[1].exit_code is None

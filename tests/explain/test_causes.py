@@ -113,6 +113,27 @@ def test_a_rank_that_is_past_its_loop_had_fewer_batches() -> None:
     assert verdict(ddp(6, True), ddp(5), ddp(6, True), **exits) == ("rank-exited-early", (1,))
 
 
+def test_ranks_that_the_launcher_ended_may_have_had_more_batches() -> None:
+    """Rank 0 failed in a forward since rank 2 had ended; ranks 1 and 3 were still in their backward, and were ended.
+    Where no rank came to its end, nobody is known to have had fewer."""
+    failed = [
+        *ddp(5),
+        FakeOp("ddp_forward", 0, 60, 70, phase="forward", group="", line=FORWARD, size_bytes=1000),
+        FakeOp("exception", 0, 71, group="", line=FORWARD),
+    ]
+    facts = {"outcome": "failed", "error": {0: "RuntimeError: closed"}, "error_site": {0: at(FORWARD)}}
+    ended = {0: START_NS + 71_000_000, 2: START_NS + 65_000_000}
+    found = explain(failed, ddp(5), ddp(5), ddp(5), exit_code={0: 1, 2: 0}, ended_ns=ended, **facts)
+    assert found.verdict is not None
+    assert (found.verdict.kind, found.verdict.ranks) == ("ddp-uneven-inputs", (2,))
+    assert "rank 0: 6; rank 2: 5" in found.verdict.message
+    assert "ranks 1,3 may have had more" in found.verdict.message
+    assert verdict(failed, ddp(5), ddp(5), ddp(5), exit_code={0: 1}, ended_ns={0: ended[0]}, **facts) != (
+        "ddp-uneven-inputs",
+        (2,),
+    )
+
+
 def test_ranks_of_a_run_that_goes_on_had_fewer_batches_only_if_they_are_stuck() -> None:
     """With join(), ranks without batches make calls behind the loop, while the others are in a backward."""
     made = run([ddp(6, True), [*ddp(5), FakeOp("all_reduce", 6, 70, line=BARRIER)]], outcome="running")

@@ -40,7 +40,7 @@ def work(rank, port):
 if __name__ == "__main__":
     mp.spawn(work, (int(os.environ["PORT"]),), nprocs=2)
 """
-OPS = ["init", "all_reduce", "exit"]
+OPS = ["init", "all_reduce", "destroy", "exit"]
 TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
 
 

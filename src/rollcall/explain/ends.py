@@ -73,7 +73,7 @@ def _others(evidence: "Evidence", rank: Rank) -> list[Rank]:
 def raised_in_forward(rank: Rank) -> bool:
     """Whether its last forward of a DDP module raised, and not the code of the module, whose lines would be on the
     traceback. DDP's reducer exchanges its buckets there in C++, which is no op that is recorded."""
-    done = [event for event in rank.events[-_RECENT:] if event.op not in ("sample", "exception")]
+    done = [event for event in rank.events[-_RECENT:] if event.op not in ("sample", "exception", "destroy")]
     if not done or done[-1].op != "ddp_forward":
         return False
     has_gone_on = rank.last is not None and rank.last.entered_ns > done[-1].entered_ns

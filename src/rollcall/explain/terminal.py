@@ -92,6 +92,10 @@ _FEW_FINDINGS = 2  # besides the verdict: they, too, may take several lines each
 def nothing_found(explanation: Explanation) -> str:
     if explanation.run.cut_ns:
         return "no finding so far: the run continues, and the calls of all ranks match"
+    if explanation.deaths:
+        first = explanation.deaths[0]
+        died = f"rank {first.rank} died first ({first.how})"
+        return f"no finding: {died}, and the calls that were recorded do not tell why; look at its log"
     return "no finding: the calls of all ranks match"
 
 

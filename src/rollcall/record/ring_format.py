@@ -99,10 +99,11 @@ OPS = (
     "phase",  # a named part of the program
     "sample",  # where the main thread was while it was in no op, from when to when
     "signal",  # this rank sent one: the tag is the signal, the peer the process
+    "destroy",  # it destroyed the default group, and all others with it
 )
 OP = {name: number for number, name in enumerate(OPS)}
 POINT_TO_POINT = (OP["send"], OP["recv"])
-EVENTS = tuple(OP[name] for name in ("exception", "exit", "ddp_forward", "phase", "sample", "signal"))
+EVENTS = tuple(OP[name] for name in ("exception", "exit", "ddp_forward", "phase", "sample", "signal", "destroy"))
 # Ops are numbered by their sort: collectives (0) by group; sends and receives (1) by channel, which is group, op, peer
 # and tag; events (2) are not.
 SORTS = bytes(1 if op in POINT_TO_POINT else 2 if op in EVENTS else 0 for op in range(len(OPS)))

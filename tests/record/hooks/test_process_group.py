@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 
+from rollcall.explain.loading.load import load
 from rollcall.explain.verdict import explain
 from rollcall.record.hooks.arguments import METHODS
 from tests.blame import blamed
@@ -101,3 +102,17 @@ def test_a_gather_into_one_tensor_is_a_gather() -> None:
     op, read = METHODS["gather_single"]
     call = read((None, torch.empty(8), given, opts), {})
     assert (op, call.peer, call.tensors) == ("gather", 1, (given,))
+
+
+def test_the_end_of_all_groups_is_recorded(runner: Runner) -> None:
+    """An event, not an op that ranks make together: one rank may do so long after the other. The end of one group of
+    several is none."""
+    body = "mine = dist.new_group([0, 1])\ndist.destroy_process_group(mine)\ndist.barrier()\n"
+    runner.script(HEAD + body + "dist.destroy_process_group()\n")
+    assert runner("run", "-n", 2, "script.py").code == 0
+    ranks = load(runner.latest()).ranks
+    for rank in ranks.values():
+        assert [event.op for event in rank.events if event.op != "sample"] == ["destroy", "exit"]
+        assert rank.ops[-1].op == "barrier"
+        assert rank.ops[-1].completed_ns <= rank.ended_ns
+    assert blamed(explain(runner.latest())) == []

@@ -32,16 +32,20 @@ def uneven(evidence: Evidence) -> Finding | None:
         return None
     most = max(counts.values())
     waiting = [op for rank, count in counts.items() if count == most and (op := _waits_in(evidence, rank))]
-    fewer = [rank for rank, count in counts.items() if count < most]
-    if not any(map(_is_of_module, waiting)) or not all(_is_past_loop(evidence, rank) for rank in fewer):
+    fewer = [rank for rank, count in counts.items() if count < most and not _was_cut_short(evidence, rank)]
+    if not fewer or not any(map(_is_of_module, waiting)) or not all(_is_past_loop(evidence, rank) for rank in fewer):
         return None
     loops = {_last_forward(evidence, rank).site for rank in [*fewer, *(op.rank for op in waiting)]}
     if len(loops) > 1:
         return None  # the others are in another loop: they have gone on after a call that only the first ones make
-    odd = deviants(counts)
+    unknown = [rank for rank, count in counts.items() if count < most and rank not in fewer]
+    odd = fewer if unknown else deviants(counts)
     last = [_last_forward(evidence, rank) for rank in odd]
     stuck = [op for rank in odd if (op := _stopped_in(evidence, rank)) is not None]
-    message = f"the ranks had different numbers of batches for their DDP module ({each(counts)})"
+    known = each({rank: count for rank, count in counts.items() if rank not in unknown})
+    message = f"the ranks had different numbers of batches for their DDP module ({known})"
+    if unknown:
+        message += f"; {ranks_in_words(unknown)} may have had more, and were ended before"
     finding = of_ops("ddp-uneven-inputs", odd, message, [*last, *stuck, *waiting[:1]])
     began_ns = min(_last_forward(evidence, op.rank).entered_ns for op in waiting)
     ends = [(op.site, _last_forward(evidence, rank).site) for rank in fewer if (op := _stopped_in(evidence, rank))]
@@ -71,6 +75,14 @@ def _stopped_in(evidence: Evidence, rank: int) -> Op | None:
 
 
 _RECENT = 64  # the buckets of a backward
+
+
+def _was_cut_short(evidence: Evidence, rank: int) -> bool:
+    """Whether the launcher ended a rank while it computed, since another one had failed: it may have had more
+    batches."""
+    has_failed = any(other.exit_code for other in evidence.run.ranks.values())
+    is_undecided = evidence.run.ranks[rank].exit_code is None and rank not in evidence.blocked
+    return is_undecided and has_failed and not evidence.run.cut_ns
 
 
 def _is_of_module(op: Op) -> bool:

@@ -149,7 +149,8 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None, is
         hint = f"; rollcall {writer} wrote it" if writer else ""
         raise UsageError(f"no ring of {folder.name} can be read: {files.problems[0]}{hint}")
     grace_s = float((facts.get("plan") or {}).get("grace_s") or Plan.grace_s)
-    ranks = {rank: _rank(files, rank, attempt_facts, grace_s) for rank in sorted(files.table.spans)}
+    asked_ns = _asked_ns(attempt_facts, grace_s, files)
+    ranks = {rank: _rank(files, rank, attempt_facts, asked_ns.get(rank, 0)) for rank in sorted(files.table.spans)}
     # Children of a rank may have formed a larger world than the launcher knows of.
     world_size = max(launched, files.world_size, len(ranks))
     hosts = sorted({rank.host for rank in ranks.values()})
@@ -490,7 +491,7 @@ def _handled_now(files: _Files, rank: int) -> Handled | None:
     return Handled(f"{value.get('error', 'an error')}: {value.get('text', '')}".rstrip(": "), site, row)
 
 
-def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any], grace_s: float = 0.0) -> Rank:
+def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any], asked_ns: int = 0) -> Rank:
     table = files.table
     path, header = files.kept[rank]
     start, end = table.spans[rank]
@@ -498,9 +499,8 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any], grace_s: floa
     is_event = _IS_EVENT[table.op[start:end]]
     ops, events = _ops(table, start, ~is_event), _ops(table, start, is_event)
     key = str(rank)
-    asked_ns = _asked_ns(attempt_facts, key, grace_s, files.ahead_ns[rank])
     was_asked = asked_ns > 0
-    error, error_site, exit_site, ended_ns, exit_code = "", None, None, 0, None
+    error, error_site, exit_site, ended_ns, left_ns, exit_code = "", None, None, 0, 0, None
     for op in _ops(table, start, _IS_END[table.op[start:end]]):
         if asked_ns and op.entered_ns >= asked_ns:  # the others were gone, say: its end is the launcher's doing
             continue
@@ -509,11 +509,15 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any], grace_s: floa
             error, error_site = _error(op), op.site
         elif op.op == "exit":
             ended_ns, exit_site, exit_code = op.entered_ns, op.site, op.tag
+        elif op.entered_ns > _last_ns(ops):  # it has not initialized them again
+            left_ns = op.entered_ns
     if was_asked:
         # It was asked to end while it was blocked in these: that they failed is the launcher's doing.
         table.flags[ops[-_RECENT:].rows] &= ~np.uint8(ring_format.FAILED)
     if not _has_own_end(attempt_facts, key, header.pid, ended_ns):
         exit_code = None if was_asked else attempt_facts["exit_codes"].get(key)
+    if left_ns and not error and not exit_code:  # without its groups it makes no call: whatever it did since
+        ended_ns, exit_code = left_ns, 0
     if header.stopped:
         _close(table, start, end)
     stack, no_stack = _stack(path.with_suffix(".stacks"), ops, files.ahead_ns[rank])
@@ -569,13 +573,16 @@ def _has_own_end(attempt_facts: dict[str, Any], rank: str, pid: int, ended_ns: i
     return "exit_codes" not in attempt_facts or (is_child and ended_ns > 0)
 
 
-def _asked_ns(attempt_facts: dict[str, Any], rank: str, grace_s: float, ahead_ns: int) -> int:
-    """The earliest moment, by the clock of its ops, at which the launcher can have asked a rank to end, which is gone
-    soon after; 0 if it was not asked."""
-    if not attempt_facts.get("asked", {}).get(rank):
-        return 0
-    gone_ns = int(attempt_facts.get("ended_ns", {}).get(rank, 0)) - ahead_ns
-    return max(gone_ns - int((grace_s + _KILLED_S) * 1e9), 1)
+def _asked_ns(attempt_facts: dict[str, Any], grace_s: float, files: _Files) -> dict[int, int]:
+    """By rank that the launcher asked to end: the earliest moment, by the clock of its ops, at which it can have done
+    so. That is not before another rank failed, if one did, nor long before this one was gone."""
+    asked, codes = attempt_facts.get("asked", {}), attempt_facts.get("exit_codes", {})
+    ended_ns = attempt_facts.get("ended_ns", {})
+    gone_ns = {rank: int(ended_ns.get(str(rank), 0)) - ahead_ns for rank, ahead_ns in files.ahead_ns.items()}
+    failed_ns = [ns for rank, ns in gone_ns.items() if codes.get(str(rank)) and not asked.get(str(rank))]
+    first_ns = min(failed_ns, default=1)
+    patience_ns = int((grace_s + _KILLED_S) * 1e9)
+    return {rank: max(ns - patience_ns, first_ns, 1) for rank, ns in gone_ns.items() if asked.get(str(rank))}
 
 
 _KILLED_S = 5.0  # until a rank that was killed is gone, on a machine that is busy
@@ -589,7 +596,7 @@ def _died_ns(attempt_facts: dict[str, Any], rank: str) -> int:
 # What is recorded besides communication.
 _IS_EVENT, _IS_END = np.zeros((2, 256), dtype=np.bool_)
 _IS_EVENT[list(ring_format.EVENTS)] = True
-_IS_END[[ring_format.OP["exception"], ring_format.OP["exit"]]] = True
+_IS_END[[ring_format.OP["exception"], ring_format.OP["exit"], ring_format.OP["destroy"]]] = True
 
 _BEGINNINGS = re.compile(rf"Current thread|Stack \(most recent|^(?={ring_format.NO_STACK})", re.MULTILINE)
 _MTIME_STEP_NS = 2_000_000_000  # file systems may count modification times in steps of this

@@ -26,6 +26,8 @@ def install_all() -> None:
     install_in((dist, distributed_c10d, device_mesh), "split_group", split)
     init = Hook("init_process_group", _before_init, _made, fail)
     install_in((dist, distributed_c10d), "init_process_group", init)
+    destroy = Hook("destroy_process_group", _before_destroy, complete)
+    install_in((dist, distributed_c10d), "destroy_process_group", destroy)
     install(distributed_c10d, "_warn_not_in_group", Hook("a call of a non-member", _before_warning))
 
 
@@ -36,6 +38,13 @@ def _made(mark: int, result: Any) -> None:
 
 def _before_init(*_: Any) -> int | None:
     return enter("init", CallArgs(flags=0))
+
+
+def _before_destroy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """The end of all groups. A single one may be destroyed by some of its ranks alone, and nobody waits for them."""
+    group = args[0] if args else kwargs.get("group")
+    is_all = group is None or group is dist.group.WORLD
+    return enter("destroy", CallArgs(flags=0)) if is_all and dist.is_initialized() else None
 
 
 def _new_group_hook(name: str) -> Hook:
