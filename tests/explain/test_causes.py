@@ -113,6 +113,13 @@ def test_a_rank_that_is_past_its_loop_had_fewer_batches() -> None:
     assert verdict(ddp(6, True), ddp(5), ddp(6, True), **exits) == ("rank-exited-early", (1,))
 
 
+def test_forwards_on_another_line_are_not_counted() -> None:
+    """Ranks joined with uneven inputs there: only rank 1 has fewer batches on the line where the others wait."""
+    joined = [FakeOp("ddp_forward", 0, n, n + 0.5, phase="forward", group="", line=METRIC) for n in range(1, 4)]
+    ranks = [[*joined[:1], *ddp(6, True)], [*joined[:2], *ddp(5)], [*joined, *ddp(6, True)]]
+    assert verdict(*ranks, exit_code={1: 0}) == ("ddp-uneven-inputs", (1,))
+
+
 def test_ranks_that_the_launcher_ended_may_have_had_more_batches() -> None:
     """Rank 0 failed in a forward since rank 2 had ended; ranks 1 and 3 were still in their backward, and were ended.
     Where no rank came to its end, nobody is known to have had fewer."""
@@ -132,6 +139,21 @@ def test_ranks_that_the_launcher_ended_may_have_had_more_batches() -> None:
         "ddp-uneven-inputs",
         (2,),
     )
+
+
+def test_a_rank_that_exits_before_its_own_async_op_is_over_left_the_others_in_it() -> None:
+    """If it came to its end without sys.exit, the call is over for it."""
+    issued = FakeOp("all_reduce", 1, 10, issued_ms=11, flags=ASYNC, line=METRIC)
+    failed = [replace(issued, flags=ASYNC | FAILED), FakeOp("exception", 0, 60, group="", line=BACKWARD)]
+    facts = {
+        "outcome": "failed",
+        "exit_code": {0: 1, 1: 0, 2: 1},
+        "error": dict.fromkeys((0, 2), "RuntimeError: closed"),
+        "error_site": dict.fromkeys((0, 2), at(BACKWARD)),
+        "ended_ns": {0: START_NS + 60_000_000, 1: START_NS + 20_000_000, 2: START_NS + 61_000_000},
+    }
+    assert verdict(failed, [issued], failed, exit_site={1: at(BACKWARD)}, **facts) == ("rank-exited-early", (1,))
+    assert verdict(failed, [issued], failed, **facts) is None
 
 
 def test_ranks_of_a_run_that_goes_on_had_fewer_batches_only_if_they_are_stuck() -> None:

@@ -140,8 +140,12 @@ class Evidence:
 
     @cached_property
     def forwards(self) -> dict[int, int]:
-        """By rank: how many forwards of a DDP module it has begun."""
+        """By rank: how many forwards of a DDP module it has begun on the line of the newest one. On other lines there may
+        be other modules, of which ranks may have any number."""
         rows = np.flatnonzero(self.table.op == ring_format.OP["ddp_forward"])
+        if len(rows):
+            newest = rows[self.table.entered_ns[rows].argmax()]
+            rows = rows[self.table.site[rows] == self.table.site[newest]]
         counts = np.bincount(self.table.rank[rows], minlength=max(self.run.ranks, default=-1) + 1)
         return {rank: int(counts[rank]) for rank in self.run.ranks}
 

@@ -153,7 +153,7 @@ def _left(evidence: Evidence, call: Call, number: int) -> bool:
     rank = evidence.run.ranks.get(number)
     if rank is None or rank.exit_code != 0:
         return False
-    return number not in call.ops or (call.ops[number].is_blocked and rank.exit_site is not None)
+    return number not in call.ops or (call.ops[number].completed_ns == 0 and rank.exit_site is not None)
 
 
 def way_out(rank: Rank, waiting: Op) -> Site | None:
