@@ -195,7 +195,7 @@ def _ask(viewer: Job, over: threading.Event, opened: threading.Event) -> None:
                 )
                 due_s[name] = time.monotonic() + told["again"]
                 if name == "news":
-                    since_s = told["scene"]["told"]["duration"]
+                    since_s = told["scene"]["meaning"]["duration"]
 
 
 def _cpu_s(viewer: "Job | _MetricsOf") -> float:

@@ -140,8 +140,8 @@ class Evidence:
 
     @cached_property
     def forwards(self) -> dict[int, int]:
-        """By rank: how many forwards of a DDP module it has begun on the line of the newest one. On other lines there may
-        be other modules, of which ranks may have any number."""
+        """By rank: how many forwards of a DDP module it has begun on the line of the newest one. On other lines may be
+        other modules, which ranks may use any number of times."""
         rows = np.flatnonzero(self.table.op == ring_format.OP["ddp_forward"])
         if len(rows):
             newest = rows[self.table.entered_ns[rows].argmax()]
