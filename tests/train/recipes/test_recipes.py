@@ -30,7 +30,7 @@ def half(options):
     ("returned", "problem"),
     [
         ((1, 2), r"it returned 2 values: expected \(model, optimizer, data\) or a rollcall.Recipe"),
-        (None, "it returned a NoneType object"),
+        (None, "it returned an object of type NoneType"),
         ((3, 4, []), "its model is of type int"),
         ((nn.Linear(1, 1), None, 5), "its data is of type int: expected a dataset or a loader"),
     ],
@@ -68,6 +68,21 @@ def test_a_module_without_the_function(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UsageError, match="of_mine has no function recipe: it has other"):
         find_function("of_mine:recipe")
+
+
+@pytest.mark.parametrize(("arguments", "is_right"), [("", False), ("a, b", False), ("options", True), ("*a", True)])
+def test_a_recipe_takes_the_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, is_right: bool
+) -> None:
+    """One that cannot take them is refused in a sentence, before it is called."""
+    module = f"takes_{len(arguments)}"
+    (tmp_path / f"{module}.py").write_text(f"def recipe({arguments}): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    if is_right:
+        assert callable(find_function(f"{module}:recipe"))
+    else:
+        with pytest.raises(UsageError, match=r"write `def recipe\(options\):`"):
+            find_function(f"{module}:recipe")
 
 
 def test_the_recipe_comes_first_in_the_arguments_of_a_rank() -> None:

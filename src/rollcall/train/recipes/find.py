@@ -33,7 +33,20 @@ def find_function(name: str) -> Callable[..., Any]:
         functions = [key for key, each in vars(module).items() if inspect.isfunction(each) and not key.startswith("_")]
         has = f"it has {', '.join(functions)}" if functions else "it has no functions"
         raise UsageError(f"{place} has no function {function}: {has}")
+    if not _takes_options(found):
+        raise UsageError(f"it does not take the options of the command line: write `def {function}(options):`")
     return found
+
+
+def _takes_options(function: Callable[..., Any]) -> bool:
+    """Whether it can be called with one argument."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # one of C, which does not tell
+        return True
+    return True
 
 
 def _is_there(module: str) -> bool:

@@ -36,7 +36,9 @@ def as_recipe(returned: Any) -> Recipe | str:
     if isinstance(returned, tuple) and len(returned) == 3:
         returned = Recipe(*returned)
     if not isinstance(returned, Recipe):
-        what = f"{len(returned)} values" if isinstance(returned, tuple) else f"a {type(returned).__name__} object"
+        what = (
+            f"{len(returned)} values" if isinstance(returned, tuple) else f"an object of type {type(returned).__name__}"
+        )
         return f"it returned {what}: {_EXPECTED}"
     if not isinstance(returned.model, nn.Module):
         return f"its model is of type {type(returned.model).__name__}: {_EXPECTED}"
