@@ -1,11 +1,13 @@
 """Every form of an op is recorded, and computes the same as without recording."""
 
 from ast import literal_eval
+from itertools import zip_longest
 from pathlib import Path
 
 from rollcall.explain.loading.load import load
 from rollcall.explain.verdict import explain
 from tests.blame import blamed
+from tests.ranks import Ended
 from tests.record.recorded import run_recorded
 from tests.rollcall_command import Runner
 
@@ -166,11 +168,21 @@ def _errors(printed: str) -> dict[str, str]:
     return {form: values[0] for form, values in found.items() if values and isinstance(values[0], str)}
 
 
+def _differences(plain: list[Ended], recorded: list[Ended]) -> list[tuple[int, str, str]]:
+    """Rank, and what it printed of a form without and with recording, where that is not the same."""
+    return [
+        (rank, *lines)
+        for rank, (one, other) in enumerate(zip(plain, recorded, strict=True))
+        for lines in zip_longest(one.out.splitlines(), other.out.splitlines(), fillvalue="")
+        if lines[0] != lines[1]
+    ]
+
+
 def test_every_form_is_recorded_and_computes_the_same(runner: Runner) -> None:
     """Also those that are not waited for but polled, that begin in a batch, or that raise here. Of a form that this
     torch does not have, there is nothing to record."""
     plain, recorded = (run_recorded(runner, SCRIPT, 4, is_recorded) for is_recorded in (False, True))
-    assert [rank.out for rank in recorded] == [rank.out for rank in plain]
+    assert _differences(plain, recorded) == []
     errors = _errors(plain[0].out)
     forms_here = {form: [] if errors.get(form) == "AttributeError" else ops for form, ops in FORMS.items()}
     found: dict[str, list[str]] = {form: [] for form in FORMS}
