@@ -32,13 +32,14 @@ def uneven(evidence: Evidence) -> Finding | None:
         return None
     most = max(counts.values())
     waiting = [op for rank, count in counts.items() if count == most and (op := _waits_in(evidence, rank))]
-    fewer = [rank for rank, count in counts.items() if count < most and not _was_cut_short(evidence, rank)]
+    cut_short = _cut_short(evidence)
+    fewer = [rank for rank, count in counts.items() if count < most and rank not in cut_short]
     if not fewer or not any(map(_is_of_module, waiting)) or not all(_is_past_loop(evidence, rank) for rank in fewer):
         return None
     loops = {_last_forward(evidence, rank).site for rank in [*fewer, *(op.rank for op in waiting)]}
     if len(loops) > 1:
         return None  # the others are in another loop: they have gone on after a call that only the first ones make
-    unknown = [rank for rank, count in counts.items() if count < most and rank not in fewer]
+    unknown = [rank for rank, count in counts.items() if count < most and rank in cut_short]
     odd = fewer if unknown else deviants(counts)
     last = [_last_forward(evidence, rank) for rank in odd]
     stuck = [op for rank in odd if (op := _stopped_in(evidence, rank)) is not None]
@@ -77,12 +78,13 @@ def _stopped_in(evidence: Evidence, rank: int) -> Op | None:
 _RECENT = 64  # the buckets of a backward
 
 
-def _was_cut_short(evidence: Evidence, rank: int) -> bool:
-    """Whether the launcher ended a rank while it computed, since another one had failed: it may have had more
+def _cut_short(evidence: Evidence) -> frozenset[int]:
+    """The ranks that the launcher ended while they computed, since another one had failed: they may have had more
     batches."""
-    has_failed = any(other.exit_code for other in evidence.run.ranks.values())
-    is_undecided = evidence.run.ranks[rank].exit_code is None and rank not in evidence.blocked
-    return is_undecided and has_failed and not evidence.run.cut_ns
+    ranks = evidence.run.ranks.values()
+    if evidence.run.cut_ns or not any(rank.exit_code for rank in ranks):
+        return frozenset()
+    return frozenset(rank.number for rank in ranks if rank.exit_code is None and rank.number not in evidence.blocked)
 
 
 def _is_of_module(op: Op) -> bool:
