@@ -149,8 +149,8 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None, is
         hint = f"; rollcall {writer} wrote it" if writer else ""
         raise UsageError(f"no ring of {folder.name} can be read: {files.problems[0]}{hint}")
     grace_s = float((facts.get("plan") or {}).get("grace_s") or Plan.grace_s)
-    asked_ns = _asked_ns(attempt_facts, grace_s, files)
-    ranks = {rank: _rank(files, rank, attempt_facts, asked_ns.get(rank, 0)) for rank in sorted(files.table.spans)}
+    asked = _asked(attempt_facts, grace_s, files)
+    ranks = {rank: _rank(files, rank, attempt_facts, *asked.get(rank, (0, 0))) for rank in sorted(files.table.spans)}
     # Children of a rank may have formed a larger world than the launcher knows of.
     world_size = max(launched, files.world_size, len(ranks))
     hosts = sorted({rank.host for rank in ranks.values()})
@@ -491,7 +491,7 @@ def _handled_now(files: _Files, rank: int) -> Handled | None:
     return Handled(f"{value.get('error', 'an error')}: {value.get('text', '')}".rstrip(": "), site, row)
 
 
-def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any], asked_ns: int = 0) -> Rank:
+def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any], asked_ns: int = 0, failed_ns: int = 0) -> Rank:
     table = files.table
     path, header = files.kept[rank]
     start, end = table.spans[rank]
@@ -502,7 +502,8 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any], asked_ns: int
     was_asked = asked_ns > 0
     error, error_site, exit_site, ended_ns, left_ns, exit_code = "", None, None, 0, 0, None
     for op in _ops(table, start, _IS_END[table.op[start:end]]):
-        if asked_ns and op.entered_ns >= asked_ns:  # the others were gone, say: its end is the launcher's doing
+        since_ns = max(asked_ns, failed_ns) if op.op == "destroy" else asked_ns
+        if asked_ns and op.entered_ns >= since_ns:  # the others were gone, say: its end is the launcher's doing
             continue
         if op.op == "exception":
             ended_ns, exit_code, was_asked = op.entered_ns, 1, False
@@ -573,16 +574,15 @@ def _has_own_end(attempt_facts: dict[str, Any], rank: str, pid: int, ended_ns: i
     return "exit_codes" not in attempt_facts or (is_child and ended_ns > 0)
 
 
-def _asked_ns(attempt_facts: dict[str, Any], grace_s: float, files: _Files) -> dict[int, int]:
-    """By rank that the launcher asked to end: the earliest moment, by the clock of its ops, at which it can have done
-    so. That is not before another rank failed, if one did, nor long before this one was gone."""
+def _asked(attempt_facts: dict[str, Any], grace_s: float, files: _Files) -> dict[int, tuple[int, int]]:
+    """By rank that the launcher asked to end, by the clock of its ops: the earliest moment at which it can have done
+    so, as the rank is gone soon after; and when the first rank was gone that failed."""
     asked, codes = attempt_facts.get("asked", {}), attempt_facts.get("exit_codes", {})
     ended_ns = attempt_facts.get("ended_ns", {})
     gone_ns = {rank: int(ended_ns.get(str(rank), 0)) - ahead_ns for rank, ahead_ns in files.ahead_ns.items()}
     failed_ns = [ns for rank, ns in gone_ns.items() if codes.get(str(rank)) and not asked.get(str(rank))]
-    first_ns = min(failed_ns, default=1)
-    patience_ns = int((grace_s + _KILLED_S) * 1e9)
-    return {rank: max(ns - patience_ns, first_ns, 1) for rank, ns in gone_ns.items() if asked.get(str(rank))}
+    first_ns, patience_ns = min(failed_ns, default=0), int((grace_s + _KILLED_S) * 1e9)
+    return {rank: (max(ns - patience_ns, 1), first_ns) for rank, ns in gone_ns.items() if asked.get(str(rank))}
 
 
 _KILLED_S = 5.0  # until a rank that was killed is gone, on a machine that is busy
