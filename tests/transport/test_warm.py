@@ -136,6 +136,16 @@ def test_a_replaced_file_is_noticed(tmp_path: Path) -> None:
     assert installation.changed(before) == str(path)
 
 
+def test_a_folder_is_another_with_a_new_module_and_not_with_compiled_files(tmp_path: Path) -> None:
+    """Python makes __pycache__ when a module of the folder is first imported, as by another program."""
+    (tmp_path / "module.py").touch()
+    before = {str(tmp_path): installation._stamp(str(tmp_path))}
+    (tmp_path / "__pycache__").mkdir()
+    assert installation.changed(before) == ""
+    (tmp_path / "new.py").touch()
+    assert installation.changed(before) == str(tmp_path)
+
+
 def test_modules_and_libraries_of_this_process_are_watched() -> None:
     stamped = installation.stamps()
     assert {os.__file__, json.__file__, os.path.realpath(sys.executable)} <= stamped.keys()

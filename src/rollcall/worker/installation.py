@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-Stamp = tuple[int, ...]  # when a file changed, and which it is
+Stamp = tuple[object, ...]  # of a file, when it changed and which it is; of a folder, which entries it has
 
 
 def stamps() -> dict[str, Stamp]:
@@ -20,10 +20,18 @@ def changed(before: dict[str, Stamp]) -> str:
 def _stamp(path: str) -> Stamp:
     """Also when its metadata changed: who replaces a file may give it the old one's time."""
     try:
+        if os.path.isdir(path):
+            return _entries(path)
         found = os.stat(path)
     except OSError:
         return ()
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev
+
+
+def _entries(folder: str) -> Stamp:
+    """The folder's own time does not do: Python changes it with the first __pycache__ there, which changes no module."""
+    with os.scandir(folder) as entries:
+        return tuple(sorted((entry.name, entry.inode()) for entry in entries if entry.name != "__pycache__"))
 
 
 def _modules() -> Iterator[str]:
