@@ -7,7 +7,7 @@ from pathlib import Path
 from rollcall.rehearse.rank import files
 
 START = """
-import os, shutil, socket, sys
+import numpy, os, shutil, socket, sys
 from pathlib import Path
 from rollcall.rehearse.rank import files
 files.install(Path(sys.argv[1]), Path(sys.argv[1]))
@@ -60,3 +60,33 @@ def test_another_rank_sees_a_file_of_the_first_once_it_has_come_to_the_same_op()
     ops = 5
     journal.note_removed("/a/marker")
     assert [journal.is_there("/a/marker", its) for its in (3, 4, 5, 6)] == [False, True, True, False]
+
+
+def test_links_databases_and_text_of_numpy_go_there_too(tmp_path: Path) -> None:
+    (tmp_path / "old.txt").write_text("old")
+    said = ran(
+        tmp_path,
+        """
+import sqlite3
+os.makedirs("made/inner")
+Path("made/inner/a.txt").write_text("a")
+shutil.copytree("made", "copied")
+os.symlink("old.txt", "link.txt")
+os.link("old.txt", "second.txt")
+for name in ("link.txt", "second.txt"):
+    Path(name).write_text("new")
+numpy.savetxt("numbers.txt", numpy.ones(2))
+database = sqlite3.connect("data.sqlite")
+database.execute("create table words (word)")
+database.close()
+try:
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"", ("127.0.0.1", 9))
+except ConnectionRefusedError:
+    print("refused")
+os.chdir("copied/inner")
+print(open("a.txt").read())
+""",
+    )
+    assert said.splitlines() == ["refused", "a"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["old.txt", "run"]
+    assert (tmp_path / "old.txt").read_text() == "old"

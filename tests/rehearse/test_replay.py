@@ -82,6 +82,17 @@ def test_nobody_waits_for_a_rank_that_was_stopped_after_its_steps(tmp_path: Path
     assert replayed(tmp_path, [calls("all_reduce", "all_reduce"), calls("all_reduce")], cut=[1]) == []
 
 
+def test_a_message_to_a_rank_that_was_stopped_before_it_is_over(tmp_path: Path) -> None:
+    sends = [FakeOp("send", 1, 1, 2, peer=1), FakeOp("send", 2, 3, 4, peer=1)]
+    assert replayed(tmp_path, [sends, [FakeOp("recv", 1, 1, 2, peer=0)]], cut=[0, 1]) == []
+
+
+def test_messages_that_wait_for_each_other_hang_also_if_their_ranks_were_stopped_later(tmp_path: Path) -> None:
+    """Both ends are recorded: that the ranks would have done more does not matter."""
+    ranks = [[FakeOp("send", 1, 1, 2, peer=1 - r), FakeOp("recv", 1, 3, 4, peer=1 - r)] for r in (0, 1)]
+    assert replayed(tmp_path, ranks, cut=[0, 1]) == [0, 1]
+
+
 def test_the_clock_of_a_replay_has_no_time_of_the_rehearsal(tmp_path: Path) -> None:
     """Rank 1 took a second longer: that means nothing."""
     replayed(tmp_path, [calls("barrier"), [FakeOp("barrier", 1, 1000, 1001)]])

@@ -18,6 +18,8 @@ class Result:
 
     gave: dict[Any, Any] = field(default_factory=dict)
     took: dict[Any, Any] = field(default_factory=dict)
+    exit_code: int = 0
+    is_cut: bool = False
 
 
 def rank(member: int, *values: tuple[int, int]) -> Result:
@@ -53,3 +55,17 @@ def test_what_differs_after_a_rank_was_told_something_else_is_not_unstable() -> 
 
 def test_an_op_that_gives_something_else_each_time_needs_no_further_pass() -> None:
     assert found({0: rank(0, (1, 2)), 1: rank(1, (2, 3))}, FIRST) == {}
+
+
+def test_a_failure_after_a_value_of_ranks_that_are_not_here_may_depend_on_it() -> None:
+    """Rank 1 of two was not rehearsed: rank 0 took its own value for that of both. Its last such line is told."""
+    failed, well = rank(0, (1, 2), (3, 6)), rank(0, (1, 2))
+    failed.exit_code = 1
+    assert stale.guessed_before_failing({0: failed}, stale.given({0: failed})) == ("train.py:2",)
+    assert stale.guessed_before_failing({0: well}, stale.given({0: well})) == ()
+
+
+def test_a_failure_where_all_ranks_are_here_depends_on_none_that_is_not() -> None:
+    both = {0: rank(0, (1, 3)), 1: rank(1, (2, 3))}
+    both[0].exit_code = 1
+    assert stale.guessed_before_failing(both, stale.given(both)) == ()

@@ -13,6 +13,7 @@ standstill  ends ranks that wait without an end
 stale       which ranks have to run again
 combine     from what each rank gives to what each rank gets
 replay      lets the recorded ranks wait for each other: what would hang, hangs
+randomness  seeds of a rank: what is random is the same in each pass
 check       the same script on real gloo ranks (real_rank), compared op by op
 rehearsal   all of it, in order
 terminal    what was found, in words and as JSON

@@ -4,10 +4,12 @@ Real ranks that hang, or that fail, are compared as far as they came.
 """
 
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from rollcall.runs import find_run
 
 RANKS = range(2, 9)  # on one machine
 _HANG_S, _TIMEOUT_S = 20, 600
+_MOST_ERROR = 200  # characters
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class CheckResult:
     ops: int  # that are the same
     outcome: str  # of the real run
     differences: tuple[OpDifference, ...]
+    why: str = ""  # the error for which it failed
 
 
 def check_size(world_size: int) -> None:
@@ -110,11 +114,22 @@ def _differing(mine: dict[str, Any], its: dict[str, Any]) -> Iterator[str]:
 
 
 def check(rehearsed: Run, program: Program, steps: int, folder: Path) -> CheckResult:
-    return compare(rehearsed, load(run_real(program, rehearsed.world_size, steps, folder)))
+    real = run_real(program, rehearsed.world_size, steps, folder)
+    return replace(compare(rehearsed, load(real)), why=_error(real))
 
 
-def lines(comparison: CheckResult) -> Iterator[str]:
-    how = _HOW.get(comparison.outcome, f", as far as the real run came (it {comparison.outcome})")
+_ERROR = re.compile(r"^(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception)\b.*)$", re.M)
+
+
+def _error(real: Path) -> str:
+    """The last error that a real rank printed; empty if none did. An error of CUDA can go on for lines."""
+    found = [said for log in sorted(real.glob("logs/*/rank-*.log")) for said in _ERROR.findall(log.read_text())]
+    return textwrap.shorten(found[-1], _MOST_ERROR, placeholder=" …") if found else ""
+
+
+def lines(comparison: CheckResult, deciding: Sequence[str] = ()) -> Iterator[str]:
+    """`deciding`: lines that read values which are not known, and by which the program may decide."""
+    how = "" if comparison.outcome == "ok" else f", as far as the real run came ({_ended(comparison)})"
     if not comparison.differences:
         yield f"checked   {comparison.ops:,} ops of {comparison.ranks} ranks are the same on real gloo ranks{how}"
         return
@@ -124,9 +139,13 @@ def lines(comparison: CheckResult) -> Iterator[str]:
             f"  rank {each.rank}, op {each.number}: {_in_words(each.rehearsed)} rehearsed,"
             f" {_in_words(each.real)} in reality ({', '.join(each.fields)})"
         )
+    if deciding:
+        yield f"  this may come of values that are not known ({', '.join(deciding)}): --assume {deciding[0]}=VALUE"
 
 
-_HOW = {"ok": "", "stopped": ", as far as the real run came (it was stopped)"}
+def _ended(comparison: CheckResult) -> str:
+    words = "it was stopped" if comparison.outcome == "stopped" else f"it {comparison.outcome}"
+    return f"{words}: {comparison.why}" if comparison.why and comparison.outcome == "failed" else words
 
 
 def _in_words(op: Op | None) -> str:

@@ -49,6 +49,7 @@ class Rehearsed:
     passes: int
     unsettled: tuple[int, ...]  # ranks whose collectives would still have to be run again
     unstable: tuple[str, ...] = ()  # lines at which ranks give what differs each time, such as the time
+    guessed: tuple[str, ...] = ()  # lines at which ranks that failed then took what ranks give that were not rehearsed
 
 
 def start_server(library: Path) -> ForkServer:
@@ -174,7 +175,9 @@ def rehearse(
         todo = []
     for rank in stale.failed_on_a_guess(results, known()):
         results[rank].is_cut = True
-    return Rehearsed(results, number, tuple(todo), _places(results, unstable))
+    is_part = len(settings.ranks) < settings.world_size
+    guessed = stale.guessed_before_failing(results, known()) if is_part else ()
+    return Rehearsed(results, number, tuple(todo), _places(results, unstable), guessed)
 
 
 def _to_run_again(results: dict[int, RankResult], known: Any, unstable: set[Any], folder: Path) -> list[int]:

@@ -4,6 +4,7 @@ Run as `python -m rollcall.rehearse.real_rank STEPS SCRIPT [ARGS…]` by `rollca
 """
 
 import functools
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -17,11 +18,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from rollcall.rehearse.rank import device, steps
+from rollcall.rehearse import randomness
+from rollcall.rehearse.rank import device, patches, steps
 from rollcall.rehearse.settings import GPUS
 
 _CPU = torch.device("cpu")
-_SEED = 0  # as of rehearsed ranks
+_AUTOCAST_DTYPE = torch.float16  # of a GPU, if the program names none
 
 
 class CudaIsCpu(TorchFunctionMode):
@@ -32,12 +34,22 @@ class CudaIsCpu(TorchFunctionMode):
     ) -> Any:
         if func is torch.Tensor.cuda:
             return args[0]
-        if func is torch.Tensor.pin_memory:
-            return args[0]
-        given = args, kwargs or {}
+        named = {name: value for name, value in (kwargs or {}).items() if name != "pin_memory"}
+        if _is_index(named.get("device")):
+            named["device"] = _CPU
+        if func in _TO and any(map(_is_index, args)):
+            args = tuple(_CPU if _is_index(value) else value for value in args)
+        given = args, named
         if func is not torch.device and any(map(_is_cuda, pytree.tree_leaves(given))):
             given = pytree.tree_map(lambda value: _CPU if _is_cuda(value) else value, given)
         return func(*given[0], **given[1])
+
+
+_TO = (torch.Tensor.to, torch._C._nn._parse_to)  # both take a device by its number
+
+
+def _is_index(value: Any) -> bool:
+    return type(value) is int
 
 
 def _is_cuda(value: Any) -> bool:
@@ -86,6 +98,16 @@ def _use_cpu_in_modules() -> None:
             kwargs.pop(name, None)
         ddp_init(ddp, module, **kwargs)
 
+    autocast_class: Any = torch.autocast
+    autocast_init = autocast_class.__init__
+
+    def init_autocast(autocast: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        default = _AUTOCAST_DTYPE if device_type == "cuda" else None
+        autocast_init(autocast, "cpu", dtype or default, *args, **kwargs)
+
+    autocast_class.__init__ = init_autocast
+    tensor_class: Any = torch.Tensor
+    tensor_class.record_stream = lambda tensor, stream: None  # the mode above never sees it: torch refuses the stream
     mesh_class.__init__ = init_mesh
     ddp_class.__init__ = init_ddp
     torch.load = lambda f, *_, **kwargs: load(f, **{**kwargs, "map_location": "cpu"})
@@ -97,7 +119,10 @@ def main() -> None:
     _use_gloo()
     _use_cpu_in_modules()
     steps.stop_after(int(count))
-    torch.manual_seed(_SEED)
+    patches.replace_compile()
+    patches.replace_generators()
+    patches.replace_memory_pinning()
+    randomness.seed(int(os.environ["RANK"]))
     sys.argv = [script, *args]
     sys.path.insert(0, str(Path(script).resolve().parent))
     with CudaIsCpu():

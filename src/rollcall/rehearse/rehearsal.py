@@ -38,6 +38,7 @@ class Rehearsal:
     passes: int
     unsettled: tuple[int, ...]
     unstable: tuple[str, ...]  # lines whose values differ each time
+    guessed: tuple[str, ...]  # lines after which ranks failed, and whose values also come from ranks that are not here
     cut: tuple[int, ...]  # ranks that were stopped after --steps
     unknowns: tuple["UnknownRead", ...]
     unsupported: tuple["UnsupportedRanks", ...]
@@ -123,6 +124,7 @@ def run(
         found.passes,
         found.unsettled,
         found.unstable,
+        found.guessed,
         tuple(sorted(rank for rank, result in found.ranks.items() if result.is_cut)),
         _unknowns(found.ranks),
         _unsupported(found.ranks, explanation.run, folder.path / "files"),

@@ -139,13 +139,14 @@ def of_folder(folder: Path, cut: Iterable[int]) -> "Replay":
 
 class Replay:
     """`cut`: ranks that were stopped after --steps. What they would have done next is not known, so nobody waits for
-    them; nor for ranks that were not rehearsed."""
+    more than they have recorded; nor for ranks that were not rehearsed."""
 
     def __init__(self, found: Iterable[RankRing], cut: Iterable[int] = ()) -> None:
         self._rings = {each.ring.header.rank: each for each in found}
         self._cut = frozenset(cut)
         self._meetings: dict[Any, Meeting] = {}
         self._last_seqs = {rank: self._seqs(rank) for rank in self._cut}
+        self._messages = {rank: self._message_keys(rank) for rank in self._cut}
         base_ns = min(
             (int(each.records["entered_ns"][0]) for each in self._rings.values() if len(each.records)), default=0
         )
@@ -207,7 +208,10 @@ class Replay:
         return woken
 
     def _key(self, track: Track, row: int) -> Any:
-        record, rank = track.records[row], self._rank_of[id(track)]
+        """The same on all ranks of a collective, and on both ends of a message."""
+        return self._key_of(self._rank_of[id(track)], track.records[row])
+
+    def _key_of(self, rank: int, record: Any) -> Any:
         group = self._rings[rank].groups.get(int(record["group"]), ("", ()))
         if record["op"] not in (_SEND, _RECV):
             return group, int(record["seq"])
@@ -220,7 +224,8 @@ class Replay:
         record, rank = track.records[row], self._rank_of[id(track)]
         if record["op"] in (_SEND, _RECV):
             peer = int(record["peer"])
-            return 2 if peer in self._rings and peer not in self._cut else 1
+            may_come = peer in self._rings and (peer not in self._cut or self._key(track, row) in self._messages[peer])
+            return 2 if may_come else 1
         name, members = self._rings[rank].groups.get(int(record["group"]), ("", ()))
         return sum(self._may_come(each, name, members, int(record["seq"])) for each in members)
 
@@ -228,6 +233,11 @@ class Replay:
         if rank not in self._rings:
             return False
         return rank not in self._cut or self._last_seqs[rank].get((name, members), 0) >= seq
+
+    def _message_keys(self, rank: int) -> set[Any]:
+        """The messages of which a rank recorded its end."""
+        records = self._rings[rank].records
+        return {self._key_of(rank, each) for each in records if each["op"] in (_SEND, _RECV) and _meets(each)}
 
     def _seqs(self, rank: int) -> dict[Any, int]:
         """By group: the last collective that a rank recorded."""

@@ -59,12 +59,21 @@ def failed_on_a_guess(results: dict[int, Any], known: Table) -> list[int]:
     the others would have given there is not known, and so neither is what these ranks would have done next."""
     if not any(result.is_cut for result in results.values()):
         return []
+    return [rank for rank, result in sorted(results.items()) if result.exit_code and any(_guessed(result, known))]
 
-    def has_guessed(result: Any) -> bool:
-        ops = ((Key(*key), Took(*took)) for key, took in result.took.items())
-        return any(key.source < 0 and len(known[key]) < took.size for key, took in ops)
 
-    return [rank for rank, result in sorted(results.items()) if result.exit_code and has_guessed(result)]
+def guessed_before_failing(results: dict[int, Any], known: Table) -> tuple[str, ...]:
+    """The last line at which each rank that failed took something that also comes from ranks which are not here."""
+    failed = (result for result in results.values() if result.exit_code and not result.is_cut)
+    last = (max(_guessed(result, known), key=lambda took: took.record, default=None) for result in failed)
+    return tuple(sorted({took.place for took in last if took is not None}))
+
+
+def _guessed(result: Any, known: Table) -> Iterator[Took]:
+    """What a rank took from collectives to which others did not come: they are taken to give what it gives itself."""
+    for key, took in result.took.items():
+        if Key(*key).source < 0 and len(known[Key(*key)]) < Took(*took).size:
+            yield Took(*took)
 
 
 def is_right(result: Any, known: Table, unstable: Collection[Key] = ()) -> bool:

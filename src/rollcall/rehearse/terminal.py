@@ -22,11 +22,15 @@ def heading(settings: RehearsalSettings) -> str:
     each = f"{settings.steps} step{'s' * (settings.steps > 1)} each" if settings.steps else "to their end"
     hosts = f"{settings.hosts:,} host{'s' * (settings.hosts > 1)} × {settings.gpus_per_host}"
     memory = in_bytes(settings.gpu.memory_bytes)
-    return f"{settings.world_size:,} ranks on {hosts} (pretended: {settings.gpu.name}, {memory}), {each}"
+    return f"{_in_ranks(settings.world_size)} on {hosts} (pretended: {settings.gpu.name}, {memory}), {each}"
+
+
+def _in_ranks(count: int) -> str:
+    return f"{count:,} rank{'s' * (count != 1)}"
 
 
 def lines(outcome: Rehearsal) -> Iterator[str]:
-    done = f"{len(outcome.explanation.run.ranks):,} ranks rehearsed in {in_seconds(outcome.seconds)}"
+    done = f"{_in_ranks(len(outcome.explanation.run.ranks))} rehearsed in {in_seconds(outcome.seconds)}"
     yield f"{done}{_passes(outcome)}; {_kinds(outcome)}"
     yield ""
     for each in outcome.unsupported[:_FEW]:
@@ -46,7 +50,7 @@ def lines(outcome: Rehearsal) -> Iterator[str]:
     for place in outcome.unstable:
         yield f"unstable  {place} tells other ranks what differs each time, such as the time or the number of a process"
     if outcome.comparison is not None:
-        yield from check.lines(outcome.comparison)
+        yield from check.lines(outcome.comparison, _deciding(outcome))
     yield f"recorded in {outcome.folder.name}: `rollcall explain`, `report` and `export` work on it"
 
 
@@ -78,12 +82,18 @@ def _verdict(outcome: Rehearsal) -> Iterator[str]:
         yield f"{word} {in_words(finding)}"
     if explanation.verdict is None:
         return
-    deciding = [each.place for each in outcome.unknowns if each.decided]
-    if deciding:
-        places = ", ".join(deciding[:_FEW])
-        yield f"  this may depend on values that are not known ({places}): --assume {deciding[0]}=VALUE"
+    if deciding := _deciding(outcome):
+        yield f"  this may depend on values that are not known ({', '.join(deciding)}): --assume {deciding[0]}=VALUE"
     if outcome.unstable:
         yield f"  this may depend on values that differ each time ({', '.join(outcome.unstable[:_FEW])})"
+    if outcome.guessed:
+        lines = ", ".join(outcome.guessed[:_FEW])
+        yield f"  this may depend on what ranks give that were not rehearsed ({lines}): rehearse all ranks"
+
+
+def _deciding(outcome: Rehearsal) -> list[str]:
+    """The first lines that read unknown values by which the program may decide."""
+    return [each.place for each in outcome.unknowns if each.decided][:_FEW]
 
 
 def _in_words(unknown: UnknownRead) -> str:
@@ -106,6 +116,7 @@ def as_json(outcome: Rehearsal) -> str:
         "passes": outcome.passes,
         "unsettled": list(outcome.unsettled),
         "unstable": list(outcome.unstable),
+        "guessed": list(outcome.guessed),
         "kinds": [list(kind) for kind in outcome.kinds],
         "unsupported": [asdict(each) for each in outcome.unsupported],
         "memory": use.as_json(outcome.memory, settings.gpu),
@@ -124,7 +135,7 @@ def _comparison(outcome: Rehearsal) -> dict[str, Any] | None:
     if found is None:
         return None
     differences = [{"rank": each.rank, "number": each.number, "fields": each.fields} for each in found.differences]
-    return {"ops": found.ops, "outcome": found.outcome, "differences": differences}
+    return {"ops": found.ops, "outcome": found.outcome, "why": found.why, "differences": differences}
 
 
 def _without_times(explanation: dict[str, Any]) -> dict[str, Any]:

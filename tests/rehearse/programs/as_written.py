@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial
 from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.parallel import DistributedDataParallel
 
 world = int(os.environ["WORLD_SIZE"])
-init_device_mesh("cuda", (world,))  # makes the process group
+mesh = init_device_mesh("cuda", (world,))  # makes the process group
 rank = dist.get_rank()
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 assert torch.backends.cudnn.version() > 90000
@@ -31,11 +32,20 @@ except TypeError:
 else:
     raise AssertionError("numpy() of a tensor on a GPU")
 
+try:
+    torch.nn.Linear(2, 2).cuda()(torch.ones(2, 2, device="cuda", dtype=torch.bfloat16))
+except RuntimeError as error:
+    mixed = str(error)
+assert "must have the same dtype, but got BFloat16 and Float" in mixed
+
 assert torch.ones(2).pin_memory().is_pinned()
 with torch.device("cuda"):
     assert torch.arange(3).sum().item() == 3
 with ThreadPoolExecutor(4) as pool:
     assert list(pool.map(lambda n: torch.ones(n, device="cuda").sum().item(), range(40))) == list(range(40))
+
+whole = DTensor.from_local(torch.full((2,), float(rank), device="cuda"), mesh, [Partial("max")]).full_tensor()
+assert whole.tolist() == [world - 1] * 2
 
 model = torch.nn.Linear(4, 4).cuda()
 file = io.BytesIO()
@@ -55,7 +65,13 @@ ddp.module.load_state_dict(loaded["weights"])
 lengths = torch.tensor([3, 1, 2])
 rows = torch.nn.utils.rnn.pack_padded_sequence(torch.randn(3, 3, 4, device="cuda"), lengths, True, False)
 assert rows.batch_sizes.tolist() == [3, 2, 1]
-ddp(rows.data).sum().backward()
+optimizer, scaler = torch.optim.SGD(ddp.parameters(), 0.1, momentum=0.9), torch.amp.GradScaler("cuda")
+with torch.autocast("cuda", torch.float16):
+    loss = ddp(rows.data).sum()
+scaler.scale(loss).backward()
+scaler.step(optimizer)  # not left out, as it is where gradients are infinite
+scaler.update()
+assert len(optimizer.state) == 2
 
 for tag in range(3):  # nccl has none
     sending = dist.isend(torch.ones(4, device="cuda"), (rank + 1) % world, tag=tag)

@@ -1,7 +1,9 @@
 """What ranks tell each other decides how many calls they make: lengths, a stop flag, a configuration, objects."""
 
+import random
 import threading
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -18,6 +20,10 @@ for step in range(length.item()):
     dist.all_reduce(stop, op=dist.ReduceOp.MAX)
     if stop.item():
         break
+drawn = [None] * dist.get_world_size()
+dist.all_gather_object(drawn, (random.random(), torch.rand(()).item(), np.random.rand()))  # the same in each pass
+for _ in range(int(10 * sum(map(sum, drawn)))):
+    dist.barrier()
 gathered = [None] * dist.get_world_size()
 
 

@@ -51,6 +51,14 @@ def _gloo_reduce(size_bytes: float, size: int, root: int) -> Iterator[Part]:
     yield from _to_root(size_bytes / size, size, root)
 
 
+def gloo_late_parts(size_bytes: float, size: int, place: int) -> Iterator[Part]:
+    """What the rank that comes last to an all_to_all gets only after it has sent its own part, from each rank up to
+    half way round. Two ranks share one connection, on which data follows a request for it. For these ranks gloo sends
+    first and then asks to receive: the others have asked already, so the data goes at once, and the request waits
+    behind it. To the ranks on the other half gloo asks first, and both directions are used at a time."""
+    return (((place + step) % size, place, size_bytes / size) for step in range(1, size // 2 + 1))
+
+
 GLOO: dict[str, Algorithm] = {
     "all_reduce": _gloo_all_reduce,
     "broadcast": _gloo_broadcast,

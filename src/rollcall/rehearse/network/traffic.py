@@ -4,6 +4,7 @@ Ops on GPU tensors go by nccl: its rings, in the order of ranks; for all_reduce 
 Headers of packets, barriers, and what torch exchanges when a group is made are not counted.
 """
 
+import functools
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -129,9 +130,30 @@ def _call(op: str, place: str, is_bucket: bool, count: int, matrix: Matrix, late
 
 
 def _later_rounds(kind: _Sum, size_bytes: float, each: int, whole: Matrix) -> float:
-    """What the rounds of gloo's broadcast take longer than its bytes over the busiest link: each waits for the last."""
-    if kind.op != "broadcast" or kind.on_gpu:
+    """What gloo takes longer than its bytes over the busiest link: parts that wait for others to be sent."""
+    if kind.on_gpu:
         return 0.0
+    if kind.op == "all_to_all":
+        return _late_bytes(kind, size_bytes, each)
+    return _broadcast_rounds(kind, size_bytes, each, whole) if kind.op == "broadcast" else 0.0
+
+
+def _late_bytes(kind: _Sum, size_bytes: float, each: int) -> float:
+    """Each rank tells of its own op: only the one that comes last adds something."""
+    last, share = _last_rank(kind.ranks, each)
+    return share * size_bytes if kind.sender == last else 0.0
+
+
+@functools.cache
+def _last_rank(ranks: tuple[int, ...], each: int) -> tuple[int, float]:
+    """Who comes last to an all_to_all is not known. Taken is the rank that would wait for most from other hosts; and
+    which share of its bytes that is."""
+    late = [_busiest(_on_hosts(algorithms.gloo_late_parts(1.0, len(ranks), n), ranks, each)) for n in range(len(ranks))]
+    return ranks[late.index(max(late))], max(late)
+
+
+def _broadcast_rounds(kind: _Sum, size_bytes: float, each: int, whole: Matrix) -> float:
+    """Each round waits for the one before."""
     ranks = kind.ranks
     root = ranks.index(kind.peer) if kind.peer in ranks else 0
     rounds = algorithms.gloo_broadcast_rounds(size_bytes, len(ranks), root)

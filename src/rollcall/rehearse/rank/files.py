@@ -8,6 +8,7 @@ import atexit
 import builtins
 import contextlib
 import functools
+import importlib
 import io
 import json
 import os
@@ -173,17 +174,20 @@ def install(root: Path, first: Path, count_ops: Callable[[], int] = lambda: 0) -
     root.mkdir(parents=True, exist_ok=True)
     overlay = Overlay(root, first, count_ops)
     _replace_open(overlay)
-    for name in ("stat", "lstat", "access"):
+    for name in ("stat", "lstat", "access", "listxattr", "getxattr"):
         setattr(os, name, _reading(getattr(os, name), overlay))
     os.listdir = _listing(os.listdir, overlay)
     setattr(os, "scandir", functools.partial(_Entries, os.scandir, overlay))  # noqa: B010  (typing knows it as a class)
-    for name in ("mkdir", "chmod", "utime", "truncate"):
+    for name in ("mkdir", "chmod", "utime", "truncate", "setxattr", "removexattr"):
         setattr(os, name, _writing(getattr(os, name), overlay))
     for name in ("remove", "unlink", "rmdir"):
         setattr(os, name, _removing(getattr(os, name), overlay))
     for name in ("rename", "replace"):
         setattr(os, name, _moving(getattr(os, name), overlay))
     setattr(shutil, "rmtree", _removing(shutil.rmtree, overlay))  # noqa: B010  (typing knows it as an object)
+    os.symlink, os.link = _linking(os.symlink, overlay), _copying(overlay)
+    setattr(os, "chdir", _entering(os.chdir, overlay))  # noqa: B010  (typing knows the name of its argument)
+    _replace_openers(overlay)
     sys.addaudithook(_refuse_connections)
     if root == first:
         atexit.register(overlay.journal.save, _journal(root))
@@ -287,7 +291,62 @@ def _moving(function: Callable[..., Any], overlay: Overlay) -> Callable[..., Any
     return call
 
 
+def _linking(function: Callable[..., None], overlay: Overlay) -> Callable[..., None]:
+    """A link leads to what the rank has written, or to a copy: who writes through it must not change what was there."""
+
+    @functools.wraps(function)
+    def call(source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
+        if overlay.is_free(target):
+            function(source, target, *args, **kwargs)
+            return
+        full = os.path.join(os.path.dirname(os.path.abspath(os.fsdecode(target))), os.fsdecode(source))
+        if _isdir(os.fsdecode(overlay.read(full))):
+            _makedirs(overlay.inside(full))
+        function(overlay.write(full, keeps=True), overlay.write(target), *args, **kwargs)
+
+    return call
+
+
+def _copying(overlay: Overlay) -> Callable[..., None]:
+    """os.link; a second name for a file that was there would let the rank write to it."""
+
+    def call(source: Any, target: Any, **_: Any) -> None:
+        _copyfile(os.fsdecode(overlay.read(source)), os.fsdecode(overlay.write(target)))
+
+    return call
+
+
+def _entering(function: Callable[[Any], None], overlay: Overlay) -> Callable[[Any], None]:
+    """A folder that only the rank has made is entered where it lies, in the folder of the run."""
+
+    @functools.wraps(function)
+    def call(path: Any) -> None:
+        is_made = not overlay.is_free(path) and not _isdir(os.fsdecode(path))
+        function(overlay.read(path) if is_made else path)
+
+    return call
+
+
+def _replace_openers(overlay: Overlay) -> None:
+    """sqlite opens its files in C; numpy has kept Python's own `open` since it was imported, for its text files."""
+    with contextlib.suppress(ImportError):  # a Python that is built without it
+        sqlite: Any = importlib.import_module("sqlite3")
+        plain = sqlite.connect
+
+        @functools.wraps(plain)
+        def connect(database: Any, *args: Any, **kwargs: Any) -> Any:
+            is_file = os.fsdecode(database) not in ("", ":memory:") and not kwargs.get("uri")
+            return plain(overlay.write(database, keeps=True) if is_file else database, *args, **kwargs)
+
+        sqlite.connect = sqlite.dbapi2.connect = connect
+    if source := sys.modules.get("numpy.lib._datasource"):
+        source._file_openers._file_openers[None] = io.open
+
+
+_SENDS = ("socket.connect", "socket.sendto", "socket.sendmsg")  # events of Python; their second word is the address
+
+
 def _refuse_connections(event: str, args: tuple[Any, ...]) -> None:
     """Refuses with an error of the network: libraries that can do without it continue."""
-    if event == "socket.connect" and isinstance(args[1], tuple):
+    if event in _SENDS and isinstance(args[1], tuple):
         raise ConnectionRefusedError(111, f"rollcall rehearse opens no connection, here to {args[1][0]}")

@@ -4,13 +4,12 @@ Runs in a fork of the server, where torch is imported already.
 """
 
 import atexit
+import functools
 import os
 import pickle
-import random
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
 import torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
 
@@ -18,6 +17,7 @@ from rollcall.protocol.plan import LOOPBACK, Program
 from rollcall.protocol.torchrun_env import rank_env
 from rollcall.record import recorder
 from rollcall.record.hooks import functional
+from rollcall.rehearse import randomness
 from rollcall.rehearse.memory import cuda_functions
 from rollcall.rehearse.memory.allocations import Allocations
 from rollcall.rehearse.memory.use import usable_bytes
@@ -41,7 +41,6 @@ from rollcall.rehearse.settings import RehearsalSettings
 from rollcall.worker.main import run_here
 
 _NO_PORT = 1  # nothing listens there: a rehearsed rank opens no connection
-_SEED = 0  # ranks of a rehearsal are the same each time
 
 
 def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
@@ -69,10 +68,10 @@ def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
     files.install(written / f"rank-{rank}", written / f"rank-{settings.ranks[0]}", collectives.count_ops)
     clock.install(int(request["began_ns"]))
     mode.enter_all_threads()
-    _seed(rank)
+    randomness.replace_system_source(rank)
     steps.stop_without_end(settings.limit_s)
     unsupported.watch_for_uncaught()
-    run_here(Program(**request["program"]), None)
+    run_here(Program(**request["program"]), None, functools.partial(randomness.seed, rank))
 
 
 def _environment(settings: RehearsalSettings, rank: int) -> dict[str, str]:
@@ -88,15 +87,6 @@ def _environment(settings: RehearsalSettings, rank: int) -> dict[str, str]:
         master_port=_NO_PORT,
         run_id="rehearsal",
     )
-
-
-def _seed(rank: int) -> None:
-    """What is random is the same in each pass, also names of files and other numbers that the system would give."""
-    torch.manual_seed(_SEED)
-    source = random.Random(rank)
-    for module in (os, random):
-        name = "urandom" if module is os else "_urandom"  # secrets and uuid take theirs from these two
-        setattr(module, name, source.randbytes)
 
 
 def _use_known_values(settings: RehearsalSettings, table: str) -> None:

@@ -25,10 +25,10 @@ def install(data: Data, capability: tuple[int, int]) -> None:
     _replace_attention(capability)
     _replace_addresses()
     _allow_foreach()
-    _replace_memory_pinning()
-    _replace_generators()
+    replace_memory_pinning()
+    replace_generators()
     _replace_marks()
-    _replace_compile()
+    replace_compile()
     _refuse_captures()
     _add_shapes()
     _set(torch.Tensor, "record_stream", lambda tensor, stream: None)
@@ -226,7 +226,7 @@ def _replace_addresses() -> None:
     _set(torch.UntypedStorage, "data_ptr", address)
 
 
-def _replace_memory_pinning() -> None:
+def replace_memory_pinning() -> None:
     init = torch.utils.data.DataLoader.__init__
 
     @functools.wraps(init)  # Lightning reads the names of its arguments
@@ -238,7 +238,7 @@ def _replace_memory_pinning() -> None:
     _set(torch.Tensor, "pin_memory", lambda tensor, *_: pin(tensor))
 
 
-def _replace_generators() -> None:
+def replace_generators() -> None:
     plain = torch.Generator
 
     class Generator(plain):  # type: ignore[misc,valid-type]
@@ -257,7 +257,7 @@ def _replace_generators() -> None:
     _set(torch.cuda, "default_generators", tuple(Generator(f"cuda:{n}") for n in range(torch.cuda.device_count())))
 
 
-def _replace_compile() -> None:
+def replace_compile() -> None:
     """What is compiled makes the same ops between ranks as what is not, and there is nothing to compile for."""
 
     def compile_nothing(model: Any = None, **_: Any) -> Any:

@@ -46,6 +46,7 @@ _SIZED_FACTORIES = {
 }
 _FAKE_MODE = torch._C._TorchDispatchModeKey.FAKE
 _COLLECTIVES = "c10d"
+_HANDED_ON = ("wait_tensor", "_wrap_tensor_autograd")  # give what they get; on shapes alone, as another tensor
 _FUNCTIONAL_SPACES = ("_c10d_functional", "_c10d_functional_autograd")
 
 
@@ -209,6 +210,7 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the op on shapes; and on data, where all of it is known."""
         if func in _OVERWRITES:
             return self._overwrite(func, args, kwargs)
+        _check_matrices(func, args)
         known = self._known_arguments(func, args, kwargs, leaves)
         shapes = args, kwargs
         if any(isinstance(leaf, torch.Tensor) and not is_pretended(leaf) for leaf in leaves):
@@ -232,6 +234,10 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._fill_functional(func, args, result)
         elif known is not None:
             self._fill(func, known, leaves, result)
+        elif func is _UNSCALE:
+            values.notes.note(
+                "finite"
+            )  # so the flag for infinite gradients stays as it is: a GradScaler makes its step
         elif func._schema.is_mutable:
             self._forget_written(func, args, kwargs)
         return result
@@ -300,7 +306,10 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _fill_functional(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
         name = func._schema.name.partition("::")[2]
-        if name == "wait_tensor":
+        if name in _HANDED_ON:
+            known = self.data.get(args[0].detach())
+            if known is not None:
+                self.data.set(result, known)
             return
         results = [each for each in pytree.tree_leaves(result) if isinstance(each, torch.Tensor)]
         collectives.run_functional(name, args, results, self.data)
@@ -315,9 +324,23 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self.data.storages.forget(tensor)
 
 
+# The places of the two that are multiplied. Torch compares their dtypes on real devices only.
+_FACTORS = {aten.mm.default: (0, 1), aten.addmm.default: (1, 2), aten.mv.default: (0, 1)}
+_NAMES = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double"}
+_UNSCALE = aten._amp_foreach_non_finite_check_and_unscale_.default
 _OVERWRITES = {aten.copy_.default, aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default}
 # Their results have no data of their own yet.
 _SHAPES_ONLY = {aten.empty.memory_format, aten.empty_strided.default, aten.empty_like.default, aten.new_empty.default}
+
+
+def _check_matrices(func: Any, args: tuple[Any, ...]) -> None:
+    """Refuses what a GPU refuses, with torch's own words: a program that mixes dtypes fails there."""
+    if func not in _FACTORS:
+        return
+    first, second = (args[place].dtype for place in _FACTORS[func])
+    if first != second:
+        got = " and ".join(_NAMES.get(each, str(each)) for each in (first, second))
+        raise RuntimeError(f"mat1 and mat2 must have the same dtype, but got {got}")
 
 
 def _prepare_fake_tensors() -> None:

@@ -97,7 +97,7 @@ def read(dtype: torch.dtype) -> Any:
     if kind is bool:  # Python has no other bool: it can only be decided by
         note.decided.add(users_place())
         return value
-    return _Float(value, note) if kind is float else _Int(value, note)
+    return _noted(value, note)
 
 
 def read_plainly(dtype: torch.dtype) -> Any:
@@ -129,28 +129,6 @@ def users_place() -> str:
     return f"{Path(file).name}:{line}"
 
 
-def _arithmetic(name: str, kind: type) -> Callable[..., Any]:
-    plain = getattr(kind, name)
-
-    def compute(self: Any, *others: Any) -> Any:
-        result = plain(self, *others)
-        if type(result) is float:
-            return _Float(result, self.note)
-        return _Int(result, self.note) if type(result) is int else result
-
-    return compute
-
-
-def _decision(name: str, kind: type) -> Callable[..., Any]:
-    plain = getattr(kind, name)
-
-    def decide(self: Any, *others: Any) -> Any:
-        self.note.decided.add(users_place())
-        return plain(self, *others)
-
-    return decide
-
-
 _ARITHMETIC = (
     *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "neg", "abs", "round"),
     *("floordiv", "rfloordiv", "mod", "rmod"),
@@ -158,44 +136,41 @@ _ARITHMETIC = (
 _DECISIONS = ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "index", "hash")
 
 
-def _tracking(kind: type) -> dict[str, Any]:
-    """Methods that carry the note along, or add to it. `float()` is not a decision by itself: formatting calls it."""
-    found: dict[str, Any] = {}
-    for word in _ARITHMETIC:
-        if hasattr(kind, name := f"__{word}__"):
-            found[name] = _arithmetic(name, kind)
-    for word in _DECISIONS:
-        if hasattr(kind, name := f"__{word}__"):
-            found[name] = _decision(name, kind)
-    return found
+def _arithmetic(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(self: Any, *others: Any) -> Any:
+        result = plain(self, *others)
+        return _noted(result, self.note) if type(result) in _NOTED else result
+
+    return compute
 
 
-class _Noted:
-    """A number that carries the note of the unknown value from which it was computed."""
+def _decision(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def decide(self: Any, *others: Any) -> Any:
+        self.note.decided.add(users_place())
+        return plain(self, *others)
 
-    note: UnknownValue
-    plain: Any  # float or int
-
-    def __new__(cls, value: float, note: UnknownValue) -> Any:
-        made = super().__new__(cls, value)  # type: ignore[call-arg]
-        made.note = note
-        return made
-
-    def __reduce__(self) -> Any:
-        return self.plain, (self.plain.__pos__(self),)
+    return decide
 
 
-class _Float(_Noted, float):
-    plain = float
+def _noted_class(plain: type) -> type:
+    """Makes the class of numbers that carry the note of the unknown value from which they were computed. `float()` is
+    not a decision by itself: formatting calls it."""
+    positive: Any = vars(plain)["__pos__"]  # makes a plain number of it
+    methods: dict[str, Any] = {"__reduce__": lambda number: (plain, (positive(number),))}
+    for words, replaced in ((_ARITHMETIC, _arithmetic), (_DECISIONS, _decision)):
+        for name in (f"__{word}__" for word in words):
+            if hasattr(plain, name):
+                methods[name] = replaced(getattr(plain, name))
+    return type(f"Noted{plain.__name__.title()}", (plain,), methods)
 
 
-class _Int(_Noted, int):
-    plain = int
+_NOTED = {kind: _noted_class(kind) for kind in (float, int)}
 
 
-for _kind in (_Float, _Int):
-    for _name, _method in _tracking(_kind.plain).items():
-        setattr(_kind, _name, _method)
+def _noted(value: float, note: UnknownValue) -> Any:
+    made = _NOTED[type(value)](value)
+    made.note = note
+    return made
 
 
 class Storages:
