@@ -54,11 +54,16 @@ def _watch(module: "Any") -> None:
 
     @wraps(original)
     def init_process_group(*args: "Any", **kwargs: "Any") -> "Any":
-        begin = _recorder()
+        begin, function = _recorder(), original
         if begin is not None and begin(original, args, kwargs):
             _take_requests()
-            return module.init_process_group(*args, **kwargs)  # as the recorder has wrapped it meanwhile
-        return original(*args, **kwargs)
+            function = module.init_process_group  # as the recorder has wrapped it meanwhile
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:  # its traceback has no frame of ours: rollcall.record.hooks.importlib_bootstrap
+            traceback = error.__traceback__
+            BaseException.with_traceback(error, traceback and traceback.tb_next)
+            raise
 
     init_process_group.__signature__ = signature(original)  # type: ignore[attr-defined]  # for getfullargspec
     module.init_process_group = init_process_group

@@ -85,6 +85,7 @@ _ATTEMPT = _fields(
     causes=_each(_is(str)),
     pids=_each(_is(int)),
     idle=_each(_is(bool)),
+    asleep=_is(bool),
     lost=_each(_fields(why=_is(str), ranks=_ranks)),
     unreachable=_each(_names),
 )

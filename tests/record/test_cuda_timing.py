@@ -13,12 +13,12 @@ import pytest
 
 from rollcall import native
 from rollcall.record import cuda_timing
-from rollcall.record.cuda_timing import CudaEvents, DeviceClock, loaded
+from rollcall.record.cuda_timing import ARRIVED, COMPLETED, WAITED, CudaEvents, DeviceClock, loaded
 from rollcall.record.ring import Ring
-from rollcall.record.ring_format import OP, RECORD
+from rollcall.record.ring_format import FIELDS, OP, RECORD
 
 DEVICES = range(8)
-COMPLETED = 3  # of the fields of a record
+TIMES = {ARRIVED: "issued_ns", WAITED: "waited_ns", COMPLETED: "completed_ns"}  # fields of a record, by moment
 FAKE_CUDA = Path(__file__).with_name("fake_cuda.cpp")
 
 
@@ -158,17 +158,25 @@ class Rank:
         self.marks: list[int] = []
 
     def op(self, stream: int, device: int = 0, *, is_stuck: bool = False) -> int:
-        """In the thread of the program the device of the stream is current."""
+        """An op that the host has queued."""
         self.marks.append(self.ring.add(OP["all_reduce"], group=1))
+        self.note(COMPLETED, stream, device, is_stuck=is_stuck)
+        return self.marks[-1]
+
+    def note(self, moment: int, stream: int, device: int = 0, *, is_stuck: bool = False) -> None:
+        """Of the newest op. In the thread of the program the device of the stream is current."""
         with self.gpu.on(device):
             self.gpu.use_stream(stream, is_stuck)
-            self.clock.note((self.marks[-1],))
-        return self.marks[-1]
+            self.clock.note((self.marks[-1],), moment)
+
+    def time_ns(self, mark: int, moment: int) -> int:
+        record = dict(zip(FIELDS, RECORD.unpack_from(self.ring._map, mark), strict=True))
+        return int(record[TIMES[moment]])
 
     @property
     def over(self) -> list[int]:
         """The ops that have completed."""
-        return [mark for mark in self.marks if RECORD.unpack_from(self.ring._map, mark)[COMPLETED]]
+        return [mark for mark in self.marks if self.time_ns(mark, COMPLETED)]
 
 
 @pytest.fixture
@@ -269,6 +277,31 @@ def test_nothing_is_asked_during_a_capture(rank: Rank) -> None:
     assert rank.over == [before, captured]
 
 
+def test_an_op_is_late_if_its_gpu_comes_to_it_late(rank: Rank) -> None:
+    """What the host has queued before keeps the GPU from it: the time is known when the stream has come so far."""
+    rank.marks.append(rank.ring.add(OP["all_reduce"], group=1))
+    rank.note(ARRIVED, 7, is_stuck=True)
+    rank.clock.settle_aside()
+    assert rank.time_ns(rank.marks[0], ARRIVED) == 0
+    rank.gpu.go_on(7)
+    rank.note(WAITED, 7, is_stuck=True)
+    rank.note(COMPLETED, 7, is_stuck=True)
+    rank.clock.settle_aside()
+    assert [rank.time_ns(rank.marks[0], moment) > 0 for moment in TIMES] == [True, False, False]
+    rank.gpu.go_on(7)
+    rank.clock.settle_aside()
+    assert all(rank.time_ns(rank.marks[0], moment) for moment in TIMES)
+
+
+def test_an_op_that_is_captured_has_no_arrival(rank: Rank) -> None:
+    """No event of ours may get into the graph."""
+    rank.gpu.is_in_capture = True
+    rank.marks.append(rank.ring.add(OP["all_reduce"], group=1))
+    rank.note(ARRIVED, 9)
+    rank.note(WAITED, 9)
+    assert (rank.time_ns(rank.marks[0], ARRIVED), rank.gpu.counts()) == (0, (0, 0))
+
+
 def test_a_stream_that_hangs_fills_no_memory(rank: Rank) -> None:
     """Beyond a limit, no event is kept."""
     for _ in range(17_000):
@@ -288,7 +321,7 @@ def test_the_base_is_renewed(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> Non
     for _ in range(3):
         rank.op(7)
         rank.clock.settle_aside()
-    first, second, third = (RECORD.unpack_from(rank.ring._map, mark)[COMPLETED] for mark in rank.over)
+    first, second, third = (rank.time_ns(mark, COMPLETED) for mark in rank.over)
     assert first < second < third
 
 

@@ -57,7 +57,23 @@ refused(dist.ProcessGroup.allreduce)
 refused(dist._broadcast_coalesced)
 refused(torch.nn.parallel.DistributedDataParallel)
 refused(torch.nn.parallel.DistributedDataParallel, 3)
-refused(torch.ops._c10d_functional.all_reduce, t, "sum", "no group")
+refused(torch.nn.parallel.DistributedDataParallel.forward)
+refused(torch.nn.parallel.DistributedDataParallel.__init__, module=torch.nn.Linear(1, 1))
+for method in (dist.Work.wait, dist.Work.is_completed, dist.Work.result, dist.Work.get_future):
+    refused(method)
+world, ops, name = dist.group.WORLD, torch.ops._c10d_functional, dist.group.WORLD.group_name
+refused(world.send, [t], "1", 0)
+refused(world.send, [t], 1, 2**40)
+refused(world.broadcast, t, 2**40)
+refused(ops.all_reduce, t, "sum", "no group")
+refused(ops.all_reduce, None, "sum", name)
+refused(ops.all_reduce, t, "sum", 5)
+refused(ops.all_to_all_single, t, None, None, name)
+refused(ops.broadcast, t, "0", name)
+if hasattr(ops, "batch_p2p_ops"):  # from torch 2.13 on
+    refused(ops.batch_p2p_ops, ["isend"], [0, 1], [0], [t], name)
+    refused(ops.batch_p2p_ops, ["isend"], [0], [0], [t], "no group")
+refused(torch.ops.symm_mem.one_shot_all_reduce, t, "sum", "no group")
 """
 PICKLED = """
 import os, pickle, signal
@@ -336,6 +352,41 @@ def step():
 
 print([step().item() for _ in range(2)])
 """
+# Functions of Python that the compiler traces, and methods of C++ that it cannot: it leaves the compiled code for them.
+COMPILED_CALLS = """
+import warnings
+import torch._dynamo.utils
+
+@torch.compile(backend="eager")
+def exchange(x):
+    work = dist.broadcast(x * 2, 0, async_op=True)
+    work.wait()
+    return x + 1
+
+@torch.compile(backend="eager")
+def gather(x):
+    objects = [None] * size
+    dist.all_gather_object(objects, rank)
+    return x + len(objects)
+
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    for call in (exchange, gather):
+        for _ in range(3):
+            try:
+                print(call(t).tolist())
+            except Exception as error:
+                print(type(error).__name__)
+print(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+ours = [str(each.message) for each in warned if "rollcall" in str(each.message) or "time." in str(each.message)]
+assert not ours, ours
+"""
+
+
+def test_torch_compile_meets_what_it_meets_without_recording(runner: Runner) -> None:
+    """The same results, the same errors, as many graphs, and no warning that comes from the recorder."""
+    plain, recorded = (run_recorded(runner, HEAD + COMPILED_CALLS, is_recorded=each) for each in (False, True))
+    assert [rank.out for rank in recorded] == [rank.out for rank in plain]
 
 
 def test_torch_compile_does_not_trace_the_recorder(runner: Runner) -> None:

@@ -23,12 +23,12 @@ def test_results_are_the_same_with_and_without(runner: Runner) -> None:
     assert [rank.out for rank in recorded] == [rank.out for rank in plain]
 
 
-def test_no_record_leaves_no_ring(runner: Runner) -> None:
+def test_no_record_leaves_no_ring(rollcall: Runner) -> None:
     """And explain says so in one sentence."""
-    runner.script(HEAD + "dist.all_reduce(t)\n")  # a rank that ends at once may cut off one that still connects
-    assert runner("run", "-n", 2, "--no-record", "script.py").code == 0
-    assert not (runner.latest() / "rings").exists()
-    printed = runner("explain")
+    rollcall.script(HEAD + "dist.all_reduce(t)\n")  # a rank that ends at once may cut off one that still connects
+    assert rollcall("run", "-n", 2, "--no-record", "script.py").code == 0
+    assert not (rollcall.latest() / "rings").exists()
+    printed = rollcall("explain")
     assert printed.code == 2
     assert "has no rings, so there is nothing to explain" in printed.err
 

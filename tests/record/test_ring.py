@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rollcall.agent.monitoring.hang_detector import newest_ops
@@ -253,6 +253,7 @@ PLACES = st.one_of(
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(PLACES, st.integers(0, 255)), max_size=40), st.integers(0, 2**13))
+@example(bytes_changed=[(127, 128)], cut=0)  # the moment by the monotonic clock, which is no time that a clock can have
 def test_a_damaged_file_never_breaks_the_reader(tmp_path: Path, bytes_changed: list[tuple[int, int]], cut: int) -> None:
     """Any bytes changed anywhere, and any cut: explain says what it can, or one sentence."""
     whole = tmp_path / "whole"

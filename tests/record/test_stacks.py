@@ -26,10 +26,10 @@ print("done", dist.get_rank())
 """
 
 
-def test_a_rank_whose_handler_was_reset_lives_on(rollcall: Runner) -> None:
+def test_a_rank_whose_handler_was_reset_lives_on(warm_rollcall: Runner) -> None:
     """A wait longer than --hang-after is looked into, and the run ends as it would without."""
-    rollcall.script(RESET)
-    ran = rollcall("run", "-n", 2, "--hang-after", 1, "script.py")
+    warm_rollcall.script(RESET)
+    ran = warm_rollcall("run", "-n", 2, "--hang-after", 1, "script.py")
     assert (ran.code, ran.out.count("done ")) == (0, 2), ran.err
 
 
@@ -50,10 +50,42 @@ receive() if dist.get_rank() == 0 else match()
 """
 
 
-def test_a_rank_that_resets_all_handlers_shows_its_stack(rollcall: Runner) -> None:
+LOCKED = """\
+import threading, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+lock = threading.Lock()
+
+def enter():
+    with lock:
+        print("in", flush=True)
+        leave()
+
+def leave():
+    with lock:
+        print("never")
+
+time.sleep(3)  # longer than --hang-after: it goes on by itself
+enter()
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_that_all_wait_for_locks_are_ended(ranks: int, rollcall: Runner) -> None:
+    """No rank is in an op, so no other one waits for them. A sleep before is no hang."""
+    rollcall.script(LOCKED)
+    ran = rollcall("run", "-n", ranks, "--hang-after", 1, "--on-hang", "stop", "--grace", 0.1, "script.py")
+    assert ran.code == 124, ran.err
+    assert f"verdict: busy-rank — look at {'rank 0' if ranks == 1 else 'ranks 0-1'}" in ran.err
+    assert "script.py:12 in leave ← script.py:9 in enter" in ran.err
+    told = rollcall("explain", "--json")
+    assert json.loads(told.out)["outcome"] == "hung"
+
+
+def test_a_rank_that_resets_all_handlers_shows_its_stack(warm_rollcall: Runner) -> None:
     """A thread of its own writes it. Where that cannot run, py-spy reads it, or the reason is said."""
-    rollcall.script(HANGS)
-    ran = rollcall("run", "-n", 2, "--hang-after", 1, "--on-hang", "stop", "--grace", 0.1, "script.py")
+    warm_rollcall.script(HANGS)
+    ran = warm_rollcall("run", "-n", 2, "--hang-after", 1, "--on-hang", "stop", "--grace", 0.1, "script.py")
     assert ran.code == 124, ran.err
     assert "rank 0: script.py:8 in receive ← script.py:13 in <module>" in ran.err
     is_readable = py_spy.command() is not None

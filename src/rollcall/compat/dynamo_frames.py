@@ -8,23 +8,24 @@ from typing import Any
 from rollcall.compat.patch import Patch, exists
 
 _EVAL_FRAME = "torch._C._dynamo.eval_frame"
+_FRAMES = (
+    f"{_EVAL_FRAME}:set_code_exec_strategy",
+    f"{_EVAL_FRAME}:_FrameExecStrategy",
+    f"{_EVAL_FRAME}:_FrameAction.SKIP",
+    f"{_EVAL_FRAME}:_FrameAction.DEFAULT",
+)
 PATCH = Patch(
     name="dynamo_frames",
     purpose="keeps torch.compile from tracing the recorder",
-    lost_without="torch.compile warns of hooks that it cannot trace, where a compiled function contains a backward",
-    uses=(
-        f"{_EVAL_FRAME}:set_code_exec_strategy",
-        f"{_EVAL_FRAME}:_FrameExecStrategy",
-        f"{_EVAL_FRAME}:_FrameAction.SKIP",
-        f"{_EVAL_FRAME}:_FrameAction.DEFAULT",
-    ),
+    lost_without="torch.compile traces hooks, and warns of those that it cannot trace",
+    uses=(*_FRAMES, "torch._dynamo.decorators:skip<_torchdynamo_disable>"),
     can_be_left_out=True,
 )
 
 
 @functools.cache
 def _is_possible() -> bool:
-    return not PATCH.is_off() and all(map(exists, PATCH.uses))
+    return not PATCH.is_off() and all(map(exists, _FRAMES))  # the other one would import the compiler
 
 
 def leave_out(function: Any, *, with_callees: bool) -> None:
@@ -36,3 +37,9 @@ def leave_out(function: Any, *, with_callees: bool) -> None:
         action = eval_frame._FrameAction
         strategy = eval_frame._FrameExecStrategy(action.SKIP, action.SKIP if with_callees else action.DEFAULT)
         eval_frame.set_code_exec_strategy(code, strategy)
+
+
+def break_at(function: Any) -> None:
+    """torch.compile does not trace a call of this function, but leaves the compiled code for it, as for one of C++."""
+    if not PATCH.is_off():
+        function._torchdynamo_disable = True  # what torch.compiler.disable sets, without a wrapper of its own

@@ -5,10 +5,12 @@ No agent watches such a process, so it records its own end; a process that is ki
 
 import atexit
 import json
+import multiprocessing
 import os
 import socket
 import sys
 from datetime import UTC, datetime
+from multiprocessing.util import Finalize
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +20,7 @@ from rollcall.record import recorder
 from rollcall.runs import runs_home
 
 _KEY = "rollcall/run"
+_LAST = -1000  # the priority of a finalizer of multiprocessing: those of the program run before
 
 
 def begin(store: Any, rank: int, world_size: int, attempt: int) -> None:
@@ -90,3 +93,18 @@ def record_end_of(recording: recorder.Recorder) -> None:
 
     sys.excepthook = record_and_call
     atexit.register(recording.note_end, 0, None)  # does nothing after an error, which is recorded already
+    if multiprocessing.parent_process() is not None:
+        Finalize(None, _record_end_of_child, (recording,), exitpriority=_LAST)
+
+
+def _record_end_of_child(recording: recorder.Recorder) -> None:
+    """multiprocessing catches what its child raises, so that no excepthook is called, and runs finalizers before that.
+    torch.multiprocessing.spawn has caught the error then, and called sys.exit(1): the error is the context of the exit.
+    """
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        error = None
+    elif isinstance(error, SystemExit) and isinstance(error.__context__, Exception):
+        error = error.__context__
+    code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+    recording.note_end(0 if error is None else code, error)

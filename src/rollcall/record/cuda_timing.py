@@ -1,5 +1,5 @@
-"""When ops on a GPU completed. The host only queues them; CUDA events are queried later, so that the program does not
-wait."""
+"""When a GPU came to its ops and completed them. The host only queues them; CUDA events are queried later, so that the
+program does not wait."""
 
 import _thread
 import ctypes
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from rollcall.record import ring_format
 from rollcall.record.ring import Ring
 
 _MOST_PENDING = 16384  # per stream: a stream that hangs must not fill the memory; back to back, 0.1 s has 4,000 ops
@@ -19,6 +20,11 @@ _MOST_PENDING = 16384  # per stream: a stream that hangs must not fill the memor
 BASE_AGE_NS = 10_000_000_000
 _RENEW_NS = 1_000_000
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed
+
+# The moments of an op: its GPU has come to it, has come to where it is waited for, has completed it. Until then the GPU
+# may be busy with what the host has queued before.
+ARRIVED, WAITED, COMPLETED = range(3)
+_FIELDS = (ring_format.ISSUED_AT, ring_format.WAITED_AT, ring_format.COMPLETED_AT)
 
 
 # What torch.cuda itself calls, which takes a tenth of the time. A torch without CUDA has neither.
@@ -84,7 +90,7 @@ class _Queue:
     """Ops that are under way on one stream, and events to reuse: creating one takes longer than recording it."""
 
     def __init__(self) -> None:
-        self.pending: deque[tuple[tuple[int, ...], Any]] = deque()
+        self.pending: deque[tuple[tuple[int, ...], int, Any]] = deque()  # marks, moment, event
         self.free: list[Any] = []
 
 
@@ -105,17 +111,18 @@ class DeviceClock:
         """The one that was used first; -1 if none has been."""
         return next(iter(self._queues))[0] if self._queues else -1
 
-    def note(self, marks: tuple[int, ...]) -> None:
-        """The current stream waits for these ops: an event recorded now completes after them."""
+    def note(self, marks: tuple[int, ...], moment: int) -> None:
+        """An event recorded now completes when the current stream comes to this moment of these ops."""
         if self._cuda.is_capturing():  # nothing runs now; the graph runs when it is replayed
-            self._complete(marks, monotonic_ns())
+            if moment == COMPLETED:
+                self._set_times(marks, moment, monotonic_ns())
             return
         stream = self._cuda.current_stream()
         queue = self._queues.setdefault((stream.device_index, stream.cuda_stream), _Queue())
         if len(queue.pending) < _MOST_PENDING:
             event = queue.free.pop() if queue.free else self._cuda.new_event()
             event.record(stream)
-            queue.pending.append((marks, event))
+            queue.pending.append((marks, moment, event))
         if self._can_query_aside is False:
             self._settle()
 
@@ -125,7 +132,8 @@ class DeviceClock:
         return self._can_query_aside is not False and self.first_device() >= 0
 
     def settle_aside(self) -> None:
-        """Record which ops have completed. Called by the sampler's thread, even while the program captures a graph."""
+        """Record the times of events that are over. Called by the sampler's thread, even while the program captures a
+        graph."""
         if self._can_query_aside is None and (device := self.first_device()) >= 0:
             with self._cuda.on(device):
                 self._can_query_aside = self._cuda.relax_capture()
@@ -158,15 +166,15 @@ class DeviceClock:
                 return
             base, base_ns = self._bases.get(device) or self._begin(device)
             for _ in range(over):
-                marks, event = queue.pending.popleft()
-                self._complete(marks, base_ns + int(base.elapsed_time(event) * 1e6))
+                marks, moment, event = queue.pending.popleft()
+                self._set_times(marks, moment, base_ns + int(base.elapsed_time(event) * 1e6))
                 queue.free.append(event)
             if monotonic_ns() - base_ns >= BASE_AGE_NS:
                 self._renew(device)
 
-    def _complete(self, marks: tuple[int, ...], completed_ns: int) -> None:
+    def _set_times(self, marks: tuple[int, ...], moment: int, at_ns: int) -> None:
         for mark in marks:
-            self._ring.completed(mark, completed_ns)
+            self._ring.set_time(mark, _FIELDS[moment], at_ns)
 
     def _begin(self, device: int) -> tuple[Any, int]:
         self._base_streams[device] = self._cuda.new_stream()
@@ -189,13 +197,13 @@ class DeviceClock:
         return base
 
 
-def _count_over(pending: deque[tuple[tuple[int, ...], Any]]) -> int:
+def _count_over(pending: deque[tuple[tuple[int, ...], int, Any]]) -> int:
     """How many events have completed. Those of one stream complete in order, so that a few questions are enough: the
     thread that asks takes the GIL from the program."""
     low, high = 0, len(pending)
     while low < high:
         middle = (low + high) // 2
-        if pending[middle][1].query():
+        if pending[middle][2].query():
             low = middle + 1
         else:
             high = middle

@@ -12,7 +12,7 @@ import torch
 
 from rollcall.compat.torch_groups import group_named, ranks_of
 from rollcall.record import hooks, ring_format, signatures, sites
-from rollcall.record.cuda_timing import DeviceClock
+from rollcall.record.cuda_timing import ARRIVED, COMPLETED, WAITED, DeviceClock
 from rollcall.record.hooks import reducer, sink
 from rollcall.record.hooks.arguments import reduce_op
 from rollcall.record.hooks.patching import guarded, stop
@@ -143,6 +143,8 @@ class PythonRecorder:
                 # A program may never use the result of a functional collective: its input is not kept for that.
                 is_weak = kept is not None and flags & ring_format.WAITED
                 self._watched[mark] = (flags, weakref.ref(kept) if is_weak else kept, is_cuda)
+                if is_cuda and (not flags & _BUCKET or reducer.is_timed(splits[1])):
+                    self._note_on_device((mark,), ARRIVED)
             return mark
 
     def all_reduce_options(self, options: Any) -> tuple[int, int]:
@@ -159,9 +161,11 @@ class PythonRecorder:
 
     def waiting(self, mark: int) -> None:
         if mark != NO_RECORD and self._is_on:
-            flags, tensor, _ = self._watched.get(mark, _UNWATCHED)
+            flags, tensor, is_cuda = self._watched.get(mark, _UNWATCHED)
             self._waited_for.add(mark)
             self._ring.waiting(mark, flags | ring_format.WAITED, _version(tensor))
+            if is_cuda and flags & _ASYNC:
+                self._note_on_device((mark,), WAITED)
 
     def completed(self, mark: int, *others: int) -> None:
         """All at the same moment."""
@@ -173,7 +177,7 @@ class PythonRecorder:
             self._waited_for.discard(mark)
             watched = self._watched.pop(mark, None) if self._watched else None
             if watched is not None and watched[2]:
-                self.complete_on_device((mark, *others))
+                self._note_on_device((mark, *others), COMPLETED)
             else:
                 self._completed(mark)
                 for other in others:
@@ -203,13 +207,13 @@ class PythonRecorder:
                 if found is not None:
                     self._ring.received_from(mark, found[1][source])
 
-    def complete_on_device(self, marks: tuple[int, ...]) -> None:
-        """The host has queued them; the GPU may not be done."""
+    def _note_on_device(self, marks: tuple[int, ...], moment: int) -> None:
+        """The host has queued them; the GPU may come to this moment of them later."""
         if not self._is_rehearsed:
-            self._device.note(marks)
-            return
-        for mark in marks:
-            self._completed(mark)
+            self._device.note(marks, moment)
+        elif moment == COMPLETED:
+            for mark in marks:
+                self._completed(mark)
 
     def failed(self, mark: int) -> None:
         if mark != NO_RECORD and self._is_on:

@@ -263,8 +263,12 @@ class Ring:
         _FLAGS.pack_into(self._map, at + ring_format.FLAGS_AT, flags)
         _VERSION.pack_into(self._map, at + ring_format.VERSION_WAITED_AT, version)
 
-    def completed(self, at: int, at_ns: int = 0) -> None:
-        _pack_number(self._map, at + _COMPLETED_AT, at_ns or monotonic_ns())
+    def completed(self, at: int) -> None:
+        _pack_number(self._map, at + _COMPLETED_AT, monotonic_ns())
+
+    def set_time(self, at: int, field_at: int, at_ns: int) -> None:
+        """A time that is known later: when a GPU came to a moment of an op."""
+        _pack_number(self._map, at + field_at, at_ns)
 
     def failed(self, at: int, flags: int) -> None:
         _FLAGS.pack_into(self._map, at + ring_format.FLAGS_AT, flags | ring_format.FAILED)

@@ -36,6 +36,7 @@ SIGNAL_AT, ASKED_AT = 2032, 2040
 # on the disk from the beginning: this can be written on a full one.
 STOPPED_AT, STOPPED_BYTES = 2048, 1024
 NO_STACK = "No stack: "  # in the file of stacks beside a ring: begins a line that says why there is none
+SAMPLER_THREAD = "rollcall_sample"  # the name of the recorder's thread in the kernel, which has room for 15 characters
 NUMBER = struct.Struct("<Q")
 # group, op, padding, count, bytes, nanoseconds that the rank was blocked in them
 COUNTER = struct.Struct("<IHHQQQ")

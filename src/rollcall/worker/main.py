@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NoReturn
@@ -54,8 +55,8 @@ def run_fresh(program: Program) -> NoReturn:
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
-def run_here(program: Program, record: dict[str, Any] | None) -> NoReturn:
-    """Run the program in this very process, as the interpreter's own start would."""
+def run_here(program: Program, record: dict[str, Any] | None, seed: Callable[[], None] | None = None) -> NoReturn:
+    """Run the program in this very process, as the interpreter's own start would. `seed` sets the random state."""
     if record is not None:
         _begin_recording(**record)
     if links.rank() >= 0:
@@ -66,7 +67,7 @@ def run_here(program: Program, record: dict[str, Any] | None) -> NoReturn:
     sys.argv = [program.target, *program.args]
     sys.orig_argv = program.command()
     process_title.show(sys.orig_argv)
-    forget_random_state()
+    (seed or forget_random_state)()
     gc.enable()
     _finish(_guard(program, main), main)
 

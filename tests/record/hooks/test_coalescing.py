@@ -2,6 +2,7 @@
 
 from rollcall.explain.loading.load import load
 from rollcall.record.ring_format import WAITED
+from tests.record.recorded import run_recorded
 from tests.rollcall_command import Runner
 
 PROGRAM = """\
@@ -23,8 +24,7 @@ dist.all_reduce(t)
 
 def test_the_ops_of_a_batch_are_waited_for_together(runner: Runner) -> None:
     """By the work of the batch, not by their own: under nccl they have none. What follows is on its own again."""
-    runner.script(PROGRAM)
-    assert runner("run", "-n", 1, "script.py").code == 0
+    run_recorded(runner, PROGRAM, ranks=1)
     (rank,) = load(runner.latest().resolve()).ranks.values()
     _, *batched, last = rank.ops
     assert [op.op for op in batched] == ["send", "recv", "broadcast"] * 2

@@ -22,6 +22,26 @@ def test_functional_collectives_are_recorded(runner: Runner) -> None:
         assert all(op.completed_ns for op in ops[rank])
 
 
+IN_A_MODE = """
+import warnings
+import torch.distributed._functional_collectives as functional
+from torch._subclasses.fake_tensor import FakeTensorMode
+warnings.simplefilter("error")
+with FakeTensorMode(allow_non_fake_inputs=True):
+    functional.all_reduce(t, "sum", dist.group.WORLD)
+dist.all_reduce(t)
+"""
+
+
+def test_a_result_without_data_is_not_asked_for_its_address(runner: Runner) -> None:
+    """torch warns of that. The tensor is real, but a mode of the program has taken the call: nothing is to be waited
+    for, and the recording goes on."""
+    ops = ops_of(runner, IN_A_MODE)
+    for rank in (0, 1):
+        assert [op.op for op in ops[rank]] == ["init", "all_reduce", "all_reduce"]
+        assert all(op.completed_ns for op in ops[rank] if op.op == "all_reduce")
+
+
 def test_sharded_modules_are_recorded(runner: Runner) -> None:
     """FSDP2 gathers parameters and scatters gradients."""
     body = (

@@ -2,11 +2,14 @@
 
 import signal
 import sys
+import traceback
 import warnings
 from ast import literal_eval
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 
 import pytest
 
@@ -333,8 +336,8 @@ def test_what_a_signal_handler_raises_in_a_hook_is_the_programs(
     assert patching.failures == {"op": 1}
 
 
-@pytest.mark.parametrize("excluded", [None, True, False])
-def test_a_warning_is_of_the_line_that_calls(excluded: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_compiling", [True, False])
+def test_a_warning_is_of_the_line_that_calls(is_compiling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the program's, not of the hook's: filters, and which warnings are shown once, depend on that."""
     monkeypatch.setattr(patching, "installed", {})
     monkeypatch.setattr(patching, "sought", {})
@@ -345,7 +348,35 @@ def test_a_warning_is_of_the_line_that_calls(excluded: bool | None, monkeypatch:
             warnings.warn("old", stacklevel=2)
 
     hook = patching.Hook("op", lambda *_: 1)
-    patching.install(Owner, "op", hook, unless=None if excluded is None else lambda: bool(excluded))
+    monkeypatch.setattr(patching, "is_compiling", lambda: is_compiling)
+    patching.install(Owner, "op", hook)
     with pytest.warns(UserWarning, match="old") as warned:
         Owner.op()
     assert (warned[0].filename, warned[0].lineno) == (__file__, sys._getframe().f_lineno - 1)
+
+
+@dataclass(frozen=True)
+class _FrozenError(Exception):
+    """Its attributes cannot be set, as those of some libraries' errors."""
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+@pytest.mark.parametrize("is_python", [True, False])
+def test_a_traceback_has_no_frame_of_the_recorder(
+    is_python: bool, is_recorded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever launcher started the program, and whoever prints the error: it looks as if torch were called alone."""
+    monkeypatch.setattr(patching, "installed", {})
+    monkeypatch.setattr(patching, "sought", {})
+
+    def op() -> None:
+        raise _FrozenError
+
+    owner = ModuleType("owner")
+    owner.op = op if is_python else partial(op)  # type: ignore[attr-defined]
+    patching.install(owner, "op", patching.Hook("op", lambda *_: 1 if is_recorded else None))
+    try:
+        owner.op()
+    except _FrozenError as error:
+        functions = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
+    assert functions == ["test_a_traceback_has_no_frame_of_the_recorder", "op"]

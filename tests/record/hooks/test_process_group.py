@@ -7,7 +7,7 @@ from rollcall.explain.loading.load import load
 from rollcall.explain.verdict import explain
 from rollcall.record.hooks.arguments import METHODS
 from tests.blame import blamed
-from tests.record.recorded import HEAD, ops_of
+from tests.record.recorded import HEAD, ops_of, run_recorded
 from tests.rollcall_command import Runner
 
 # Calls, their ops, and what is recorded of them.
@@ -108,8 +108,7 @@ def test_the_end_of_all_groups_is_recorded(runner: Runner) -> None:
     """An event, not an op that ranks make together: one rank may do so long after the other. The end of one group of
     several is none."""
     body = "mine = dist.new_group([0, 1])\ndist.destroy_process_group(mine)\ndist.barrier()\n"
-    runner.script(HEAD + body + "dist.destroy_process_group()\n")
-    assert runner("run", "-n", 2, "script.py").code == 0
+    run_recorded(runner, HEAD + body + "dist.destroy_process_group()\n")
     ranks = load(runner.latest()).ranks
     for rank in ranks.values():
         assert [event.op for event in rank.events if event.op != "sample"] == ["destroy", "exit"]

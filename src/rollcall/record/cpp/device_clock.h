@@ -1,5 +1,5 @@
-// When ops on a GPU completed: the clock of ../cuda_timing.py, in C++. It calls CUDA through torch's own device guard, so
-// that it compiles without CUDA, and it neither runs Python nor needs the GIL.
+// When a GPU came to its ops and completed them: the clock of ../cuda_timing.py, in C++. It calls CUDA through torch's own
+// device guard, so that it compiles without CUDA, and it neither runs Python nor needs the GIL.
 
 #pragma once
 
@@ -29,14 +29,18 @@ inline uint64_t now_ns() {
   return uint64_t(now.tv_sec) * 1000000000u + now.tv_nsec;
 }
 
+// The GPU has come to an op, has come to where it is waited for, or has completed it. The order is that of cuda_timing.py.
+enum class Moment : uint8_t { kArrived, kWaited, kCompleted };
+constexpr size_t kMoments = 3;
+
 class DeviceClock {
  public:
-  using Complete = std::function<void(uint64_t mark, uint64_t completed_ns)>;
+  using SetTime = std::function<void(uint64_t mark, Moment moment, uint64_t at_ns)>;
 
-  explicit DeviceClock(Complete complete) : complete_(std::move(complete)) {}
+  explicit DeviceClock(SetTime set_time) : set_time_(std::move(set_time)) {}
 
-  // The current stream waits for these ops: an event recorded now completes after them.
-  void note(Marks marks) {
+  // An event recorded now completes when the current stream comes to this moment of these ops.
+  void note(Marks marks, Moment moment) {
     c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
     c10::Stream stream = cuda.getStream(cuda.getDevice());
     void* event = nullptr;  // torch makes one where there is none to reuse: creating takes longer than recording
@@ -56,12 +60,12 @@ class DeviceClock {
     cuda.record(&event, stream, stream.device_index(), c10::EventFlag::BACKEND_DEFAULT);
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      queue->pending.push_back({std::move(marks), event});
+      queue->pending.push_back({std::move(marks), moment, event});
     }
     if (uint64_t base_age_ns = settles_itself) settle(base_age_ns);
   }
 
-  // Completes the ops whose events have; a base that is older than this is replaced then. The mutex is not held while
+  // Sets the times of events that are over; a base that is older than this is replaced then. The mutex is not held while
   // CUDA is asked, so that the program does not wait.
   void settle(uint64_t base_age_ns) {
     std::unique_lock<std::mutex> settling(settling_, std::try_to_lock);
@@ -88,6 +92,7 @@ class DeviceClock {
 
   struct Pending {
     Marks marks;
+    Moment moment;
     void* event;
   };
 
@@ -121,8 +126,8 @@ class DeviceClock {
     Base& base = bases_[device];
     if (end != taken.begin() && !base.event) begin(cuda, device, base);
     for (auto each = taken.begin(); each != end; ++each) {
-      uint64_t completed_ns = base.was_ns + int64_t(cuda.elapsedTime(base.event, each->event, device) * 1e6);
-      for (uint64_t mark : each->marks) complete_(mark, completed_ns);
+      uint64_t at_ns = base.was_ns + int64_t(cuda.elapsedTime(base.event, each->event, device) * 1e6);
+      for (uint64_t mark : each->marks) set_time_(mark, each->moment, at_ns);
       free.push_back(each->event);
     }
     taken.erase(taken.begin(), end);
@@ -152,7 +157,7 @@ class DeviceClock {
     }
   }
 
-  const Complete complete_;
+  const SetTime set_time_;
   std::mutex mutex_;  // of the queues; held for a few stores only
   std::map<Key, Queue> queues_;  // a stream that hangs does not delay the others
   int first_device_ = -1;

@@ -1,4 +1,4 @@
-"""The clock of a GPU, in C++: an op runs no Python for it, and the thread that asks for its end needs no GIL."""
+"""The clock of a GPU, in C++: an op runs no Python for it, and the thread that asks for its times needs no GIL."""
 
 import torch
 
@@ -13,7 +13,7 @@ _is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
 
 class CppDeviceClock(DeviceClock):
     first_device = library.first_device
-    note = library.complete_on_device
+    note = library.note_on_device
 
     def __init__(self, ring: Ring, cuda: CudaEvents | None = None) -> None:
         super().__init__(ring, cuda)

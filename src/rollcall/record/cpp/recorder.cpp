@@ -50,6 +50,7 @@
 namespace {
 
 using rollcall::DeviceClock;
+using rollcall::Moment;
 using rollcall::Marks;
 using rollcall::now_ns;
 
@@ -71,6 +72,8 @@ struct Record {
   uint64_t size_bytes;
 };
 static_assert(sizeof(Record) == 96, "the size that ring_format.py defines");
+constexpr uint64_t Record::*kTimes[] = {&Record::issued_ns, &Record::waited_ns, &Record::completed_ns};  // by Moment
+static_assert(std::size(kTimes) == rollcall::kMoments, "each moment has a field");
 
 struct Counter {
   uint32_t group;
@@ -147,6 +150,7 @@ struct State {
   std::map<std::pair<uint32_t, uint16_t>, uint64_t> counters;
   std::vector<std::pair<uint64_t, uint32_t>> phases;  // open phases: their marks, and the phase around each
   std::vector<Pending> pending;
+  size_t last_bucket = 0;  // its position in the backward before
   bool is_waiting = false;
   int failed_errno = 0;
   uint16_t phase_op = 0, forward_op = 0, all_reduce = 0, sum = 0;
@@ -476,8 +480,9 @@ std::vector<Pending> take_pending() {
   return taken;
 }
 
-// The host has queued these ops; the GPU may not be done. Needs the GIL; returns false with an exception set.
-bool complete_on_device(Marks marks) {
+// The host has queued these ops; the GPU may come to this moment of them later. Needs the GIL; returns false with an
+// exception set.
+bool note_on_device(Marks marks, Moment moment) {
   // Nothing runs on a pretended device, nor in a capture: the graph runs when it is replayed.
   bool is_over = is_rehearsed();
   if (!is_over) {
@@ -486,12 +491,19 @@ bool complete_on_device(Marks marks) {
     is_over = answer == Py_True;
     Py_DECREF(answer);
   }
-  if (is_over) {
+  if (!is_over) {
+    state->clock->note(std::move(marks), moment);
+  } else if (moment == Moment::kCompleted) {
     for (uint64_t mark : marks) complete(mark, now_ns());
-  } else {
-    state->clock->note(std::move(marks));
   }
   return true;
+}
+
+// The same for buckets, which are in a thread of autograd without the GIL.
+void note_buckets(Marks marks, Moment moment) {
+  if (marks.empty()) return;
+  Gil gil;
+  if (!note_on_device(std::move(marks), moment)) stop_recording();
 }
 
 void complete_buckets() {
@@ -501,9 +513,7 @@ void complete_buckets() {
     if (each.tensor.is_cuda()) on_device.push_back(each.mark);
     else complete(each.mark, completed_ns);
   }
-  if (on_device.empty()) return;
-  Gil gil;
-  if (!complete_on_device(std::move(on_device))) stop_recording();
+  note_buckets(std::move(on_device), Moment::kCompleted);
 }
 
 // Runs recording work in C++: an error ends recording, and does not reach the program. The mutex is free by then.
@@ -526,6 +536,7 @@ void guarded(Work work) {
 // Callbacks run at the end of backward, in the order in which they were queued. This one runs before the reducer's own,
 // which waits for all buckets; the callback that it queues runs after that.
 void wait_for_buckets() {
+  Marks on_device;
   {
     std::lock_guard<std::mutex> lock(state->mutex);
     uint64_t waited_ns = now_ns();
@@ -534,9 +545,12 @@ void wait_for_buckets() {
       record->waited_ns = waited_ns;
       record->flags = each.flags | kWaited;
       record->version_waited = version(each.tensor);
+      if (each.tensor.is_cuda()) on_device.push_back(each.mark);
     }
     state->is_waiting = !state->pending.empty();
+    if (state->is_waiting) state->last_bucket = state->pending.size() - 1;
   }
+  note_buckets(std::move(on_device), Moment::kWaited);
   torch::autograd::Engine::get_default_engine().queue_callback([] { guarded(complete_buckets); });
 }
 
@@ -562,9 +576,16 @@ int64_t enter_bucket(const at::Tensor& tensor, const c10d::ProcessGroup& group) 
   record.reduce = state->sum;
   record.version_issued = version(tensor);
   record.size_bytes = size_bytes(tensor);
-  std::lock_guard<std::mutex> lock(state->mutex);
-  record.site = state->phase_site;  // where backward was called
-  return write(record);
+  int64_t mark;
+  bool is_timed;
+  {
+    std::lock_guard<std::mutex> lock(state->mutex);
+    record.site = state->phase_site;  // where backward was called
+    mark = write(record);
+    is_timed = tensor.is_cuda() && (bucket.index == 0 || bucket.index == state->last_bucket);  // why: ../hooks/reducer.py
+  }
+  if (mark != kNoRecord && is_timed) note_buckets(Marks(1, mark), Moment::kArrived);
+  return mark;
 }
 
 // The all_reduce is under way: the bucket is kept until backward ends.
@@ -670,8 +691,8 @@ PyObject* py_begin(PyObject*, PyObject* args) {
   state->recorder = recorder;
   state->map = static_cast<char*>(view.buf);
   // A new one for each ring, since marks belong to one; the sampler of the old ring may still use the old one.
-  state->clock = new DeviceClock([map = state->map](uint64_t mark, uint64_t completed_ns) {
-    reinterpret_cast<Record*>(map + mark)->completed_ns = completed_ns;
+  state->clock = new DeviceClock([map = state->map](uint64_t mark, Moment moment, uint64_t at_ns) {
+    reinterpret_cast<Record*>(map + mark)->*kTimes[size_t(moment)] = at_ns;
   });
   state->fd = fd;
   state->path = path;
@@ -787,6 +808,17 @@ PyObject* enter_slowly(PyObject* const* args) {
   return PyObject_VectorcallMethod(name, words, 4 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
 }
 
+// Like note_on_device; an error of CUDA is an exception of Python, too. `marks` may have one set already.
+bool note(Marks marks, Moment moment) {
+  if (PyErr_Occurred()) return false;
+  try {
+    return note_on_device(std::move(marks), moment);
+  } catch (const std::exception& error) {
+    PyErr_Format(PyExc_RuntimeError, "%s", error.what());
+    return false;
+  }
+}
+
 // An op of one plain tensor, whose names are known. What torch may throw comes before the record is written.
 PyObject* enter(PyObject* const* args) {
   PyObject* call = args[2];
@@ -819,6 +851,7 @@ PyObject* enter(PyObject* const* args) {
     mark = write(record);
   }
   if (mark == kNoRecord) return raise_errno();
+  if (is_cuda && !note(Marks(1, mark), Moment::kArrived)) return nullptr;
   PyObject* result = PyLong_FromLongLong(mark);
   if (!is_watched || !result) return result;
   // A program may never use the result of a functional collective: its input is not kept for that.
@@ -849,29 +882,22 @@ bool is_queued(PyObject* mark) {
   return facts && PyTuple_GET_ITEM(facts, 2) == Py_True && !PySet_GET_SIZE(state->waited_for) && state->is_on;
 }
 
-// Completes them when the device has; `marks` may have an exception set.
-PyObject* complete_later(Marks marks) {
-  if (PyErr_Occurred()) return nullptr;
-  try {
-    if (!complete_on_device(std::move(marks))) return nullptr;
-  } catch (const std::exception& error) {
-    return PyErr_Format(PyExc_RuntimeError, "%s", error.what());
-  }
+PyObject* complete_queued(PyObject* mark) {
+  Marks marks(1, PyLong_AsUnsignedLongLong(mark));
+  if (PyDict_DelItem(state->watched, mark) || !note(std::move(marks), Moment::kCompleted)) return nullptr;
   Py_RETURN_NONE;
 }
 
-PyObject* complete_queued(PyObject* mark) {
-  Marks marks(1, PyLong_AsUnsignedLongLong(mark));
-  return PyDict_DelItem(state->watched, mark) ? nullptr : complete_later(std::move(marks));
-}
-
-// A tuple of marks.
-PyObject* py_complete_on_device(PyObject*, PyObject* tuple) {
-  if (!PyTuple_Check(tuple)) return PyErr_Format(PyExc_TypeError, "complete_on_device takes a tuple of marks");
+// A tuple of marks, the number of a moment
+PyObject* py_note_on_device(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 2 || !PyTuple_Check(args[0])) return PyErr_Format(PyExc_TypeError, "note_on_device takes a tuple of marks and a moment");
   Marks marks;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
-    marks.push_back(PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(tuple, i)));
-  return complete_later(std::move(marks));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args[0]); ++i)
+    marks.push_back(PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(args[0], i)));
+  size_t moment = PyLong_AsUnsignedLong(args[1]);
+  if (!PyErr_Occurred() && moment >= rollcall::kMoments) return PyErr_Format(PyExc_ValueError, "no moment %zu", moment);
+  if (!note(std::move(marks), Moment(moment))) return nullptr;
+  Py_RETURN_NONE;
 }
 
 // A function that tells whether the current stream is being captured, or None.
@@ -1005,13 +1031,10 @@ PyObject* py_site(PyObject*, PyObject*) {
   return number < 0 ? nullptr : PyLong_FromLongLong(number);
 }
 
-// mark, and optionally the time
-PyObject* py_completed(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (count != 1 && count != 2) return PyErr_Format(PyExc_TypeError, "completed takes a mark and a time");
-  uint64_t mark = PyLong_AsUnsignedLongLong(args[0]);
-  uint64_t completed_ns = count == 2 ? PyLong_AsUnsignedLongLong(args[1]) : 0;
-  if ((mark == uint64_t(-1) || completed_ns == uint64_t(-1)) && PyErr_Occurred()) return nullptr;
-  at(mark)->completed_ns = completed_ns ? completed_ns : now_ns();
+PyObject* py_completed(PyObject*, PyObject* number) {
+  uint64_t mark = PyLong_AsUnsignedLongLong(number);
+  if (mark == uint64_t(-1) && PyErr_Occurred()) return nullptr;
+  complete(mark, now_ns());
   Py_RETURN_NONE;
 }
 
@@ -1185,7 +1208,7 @@ PyMethodDef methods[] = {
     {"attach", py_attach, METH_VARARGS, "What the recorder in Python shares."},
     {"enter", FAST(py_enter), METH_FASTCALL, "Record an op that begins; returns its mark."},
     {"op_completed", FAST(py_op_completed), METH_FASTCALL, "Record that ops have completed."},
-    {"complete_on_device", py_complete_on_device, METH_O, "Record that ops have been queued on a GPU."},
+    {"note_on_device", FAST(py_note_on_device), METH_FASTCALL, "Have the time noted when the GPU comes to a moment of queued ops."},
     {"follow_device", py_follow_device, METH_O, "How to ask whether a CUDA graph is being captured."},
     {"settle_device", py_settle_device, METH_O, "Record which ops a GPU has completed."},
     {"settle_in_ops", py_settle_in_ops, METH_O, "Do so with every op from now on."},
@@ -1197,7 +1220,7 @@ PyMethodDef methods[] = {
     {"all_reduce_options", py_all_reduce_options, METH_O, "The reduce op and flags of an all_reduce."},
     {"received_from", FAST(py_received_from), METH_FASTCALL, "Note whose message a receive from any rank has taken."},
     {"site", py_site, METH_NOARGS, "The number of the site of the caller."},
-    {"completed", FAST(py_completed), METH_FASTCALL, "Note when an op completed: now, or at the given time."},
+    {"completed", py_completed, METH_O, "Note that an op completed now."},
     {"begin_phase", FAST(py_begin_phase), METH_FASTCALL, "Begin a phase of the program; returns its mark."},
     {"end_phase", py_end_phase, METH_O, "End it."},
     {"begin_forward", py_begin_forward, METH_O, "Begin the forward of a DDP module; returns the mark of that phase."},

@@ -29,7 +29,7 @@ class CppRecorder(PythonRecorder):
     _clock_class = CppDeviceClock
     enter = library.enter
     completed = library.op_completed
-    complete_on_device = library.complete_on_device
+    _note_on_device = library.note_on_device
     all_reduce_options = library.all_reduce_options
     set_object_count = library.set_object_count
     set_in_op = library.set_in_op

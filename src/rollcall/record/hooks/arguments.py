@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import count, takewhile
+from operator import index
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
@@ -19,6 +20,14 @@ REDUCE = {name: number for number, name in enumerate(REDUCE_OPS)}
 def is_repeatable(value: Any) -> TypeGuard[Collection[Any]]:
     """Whether it can be read without taking it from the program: a generator can be read only once."""
     return isinstance(value, Collection)
+
+
+def number_of(value: Any) -> int:
+    """A rank or a tag, in the way in which torch takes it: numpy's numbers are fine. Raises for what torch refuses."""
+    number = index(value)
+    if not -(2**31) <= number < 2**31:
+        raise OverflowError(f"{number} is no rank or tag")
+    return number
 
 
 def _flat(value: Any) -> tuple[torch.Tensor, ...]:
@@ -82,7 +91,7 @@ def _settings(given: tuple[Any, ...], kwargs: dict[str, Any], default: _Settings
         if isinstance(each, _OPS):
             reduce = _number(each)
         elif isinstance(each, int):
-            root = each
+            root = number_of(each)
         else:  # options; or a timeout, which is not recorded
             root = getattr(each, "rootRank", root)
             reduce = reduce_op(each) if hasattr(each, "reduceOp") else reduce
@@ -150,11 +159,11 @@ def _barrier_args(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallArgs:
 
 def _p2p_args(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallArgs:
     _, tensors, peer, tag = in_order(_PLACES, args, kwargs)
-    return CallArgs(_flat(tensors), peer, tag)
+    return CallArgs(_flat(tensors), number_of(peer), number_of(tag))
 
 
 def _recv_any_args(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallArgs:
-    return CallArgs(_flat(args[1]), -1, args[2])
+    return CallArgs(_flat(args[1]), -1, number_of(args[2]))
 
 
 def _shapes(tensors: Iterable[torch.Tensor]) -> tuple[tuple[int, ...], ...]:

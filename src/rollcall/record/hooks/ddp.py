@@ -4,7 +4,6 @@ its reducer starts in C++. All but the first two hooks come with the first DDP m
 from typing import Any
 
 import torch
-from torch.compiler import is_compiling
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer
 
@@ -25,8 +24,7 @@ def install_all() -> None:
     own_check = "_check_global_requires_backward_grad_sync"
     install(DistributedDataParallel, own_check, Hook("join", _before_own_check, _after_own_check, _after_own_check))
     if all(map(exists, FORWARD_USES)):
-        # torch.compile traces forward, and would warn that it cannot trace the C++ recorder.
-        install(DistributedDataParallel, "forward", Hook("forward", _before_forward, _end, _end), unless=is_compiling)
+        install(DistributedDataParallel, "forward", Hook("forward", _before_forward, _end, _end))
     else:
         seek("forward", False)
     seek("backward", hasattr(torch.autograd, "backward"))
@@ -37,7 +35,7 @@ def install_all() -> None:
 def _before_init(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Construction | None:
     """All ranks of its group must have the same parameters in the same order."""
     module = args[1] if len(args) > 1 else kwargs.get("module")
-    if not isinstance(module, torch.nn.Module):  # torch refuses it
+    if not (args and isinstance(module, torch.nn.Module)):  # torch refuses it
         return None
     _install_step_hooks()
     parameters = tuple((n, shape_of(p), str(p.dtype)) for n, p in module.named_parameters() if p.requires_grad)
@@ -93,8 +91,8 @@ def _install_step_hooks() -> None:
             optimizer.register_optimizer_step_post_hook(callback(after, "optimizer.step.post_hook"))
 
 
-def _before_forward(args: tuple[Any, ...], _: dict[str, Any]) -> int:
-    return sink.current.begin_forward(args[0])
+def _before_forward(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
+    return sink.current.begin_forward(args[0]) if args and isinstance(args[0], DistributedDataParallel) else None
 
 
 def _before_backward(*_: Any) -> int:

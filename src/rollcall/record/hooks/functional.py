@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from rollcall.compat import torch_groups
 from rollcall.compat.patch import exists
 from rollcall.record.hooks import sink
-from rollcall.record.hooks.arguments import REDUCE, in_order
+from rollcall.record.hooks.arguments import REDUCE, in_order, number_of
 from rollcall.record.hooks.patching import Hook, seek, wrap
 from rollcall.record.hooks.sink import NO_RECORD, CallArgs
 from rollcall.record.ring_format import ASYNC, OP, WAITED
@@ -40,6 +41,7 @@ _OPS: dict[str, tuple[str, int, int]] = {
 # What came with a later version of torch than the oldest. An older one has nothing there that could be recorded.
 _SINCE = {"isend": (2, 13), "irecv": (2, 13), "batch_p2p_ops": (2, 13)}
 _WAITED_ON_USE = ASYNC | WAITED  # the program waits for the result when it uses it
+_UNREADABLE = CallArgs(flags=_WAITED_ON_USE)
 _REGISTER = "torch.jit._builtins:_register_builtin"
 _SPACES = ("_c10d_functional", "_c10d_functional_autograd")
 _pending: dict[int, int] = {}  # by the address of a result: the mark of the op that fills it
@@ -77,8 +79,12 @@ def _op_hook(name: str, option: int, place: int, by_place: Callable[..., tuple[A
         # It is recorded already, or the compiler traces it and nothing is sent.
         if sink.current.is_in_op() or len(args) <= place or not is_real(args[0]):
             return None
-        group = _find_group(args[place])
-        mark = NO_RECORD if group is None else sink.current.enter(OP[name], group, _call_args(name, args, option))
+        group = find_group(args[place])
+        try:
+            call = _call_args(name, args, option)
+        except Exception:  # arguments that we do not know: torch will say whether they are right
+            call = _UNREADABLE
+        mark = NO_RECORD if group is None else sink.current.enter(OP[name], group, call)
         if mark < 0:
             return None
         sink.current.set_in_op(True)
@@ -87,17 +93,22 @@ def _op_hook(name: str, option: int, place: int, by_place: Callable[..., tuple[A
     def after(mark: int, result: Any) -> None:
         sink.current.set_in_op(False)
         sink.current.issued(mark)
+        if not is_real(result):  # a mode of the program, such as FakeTensorMode, has taken the call: nothing was sent
+            sink.current.completed(mark)
+            return
         for tensor in _flat(result):
             _follow(tensor, mark)
 
     return Hook(f"functional {name}", before, after, _failed_op)
 
 
-def _find_group(name: Any) -> Any:
+def find_group(name: Any) -> Any:
+    """The group of this name; None if there is none: torch says so."""
     try:
-        return torch_groups.group_named(name)
-    except (RuntimeError, ValueError):  # there is none of this name: torch says so
+        group = torch_groups.group_named(name)
+    except (RuntimeError, ValueError):
         return None
+    return group if isinstance(group, dist.ProcessGroup) else None
 
 
 def _follow(tensor: torch.Tensor, mark: int) -> None:
@@ -114,13 +125,17 @@ def _before_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int] | 
     if len(args) != 5:  # torch refuses it
         return None
     names, peers, tags, tensors, name = args
-    if sink.current.is_in_op() or not is_real(tensors):
+    group = find_group(name)
+    if sink.current.is_in_op() or not is_real(tensors) or group is None:
         return None
-    group = torch_groups.group_named(name)
-    marks = [
-        sink.current.enter(OP[op.removeprefix("i")], group, CallArgs((tensor,), peer, tag, flags=_WAITED_ON_USE))
-        for op, peer, tag, tensor in zip(names, peers, tags, tensors, strict=True)
-    ]
+    try:
+        calls = [
+            (OP[op.removeprefix("i")], CallArgs((tensor,), number_of(peer), number_of(tag), flags=_WAITED_ON_USE))
+            for op, peer, tag, tensor in zip(names, peers, tags, tensors, strict=True)
+        ]
+    except Exception:  # torch refuses lists of different lengths, and names that it does not know
+        return None
+    marks = [sink.current.enter(op, group, call) for op, call in calls]
     if min(marks, default=-1) < 0:
         return None
     sink.current.set_in_op(True)
@@ -129,6 +144,9 @@ def _before_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int] | 
 
 def _after_batch(marks: list[int], results: Any) -> None:
     sink.current.set_in_op(False)
+    if not is_real(results):
+        sink.current.completed(*marks)
+        return
     for mark, tensor in zip(marks, results, strict=True):
         sink.current.issued(mark)
         _follow(tensor, mark)
@@ -148,9 +166,9 @@ def _failed_op(mark: int) -> None:
 def _call_args(name: str, args: tuple[Any, ...], option: int) -> CallArgs:
     tensors = _flat(args[0])
     if name == "broadcast":
-        return CallArgs(tensors, args[option], flags=_WAITED_ON_USE)
+        return CallArgs(tensors, number_of(args[option]), flags=_WAITED_ON_USE)
     if name in ("send", "recv"):
-        return CallArgs(tensors, args[option], args[option + 1], flags=_WAITED_ON_USE)
+        return CallArgs(tensors, number_of(args[option]), number_of(args[option + 1]), flags=_WAITED_ON_USE)
     if name == "all_to_all":
         received, sent = tuple(args[1]), tuple(args[2])
         shape = (sum(received), *shape_of(tensors[0])[1:]) if tensors else ()
@@ -161,6 +179,8 @@ def _call_args(name: str, args: tuple[Any, ...], option: int) -> CallArgs:
 
 def is_real(value: Any) -> bool:
     """Not a tensor of the compiler, which has no data and a class of its own."""
+    if not isinstance(value, torch.Tensor | list | tuple):  # torch refuses it
+        return False
     return all(_is_pretended(t) or (type(t) is torch.Tensor and not t.is_meta) for t in _flat(value))
 
 

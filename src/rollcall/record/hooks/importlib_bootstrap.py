@@ -3,6 +3,9 @@
 `warnings` does not count frames of files whose path contains both "importlib" and "_bootstrap": those of Python's own
 import system, and this one, which has its name for that. So a warning with stacklevel=2 in a wrapped function still
 names the program's line, and filters by module or line treat it as they would without us.
+
+An error that passes a function of this file leaves it without a frame of ours in its traceback: what the program prints
+or reads of it is what torch raised.
 """
 
 from collections.abc import Callable
@@ -34,13 +37,16 @@ def recording(
             state = unseen(hook.before, args, kwargs) if has_modes() else hook.before(args, kwargs)
         except Exception as error:
             fail(hook.name, error)
-        if state is None:  # the original is called outside of the handler: its errors have no context of ours
-            return original(*args, **kwargs)
+        # The original is called outside of the handler: its errors have no context of ours.
         try:
             result = original(*args, **kwargs)
-        except BaseException:
-            guarded(hook.name, hook.failed, state)
+        except BaseException as error:
+            if state is not None:
+                guarded(hook.name, hook.failed, state)
+            leave_traceback(error)
             raise
+        if state is None:
+            return result
         try:
             if has_modes():
                 unseen(hook.after, state, result)
@@ -56,6 +62,19 @@ def recording(
 
 def chosen(is_excluded: Callable[[], bool], original: Any, recorded: Any) -> Any:
     def called(*args: Any, **kwargs: Any) -> Any:
-        return original(*args, **kwargs) if is_excluded() else recorded(*args, **kwargs)
+        if is_excluded():  # outside of the handler: the compiler cannot leave a function in the middle of one
+            return original(*args, **kwargs)
+        try:
+            return recorded(*args, **kwargs)
+        except BaseException as error:
+            leave_traceback(error)
+            raise
 
     return called
+
+
+def leave_traceback(error: BaseException) -> None:
+    """Takes the frame of the caller, which handles the error, out of its traceback. A bare `raise` after this does not
+    add the frame again. Not by assignment: the class of an error may forbid that, as a frozen dataclass does."""
+    traceback = error.__traceback__
+    BaseException.with_traceback(error, traceback and traceback.tb_next)

@@ -22,7 +22,7 @@ from torch.compiler import is_compiling
 from rollcall.compat import dynamo_frames
 from rollcall.errors import say
 from rollcall.record.hooks import sink
-from rollcall.record.hooks.importlib_bootstrap import chosen, recording
+from rollcall.record.hooks.importlib_bootstrap import chosen, leave_traceback, recording
 
 
 def _ignore(*_: Any) -> None:
@@ -45,18 +45,21 @@ sought: dict[str, bool] = {}  # by name of the hook: whether this torch has a pl
 failures: Counter[str] = Counter()  # by name of the hook
 
 
-def install(owner: Any, attribute: str, hook: Hook, unless: Callable[[], bool] | None = None) -> None:
-    """Put the hook around `owner.attribute`; not every version of torch has all of them. A call is not recorded while
-    `unless()` is true."""
+def install(owner: Any, attribute: str, hook: Hook) -> None:
+    """Put the hook around `owner.attribute`; not every version of torch has all of them. torch.compile meets what it
+    meets without us: of a function of Python it traces the original, and at one of C++ it leaves the compiled code."""
     original = getattr(owner, attribute, None)
     seek(hook.name, original is not None)
     if original is None:
         return
+    is_python = isinstance(original, FunctionType)
     recorded = wrap(original, hook, f"{owner.__name__}.{attribute}")
-    wrapper = functools.wraps(original)(chosen(unless, original, recorded) if unless else recorded)
+    wrapper = functools.wraps(original)(chosen(is_compiling, original, recorded) if is_python else recorded)
+    if not is_python:
+        dynamo_frames.break_at(wrapper)
     if isinstance(owner, ModuleType) and isinstance(original, BuiltinFunctionType):
         wrapper.__module__ = owner.__name__  # os.kill is posix.kill, where pickle would look for the wrapper
-    if isinstance(original, FunctionType):
+    if is_python:
         with suppress(ValueError):  # one that wraps a function of C++ has none
             # inspect.getfullargspec does not ask what was wrapped.
             wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
@@ -85,7 +88,7 @@ def wrap(original: Any, hook: Hook, where: str) -> Any:
 
     recorded = recording(original, hook, _fail, guarded, _has_modes, _unseen, where.rpartition(".")[2])
     dynamo_frames.leave_out(recorded, with_callees=False)
-    for part in (hook.before, hook.after, hook.failed):
+    for part in (hook.before, hook.after, hook.failed, leave_traceback):
         dynamo_frames.leave_out(part, with_callees=True)
     return recorded
 

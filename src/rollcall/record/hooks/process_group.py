@@ -105,8 +105,8 @@ def _enter_batch(op: int, group: Any, call: CallArgs) -> State | None:
     return mark, ASYNC, _IN_BATCH
 
 
-def _before_start(args: tuple[Any, ...], _: dict[str, Any]) -> int:
-    return id(args[0])
+def _before_start(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
+    return id(args[0]) if args else None
 
 
 def _after_start(key: int, _: Any) -> None:
@@ -127,7 +127,7 @@ def _complete_for_torch(mark: int) -> None:
 
 
 def _before_end(args: tuple[Any, ...], _: dict[str, Any]) -> list[int] | None:
-    return _batches.pop(id(args[0]), None) or None
+    return (_batches.pop(id(args[0]), None) if args else None) or None
 
 
 def _after_end(marks: list[int], work: Any) -> None:

@@ -26,6 +26,7 @@ _HOOK_ID = 0x726F6C6C63616C6C  # "rollcall": other users of the hooks have other
 _KEYS = ("AutogradCPU", "AutogradCUDA")
 _libraries: list[Any] = []  # kept alive: its kernels go with it
 _marks: list[int] = []  # of the backward that runs; there is one at a time, since it holds its thread
+_last_bucket = 0  # its position in the backward before
 
 
 class _Started(threading.local):
@@ -50,6 +51,12 @@ def watch(group: Any, is_rehearsed: bool = False) -> None:
         group.register_post_hook(_HOOK_ID, callback(Hook(NAME, _after_hooked), "ProcessGroup.post_hook"))
     elif not _libraries:
         _install_kernel()
+
+
+def is_timed(bucket: int) -> bool:
+    """Whether an event tells when the GPU came to this bucket. A backward has dozens of buckets, and each event takes
+    some of the GPU's time: the first and the last tell how late the GPU is. It is the same choice on all ranks."""
+    return bucket in (0, _last_bucket)
 
 
 def fail() -> None:
@@ -109,6 +116,8 @@ def _after(mark: int, _: Any) -> None:
 def _before_reducer_waits() -> None:
     """Callbacks run at the end of backward, in the order in which they were queued. This one runs before the reducer's
     own, which waits for all buckets; the callback that it queues runs after that."""
+    global _last_bucket
+    _last_bucket = len(_marks) - 1
     for mark in _marks:
         sink.current.waiting(mark)
     _queue(_after_reducer_waited)

@@ -6,13 +6,12 @@ from typing import Any
 import torch
 from torch._C import _distributed_c10d
 
-from rollcall.compat import torch_groups
 from rollcall.record.hooks import sink
 from rollcall.record.hooks.arguments import REDUCE
-from rollcall.record.hooks.functional import install_op, is_real
+from rollcall.record.hooks.functional import find_group, install_op, is_real
 from rollcall.record.hooks.patching import Hook, install
 from rollcall.record.hooks.process_group import complete, enter, fail
-from rollcall.record.hooks.sink import WORLD, CallArgs
+from rollcall.record.hooks.sink import NO_RECORD, WORLD, CallArgs
 from rollcall.record.ring_format import OP
 
 # Per op of torch.ops.symm_mem: its name in the ring.
@@ -60,9 +59,10 @@ def _op_hook(name: str, names: list[str]) -> Hook:
         first = given.get(names[0])
         if sink.current.is_in_op() or not isinstance(first, torch.Tensor) or not is_real(first):
             return None
-        reduce = REDUCE.get(str(given.get("reduce_op", "")).upper(), 0)
-        call = CallArgs((first,), given.get("root", -1), reduce=reduce, flags=0)
-        mark = sink.current.enter(OP[name], torch_groups.group_named(given["group_name"]), call)
+        reduce, root = REDUCE.get(str(given.get("reduce_op", "")).upper(), 0), given.get("root")
+        call = CallArgs((first,), root if isinstance(root, int) else -1, reduce=reduce, flags=0)
+        group = find_group(given.get("group_name"))
+        mark = NO_RECORD if group is None else sink.current.enter(OP[name], group, call)
         if mark < 0:
             return None
         sink.current.set_in_op(True)  # some are made of others
@@ -84,4 +84,5 @@ def _fail_op(mark: int) -> None:
 def _before_rendezvous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     """All ranks of the group exchange where their memory is: who does not come holds up the others."""
     name = args[1] if len(args) > 1 else kwargs.get("group_name")
-    return enter("barrier", CallArgs(flags=0), WORLD if name is None else torch_groups.group_named(name))
+    group = WORLD if name is None else find_group(name)
+    return None if name is not None and group is None else enter("barrier", CallArgs(flags=0), group)

@@ -49,7 +49,7 @@ def _hooks() -> dict[str, Hook]:
         "is_success": Hook("is_success", _before_poll, _after_poll),
         "synchronize": Hook("synchronize", _before_synchronize, _after_synchronize),
         "block_current_stream": Hook("block_current_stream", _before_synchronize, _after_synchronize),
-        "result": Hook("result", _before_synchronize, _after_result),
+        "result": Hook("result", _before_result, _after_result),
         "_source_rank": Hook("_source_rank", _before_source_rank, _after_source_rank),
         "get_future": Hook("get_future", _before_get_future, _after_get_future),
     }
@@ -91,8 +91,13 @@ def _marks(state: State) -> State:
     return (state[0], *state[2:])
 
 
+def _work(args: tuple[Any, ...]) -> Any:
+    """What a method is called on. A call without it is refused by Python."""
+    return args[0] if args else None
+
+
 def _before_wait(args: tuple[Any, ...], _: dict[str, Any]) -> State | None:
-    found = unwaited.pop(id(args[0]), None)
+    found = unwaited.pop(id(_work(args)), None)
     if found is None:
         return None
     state = found[1]
@@ -114,7 +119,7 @@ def _failed_wait(state: State) -> None:
 
 
 def _before_poll(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
-    key = id(args[0])
+    key = id(_work(args))
     return key if key in unwaited else None
 
 
@@ -125,22 +130,25 @@ def _after_poll(key: int, is_complete: bool) -> None:
         sink.current.polled(*_marks(found[1]))
 
 
-def _before_synchronize(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
-    return args[0] if id(args[0]) in unwaited else None
-
-
-def _after_synchronize(work: Any, _: Any) -> None:
-    """The stream of a GPU waits for the op from now on. On a CPU this need not have waited for anything."""
-    found = unwaited.get(id(work))
+def _before_synchronize(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The stream of a GPU waits for the op from now on: the same as wait()."""
+    found = unwaited.get(id(_work(args)))
     if found is None:
-        return
-    if sink.current.is_on_device(found[1][0]):
-        unwaited.pop(id(work), None)
-        for mark in _marks(found[1]):
-            sink.current.waiting(mark)
-        _after_wait(found[1], None)
-    else:
-        work.is_completed()  # which is hooked, too
+        return None
+    return _before_wait(args, kwargs) if sink.current.is_on_device(found[1][0]) else args[0]
+
+
+def _after_synchronize(state: Any, _: Any) -> None:
+    """On a CPU this need not have waited for anything: the program knows what is_completed says, which is hooked."""
+    if isinstance(state, tuple):
+        _after_wait(state, None)
+    elif id(state) in unwaited:
+        state.is_completed()
+
+
+def _before_result(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+    work = _work(args)
+    return work if id(work) in unwaited else None
 
 
 def _after_result(work: Any, _: Any) -> None:
@@ -151,7 +159,7 @@ def _after_result(work: Any, _: Any) -> None:
 
 
 def _before_source_rank(args: tuple[Any, ...], _: dict[str, Any]) -> tuple[int, Any] | None:
-    found = _from_any.pop(id(args[0]), None)
+    found = _from_any.pop(id(_work(args)), None)
     return None if found is None else found[1:]
 
 
@@ -160,7 +168,7 @@ def _after_source_rank(state: tuple[int, Any], source: int) -> None:
 
 
 def _before_get_future(args: tuple[Any, ...], _: dict[str, Any]) -> State | None:
-    found = unwaited.pop(id(args[0]), None)
+    found = unwaited.pop(id(_work(args)), None)
     return None if found is None else found[1]
 
 

@@ -7,5 +7,5 @@ PATCH = Patch(
     purpose="finds the user's line of an op",
     lost_without="recording does not start",
     uses=("sys:_getframe", "sys:_current_exceptions", "sys:_current_frames"),
-    tried_on=("Python 3.11 to 3.13",),
+    tried_on=("Python 3.11 to 3.14",),
 )

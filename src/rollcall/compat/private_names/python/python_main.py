@@ -7,5 +7,5 @@ PATCH = Patch(
     purpose="runs a program in a forked rank as CPython runs it",
     lost_without="ranks start with --start fresh only",
     uses=("runpy:_run_module_as_main", "threading:_shutdown", "atexit:_run_exitfuncs"),
-    tried_on=("Python 3.11 to 3.13",),
+    tried_on=("Python 3.11 to 3.14",),
 )
