@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollcall.units import in_binary_bytes, in_bits, in_bytes, in_seconds, read_bytes
+from rollcall.units import in_binary_bytes, in_bits, in_bytes, in_flop, in_seconds, read_bytes
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,10 @@ def test_bytes_count_in_thousands(size: float, words: str) -> None:
 
 def test_speeds_of_networks_are_in_bits() -> None:
     assert [in_bits(speed) for speed in (12.5e6, 2.93e9)] == ["100 Mbit/s", "23.4 Gbit/s"]
+
+
+def test_speeds_of_devices_are_in_flop() -> None:
+    assert [in_flop(speed) for speed in (8.7e9, 8.8e14)] == ["8.70 GFLOP/s", "880 TFLOP/s"]
 
 
 def test_powers_of_two_have_units_of_their_own() -> None:

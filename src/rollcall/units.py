@@ -1,4 +1,4 @@
-"""Bytes and seconds as people read and write them."""
+"""Bytes, seconds and speeds as people read and write them."""
 
 import math
 import re
@@ -51,6 +51,12 @@ def in_bits(bytes_per_s: float) -> str:
     """`23.4 Gbit/s`: speeds of networks are told in bits."""
     unit, size = ("Gbit/s", 1e9) if bytes_per_s * 8 >= 1e9 else ("Mbit/s", 1e6)
     return f"{_three_digits(bytes_per_s * 8 / size)} {unit}"
+
+
+def in_flop(flop_per_s: float) -> str:
+    """`880 TFLOP/s`."""
+    unit, size = ("TFLOP/s", 1e12) if flop_per_s >= 1e12 else ("GFLOP/s", 1e9)
+    return f"{_three_digits(flop_per_s / size)} {unit}"
 
 
 def _three_digits(value: float) -> str:

@@ -76,6 +76,24 @@ def test_a_hang_is_explained_and_acted_on(hanging: Hanging, action: Action, caps
     assert (attempt["verdict"]["kind"], attempt["verdict"]["ranks"]) == ("busy-rank", [1])
 
 
+def test_ranks_that_all_wait_for_locks_hang(hanging: Hanging, capsys: pytest.CaptureFixture[str]) -> None:
+    """Though none of them is in an op; not if those of one host may go on."""
+    asleep = Standstill(is_still=True, is_waiting=False, is_asleep=True)
+    write(hanging.folder.path, [[FakeOp("barrier", 1, 1, 2)]] * 2)
+    stack = 'Current thread 0x1 (most recent call first):\n  File "/nowhere/train.py", line 3 in load\n\n'
+    for rank in range(2):
+        (hanging.folder.path / "rings" / "attempt-0" / f"rank-{rank}.stacks").write_text(stack)
+    hanging.folder.note_attempt(0, world_size=2, idle={"0": True, "1": True})
+    hanging.hangs.note(hanging.agents[0], asleep)
+    hanging.hangs.note(hanging.agents[1], Standstill(is_still=True, is_waiting=False))
+    assert (hanging.tick(), hanging.sent) == ("", [])
+    hanging.hangs.note(hanging.agents[1], asleep)
+    assert hanging.tick() == ""
+    assert hanging.send_stacks() == "restart"
+    assert "verdict: busy-rank — look at ranks 0-1" in capsys.readouterr().err
+    assert hanging.facts()[0]["asleep"] is True
+
+
 def test_hosts_that_have_no_rank_in_the_attempt_are_not_asked(hanging: Hanging) -> None:
     """A spare host neither moves nor stands still."""
     spare = hanging.agents.pop()

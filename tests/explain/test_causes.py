@@ -492,3 +492,37 @@ def test_the_break_is_shown_by_which_the_others_left_two_loops() -> None:
     inner, past = Site("two.py", 3, "<module>"), Site("two.py", 6, "<module>")
     assert source.ways_out_of_loop(past, inner) == (Site("two.py", 5, "<module>"),)
     assert source.ways_out_of_loop(Site("two.py", 4, "<module>"), inner) == ()
+
+
+def test_a_receive_that_gave_up_and_was_handled_is_no_cause() -> None:
+    """A program looks with a short time limit whether something has come. Its rank ends well, or goes on and waits
+    elsewhere; its twin ends there."""
+    look = FakeOp("recv", 1, 0, peer=1, flags=FAILED, issued_ms=1, group="probe")
+    groups = {"probe": [0, 1]}
+    ended = {"exit_code": {0: 0, 1: 0}, "groups": groups}
+    assert explain([look, *steps(2)], steps(2), outcome="ok", **ended).findings == []
+    assert explain([look], [], outcome="ok", **ended).findings == []
+    waits = [look, *steps(2), FakeOp("all_reduce", 3, 40)]
+    assert verdict(waits, steps(2), groups=groups) == ("missing-rank", (1,))
+    failed = {"exit_code": {0: 1, 1: 0}, "error": {0: "RuntimeError: timeout"}, "groups": groups}
+    assert verdict([*steps(2), look], steps(2), outcome="failed", **failed) == ("unmatched-recv", (0,))
+    # An async receive fails in its wait, after what was made meanwhile.
+    listens = replace(look, flags=ASYNC | FAILED, waited_ms=50)
+    assert verdict([listens, *steps(2)], steps(2), outcome="failed", **failed) == ("unmatched-recv", (0,))
+
+
+def test_another_shape_of_the_mesh_on_one_rank_is_an_incomplete_group() -> None:
+    """Rank 1 makes groups of one rank where the others make pairs, and rank 0 waits for it then: none is busy. With the
+    same shape on all ranks, who is in no op is."""
+
+    def mesh(*members: tuple[int, ...]) -> list[FakeOp]:
+        return [FakeOp("new_group", n, n, n + 0.5, line=3, splits=(each,)) for n, each in enumerate(members, 1)]
+
+    pairs = mesh((0, 1), (2, 3))
+    wait = FakeOp("all_reduce", 1, 9, group="low")
+    groups = {"low": [0, 1], "high": [2, 3]}
+    others = [[*pairs, wait], [*pairs, replace(wait, group="high", completed_ms=10)]]
+    stack = {"groups": groups, "stack": {1: (at(METRIC),), 2: (at(METRIC),), 3: (at(METRIC),)}}
+    alone = mesh((0,), (1,))
+    assert verdict(others[0], alone, others[1], others[1], **stack) == ("group-incomplete", (1,))
+    assert verdict(others[0], pairs, others[1], others[1], **stack) == ("busy-rank", (1,))

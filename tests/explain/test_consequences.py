@@ -338,6 +338,22 @@ def test_who_is_lost_in_init_since_another_has_ended_is_no_incomplete_world() ->
     assert found == ("missing-rank", (2,))
 
 
+def test_ranks_that_did_not_get_through_init_explain_who_waits_for_them_alone() -> None:
+    """Rank 2 found others at addresses of an earlier group. That it then waits for them says nothing new."""
+    init = FakeOp("init", 1, 1, 5, group="world")
+    failed = [replace(init, completed_ms=0, flags=FAILED)]
+    waiting = [init, FakeOp("all_reduce", 1, 8, flags=FAILED, issued_ms=9, line=LOSS)]
+    facts = {
+        "exit_code": dict.fromkeys(range(3), 1),
+        "error": dict.fromkeys(range(3), "RuntimeError: closed"),
+        "ended_ns": {0: START_NS + 10**8, 1: START_NS + 10**8, 2: START_NS + 2 * 10**8},
+    }
+    ended = run([failed, failed, waiting], outcome="failed", groups={"world": range(3)}, **facts)
+    found = explain_run(Evidence(ended)).findings
+    assert [(finding.kind, finding.ranks) for finding in found] == [("world-incomplete", (0, 1))]
+    assert "did not find each other" in found[0].message
+
+
 def test_a_rank_that_polls_a_later_call_has_left_out_the_one_before() -> None:
     """It is in no op, and yet not busy."""
     pair = {"pair": [0, 1]}
@@ -549,3 +565,80 @@ def test_who_is_the_last_in_its_share_of_the_calls_is_late_by_chance() -> None:
     chance, habit = ([[late_ms(turn, rank, more) for rank in range(4)] for turn in range(200)] for more in (5, 60))
     assert explain_run(Evidence(run(in_turns(chance)))).findings == []
     assert told(*in_turns(habit), outcome="ok") == ("straggler", (3,))
+
+
+# Groups of a mesh.
+
+
+def test_where_sibling_groups_were_ended_what_came_next_before_tells_who_is_odd() -> None:
+    """Rank 3 leaves the loop and gathers; ranks 0 and 1 were ended before their next call. Without earlier turns, or
+    without sibling groups, nobody knows which of the two is odd."""
+    groups = {"low": [0, 1], "high": [2, 3]}
+
+    def turns(group: str, count: int, *last: FakeOp) -> list[FakeOp]:
+        made = []
+        for n in range(count):
+            made.append(FakeOp("all_gather", 2 * n + 1, n * 20, n * 20 + 5, group=group, line=LOOP))
+            made.append(FakeOp("reduce_scatter", 2 * n + 2, n * 20 + 6, n * 20 + 9, group=group, line=LOSS))
+        made.append(FakeOp("all_gather", 2 * count + 1, count * 20, count * 20 + 5, group=group, line=LOOP))
+        return [*made, *(replace(op, seq=2 * count + 2, entered_ms=count * 20 + 6, group=group) for op in last)]
+
+    stays, leaves = FakeOp("reduce_scatter", 0, 0, line=LOSS), FakeOp("all_gather", 0, 0, line=GROUP)
+
+    def ranks(count: int) -> list[list[FakeOp]]:
+        return [*[turns("low", count)] * 2, turns("high", count, stays), turns("high", count, leaves)]
+
+    assert told(*ranks(2), groups=groups)[1] == (3,)
+    assert told(*ranks(0), groups=groups)[1] == (2, 3)
+    assert told([], [], *ranks(2)[2:], groups=groups)[1] == (2, 3)
+    # Siblings that came to the call say more than earlier turns.
+    low = turns("low", 2, replace(leaves, completed_ms=60))
+    assert told(low, low, *ranks(2)[2:], groups=groups)[1] == (2,)
+
+
+def test_calls_in_another_order_without_a_majority_are_not_told_as_those_of_others() -> None:
+    one, other = (calls("all_reduce", *places, shape=(1,)) for places in ((MINE), (MINE[1], MINE[0])))
+    message = verdict(one, other, outcome="ok").message
+    assert "ranks 0-1 made the same 2 calls, some of them in another order" in message
+    assert "as the others" in verdict(one, other, one, outcome="ok").message
+
+
+def test_the_call_that_was_left_out_is_named_also_if_a_loop_has_many_of_its_kind() -> None:
+    """FSDP's layers in a forward, of which rank 1 leaves one out; its backward makes the same calls again, on one
+    line. Where no line differs, the call that differs is all that is known."""
+    gathers = [*[LOOP] * 4, *[SHARE] * 4] * 2
+    kinds = ["all_gather"] * 7 + ["reduce_scatter"]
+
+    def made(places: list[int], names: list[str]) -> list[FakeOp]:
+        return [
+            FakeOp(op, n, n * 10, n * 10 + 5, line=line)
+            for n, (op, line) in enumerate(zip(names, places, strict=True), 1)
+        ]
+
+    usual = made(gathers, kinds * 2)[:-1]
+    short = made(gathers[:8] + gathers[9:], kinds + kinds[1:])
+    others = [*usual[:-1], replace(usual[-1], completed_ms=0)]
+    found = verdict(others, [*short[:-1], replace(short[-1], completed_ms=0)], others)
+    assert (found.kind, found.ranks) == ("missing-rank", (1,))
+    assert LOOP in lines(found)
+
+
+def test_the_rank_that_chose_another_group_on_a_line_is_named_though_a_call_met_by_chance() -> None:
+    """On a mesh of two by two, rank 3 reduces over its column where the others reduce over their rows. Its twin: all
+    ranks take the groups in another order, and nobody stands out."""
+    groups = {"row 0": [0, 1], "row 1": [2, 3], "column 0": [0, 2], "column 1": [1, 3]}
+
+    def op(seq: int, group: str, line: int, end: float = 0) -> FakeOp:
+        return FakeOp("all_reduce", seq, seq * 10 + line, end, group=group, line=line)
+
+    ranks = [
+        [op(1, "row 0", LOOP, 20), op(1, "column 0", LOSS)],
+        [op(1, "row 0", LOOP, 20), op(1, "column 1", LOSS, 30), op(2, "row 0", LOOP)],
+        [op(1, "row 1", LOOP)],
+        [op(1, "column 1", LOOP, 30), op(2, "column 1", LOSS)],
+    ]
+    found = verdict(*ranks, groups=groups)
+    assert (found.kind, found.ranks) == ("cross-group-deadlock", (3,))
+    assert LOOP in lines(found)
+    ring = [op(1, name, LOOP) for name in ("row 0", "column 1", "column 0", "row 1")]
+    assert told(*([each] for each in ring), groups=groups) == ("cross-group-deadlock", (0, 1, 2, 3))

@@ -6,6 +6,7 @@ import pytest
 
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.verdict import explain, explain_run
+from rollcall.record import ring_format
 from tests.blame import blamed
 from tests.explain.dump_files import Entry
 from tests.explain.dump_files import write as write_dumps
@@ -34,6 +35,71 @@ def test_the_rank_that_comes_last_without_a_gpu_is_the_straggler() -> None:
     found = explain_run(Evidence(run([queued(rank, "cpu") for rank in range(RANKS)])))
     assert found.verdict
     assert (found.verdict.kind, found.verdict.ranks) == ("straggler", (3,))
+
+
+def computing(rank: int, slow: int | None) -> list[FakeOp]:
+    """The hosts ask for all steps at once. In each step a GPU computes for 50 ms, the slow one for 150 ms."""
+    whole_ms = 100 if slow is None else 200
+    late_ms = 150 if rank == slow else 50
+    return [
+        FakeOp(
+            "all_reduce",
+            step + 1,
+            step,
+            whole_ms * (step + 1),
+            device="cuda",
+            issued_ms=whole_ms * step + late_ms,
+        )
+        for step in range(STEPS)
+    ]
+
+
+def test_a_gpu_that_computes_longest_is_the_straggler() -> None:
+    """The recorder tells when each GPU came to the op."""
+    found = explain_run(Evidence(run([computing(rank, slow=2) for rank in range(RANKS)])))
+    assert found.verdict
+    assert (found.verdict.kind, found.verdict.ranks) == ("straggler", (2,))
+    assert found.verdict.message.startswith("the GPU of rank 2 arrived last")
+
+
+def buckets(rank: int, slow: int) -> list[FakeOp]:
+    """Each step has three buckets. The hosts ask for them at once; the first and the last have a time of the GPU."""
+    flags = ring_format.ASYNC | ring_format.WAITED | ring_format.BUCKET
+    ops = []
+    for step in range(STEPS):
+        began_ms, late_ms = 200 * step, 150 if rank == slow else 50
+        for place, came_ms in enumerate((late_ms, 1, late_ms + 10)):
+            ops.append(
+                FakeOp(
+                    "all_reduce",
+                    3 * step + place + 1,
+                    began_ms + place,
+                    began_ms + 180,
+                    waited_ms=began_ms + late_ms + 11,
+                    flags=flags,
+                    device="cuda",
+                    issued_ms=began_ms + came_ms,
+                )
+            )
+    return ops
+
+
+def test_a_bucket_without_a_time_is_not_earlier_than_the_one_before() -> None:
+    """The GPUs of all ranks come to it between their first and their last bucket."""
+    evidence = Evidence(run([buckets(rank, slow=1) for rank in range(RANKS)]))
+    arrived_ns = evidence.table.arrived_ns.reshape(-1, 3)
+    assert (arrived_ns[:, 1] == arrived_ns[:, 0]).all()
+    found = explain_run(evidence)
+    assert found.verdict
+    assert (found.verdict.kind, found.verdict.ranks) == ("straggler", (1,))
+
+
+def test_what_a_gpu_computes_before_an_op_is_not_communication() -> None:
+    """Of each step of 100 ms the GPUs compute for 50 ms. None of them is late."""
+    found = explain_run(Evidence(run([computing(rank, slow=None) for rank in range(RANKS)])))
+    assert not found.findings
+    (cost,) = found.costs.by_op
+    assert cost.blocked_s == pytest.approx(RANKS * STEPS * 0.05)
 
 
 def throttled(rank: int, slow: int) -> list[FakeOp]:

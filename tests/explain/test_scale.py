@@ -53,6 +53,21 @@ def test_a_circle_of_a_thousand_ranks_is_told_by_its_pattern() -> None:
     assert "each of ranks 0-1022 in send at train.py:7 for the next one, rank 1023 in send at train.py:7" in said
 
 
+def test_a_circle_without_a_pattern_is_told_by_its_first_ranks() -> None:
+    """Each rank sends to the rank with five times its number: no two of them are equally far apart for that reason."""
+    order = [pow(5, turn, 1009) for turn in range(504)]  # five times the last is the first again, modulo 1009
+    follows = dict(zip(order, [*order[1:], order[0]], strict=True))
+    ranks = [
+        [*steps(2), *([FakeOp("send", 1, 50, peer=follows[rank])] if rank in follows else [])] for rank in range(1009)
+    ]
+    found = explained(run(ranks, outcome="stopped"))
+    circle = next(each for each in found.findings if each.kind == "p2p-deadlock")
+    assert len(circle.ranks) == len(order)
+    assert "rank 1 in send at train.py:7 for rank 5, rank 5 in send at train.py:7 for rank 25, " in circle.message
+    assert f"and {len(order) - 4} more such" in circle.message
+    assert "after it" not in said_of(found)
+
+
 def test_a_small_circle_is_told_rank_by_rank() -> None:
     ranks = [[*steps(2), FakeOp("send", 1, 50 + rank, peer=(rank + 1) % 3)] for rank in range(3)]
     found = explained(run(ranks, outcome="stopped"))

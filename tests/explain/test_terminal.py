@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from rollcall.explain.loading.load import load
-from rollcall.explain.terminal import tell
+from rollcall.explain.terminal import PrintedVerdict, nothing_found, tell
+from rollcall.explain.verdict import explain
 from rollcall.runs import SOURCES, stored_source_file, stored_source_name
 from tests.report.rings import FakeOp, write
 
@@ -35,15 +36,39 @@ def test_a_rank_that_computes_is_left_alone(
     assert ("a rank is busy for 5 s" in said) is is_left
 
 
-def test_a_rank_in_a_save_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It may wait for a disk without using the processor; and that is said once."""
+@pytest.mark.parametrize("file", ["torch/serialization.py", "torch/_inductor/async_compile.py"])
+def test_a_rank_in_a_save_or_a_compile_is_left_alone(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may wait for a disk or a compiler without using the processor; and that is said once."""
     folder = hanging(tmp_path, idle={"1": True})
-    saving = STACK.replace("\n", '\n  File "/x/site-packages/torch/serialization.py", line 9 in save\n', 1)
+    saving = STACK.replace("\n", f'\n  File "/x/site-packages/{file}", line 9 in save\n', 1)
     (folder / "rings" / "attempt-0" / "rank-1.stacks").write_text(saving)
     assert tell(folder, hangs_for_s=5).is_left_alone
     assert "rank 1 is in a save or a compile, so the run is left alone" in capsys.readouterr().err
     assert tell(folder, hangs_for_s=5, is_told_before=True).is_left_alone
     assert capsys.readouterr().err == ""
+
+
+def test_a_run_in_which_all_ranks_wait_for_locks_hangs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No rank is in an op. Without that its agents have seen it, a rank that sits somewhere is no finding; nor one in a
+    save."""
+    write(tmp_path, [[FakeOp("barrier", 1, 10, 11)]])
+    stack = tmp_path / "rings" / "attempt-0" / "rank-0.stacks"
+
+    def told(**facts: object) -> tuple[PrintedVerdict, str]:
+        attempt = {"world_size": 1, "idle": {"0": True}, "hung": True, **facts}
+        (tmp_path / "run.json").write_text(json.dumps({"outcome": "running", "attempts": [attempt]}))
+        return tell(tmp_path, hangs_for_s=5), capsys.readouterr().err
+
+    stack.write_text(STACK)
+    found, said = told(asleep=True)
+    assert (found.verdict["kind"], found.verdict["ranks"], found.is_left_alone) == ("busy-rank", [0], False)
+    assert found.verdict["sites"] == ["/nowhere/train.py:3"]
+    assert "no rank has made progress for 5 s, and all wait for locks" in said
+    assert told(asleep=False)[0].verdict["kind"] == "unknown"
+    stack.write_text(STACK.replace("\n", '\n  File "/x/torch/serialization.py", line 9 in save\n', 1))
+    assert told(asleep=True)[0].is_left_alone
 
 
 def test_lines_are_shown_as_they_were(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,3 +99,11 @@ def test_a_stack_from_before_the_last_op_says_nothing(tmp_path: Path) -> None:
     assert load(folder).ranks[0].stack
     os.utime(stacks, ns=(0, 0))
     assert not load(folder).ranks[0].stack
+
+
+def test_without_a_recording_no_calls_are_said_to_match(tmp_path: Path) -> None:
+    """As on a disk that was full from the beginning."""
+    (tmp_path / "rings" / "attempt-0").mkdir(parents=True)
+    (tmp_path / "run.json").write_text(json.dumps({"outcome": "ok", "attempts": [{"world_size": 2}]}))
+    said = nothing_found(explain(tmp_path))
+    assert said == "no finding: no rank was recorded, so there are no calls to compare"

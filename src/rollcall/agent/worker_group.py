@@ -249,7 +249,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
         self._note_ends(interval_s if self._rank_of else 0)
         self._raise_if_stopped()  # after the look: ranks that ended just now may have ended of it, and have not failed
         self._end_stopped_ranks()
-        if self._plan.record and (still := self._hang_detector.check(self._handler.attempt)):
+        if self._plan.record and (still := self._hang_detector.check(self._handler.attempt, list(self._rank_of))):
             self._channel.send(still)
         if self._failed:
             self._wait_for_other_failures()
@@ -291,7 +291,8 @@ class WorkerGroupAgent(SimpleElasticAgent):
     def ask_for_stacks(self) -> None:
         """Have ranks write their stacks before they are ended: what keeps a run waiting may be visible nowhere else."""
         below = {process.pid for process in process_tree.descendants()}
-        stack_requests.ask(stack_requests.find_rings(self._folder.path, self._handler.attempt, below))
+        with self._hang_detector.sleeping.are_asked():
+            stack_requests.ask(stack_requests.find_rings(self._folder.path, self._handler.attempt, below))
 
     def report_stacks(self, others: dict[str, str]) -> None:
         """Sends stacks to the launcher, in a thread of its own: ranks and other hosts take their time, and

@@ -44,7 +44,7 @@ class Hangs:
     def begin_attempt(self) -> None:
         """What was known of the ranks before holds no more."""
         self._standstills: dict[int, Standstill] = {}  # by node
-        self._was_hang = False
+        self._was_hang = self._is_asleep = False
         self._look_again_s: float | None = None  # a rank was busy: when that is checked again
         self._awaited: set[int] | None = None  # nodes whose stacks have not come yet, while a hang is looked at
         self._awaited_until_s = 0.0
@@ -68,7 +68,8 @@ class Hangs:
         if not taking_part:  # no rank runs, or they are being ended
             return ""
         here = [agent for agent in taking_part if agent.is_up]
-        is_hang = Standstill.of_all([self._standstills.get(agent.node, _MOVING) for agent in here]).is_waiting
+        still = Standstill.of_all([self._standstills.get(agent.node, _MOVING) for agent in here])
+        is_hang, self._is_asleep = still.is_hang, still.is_asleep
         if is_hang and (not self._was_hang or self._is_due_again()):
             self._ask_for_stacks(here)
         if self._was_hang and not is_hang:
@@ -91,7 +92,7 @@ class Hangs:
         self._awaited, self._awaited_until_s = {agent.node for agent in agents}, self._now() + limit_s
 
     def _explain_hang(self, attempt: int, restarts_left: int) -> Action:
-        self._folder.note_attempt(attempt, hung=True)
+        self._folder.note_attempt(attempt, hung=True, asleep=self._is_asleep)
         self._folder.save()
         is_again = self._look_again_s is not None
         with _with_rings_of(self._elsewhere, self._folder.path, attempt) as folder:

@@ -86,6 +86,9 @@ def _sums(evidence: Evidence, *keys: NDArray[np.integer]) -> list[list[tuple[int
     sums = [np.zeros((_SUMMED, size)) for size in sizes]
     for rows, *columns in _parts(evidence):
         for key, size, whole in zip(keys, sizes, sums, strict=True):
+            if size == 1:  # all ops have number 0, as in a program without phases
+                whole[:-1, 0] += [column.sum() for column in columns]
+                continue
             numbers = key[rows].astype(np.intp)
             for place, column in enumerate(columns):
                 whole[place] += np.bincount(numbers, column, size)

@@ -110,6 +110,19 @@ def failed_for_others(op: Op) -> bool:
     return op.is_failed and (op.issued_ns > 0 or op.op == "barrier")
 
 
+def was_handled(evidence: "Evidence", op: Op) -> bool:
+    """Whether the program has dealt with the failure of an op: its rank ended well, or its thread has begun and
+    completed another op since. So a program looks with a short time limit whether something has come. An async op fails
+    in its wait: what was begun before says nothing."""
+    rank, table = evidence.run.ranks[op.rank], evidence.table
+    if not op.is_failed or rank.exit_code == 0:
+        return op.is_failed
+    failed_ns = op.waited_ns if op.is_async else op.entered_ns
+    later = rank.ops.rows[rank.ops.rows > op.row]
+    later = later[(table.entered_ns[later] > failed_ns) & (table.thread[later] == op.thread)]
+    return failed_ns > 0 and bool((table.completed_ns[later] > 0).any())
+
+
 def _others_are_stuck(evidence: "Evidence", op: Op) -> bool:
     """Whether the call failed or hangs on other ranks, too: then the call failed, not this rank."""
     call = evidence.calls.of(op)

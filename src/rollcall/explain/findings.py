@@ -91,13 +91,14 @@ def in_ops(ops: Iterable[Op]) -> str:
 
 def in_circle(ops: Sequence[Op]) -> str:
     """Who is where and waits for whom. Of many ranks, the pattern: `each of ranks 0-1022 in send at train.py:7 for the
-    next one, rank 1023 in send at train.py:7 for rank 0`."""
+    next one, rank 1023 in send at train.py:7 for rank 0`. Where most ranks follow none, the first of them."""
     alike: dict[tuple[str, int], list[Op]] = {}
     for op in ops:
         alike.setdefault((where(op), op.peer - op.rank), []).append(op)
-    if len(ops) <= _FEW_OPS:
-        return ", ".join(map(_waits_for_peer, ops))
-    return _few(_wait_for_peers(found) for found in sorted(alike.values(), key=lambda found: -len(found)))
+    patterns = sorted(alike.values(), key=lambda found: -len(found))
+    if len(ops) <= _FEW_OPS or sum(map(len, patterns[:_MOST_VALUES])) * 2 < len(ops):
+        return _few(map(_waits_for_peer, ops))
+    return _few(map(_wait_for_peers, patterns))
 
 
 _FEW_OPS = 4  # that are told one by one

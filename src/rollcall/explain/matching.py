@@ -132,15 +132,15 @@ class Calls:
                 seen.add(pattern)
                 yield int(number)
 
-    def parts(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.intp], slice]]:
+    def parts(self) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], slice]]:
         """Some calls at a time, whose columns fit into the processor's cache: their rows, where each call begins there,
-        and their numbers."""
+        and their numbers. The rows are of numpy's own type of index: it is slow to look others up in a column."""
         first = 0
         while first < len(self):
             start = self.starts[first]
             end = max(int(np.searchsorted(self.starts, start + _PART)), first + 1)
             stop = self.starts[end] if end < len(self) else len(self.rows)
-            yield self.rows[start:stop], self.starts[first:end] - start, slice(first, end)
+            yield self.rows[start:stop].astype(np.intp), self.starts[first:end] - start, slice(first, end)
             first = end
 
     def rows_of(self, number: int) -> NDArray[np.int32]:

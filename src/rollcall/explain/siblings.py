@@ -5,6 +5,7 @@ the rank that does as they do is in step.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.loading.table import Op
@@ -14,29 +15,55 @@ from rollcall.record import ring_format
 
 def decide(evidence: Evidence, call: Call, odd: list[int]) -> list[int]:
     """Of ranks that differ without a majority: those that do something else than the ranks of sibling groups in their
-    call with the same number. All of them, if that does not decide it."""
-    if len(odd) < len(call.ops):
+    call with the same number; if these were ended just before it, something else than what came next in earlier turns.
+    All of them, if that does not decide it."""
+    siblings = _siblings(evidence, call) if len(odd) == len(call.ops) else []
+    if not siblings:
         return odd
-    usual = {_identity(op) for op in _same_calls(evidence, call)}
+    usual = _made_in(evidence, siblings, call.seq)
+    if not usual and _made_in(evidence, siblings, call.seq - 1):
+        usual = _following(evidence, call, siblings)
     unusual = [rank for rank in odd if _identity(call.ops[rank]) not in usual]
     return unusual if 0 < len(unusual) < len(odd) else odd
 
 
-def _same_calls(evidence: Evidence, call: Call) -> list[Op]:
-    """The ops with the same number in groups of the same size that have no rank of this one."""
-    table, members = evidence.table, set(call.group.ranks)
-    groups = [
+def _siblings(evidence: Evidence, call: Call) -> list[int]:
+    """Groups of the same size that have no rank of this one, by their numbers."""
+    members = set(call.group.ranks)
+    return [
         number
-        for number, group in enumerate(table.names.groups)
+        for number, group in enumerate(evidence.table.names.groups)
         if len(group.ranks) == len(members) and members.isdisjoint(group.ranks)
     ]
-    if not groups:
-        return []
+
+
+def _made_in(evidence: Evidence, groups: list[int], seq: int) -> set[tuple[object, ...]]:
+    """What their ranks did in this call of theirs."""
+    rows = np.flatnonzero(_are_collectives_of(evidence, groups) & (evidence.table.seq == seq))
+    return {_identity(evidence.table.get(row)) for row in rows[:_MOST]}
+
+
+def _following(evidence: Evidence, call: Call, siblings: list[int]) -> set[tuple[object, ...]]:
+    """What ranks of these groups did after a call like the one before this, if its ranks agreed in that."""
+    table = evidence.table
+    group = int(table.group[next(iter(call.ops.values())).row])
+    before = _made_in(evidence, [group], call.seq - 1)
+    if len(before) != 1:
+        return set()
+    rows = np.flatnonzero(_are_collectives_of(evidence, [group, *siblings]) & (table.seq < call.seq))[-_TURNS:]
+    made = {(int(table.rank[row]), int(table.group[row]), int(table.seq[row])): table.get(row) for row in rows}
+    identities = {place: _identity(op) for place, op in made.items()}
+    following = {place: (place[0], place[1], place[2] + 1) for place, found in identities.items() if found in before}
+    return {identities[after] for after in following.values() if after in identities}
+
+
+def _are_collectives_of(evidence: Evidence, groups: list[int]) -> NDArray[np.bool_]:
+    table = evidence.table
     is_pair = np.isin(table.op, ring_format.POINT_TO_POINT)
-    is_same = np.isin(table.group, groups) & (table.seq == call.seq) & ~table.is_event & ~is_pair
-    return [table.get(row) for row in np.flatnonzero(is_same)[:_MOST]]
+    return np.asarray(np.isin(table.group, groups) & ~table.is_event & ~is_pair)
 
 
+_TURNS = 1000  # ops: some turns of a loop on all ranks of a few groups
 _MOST = 64  # groups of a large mesh: a few say as much as all
 
 

@@ -1,5 +1,6 @@
 """Prints what `rollcall explain` found."""
 
+import gc
 import itertools
 import json
 import sys
@@ -24,7 +25,9 @@ from rollcall.units import in_bytes, in_seconds
 
 
 def show(folder: Path, attempt: int | None, as_json: bool) -> None:
-    keep_freed_memory()  # this process does nothing else: a large run is read block by block
+    # This process does nothing else, and ends soon: a large run is read block by block, into objects that it keeps.
+    keep_freed_memory()
+    gc.disable()
     explanation = explain(folder, attempt)
     if as_json:
         print(json.dumps(to_json(explanation), indent=2))
@@ -90,6 +93,8 @@ _FEW_FINDINGS = 2  # besides the verdict: they, too, may take several lines each
 
 
 def nothing_found(explanation: Explanation) -> str:
+    if not explanation.run.ranks:
+        return "no finding: no rank was recorded, so there are no calls to compare"
     if explanation.run.cut_ns:
         return "no finding so far: the run continues, and the calls of all ranks match"
     if explanation.deaths:
@@ -255,9 +260,10 @@ def _hang(explanation: Explanation, hangs_for_s: float, left_alone: list[str]) -
     """The verdict on a run that hangs, and where its ranks are."""
     verdict = explanation.verdict
     what = "a rank is busy" if left_alone else "no rank has made progress"
+    others = "all wait for locks" if explanation.run.is_asleep else "others wait"
     why = [f"rollcall: why is not known: {each}" for each in explanation.run.problems]
     return [
-        f"rollcall: {what} for {hangs_for_s:g} s, and others wait",
+        f"rollcall: {what} for {hangs_for_s:g} s, and {others}",
         *([f"rollcall: verdict: {in_words(verdict)}"] if verdict else why),
         "rollcall: where the ranks are:",
         *_stacks(explanation),

@@ -58,6 +58,8 @@ _CHANGES = {
 # The same where a finding has this evidence.
 _CHANGES_WITH = {
     "throttled": "look at the cooling and the power of that host; leave it out until it is mended",
+    "locked": "look at who holds the lock, and why nobody releases it",
+    "astray": "give each init_process_group of a program a store or a port of its own",
     "exit_code": "look at why the program exits there",
 }
 # What stopped the run, then what made it wrong, then what made it slow. Advice is never the verdict of a run that did
@@ -125,7 +127,8 @@ def _how(rank: Rank) -> str:
 
 
 def _outcome(evidence: Evidence) -> str:
-    return "hung" if evidence.run.outcome == "stopped" and evidence.stuck else evidence.run.outcome
+    is_hung = evidence.run.outcome == "stopped" and (evidence.stuck or evidence.run.is_asleep)
+    return "hung" if is_hung else evidence.run.outcome
 
 
 def to_json(explanation: Explanation) -> dict[str, Any]:

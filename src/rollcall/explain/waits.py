@@ -142,7 +142,7 @@ def _arrived_ns(run: Run, last: _Numbers, blocked_ns: _Times, ended_ns: _Times) 
     found = np.empty(len(table), dtype=np.int64)
     for part in _parts(len(table)):
         blocked, ended = blocked_ns[part], ended_ns[part]
-        arrived_ns = table.arrived_ns[last[part]]
+        arrived_ns = table.arrived_ns[last[part].astype(np.intp)]  # numpy is quick with indices of its own type only
         # If a rank is missing, the op waited until its end; of an op that completed without it, that is not known.
         missing = np.flatnonzero(last[part] < 0)
         is_over = table.completed_ns[part][missing] > 0
@@ -261,7 +261,7 @@ class _Places:
         self._column, self._is_counted = column, is_counted
         is_there = np.zeros(column.max(initial=-1) + 1, dtype=np.bool_)
         for part in _parts(len(column)):
-            is_there[column[part][is_counted[part]]] = True
+            is_there[column[part][is_counted[part]].astype(np.intp)] = True
         self.rows = np.flatnonzero(is_there)
         self._place = np.empty(len(is_there), dtype=np.int32)
         self._place[self.rows] = np.arange(len(self.rows))
@@ -270,7 +270,7 @@ class _Places:
         """Some places of the column, and the place of their row in `rows`."""
         for part in _parts(len(self._column)):
             counted = part.start + np.flatnonzero(self._is_counted[part])
-            yield counted, self._place[self._column[counted]].astype(np.intp)
+            yield counted, self._place[self._column[counted].astype(np.intp)].astype(np.intp)
 
 
 def count(run: Run, calls: Calls, found: Intervals) -> Waits:
@@ -302,8 +302,9 @@ def _waits(
     for part in _parts(len(table)):
         rows = part.start + np.flatnonzero(is_late[part])
         begin, end = end, end + len(rows)
-        rank[begin:end], last[begin:end] = table.rank[rows], found.last[rows]
-        for_rank[begin:end] = table.rank[last[begin:end]]
+        waited_for = found.last[rows].astype(np.intp)
+        rank[begin:end], for_rank[begin:end] = table.rank[rows], table.rank[waited_for]
+        last[begin:end] = waited_for
         seconds[begin:end] = (found.arrived_ns[rows] - found.blocked_ns[rows]) / 1e9
     for columns in missing:
         begin, end = end, end + len(columns[0])

@@ -295,16 +295,23 @@ class AttemptOver(Message):
 
 @dataclass(frozen=True)
 class Standstill(Message):
-    """Whether the ranks of this host have made no progress for `--hang-after`, and whether one of them is in an op."""
+    """Whether the ranks of this host have made no progress for `--hang-after`, and whether one of them is in an op; or
+    whether all of them wait for locks, and have not run at all for as long."""
 
     is_still: bool
     is_waiting: bool
+    is_asleep: bool = False
 
     @classmethod
     def of_all(cls, hosts: "Sequence[Standstill]") -> "Standstill":
         """Combines those of all hosts of a run: if one of them moves, the others may only wait for it."""
         is_still = bool(hosts) and all(host.is_still for host in hosts)
-        return cls(is_still, is_still and any(host.is_waiting for host in hosts))
+        is_asleep = is_still and all(host.is_asleep for host in hosts)
+        return cls(is_still, is_still and any(host.is_waiting for host in hosts), is_asleep)
+
+    @property
+    def is_hang(self) -> bool:
+        return self.is_waiting or self.is_asleep
 
 
 @dataclass(frozen=True)

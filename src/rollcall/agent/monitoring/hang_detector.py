@@ -2,9 +2,10 @@
 
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from rollcall.agent.monitoring.sleeping_ranks import SleepingRanks
 from rollcall.protocol.messages import Standstill
 from rollcall.record import ring_format
 
@@ -30,10 +31,11 @@ class HangDetector:
         self._seen: dict[Path, tuple[bytes, ...]] = {}
         self._since_s = time.monotonic()
         self._sent = Standstill(False, False)
+        self.sleeping = SleepingRanks()
         self.is_paused = False  # a rank stands in a debugger, and others wait for it
 
-    def check(self, attempt: int) -> Standstill | None:
-        """Whether the ranks are at a standstill, if that has changed."""
+    def check(self, attempt: int, pids: Iterable[int] = ()) -> Standstill | None:
+        """Whether the ranks, which are these processes, are at a standstill, if that has changed."""
         now = time.monotonic()
         if now < self._next_s:
             return None
@@ -43,7 +45,10 @@ class HangDetector:
             self._seen, self._since_s = seen, now
         is_still = now - self._since_s >= self._after_s and len(seen) >= self._least_rings
         is_still = is_still and not any(map(_has_stopped, seen))
-        still = self._of_all(Standstill(is_still, is_still and any(map(waits, seen.values()))))
+        is_waiting = is_still and any(map(waits, seen.values()))
+        slept_s = self.sleeping.slept_s(pids)  # in each check: it counts from the first one
+        is_asleep = is_still and not is_waiting and slept_s >= self._after_s
+        still = self._of_all(Standstill(is_still, is_waiting, is_asleep))
         if still == self._sent:
             return None
         self._sent = still

@@ -4,6 +4,7 @@ deaths         ranks that failed, were killed or stopped, or exited early
 collectives    ranks that are in the same call and disagree
 call_order     the same calls in another order
 missing_ranks  calls that a rank does not come to
+locks          ranks that all wait for locks, and are in no op
 p2p            sends and receives
 async_work     async ops: buffers that change, waits that are missing
 ddp            modules that are wrapped in DDP
@@ -22,6 +23,7 @@ from rollcall.explain.checks import (
     deaths,
     device,
     gpus,
+    locks,
     missing_ranks,
     p2p,
     stragglers,
@@ -40,6 +42,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     collectives.mismatches,
     missing_ranks.missing_ranks,
     missing_ranks.idle_peers,
+    locks.locked_ranks,
     p2p.deadlocks,
     p2p.unmatched,
     p2p.mismatches,

@@ -55,9 +55,8 @@ def _other_order(evidence: Evidence, number: int, length: int, rows: dict[int, l
     ops = [evidence.table.get(row) for row in rows[odd[0]][:length]]
     kind = "order-inversion" if all(op.is_async for op in ops) else "order-swap"
     others = [row for rank in call.ops if rank not in odd for row in rows[rank][:length]][:length]
-    message = (
-        f"{ranks_in_words(odd)} made the same {length} calls as the others in another order, from {where(ops[0])} on"
-    )
+    calls = f"the same {length} calls as the others" if others else f"the same {length} calls, some of them"
+    message = f"{ranks_in_words(odd)} made {calls} in another order, from {where(ops[0])} on"
     return of_call(kind, call, odd, message, [*ops, *map(evidence.table.get, others)])
 
 

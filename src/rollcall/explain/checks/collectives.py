@@ -62,14 +62,13 @@ def _since_out_of_step(evidence: Evidence, call: Call, finding: Finding) -> Find
     other = next((rank for rank in finding.ranks[1:]), None) if other is None else other
     if finding.kind in _IN_STEP or other is None:
         return finding
+    if (ops := out_of_step(evidence, call, finding.ranks[0], other)) is not None:
+        message = f"{finding.message}; they are out of step since {where(ops[0])} and {where(ops[1])}"
+        return replace(finding, kind="missing-rank", message=message, sites=(*sites(ops), *finding.sites))
     if is_left_out(evidence, call, finding.ranks[0], other):
         message = f"{finding.message}; {ranks_in_words(finding.ranks)} left out what the others make in this call"
         return replace(finding, kind="missing-rank", message=message)
-    ops = out_of_step(evidence, call, finding.ranks[0], other)
-    if ops is None:
-        return finding
-    message = f"{finding.message}; they are out of step since {where(ops[0])} and {where(ops[1])}"
-    return replace(finding, kind="missing-rank", message=message, sites=(*sites(ops), *finding.sites))
+    return finding
 
 
 def _unlike_lines(evidence: Evidence) -> Iterator[Finding]:

@@ -28,17 +28,27 @@ def incomplete_worlds(evidence: Evidence) -> Iterator[Finding]:
     for call in calls.where(calls.any(stuck_in_init)):
         stuck = [op for op in call.ops.values() if op.op == "init" and (op.is_blocked or op.is_failed)]
         absent = [rank for rank in evidence.run.ranks if rank not in call.ops]
-        if any(_has_fallen(evidence, rank) for rank in absent) or is_init_lost(call):
+        is_lost = is_init_lost(call) and not _is_waited_for(evidence, stuck)
+        if any(_has_fallen(evidence, rank) for rank in absent) or is_lost:
             return
         never = f"; {ranks_in_words(absent)} never called it" if absent else _why_not_through(call)
         message = f"{ranks_in_words(op.rank for op in stuck)} did not get through {where(stuck[0])}{never}"
         places = tuple(site for rank in absent if (site := _place_of(evidence.run.ranks[rank])) is not None)
-        finding = of_call("world-incomplete", call, absent or [op.rank for op in stuck], message, stuck)
+        why = {} if absent or call.missing else {"astray": True}
+        finding = of_call("world-incomplete", call, absent or [op.rank for op in stuck], message, stuck, **why)
         yield replace(finding, sites=(*places[:_FEW], *finding.sites))
         return
 
 
 _FEW = 3  # lines: ranks that never came stand on the same few
+
+
+def _is_waited_for(evidence: Evidence, stuck: list[Op]) -> bool:
+    """Whether a rank that got through init_process_group waits in a later call for those alone that did not: then
+    nobody has left, but they have not found each other."""
+    lost = {op.rank for op in stuck}
+    waited_for = [set(evidence.waits_for(op)) for op in evidence.held.values() if op.op != "init"]
+    return any(ranks and ranks <= lost for ranks in waited_for)
 
 
 def _why_not_through(call: Call) -> str:
@@ -67,6 +77,8 @@ def _missing(evidence: Evidence) -> Finding | None:
             continue  # that it does not come follows from that
         if evidence.failing.intersection(call.ops):
             continue  # this call is not part of the program's way
+        if all(rank in evidence.held and evidence.held[rank].op == "init" for rank in absent):
+            continue  # why they did not get through that is told of it
         absent = [rank for rank in absent if not evidence.has_ended(rank) or rank in evidence.held]
         if set(absent) & set(ddp.without_gradients(evidence, call)):
             continue  # their backward never averages these gradients
@@ -123,7 +135,7 @@ def idle_peers(evidence: Evidence) -> Iterator[Finding]:
             direct = [each for each in waiting if each.peer == idle[0]] or [op]
             kind, words = _activity(evidence, idle[0], seen)
             message = f"{wait_in(direct)}; rank {idle[0]} is {words} {seen.site}"
-            finding = of_ops(kind, idle[:1], message, direct, **_at_work(evidence, idle[:1]))
+            finding = of_ops(kind, idle[:1], message, direct, **at_work(evidence, idle[:1]))
             yield replace(finding, sites=(seen.site, *finding.sites))
             return
 
@@ -183,7 +195,7 @@ def _explain_idle(evidence: Evidence, call: Call, idle: list[int], waiting: list
         message += f"; {ranks_in_words(idle)} {_are(idle)} {words} {place}"
         is_too_many = kind == "missing-rank" and len(call.ops) < len(idle)  # most ranks are past it
         looked_at = list(call.ops) if is_too_many else idle
-        finding = of_call(kind, call, looked_at, message, waiting, **_at_work(evidence, idle))
+        finding = of_call(kind, call, looked_at, message, waiting, **at_work(evidence, idle))
         return replace(finding, sites=(place, *sites([*waiting, *between])))
     kind = {"new_group": "group-incomplete", "init": "world-incomplete"}.get(waiting[0].op, "missing-rank")
     what = f"{_are(idle)} in no op" if between else "never made this call"
@@ -234,12 +246,37 @@ def _explain_other_ops(
         is_between_two = set(first.group.ranks) == set(call.group.ranks) or (
             _has_other_group(evidence, call) and not is_one_line
         )
-        looked_at = _fewer(absent, call) if is_between_two else circle
+        looked_at = _fewer(absent, call) if is_between_two else _other_choices(evidence, in_other_ops) or circle
     message = f"{wait_in(waiting)}, while {ranks_in_words(absent)} {_are(absent)} in {where(first)}"
     since = out_of_step(evidence, call, absent[0], waiting[0].rank) or ()
     if since and since[0].op != "new_group" and kind == "group-incomplete":  # it went wrong before a group was made
         kind, looked_at = "missing-rank", _fewer(absent, call)
     return of_call(kind, call, looked_at, message, [*since, *waiting, *in_other_ops])
+
+
+def _other_choices(evidence: Evidence, ops: list[Op]) -> list[int]:
+    """The rank that has chosen another group than the others on the line of one of these ops: in the same turn, the
+    groups of all ranks have no rank in common, or are the same, but its own overlaps with those of most others. None,
+    if no rank stands out."""
+    for op in sorted(ops, key=lambda op: op.entered_ns):
+        groups = _groups_in_turn(evidence, op)
+        overlaps = {
+            rank: sum(other != mine and not set(mine).isdisjoint(other) for other in groups.values())
+            for rank, mine in groups.items()
+        }
+        (first, most), *rest = sorted(overlaps.items(), key=lambda item: -item[1])
+        if rest and most > max(rest[0][1], 1):
+            return [first]
+    return []
+
+
+def _groups_in_turn(evidence: Evidence, op: Op) -> dict[int, tuple[int, ...]]:
+    """By rank: the group of its n-th collective on the line of an op, which is the n-th of its own rank."""
+    table = evidence.table
+    is_there = (table.site == table.site[op.row]) & ~np.isin(table.op, ring_format.POINT_TO_POINT) & ~table.is_event
+    rows = {rank: low + np.flatnonzero(is_there[low:high]) for rank, (low, high) in table.spans.items()}
+    turn = int(np.searchsorted(rows[op.rank], op.row))
+    return {rank: tuple(table.get(found[turn]).group.ranks) for rank, found in rows.items() if turn < len(found)}
 
 
 def _comes_later(evidence: Evidence, group: Op, other: Op) -> bool:
@@ -303,7 +340,7 @@ def _has_gone_on(evidence: Evidence, rank: int, waiting: list[Op]) -> bool:
     return p2p.polls(evidence, rank, waiting)
 
 
-def _at_work(evidence: Evidence, ranks: Iterable[int]) -> dict[str, list[int]]:
+def at_work(evidence: Evidence, ranks: Iterable[int]) -> dict[str, list[int]]:
     """The ranks that computed when the run hung, and those that waited in a save or a compile: for a disk, or for a
     compiler on another machine. They are to be left alone."""
     found = [evidence.run.ranks[rank] for rank in ranks]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rollcall.explain import source
 from rollcall.explain.checks.deaths import was_stopped, way_out
+from rollcall.explain.ends import was_handled
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect, Finding, in_circle, of_call, of_ops, wait_in, where
 from rollcall.explain.loading.load import Rank
@@ -186,7 +187,8 @@ def _is_beside_stopped(evidence: Evidence, recv: Op) -> bool:
 
 def _has_stopped(evidence: Evidence, op: Op) -> bool:
     """Whether an op is stuck, or failed for want of a partner. If a rank has died by itself, ops fail for that."""
-    return bool(evidence.is_stuck[op.row]) or (op.is_failed and not evidence.died_by_themselves)
+    has_failed = op.is_failed and not evidence.died_by_themselves and not was_handled(evidence, op)
+    return bool(evidence.is_stuck[op.row]) or has_failed
 
 
 def _only_waits(evidence: Evidence, op: Op) -> bool:

@@ -5,7 +5,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,7 @@ class Run:
     clock_error_ns: int = 0  # how far the clocks of two hosts may still be apart
     cut_ns: int = 0  # of a running job: the moment at which it was looked at; 0: it is over, or known to hang
     stopped_ns: int = 0  # of a run that was stopped from outside, and not since it hung: when
+    is_asleep: bool = False  # it hangs, and no rank is in an op: all wait for locks
     hang_after_s: float = Plan.hang_after_s
     problems: tuple[str, ...] = field(default=())  # what could not be read
     until_ns: int = 0  # until when it was looked at, if that is later than all that is recorded
@@ -171,6 +172,7 @@ def load(folder: Path, attempt: int | None = None, newest: int | None = None, is
         clock_error_ns=max((min(error for _, _, error in readings) for readings in known if readings), default=0),
         cut_ns=files.cut_ns if outcome == "running" else 0,
         stopped_ns=0 if attempt_facts.get("hung") else _stopped_ns(outcome, attempt_facts, files),
+        is_asleep=bool(attempt_facts.get("hung") and attempt_facts.get("asleep")),
         hang_after_s=float((facts.get("plan") or {}).get("hang_after_s") or Plan.hang_after_s),
         problems=(
             *files.problems,
@@ -412,6 +414,14 @@ class _Files:
         self.flush()
         self.table.close()
 
+    def events_of(self, rank: int) -> NDArray[np.intp]:
+        """The rows of a rank that are no communication."""
+        return self._events[slice(*np.searchsorted(self._events, self.table.spans[rank]))]
+
+    @cached_property
+    def _events(self) -> NDArray[np.intp]:
+        return np.flatnonzero(self.table.is_event)
+
 
 def _read(
     paths: list[Path], clocks: list[Readings], newest: int | None, launched: int, moment: ClockReading | None
@@ -496,12 +506,12 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any], asked_ns: int
     path, header = files.kept[rank]
     start, end = table.spans[rank]
     dropped = max(header.count - (end - start), 0)
-    is_event = _IS_EVENT[table.op[start:end]]
-    ops, events = _ops(table, start, ~is_event), _ops(table, start, is_event)
+    event_rows = files.events_of(rank)
+    ops, events = _ops_without(table, start, end, event_rows), _ops(table, event_rows)
     key = str(rank)
     was_asked = asked_ns > 0
     error, error_site, exit_site, ended_ns, left_ns, exit_code = "", None, None, 0, 0, None
-    for op in _ops(table, start, _IS_END[table.op[start:end]]):
+    for op in _ops(table, event_rows[_IS_END[table.op[event_rows]]]):
         since_ns = max(asked_ns, failed_ns) if op.op == "destroy" else asked_ns
         if asked_ns and op.entered_ns >= since_ns:  # the others were gone, say: its end is the launcher's doing
             continue
@@ -548,12 +558,19 @@ def _rank(files: _Files, rank: int, attempt_facts: dict[str, Any], asked_ns: int
     )
 
 
-def _ops(table: Table, start: int, wanted: NDArray[np.bool_]) -> Ops:
-    """Those of a rank's rows, which begin at `start`, that are wanted."""
-    places = np.flatnonzero(wanted)
-    if len(places) and places[-1] - places[0] + 1 == len(places):  # no other is between them
-        return Ops(table, range(start + int(places[0]), start + int(places[-1]) + 1))
-    return Ops(table, (start + places).astype(np.int32))  # kept for each rank: half as large as numpy's own indices
+def _ops_without(table: Table, start: int, end: int, events: NDArray[np.intp]) -> Ops:
+    """The rows of a rank that are no events. Most ranks have only one, at their end."""
+    if not len(events):
+        return Ops(table, range(start, end))
+    if events[0] + len(events) == end:
+        return Ops(table, range(start, int(events[0])))
+    return _ops(table, np.delete(np.arange(start, end), events - start))
+
+
+def _ops(table: Table, rows: NDArray[np.intp]) -> Ops:
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):  # no other is between them
+        return Ops(table, range(int(rows[0]), int(rows[-1]) + 1))
+    return Ops(table, rows.astype(np.int32))  # kept for each rank: half as large as numpy's own indices
 
 
 _RECENT = 16  # ops that a rank may have in flight at once; earlier ones failed before it was asked
@@ -593,9 +610,7 @@ def _died_ns(attempt_facts: dict[str, Any], rank: str) -> int:
     return int(attempt_facts.get("ended_ns", {}).get(rank, 0)) if has_died else 0
 
 
-# What is recorded besides communication.
-_IS_EVENT, _IS_END = np.zeros((2, 256), dtype=np.bool_)
-_IS_EVENT[list(ring_format.EVENTS)] = True
+_IS_END = np.zeros(256, dtype=np.bool_)
 _IS_END[[ring_format.OP["exception"], ring_format.OP["exit"], ring_format.OP["destroy"]]] = True
 
 _BEGINNINGS = re.compile(rf"Current thread|Stack \(most recent|^(?={ring_format.NO_STACK})", re.MULTILINE)

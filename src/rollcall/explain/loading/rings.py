@@ -66,6 +66,7 @@ def read_header(data: bytes) -> Header:
     (counters,) = ring_format.NUMBER.unpack_from(data, ring_format.COUNTERS_AT)
     (unnamed,) = ring_format.NUMBER.unpack_from(data, ring_format.UNNAMED_AT)
     is_sound = 0 < capacity < 2**40 and names_bytes <= 2**32 and names_end <= names_bytes
+    is_sound = is_sound and max(count, wall_ns, monotonic_ns) < _MOST
     if not is_sound or not 0 <= rank < world_size <= _MOST_RANKS or counters > ring_format.MOST_COUNTERS:
         raise ValueError("its header does not fit together")
     return Header(
@@ -144,14 +145,14 @@ def count(path: Path) -> tuple[int, int]:
 def _records(header: Header, raw: bytes) -> NDArray[Any]:
     whole = len(raw) // ring_format.RECORD.size * ring_format.RECORD.size
     records = np.frombuffer(raw[:whole] if whole < len(raw) else raw, dtype=DTYPE)
-    numbers = records["number"]
-    # In a record that is being overwritten, or in a damaged file, the number is wrong.
-    fits = (numbers > header.count - header.kept) & (numbers <= header.count) & (records["op"] < len(ring_format.OPS))
-    if not fits.all():
-        records, numbers = records[fits], numbers[fits]
-    if (numbers[1:] > numbers[:-1]).all():
+    numbers, has_op = records["number"], records["op"] < len(ring_format.OPS)
+    first, last = header.overwritten + 1, header.count
+    is_rising = bool((numbers[1:] > numbers[:-1]).all())
+    if is_rising and has_op.all() and (not len(numbers) or (numbers[0] >= first and numbers[-1] <= last)):
         return records
-    return records[np.argsort(numbers, kind="stable")]
+    # In a record that is being overwritten, or in a damaged file, the number is wrong.
+    records = records[(numbers >= first) & (numbers <= last) & has_op]
+    return records[np.argsort(records["number"], kind="stable")]
 
 
 def _names(text: bytes) -> list[Name]:

@@ -318,12 +318,11 @@ class Table:
             setattr(self, name, column.astype(kind))
 
     def _add_times(self, records: NDArray[Any], clock: Readings, start: int, end: int) -> None:
-        times = np.empty((len(_TIMES), len(records)), dtype=np.int64)
-        for number, name in enumerate(_TIMES):
-            times[number] = records[name]
-        corrected = on_one_clock(times, clock) if clock else times
-        for number, name in enumerate(_TIMES):
-            getattr(self, name)[start:end] = corrected[number]
+        for name in _TIMES:
+            times = getattr(self, name)[start:end]
+            times[:] = records[name]
+            if clock:
+                put_on_one_clock(times, clock)
 
     def close(self) -> None:
         """Cut the columns to what was added: a truncated file has fewer records than its header says."""
@@ -367,24 +366,28 @@ class Table:
 
     @cached_property
     def arrived_ns(self) -> NDArray[np.int64]:
-        """When each rank came to each op. A host only queues the ops of a GPU: the GPU comes to an op when those before
-        it are over, as far as they are known to hold it up. Who queued last need not be the last."""
+        """When each rank came to each op. A host only queues the ops of a GPU: the GPU comes to an op later, when what
+        was queued before is over. Who queued last need not be the last. Where nothing tells when the GPU came to an op,
+        the ops before it are known to hold it up."""
         if not self.names.signatures.are_on_gpu().any():
             return self.entered_ns
         arrived_ns = self.entered_ns.copy()
         for start, end in self.spans.values():
             rows = start + np.flatnonzero(self.is_on_gpu[start:end])
-            arrived_ns[rows] = np.maximum(arrived_ns[rows], self._device_busy_until_ns(rows))
+            arrived_ns[rows] = np.maximum(arrived_ns[rows], self._device_came_ns(rows))
         return arrived_ns
 
-    def _device_busy_until_ns(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
-        """When the ops of a rank were over that its GPU does before each: those of the same group, and those of any
-        group that later work waits for, which are all but async ones."""
-        until_ns = _most_before(np.where(self.is_async[rows], 0, self.completed_ns[rows]))
-        for group in np.unique(self.group[rows]):
-            mine = np.flatnonzero(self.group[rows] == group)
-            until_ns[mine] = np.maximum(until_ns[mine], _most_before(self.completed_ns[rows[mine]]))
-        return until_ns
+    def _device_came_ns(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        """When the GPU of a rank came to each op: by its own time, and not before the end of the ops that
+        its later work waits for. Those are all but async ones, of which only the end of the wait is known. Not all
+        buckets of DDP have a time, but they are reduced in order."""
+        over_ns = np.where(self.is_async[rows], 0, self.completed_ns[rows])
+        came_ns = np.maximum(self.issued_ns[rows], _most_before(over_ns))
+        is_bucket = (self.flags[rows] & ring_format.BUCKET) > 0
+        for group in np.unique(self.group[rows[is_bucket]]):
+            mine = np.flatnonzero(is_bucket & (self.group[rows] == group))
+            came_ns[mine] = np.maximum.accumulate(came_ns[mine])
+        return came_ns
 
     @cached_property
     def is_non_member(self) -> NDArray[np.bool_]:
@@ -439,11 +442,21 @@ _WORDS = rings.DTYPE.itemsize // 8
 
 
 def on_one_clock(times: NDArray[np.int64], clock: Readings) -> NDArray[np.int64]:
-    """Between two readings the drift is even; before the first and after the last there is none."""
+    corrected = times.copy()
+    put_on_one_clock(corrected, clock)
+    return corrected
+
+
+def put_on_one_clock(times: NDArray[np.int64], clock: Readings) -> None:
+    """Correct the times in their place. Between two readings the drift is even; before the first and after the last
+    there is none."""
+    unknown = np.flatnonzero(times <= 0)
     its = np.array([at + offset for at, offset, _ in clock], dtype=np.float64)
     base = clock[0][1]  # offsets are large and differ by little: floats are precise enough for the difference
-    ahead = np.interp(times.astype(np.float64), its, [float(offset - base) for _, offset, _ in clock])
-    return np.where(times > 0, times - base - ahead.astype(np.int64), 0)
+    ahead = np.interp(times, its, [float(offset - base) for _, offset, _ in clock])
+    times -= base
+    times -= ahead.astype(np.int64)
+    times[unknown] = 0
 
 
 _NUMBERS_CHANNELS = 3  # the first version of a ring whose sends and receives are numbered by channel
