@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rollcall import __version__
-from rollcall.units import in_bits, in_seconds
+from rollcall.units import in_bits, in_bytes, in_flop, in_seconds
 
 if TYPE_CHECKING:
     from rollcall.compat.patches import PatchState
@@ -70,7 +70,7 @@ def print_versions() -> None:
 
 
 def print_findings(findings: "Findings", patches: list["PatchState"], places: "Places | None", as_json: bool) -> None:
-    """What the doctor found: a table of hosts, one of pairs, one of patches, and what to do."""
+    """What the doctor found: tables of hosts, pairs, devices, GPUs and patches, and what to do."""
     if as_json:
         compat = [dataclasses.asdict(row) for row in patches]
         hooks = dataclasses.asdict(places) if places else {}
@@ -88,6 +88,9 @@ def print_findings(findings: "Findings", patches: list["PatchState"], places: "P
             speed = ("—", way.error) if way.error else (in_seconds(way.round_trip_s), in_bits(way.bytes_per_s))
             pairs.add_row(way.start, way.end, *speed)
         console.print(pairs, "")
+    for made in (_devices(findings.health), _gpus(findings.health)):
+        if made.row_count:
+            console.print(made, "")
     if patches:
         console.print(_patches(patches), "")
     if places:
@@ -97,6 +100,45 @@ def print_findings(findings: "Findings", patches: list["PatchState"], places: "P
         console.print(f"[red]✗[/] {escape(problem)}", soft_wrap=True)
     if not findings.problems:
         console.print(f"[green]✓[/] {len(findings.checks)} of {len(findings.checks)} hosts are well")
+
+
+def _devices(health: dict[str, dict[str, Any]]) -> Table:
+    """How fast the devices of each host compute and copy, by a deep check."""
+    table = _table("host", "device", "matrix multiplication", "memory copy", "all_reduce on the host")
+    for host, facts in health.items():
+        reduced = facts.get("all_reduce_bytes_per_s")
+        for device, flop_per_s in facts.get("flop_per_s", {}).items():
+            copied = facts.get("copied_bytes_per_s", {}).get(device)
+            speeds = (f"{in_bytes(each)}/s" if each else "—" for each in (copied, reduced))
+            table.add_row(host, device, in_flop(flop_per_s), *speeds)
+    return table
+
+
+def _gpus(health: dict[str, dict[str, Any]]) -> Table:
+    """What NVML says of the GPUs of each host."""
+    table = _table(
+        "host", "GPU", "model", "temperature", "clock", "power limit", "ECC errors", "throttled", "processes"
+    )
+    for host, facts in health.items():
+        for gpu in facts.get("gpus", ()):
+            table.add_row(
+                host,
+                str(gpu["index"]),
+                gpu.get("name", "—"),
+                _of(gpu, "temperature_c", "slowdown_c", "°C"),
+                _of(gpu, "sm_mhz", "most_sm_mhz", "MHz"),
+                _of(gpu, "power_limit_w", "default_power_limit_w", "W"),
+                str(gpu.get("uncorrected_errors", "—")),
+                gpu.get("lost") or ", ".join(gpu.get("throttled", ())) or "no",
+                str(gpu.get("processes", "—")),
+            )
+    return table
+
+
+def _of(gpu: dict[str, Any], now: str, most: str, unit: str) -> str:
+    """`38 of 89 °C`; a driver may leave out either."""
+    words = [f"{gpu[name]:g}" for name in (now, most) if name in gpu]
+    return f"{' of '.join(words)} {unit}" if words else "—"
 
 
 def _patches(rows: list["PatchState"]) -> Table:

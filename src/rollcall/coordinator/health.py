@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rollcall.units import in_bytes, in_seconds
+from rollcall.units import in_bytes, in_flop, in_seconds
 
 Facts = Mapping[str, Any]  # what rollcall.agent.health prints
 # Devices of one model differ by some per cent; a third less is a device that is throttled, shared or broken.
@@ -140,19 +140,15 @@ def _slow_devices(facts: Mapping[str, Facts]) -> Iterator[Sickness]:
         yield Sickness(host, text, "host")
 
 
-def _below(each: Mapping[Any, float], share: float, is_flop: bool, what: str) -> Iterator[tuple[Any, str]]:
+def _below(figures: Mapping[Any, float], share: float, is_flop: bool, what: str) -> Iterator[tuple[Any, str]]:
     """The figures below this share of the median, in words."""
-    if len(each) < 2:
+    if len(figures) < 2:
         return
-    median = statistics.median(each.values())
-    for key, figure in each.items():
+    median = statistics.median(figures.values())
+    for key, figure in figures.items():
         if figure < share * median:
-            told = (_speed(number, is_flop) for number in (figure, median, share * median))
+            told = (in_flop(each) if is_flop else f"{in_bytes(each)}/s" for each in (figure, median, share * median))
             yield key, "{}: {}, median {}, threshold {}".format(what.format(key), *told)
-
-
-def _speed(number: float, is_flop: bool) -> str:
-    return f"{number / 1e9:.1f} GFLOP/s" if is_flop else f"{in_bytes(number)}/s"
 
 
 def _busy(facts: Mapping[str, Facts]) -> Iterator[Sickness]:
