@@ -1,10 +1,11 @@
 """The same with Lightning Fabric: its strategy takes a function that shards the model."""
 
+import os
 import sys
 
 import fsdp_figures
 import torch
-from fsdp_figures import STEPS, Layers, batches, loss_of
+from fsdp_figures import DEVICE, STEPS, Layers, batches, loss_of
 from lightning.fabric import Fabric
 from lightning.fabric.strategies import ModelParallelStrategy
 from torch.distributed.fsdp import fully_shard
@@ -16,9 +17,9 @@ def shard(model, mesh):
     return fully_shard(model, mesh=mesh["data_parallel"])
 
 
-fabric = Fabric(
-    accelerator="cpu", devices=2, strategy=ModelParallelStrategy(shard, data_parallel_size=2, tensor_parallel_size=1)
-)
+ranks = int(os.environ["WORLD_SIZE"])
+strategy = ModelParallelStrategy(shard, data_parallel_size=ranks, tensor_parallel_size=1)
+fabric = Fabric(accelerator=DEVICE, devices=ranks, strategy=strategy)
 fabric.launch()
 figures = fsdp_figures.Figures()
 with fabric.init_module(empty_init=True):

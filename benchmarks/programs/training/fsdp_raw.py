@@ -6,20 +6,20 @@ import fsdp_figures
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from fsdp_figures import STEPS, Layers, batches, loss_of
+from fsdp_figures import DEVICE, STEPS, Layers, batches, loss_of
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-dist.init_process_group("gloo")
+dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo")
 figures = fsdp_figures.Figures()
 with torch.device("meta"):
     model = Layers()
-mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
 for layer in model.layers:
     fully_shard(layer, mesh=mesh)
 fully_shard(model, mesh=mesh)
-model.to_empty(device="cpu")
+model.to_empty(device=DEVICE)
 torch.manual_seed(dist.get_rank())
 for module in model.modules():
     if hasattr(module, "reset_parameters"):

@@ -24,7 +24,7 @@ def start(names: Sequence[str], project: str) -> tuple[list[Track], str | None]:
         try:
             started.append(_STARTS[name](import_module(name), project))
         except Exception as error:  # whatever they raise
-            reason = str(error).partition("\n")[0] or type(error).__name__
+            reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
             return started, f"{name} cannot be started: {reason}; set it up, or leave it out of track"
     return started, None
 
