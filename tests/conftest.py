@@ -12,6 +12,7 @@ from rollcall.cli.app import command
 from tests.cluster.fixtures import cluster, hosts, slurm  # noqa: F401
 from tests.report.fixtures import browser, open_page, restarted, run  # noqa: F401
 from tests.rollcall_command import Result, Runner
+from tests.warm import WarmRunner
 
 # Threads of torch that wait for each other spin, and take the cores from all other tests. Nothing here has imported
 # torch yet, which reads this once.
@@ -42,7 +43,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def rollcall(tmp_path: Path) -> Iterator[Runner]:
-    runner = Runner(tmp_path)
+    yield from _leaving_nothing(Runner(tmp_path))
+
+
+@pytest.fixture
+def warm_rollcall(tmp_path: Path) -> Iterator[Runner]:
+    """For tests that are not about how ranks start, and that leave variables and --preload alone."""
+    yield from _leaving_nothing(WarmRunner(tmp_path))
+
+
+def _leaving_nothing(runner: Runner) -> Iterator[Runner]:
     yield runner
     left = runner.wait_until_gone()
     for process in left:

@@ -86,6 +86,7 @@ class WarmRanks:
     _SERVER = """\
 import socket, sys
 import torch._dynamo  # needed by every DDP module
+import torch._inductor.compile_fx  # by torch.compile, whatever its backend: a second of a core for each rank
 import rollcall.initialization.process_group
 from rollcall.worker import fork_server, main
 fork_server.serve(socket.socket(fileno=int(sys.argv[1])), main.run_request)

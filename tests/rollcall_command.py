@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from tests.torch_output import without_torchs
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROLLCALL = [str(Path(sys.executable).with_name("rollcall"))]
+MARK = "ROLLCALL_TEST_MARK"
 
 
 @dataclass
@@ -27,12 +28,12 @@ class Result:
 class Runner:
     """`rollcall` in a folder of its own, with a mark by which every process of it can be found."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
         self.folder = folder
-        self.mark = f"ROLLCALL_TEST_MARK={folder}"
-        name, _, value = self.mark.partition("=")
         # Whoever runs the tests may have a warm server of their own.
-        self.env = {**os.environ, name: value, "ROLLCALL_DIR": str(folder / ".rollcall"), "ROLLCALL_WARM": "0"}
+        own = {**os.environ, MARK: str(folder), "ROLLCALL_DIR": str(folder / ".rollcall"), "ROLLCALL_WARM": "0"}
+        self.env = dict(env or own)
+        self.mark = f"{MARK}={self.env[MARK]}"
 
     def start(self, *words: object, **popen: object) -> "subprocess.Popen[str]":
         options: dict[str, object] = {

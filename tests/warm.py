@@ -1,19 +1,65 @@
-"""A warm server of a test's own, in a folder of its own, which ends with the test."""
+"""Warm servers: one of a test's own, which ends with the test, and one that the tests of this process share."""
 
+import atexit
+import functools
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from rollcall.linux import kept_servers
-from tests.rollcall_command import Runner
+from tests.rollcall_command import MARK, ROLLCALL, Result, Runner
 
 _STARTS = (
     "import json, sys; from rollcall.linux import kept_servers;"
     "print(json.dumps(kept_servers.ask_all(sys.argv[1], {'ask': 'status'})))"
 )
+
+
+_SERVE_RUNS = (
+    "import os; from rollcall.transport import warm;"
+    "typed = {'preload': [], 'record': True, 'kind': 'module', 'script': '-'};"
+    "print(os.fdopen(warm.start(typed, 1800)).read())"
+)
+
+
+@functools.cache
+def _shared() -> tuple[dict[str, str], int]:
+    """The environment in which runs find the server that all tests of this process share, and its process."""
+    folder = tempfile.TemporaryDirectory(prefix="rollcall-tests-")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ROLLCALL_", "PYTEST_CURRENT"))}
+    env = {**kept, MARK: folder.name, "XDG_RUNTIME_DIR": folder.name}
+    begun = subprocess.run(
+        [sys.executable, "-c", _SERVE_RUNS], env=env, cwd=folder.name, capture_output=True, text=True, timeout=180
+    )
+    assert begun.stdout.strip() == "ready", begun.stderr
+    atexit.register(folder.cleanup)
+    atexit.register(subprocess.run, [*ROLLCALL, "warm", "--stop"], env=env, stdout=subprocess.DEVNULL)
+    (server,) = servers(Runner(Path(folder.name), env))
+    return env, server["pid"]
+
+
+class WarmRunner(Runner):
+    """`rollcall` whose runs take their agent from a server that the tests of this process share: a quarter of the work
+    of a cold start. Ranks are forks of the server, so they carry its mark."""
+
+    def __init__(self, folder: Path) -> None:
+        env, self._server = _shared()
+        super().__init__(folder, env)
+
+    def __call__(self, *words: object, stdin: str | None = None, timeout_s: float = 180) -> Result:
+        result = super().__call__(*words, stdin=stdin, timeout_s=timeout_s)
+        assert "started without the warm server" not in result.err, result.err
+        return result
+
+    def processes(self) -> list[psutil.Process]:
+        return [process for process in super().processes() if process.pid != self._server]
 
 
 @contextmanager

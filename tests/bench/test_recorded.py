@@ -20,13 +20,13 @@ dist.destroy_process_group()
 QUICK = ("--max-time", 2, "--iterations", 10)
 
 
-def test_calls_of_a_recorded_run_are_measured_again(rollcall: Runner) -> None:
+def test_calls_of_a_recorded_run_are_measured_again(warm_rollcall: Runner) -> None:
     """Its ops, sizes and groups; then rows of a mesh by name, with steps of two, queued."""
-    rollcall.script(PROGRAM)
-    assert rollcall("run", "-n", 4, "script.py").code == 0
-    found = rollcall("bench", "--like", "latest", *QUICK, "--json", "now.json")
+    warm_rollcall.script(PROGRAM)
+    assert warm_rollcall("run", "-n", 4, "script.py").code == 0
+    found = warm_rollcall("bench", "--like", "latest", *QUICK, "--json", "now.json")
     assert found.code == 0, found.err
-    rows = read(rollcall.folder / "now.json").rows
+    rows = read(warm_rollcall.folder / "now.json").rows
     assert {(row.op, row.size_bytes, row.groups, row.calls) for row in rows} == {
         ("all_reduce", 4000, "ranks 0-1; ranks 2-3", 3),
         ("all_reduce", 256, "ranks 0,2; ranks 1,3", 3),
@@ -35,14 +35,14 @@ def test_calls_of_a_recorded_run_are_measured_again(rollcall: Runner) -> None:
     assert all(row.recorded_s and row.recorded_s > 0 and not row.wrong for row in rows)
     assert "these calls took" in found.out
     options = ("--groups", "rows:2x2", "--sizes", "1K-4K", "--step", 2, "--queue", "--place", "in")
-    found = rollcall("bench", "all_reduce", "-n", 4, *options, *QUICK, "--json", "rows.json")
+    found = warm_rollcall("bench", "all_reduce", "-n", 4, *options, *QUICK, "--json", "rows.json")
     assert found.code == 0, found.err
-    rows = read(rollcall.folder / "rows.json").rows
+    rows = read(warm_rollcall.folder / "rows.json").rows
     assert [(row.size_bytes, row.groups, row.wrong) for row in rows] == [
         (size, "ranks 0-1; ranks 2-3", 0) for size in (1024, 2048, 4096)
     ]
     assert all(row.bus_gb_s == row.algorithm_gb_s for row in rows)  # 2(n-1)/n of groups of two
-    bad = rollcall("bench", "--like", "latest", "-n", 2)
+    bad = warm_rollcall("bench", "--like", "latest", "-n", 2)
     assert (bad.code, bad.err) == (2, "rollcall: the recorded run had 4 ranks, and these are 2: start as many\n")
 
 

@@ -93,19 +93,19 @@ sys.exit(0 if attempt else 3)
 """
 
 
-def test_a_run_that_restarts_tells_its_events_and_serves_its_metrics(rollcall: Runner) -> None:
+def test_a_run_that_restarts_tells_its_events_and_serves_its_metrics(warm_rollcall: Runner) -> None:
     port = find_free_port()
-    rollcall.script(PROGRAM)
+    warm_rollcall.script(PROGRAM)
     options = ("--max-restarts", 1, "--metrics", port, "--on-event", "cat >> events.jsonl")
-    result = rollcall("run", "-n", 2, *options, "script.py", port)
+    result = warm_rollcall("run", "-n", 2, *options, "script.py", port)
     assert result.code == 0, result.err
     assert 'op="all_reduce"} 2' in result.out
     assert 'op="all_reduce"} 4' in result.out
-    events = [json.loads(line) for line in (rollcall.folder / "events.jsonl").read_text().splitlines()]
+    events = [json.loads(line) for line in (warm_rollcall.folder / "events.jsonl").read_text().splitlines()]
     assert [each["event"] for each in events] == ["started", "restart", "started", "finished"]
     assert "exited with code 3" in events[1]["why"]
     assert (events[-1]["outcome"], events[-1]["exit_code"]) == ("ok", 0)
-    assert rollcall.wait_until_gone() == []
+    assert warm_rollcall.wait_until_gone() == []
 
 
 def test_a_command_that_is_not_there_is_noticed_before_ranks_start(rollcall: Runner) -> None:

@@ -23,7 +23,7 @@ def test_the_demo_runs_its_steps(tmp_path: Path) -> None:
         text=True,
         timeout=600,
     )
-    assert ran.returncode == 0, ran.stderr
+    assert ran.returncode == 0, ran.stdout + ran.stderr
     assert all(f"rank {rank} of 4 is here" in ran.stdout for rank in range(4))
     assert '"process_id":' in ran.stdout
     assert "with a barrier in 0 and 0 of 50" in ran.stdout

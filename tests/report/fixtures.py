@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.rollcall_command import Runner
+from tests.warm import WarmRunner
 
 CHROMIUM = shutil.which("chromium")
 # A silent mistake, a rank that is late, ops of all sorts, and output that would do harm if it were executed.
@@ -88,7 +89,7 @@ dist.barrier()
 @pytest.fixture(scope="session")
 def restarted(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     """One run of three ranks and two attempts."""
-    runner = Runner(tmp_path_factory.mktemp("restarted"))
+    runner = WarmRunner(tmp_path_factory.mktemp("restarted"))
     runner.script(RESTARTED)
     assert runner("run", "-n", 3, "--max-restarts", 1, "script.py").code == 1
     return runner
@@ -97,7 +98,7 @@ def restarted(tmp_path_factory: pytest.TempPathFactory) -> Runner:
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     """One run of three ranks for all tests, with its report."""
-    runner = Runner(tmp_path_factory.mktemp("report"))
+    runner = WarmRunner(tmp_path_factory.mktemp("report"))
     runner.script(PROGRAM, "train.py")
     found = runner("run", "-n", 3, "--report", "train.py")
     assert found.code == 0, found.err

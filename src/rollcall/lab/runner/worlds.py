@@ -2,6 +2,7 @@
 `rollcall run`, and collects the plain values that they return."""
 
 import atexit
+import contextlib
 import functools
 import json
 import os
@@ -13,7 +14,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from rollcall.agent.monitoring.hang_detector import HangDetector, newest_ops
+from rollcall.agent.monitoring.stack_requests import find_rings
 from rollcall.coordinator.run_folder import RunFolder
 from rollcall.errors import RankError, RollcallError, UsageError
 from rollcall.functions.api import raise_first
@@ -110,19 +114,30 @@ def _start_here(experiment: Experiment, case: Case, settings: LabSettings, folde
     return ended, through_json([answer.value for answer in answers]), folder
 
 
-def watch_for_hang(folder: Path, ranks: int, after_s: float) -> Callable[[], bool]:
+def _is_running(pid: int) -> bool:
+    """Whether the main thread has a processor, or waits for one or for a disk."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
+    return False
+
+
+def watch_for_hang(
+    folder: Path, ranks: int, after_s: float, is_running: Callable[[int], bool] = _is_running
+) -> Callable[[], bool]:
     """Whether the ranks make no progress, by the agent's definition of it, from when all have joined the world.
 
-    Joining takes long on a busy machine, and is no deadlock.
+    Joining takes long on a busy machine, and is no deadlock; nor is a rank that waits for a processor.
     """
     watch: HangDetector | None = None
+    is_waiting = False
 
     def is_stuck() -> bool:
-        nonlocal watch
+        nonlocal watch, is_waiting
         if watch is None and all(_has_joined(folder, rank) for rank in range(ranks)):
             watch = HangDetector(folder, after_s, _LOOK_EVERY_S)
         state = watch.check(ATTEMPT) if watch else None
-        return state is not None and state.is_waiting
+        is_waiting = is_waiting if state is None else state.is_waiting
+        return is_waiting and not any(map(is_running, find_rings(folder, ATTEMPT)))
 
     return is_stuck
 
