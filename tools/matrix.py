@@ -42,6 +42,7 @@ TRIED = (
     Versions("2.11.0", "3.12"),
     Versions("2.13.0", "3.11"),
     Versions("2.15.0", "3.13"),
+    Versions("2.15.0", "3.14"),
 )
 # The tests that tell whether a version works. Others test what does not depend on torch.
 TESTS = {

@@ -29,7 +29,7 @@ def _stamp(path: str) -> Stamp:
 
 
 def _entries(folder: str) -> Stamp:
-    """The folder's own time does not do: Python changes it with the first __pycache__ there, which changes no module."""
+    """Not by the folder's own time: the first __pycache__ there changes it, and changes no module."""
     with os.scandir(folder) as entries:
         return tuple(sorted((entry.name, entry.inode()) for entry in entries if entry.name != "__pycache__"))
 
