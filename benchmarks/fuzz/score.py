@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.fuzz.guilt import Mutant, Verdict
 from benchmarks.fuzz.kept import Program
 from benchmarks.fuzz.worlds import Ended
 
 from rollcall.explain import verdict as explaining
+from rollcall.explain.checks import FAULT
 
 NOTHING = Verdict("nothing")
 
@@ -52,12 +54,19 @@ def explain(folder: Path, script: Path) -> Verdict:
         told = explaining.to_json(explaining.explain(folder))
     except Exception as error:
         return Verdict(f"{type(error).__name__} in explain", message=str(error))
+    if fault := fault_in(told):
+        return Verdict("fault in explain", message=fault)
     found = told["verdict"] or next(iter(told["findings"]), None)
     if found is None:
         return NOTHING
     lines = [site.rpartition(":") for site in found["sites"]]
     mine = tuple(int(number) for file, _, number in lines if file == str(script))
     return Verdict(found["kind"], tuple(found["ranks"]), mine, found["message"])
+
+
+def fault_in(told: dict[str, Any]) -> str:
+    """The sentence about a check that failed; empty if none did."""
+    return next((problem for problem in told["problems"] if problem.startswith(FAULT)), "")
 
 
 def judge(program: Program, ended: Ended) -> Result:

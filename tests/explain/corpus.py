@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.fuzz.score import fault_in
+
 from rollcall.errors import RollcallError
 from rollcall.explain.verdict import explain as explain_folder
 from rollcall.explain.verdict import to_json
@@ -80,10 +82,16 @@ def explain(program: Program, folder: Path) -> dict[str, Any]:
             check=False,
         )
     try:
-        return to_json(explain_folder(find_run(None, folder / "runs")))
+        told = to_json(explain_folder(find_run(None, folder / "runs")))
     except RollcallError as error:  # nothing was recorded: no answer is a wrong answer, and a twin's is noise
-        unexplained = {"kind": "unexplained", "ranks": [], "sites": [], "message": str(error)}
-        return {"outcome": "unexplained", "verdict": unexplained, "findings": [unexplained]}
+        return _unexplained(str(error))
+    fault = fault_in(told)
+    return _unexplained(fault) if fault else told
+
+
+def _unexplained(why: str) -> dict[str, Any]:
+    finding = {"kind": "unexplained", "ranks": [], "sites": [], "message": why}
+    return {"outcome": "unexplained", "verdict": finding, "findings": [finding]}
 
 
 def is_right(program: Program, verdict: dict[str, Any] | None) -> bool:

@@ -178,6 +178,15 @@ def test_a_call_that_one_rank_makes_within_the_loop_is_no_missing_batch() -> Non
     assert verdict(metric, ddp(6, True), ddp(6, True)) == ("missing-rank", (0,))
 
 
+def test_unused_parameters_are_told_with_the_forward_that_did_not_use_them() -> None:
+    """Their backward averages 1,000 gradients of 2,000. Its twin has no more."""
+    short = [replace(op, size_bytes=2000) if op.op == "ddp_forward" else op for op in ddp(2)]
+    found = explain(short, short, outcome="ok").verdict
+    assert found is not None
+    assert (found.kind, {site.line for site in found.sites}) == ("ddp-unused-parameter", {BACKWARD, FORWARD})
+    assert verdict(ddp(2), ddp(2), outcome="ok") is None
+
+
 def test_the_rank_at_the_end_of_a_chain_is_named() -> None:
     """Ranks 0 and 1 wait for rank 2, which waits for rank 3, which sleeps."""
     barrier, recv = [FakeOp("barrier", 1, 20)], [FakeOp("recv", 1, 10, peer=3)]
@@ -492,6 +501,13 @@ def test_the_break_is_shown_by_which_the_others_left_two_loops() -> None:
     inner, past = Site("two.py", 3, "<module>"), Site("two.py", 6, "<module>")
     assert source.ways_out_of_loop(past, inner) == (Site("two.py", 5, "<module>"),)
     assert source.ways_out_of_loop(Site("two.py", 4, "<module>"), inner) == ()
+    # The inner loop may be in a function of its own.
+    train = ["def train():", "    for x in batches:", "        model(x)", "for epoch in all:", "    train()"]
+    lines = [*train, *lines[3:]]
+    linecache.cache["deep.py"] = (0, None, [f"{line}\n" for line in lines], "deep.py")
+    inner, past = Site("deep.py", 3, "train", (Site("deep.py", 5, "<module>"),)), Site("deep.py", 8, "<module>")
+    assert source.ways_out_of_loop(past, inner) == (Site("deep.py", 7, "<module>"),)
+    assert source.ways_out_of_loop(Site("deep.py", 6, "<module>"), inner) == ()
 
 
 def test_a_receive_that_gave_up_and_was_handled_is_no_cause() -> None:

@@ -205,6 +205,18 @@ def test_a_receive_that_took_what_a_collective_sent() -> None:
     assert told(received, [barrier], [barrier]) == ("p2p-against-collective", (0,))
 
 
+def test_a_send_of_a_ring_that_an_earlier_receive_took_shows_that_a_send_was_left_out() -> None:
+    """Nobody has met on these lines before, but a line that sends and receives was meant for itself. Its twins: a
+    receive that was left out; and a line that only sends, whose receiver expects another size."""
+    ring = [FakeOp("send", 1, 20, 30, peer=1, line=LAST, shape=(6,)), FakeOp("recv", 1, 21, peer=1, line=LAST)]
+    early = [FakeOp("recv", 1, 5, 30, peer=0, line=LOOP, size_bytes=8), FakeOp("recv", 2, 31, peer=0, line=LOOP)]
+    assert told(ring, early) == ("unmatched-recv", (0,))
+    taken = [FakeOp("send", 1, 5, peer=0, line=LOOP, size_bytes=8)]
+    late = [replace(ring[0], completed_ms=0), replace(ring[1], completed_ms=30)]
+    assert told(late, taken) == ("unmatched-send", (0,))
+    assert told(ring[:1], early) == ("p2p-size", (0, 1))
+
+
 # Collectives.
 
 
@@ -250,6 +262,46 @@ def test_a_rank_that_left_a_loop_may_have_left_it_at_its_break() -> None:
     mine = [*calls("all_reduce", LOSS), FakeOp("barrier", 2, 30, line=FIRST)]
     found = verdict(others, mine, others)
     assert (found.ranks, BREAK in lines(found)) == ((1,), True)
+
+
+def test_the_first_of_several_calls_that_are_too_many_is_named() -> None:
+    """Rank 0 evaluates a sharded model on the way: its calls match those of the next step by chance, until one does
+    not. Lines that met before are those of a program in step: rank 0 takes another branch there in every turn."""
+
+    def made(*turns: tuple[str, int]) -> list[FakeOp]:
+        done = [FakeOp(op, n, n * 10, n * 10 + 5, line=line) for n, (op, line) in enumerate(turns, 1)]
+        return [*done[:-1], replace(done[-1], completed_ms=0)]
+
+    gather, scatter = "all_gather", "reduce_scatter"
+    step = [(gather, LOOP), (gather, LOSS), (scatter, SHARE)]
+    evaluated = [(gather, EXTRA), (gather, FIRST)]
+    ranks = made(*step, *evaluated, *step[:1]), made(*step, *step)
+    found = verdict(*ranks)
+    assert (found.kind, found.ranks, lines(found)[:2]) == ("missing-rank", (0, 1), [EXTRA, LOOP])
+    # Here the two branches meet in each turn, and rank 1 makes another op in the end.
+    branches = [[(gather, line), (gather, LOSS)] * 2 for line in (OF_FIRST, SLEEP + 1)]
+    found = verdict(made(*branches[0], (gather, OF_FIRST)), made(*branches[1], (scatter, SLEEP + 1)))
+    assert "out of step" not in found.message
+
+
+def test_a_rank_that_left_the_loop_of_its_group_has_not_taken_another_order_of_groups() -> None:
+    """Ranks 0 and 1 have made three turns, and wait for all; rank 3 has made two, and rank 2 waits for it in the third.
+    If they have made two, then rank 2 makes one too many; and if nobody else was there, both are named."""
+    groups = {"low": [0, 1], "high": [2, 3]}
+
+    def turns(group: str, count: int, is_last_open: bool = False) -> list[FakeOp]:
+        return calls("all_reduce", *[LOSS] * count, group=group, is_last_open=is_last_open)
+
+    last = FakeOp("all_reduce", 1, 50, line=LAST)
+    high = turns("high", 3, is_last_open=True), [*turns("high", 2), last]
+    found = verdict(*[[*turns("low", 3), last]] * 2, *high, groups=groups)
+    assert (found.kind, found.ranks) == ("missing-rank", (3,))
+    assert {LOSS, LAST, BREAK} <= set(lines(found))
+    assert told(*[[*turns("low", 2), last]] * 2, *high, groups=groups) == ("missing-rank", (2,))
+    assert told([last], [last], *high, groups=groups) == ("missing-rank", (2, 3))
+    # Its twin: each of them would make the other's call later.
+    swapped = [FakeOp("all_reduce", 1, 50, group="high", line=MINE[0])], [FakeOp("all_reduce", 1, 50, line=MINE[1])]
+    assert told([last], [last], *swapped, groups=groups)[0] == "cross-group-deadlock"
 
 
 def test_who_stands_before_the_making_of_a_group_has_not_left_that_out() -> None:
@@ -529,6 +581,25 @@ def test_five_delays_on_one_line_are_a_habit() -> None:
     assert told(*slow_by([150, 160, 150, 149, 155], [LOSS] * 5), outcome="ok") == ("straggler", (1,))
 
 
+def test_a_delay_that_the_others_wait_for_in_a_forward_counts() -> None:
+    """Rank 1 is late by 120 ms in each of five steps. In the second one, DDP's reducer waits for it in the forward, in
+    C++: without that, half a second would be chance."""
+
+    def steps(rank: int, count: int) -> list[FakeOp]:
+        ops, now = [], 0.0
+        for n in range(1, count + 1):
+            late = now + 120
+            begin = late if rank else now
+            end = late + 2 if n == 2 else begin + 2
+            ops.append(FakeOp("ddp_forward", 0, begin, end, phase="forward", group="", line=LOOP))
+            ops.append(FakeOp("all_reduce", n, end + 1, late + 5, line=LOSS))
+            now = late + 10
+        return ops
+
+    assert told(steps(0, 5), steps(1, 5), outcome="ok") == ("straggler", (1,))
+    assert explain_run(Evidence(run([steps(0, 4), steps(1, 4)]))).findings == []
+
+
 def test_who_is_late_in_a_subgroup_may_take_turns_with_its_partner_in_the_world() -> None:
     """In the call after it, the one or the other is the last."""
     places = [LOSS, SHARE] * 3 + [LOSS] * 2
@@ -567,12 +638,71 @@ def test_who_is_the_last_in_its_share_of_the_calls_is_late_by_chance() -> None:
     assert told(*in_turns(habit), outcome="ok") == ("straggler", (3,))
 
 
+def test_stages_that_wait_for_each_other_in_turn_are_no_stragglers() -> None:
+    """Rank 0 hands over a batch and waits for its gradients, which come as fast as rank 1 can compute and send them.
+    Its twin computes much longer than rank 0."""
+
+    def pipeline(computes_ms: float) -> list[list[FakeOp]]:
+        first, second, now = [], [], 0.0
+        for n in range(1, 31):
+            came = now + 40  # messages take their time
+            back = came + computes_ms
+            first.append(FakeOp("send", n, now, now + 1, peer=1, line=LOOP))
+            first.append(FakeOp("recv", n, now + 5, back + 40, peer=1, line=LOSS))
+            second.append(FakeOp("recv", n, now, came, peer=0, line=LOOP))
+            second.append(FakeOp("send", n, back, back + 40, peer=0, line=LOSS))
+            now = back + 46
+        return [first, second]
+
+    assert explain_run(Evidence(run(pipeline(10)))).findings == []
+    found = verdict(*pipeline(200), outcome="ok")
+    assert (found.kind, found.ranks) == ("straggler", (1,))
+    assert "kept others waiting in 30 sends and receives" in found.message
+
+
+def test_a_rank_on_which_each_op_ends_last_is_no_straggler() -> None:
+    """It has no time of its own between its ops, and comes last to the next one. Its twin computes there."""
+
+    def tight(held_ms: float, computes_ms: float) -> list[list[FakeOp]]:
+        ranks, now = [[] for _ in range(3)], [0.0] * 3
+        for n in range(1, 101):
+            met = max(now)
+            for rank, ops in enumerate(ranks):
+                end = met + 5 + held_ms * (rank == 1)
+                ops.append(FakeOp("all_reduce", n, now[rank], end, line=LOSS))
+                now[rank] = end + 1 + computes_ms * (rank == 1)
+        return ranks
+
+    assert explain_run(Evidence(run(tight(10, 0)))).findings == []
+    assert told(*tight(0, 10), outcome="ok") == ("straggler", (1,))
+
+
+def test_a_leader_that_is_late_since_it_receives_first_is_no_straggler() -> None:
+    """It sends to all what it has received from each of them. Its twin computes before that."""
+
+    def rounds(computes_ms: float) -> list[list[FakeOp]]:
+        ranks, now = [[] for _ in range(3)], 0.0
+        for n in range(1, 31):
+            for worker in (1, 2):
+                ranks[worker].append(FakeOp("send", n, now, now + 1, peer=0, line=LOOP))
+                ranks[0].append(FakeOp("recv", n, now + 20 * worker - 18, now + 20 * worker, peer=worker, line=LOOP))
+            told_ms = now + 41 + computes_ms
+            for rank, ops in enumerate(ranks):
+                ops.append(FakeOp("broadcast", n, told_ms if rank == 0 else now + 2, told_ms + 1, peer=0, line=SHARE))
+            now = told_ms + 3
+        return ranks
+
+    assert explain_run(Evidence(run(rounds(0)))).findings == []
+    assert told(*rounds(100), outcome="ok") == ("straggler", (0,))
+
+
 # Groups of a mesh.
 
 
 def test_where_sibling_groups_were_ended_what_came_next_before_tells_who_is_odd() -> None:
-    """Rank 3 leaves the loop and gathers; ranks 0 and 1 were ended before their next call. Without earlier turns, or
-    without sibling groups, nobody knows which of the two is odd."""
+    """Rank 3 leaves the loop and gathers; ranks 0 and 1 were ended before their next call, or some calls earlier.
+    Without earlier turns, without sibling groups, or if these do something else, nobody knows which of the two is
+    odd."""
     groups = {"low": [0, 1], "high": [2, 3]}
 
     def turns(group: str, count: int, *last: FakeOp) -> list[FakeOp]:
@@ -588,7 +718,11 @@ def test_where_sibling_groups_were_ended_what_came_next_before_tells_who_is_odd(
     def ranks(count: int) -> list[list[FakeOp]]:
         return [*[turns("low", count)] * 2, turns("high", count, stays), turns("high", count, leaves)]
 
+    behind = turns("low", 2)[:3]
+    elsewhere = [replace(op, line=MAKE) for op in behind]
     assert told(*ranks(2), groups=groups)[1] == (3,)
+    assert told(behind, behind, *ranks(2)[2:], groups=groups)[1] == (3,)
+    assert told(elsewhere, elsewhere, *ranks(2)[2:], groups=groups)[1] == (2, 3)
     assert told(*ranks(0), groups=groups)[1] == (2, 3)
     assert told([], [], *ranks(2)[2:], groups=groups)[1] == (2, 3)
     # Siblings that came to the call say more than earlier turns.
@@ -642,3 +776,20 @@ def test_the_rank_that_chose_another_group_on_a_line_is_named_though_a_call_met_
     assert LOOP in lines(found)
     ring = [op(1, name, LOOP) for name in ("row 0", "column 1", "column 0", "row 1")]
     assert told(*([each] for each in ring), groups=groups) == ("cross-group-deadlock", (0, 1, 2, 3))
+
+
+def test_a_receive_in_a_circle_of_groups_is_no_choice_of_a_group() -> None:
+    """Rank 1 receives from rank 0 where the others of its group broadcast, while the ranks outside of the group wait in
+    the next call of all."""
+    groups = {"0": [0, 1, 2, 3, 4, 5], "inner": [0, 1, 3, 5]}
+
+    def op(name: str, seq: int, line: int, end: float = 0, group: str = "inner") -> FakeOp:
+        return FakeOp(name, seq, seq * 10, end, group=group, line=line)
+
+    begun = op("all_reduce", 1, LOSS, 15)
+    ahead = [begun, op("broadcast", 2, SHARE, 25), op("all_reduce", 3, LOSS)]
+    receives = [begun, FakeOp("recv", 1, 20, peer=0, line=LOOP)]
+    outside = [op("broadcast", 1, FIRST, group="0")]
+    found = verdict(ahead, receives, outside, ahead, outside, [begun, op("broadcast", 2, SHARE)], groups=groups)
+    assert (found.kind, found.ranks) == ("p2p-against-collective", (1,))
+    assert LOOP in lines(found)

@@ -33,6 +33,16 @@ def test_any_part_of_the_folder_is_enough(run: Path, part: str, tmp_path: Path) 
     assert (told.verdict.kind, told.verdict.ranks, told.run.world_size) == ("missing-rank", (1,), 3)
 
 
+@pytest.mark.parametrize("size_bytes", [0, 100])
+def test_a_ring_that_is_cut_off_is_named_and_the_others_are_explained(run: Path, size_bytes: int) -> None:
+    with open(next(run.rglob("rank-0.ring")), "r+b") as ring:
+        ring.truncate(size_bytes)
+    told = explain(run)
+    assert told.verdict is not None
+    assert (told.verdict.kind, told.verdict.ranks) == ("missing-rank", (1,))
+    assert any(problem.startswith("rank-0.ring: ") for problem in told.run.problems)
+
+
 def test_names_of_the_files_do_not_matter(run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     copy.mkdir()

@@ -113,6 +113,66 @@ def test_ranks_without_a_dump_are_named_if_the_others_wait_for_them(tmp_path: Pa
     assert any("no dump of rank 2" in problem for problem in told.run.problems)
 
 
+def test_only_the_root_of_a_scatter_or_gather_has_a_list(tmp_path: Path) -> None:
+    """nccl has the list of a scatter among its outputs, and an undefined tensor on the other ranks; gloo has it among
+    the inputs, and nothing elsewhere."""
+    for rank in range(3):
+        data = content([Entry(op, n, n * 100, n * 100 + 50) for n, op in enumerate(("scatter", "gather"), 1)], {})
+        for entry in data["entries"]:
+            is_root = rank == 1
+            entry["output_sizes"] = [[1000]] * 3 if is_root else [[0]]
+            entry["output_dtypes"] = ["Float"] * 3 if is_root else ["Undefined"]
+        gloo = {**data["entries"][0], "record_id": 2, "collective_seq_id": 3, "profiling_name": "gloo:scatter"}
+        gloo |= {"input_sizes": [[1000]] * 3 * is_root, "input_dtypes": ["Float"] * 3 * is_root}
+        gloo |= {"output_sizes": [[1000]], "output_dtypes": ["Float"]}
+        data["entries"].append(gloo)
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(data, protocol=2))
+    assert blamed(tmp_path) == []
+
+
+def test_what_is_queued_behind_a_receive_has_not_begun(tmp_path: Path) -> None:
+    """Rank 1 has left out a call, and waits for what rank 0 sends after it. Its next call is queued behind that."""
+    late = [Entry("recv 1<-0", 1, 1100), Entry("all_reduce", 11, 1101)]
+    write(tmp_path, {0: [*steps(10), Entry("all_reduce", 11, 1100)], 1: [*steps(10), *late]})
+    assert verdict(tmp_path) == ("p2p-against-collective", (0, 1))
+
+
+def test_two_sends_that_hold_up_each_others_receives_are_a_deadlock(tmp_path: Path) -> None:
+    """The receives have been asked for, but the GPUs do them after the sends."""
+    both = {
+        rank: [*steps(3), Entry(f"send {rank}->{1 - rank}", 1, 400), Entry(f"recv {rank}<-{1 - rank}", 2, 401)]
+        for rank in (0, 1)
+    }
+    write(tmp_path, both)
+    assert verdict(tmp_path) == ("p2p-deadlock", (0, 1))
+
+
+def test_ranks_that_wait_for_one_that_is_stuck_on_its_device_are_not_blamed(tmp_path: Path) -> None:
+    """Rank 2 waits since longer, in another group, for rank 1."""
+    stuck = [*steps(3), Entry("all_reduce", 1, 450, group="1")]
+    waiting = [*steps(3), Entry("all_reduce", 1, 400, group="2")]
+    write(tmp_path, {0: stuck, 1: stuck, 2: waiting}, {"1": (0, 1), "2": (1, 2)})
+    assert verdict(tmp_path) == ("stuck-on-device", (0, 1))
+
+
+def test_ranks_that_wait_for_one_without_a_dump_are_not_blamed(tmp_path: Path) -> None:
+    """Rank 2 waits since longer for rank 1, which waits for rank 3."""
+    stuck = [*steps(3), Entry("all_reduce", 1, 450, group="1")]
+    waiting = [*steps(3), Entry("all_reduce", 1, 400, group="2")]
+    write(tmp_path, {0: stuck, 1: stuck, 2: waiting}, {"1": (0, 1, 3), "2": (1, 2)}, world_size=4)
+    assert verdict(tmp_path) == ("missing-rank", (3,))
+
+
+def test_an_order_is_told_without_lines(tmp_path: Path) -> None:
+    made = [Entry("all_reduce", 1, 100), Entry("broadcast", 2, 101)]
+    swapped = [Entry("broadcast", 1, 100), Entry("all_reduce", 2, 101)]
+    for rank in range(3):
+        data = content(swapped if rank == 2 else made, {"0": range(3)})
+        (tmp_path / f"trace.2026-11-18.rank{rank}").write_bytes(as_json(data))  # JSON, by its content
+        set_time(tmp_path / f"trace.2026-11-18.rank{rank}", 600)
+    assert verdict(tmp_path) == ("order-swap", (2,))
+
+
 def test_sends_and_receives_are_matched_by_ranks_of_the_world(tmp_path: Path) -> None:
     """A name such as `send 0->1` has the ranks of the group."""
     groups = {"1": [1, 3]}

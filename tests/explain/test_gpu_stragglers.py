@@ -16,10 +16,12 @@ RANKS, STEPS = 4, 12
 
 
 def queued(rank: int, device: str) -> list[FakeOp]:
-    """The hosts ask for a step while the GPUs are still in the one before it. Rank 3's host always asks last."""
+    """The hosts ask for a step while the GPUs are still in the one before it, without GPUs when it is over. Rank 3's
+    host always asks last."""
     asked_ms = [200 * step + (90 if rank == 3 else 10) for step in range(STEPS)]
+    end_ms = 295 if device == "cuda" else 195
     return [
-        FakeOp("all_reduce", step + 1, asked_ms[step], 200 * step + 295, device=device, issued_ms=asked_ms[step] + 1)
+        FakeOp("all_reduce", step + 1, asked_ms[step], 200 * step + end_ms, device=device, issued_ms=asked_ms[step] + 1)
         for step in range(STEPS)
     ]
 

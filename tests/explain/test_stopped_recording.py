@@ -97,7 +97,7 @@ def test_a_hang_that_is_not_understood_is_reported(tmp_path: Path, capsys: pytes
     stacks.write_text('Current thread 0x7 (most recent call first):\n  File "/home/me/train.py", line 3 in receive\n\n')
     assert not tell(tmp_path, hangs_for_s=60).is_left_alone
     assert capsys.readouterr().err.splitlines() == [
-        "rollcall: no rank has made progress for 60 s, and others wait",
+        "rollcall: no rank has made progress for 60 s, and some of them wait",
         "rollcall: why is not known: no ring of rank 1: this explanation is without them",
         "rollcall: where the ranks are:",
         "  rank 0: train.py:3 in receive",

@@ -1,10 +1,12 @@
 """What explain makes of small runs that never ran: one claim per kind of trouble, each in milliseconds."""
 
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from rollcall.explain import checks
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding
 from rollcall.explain.loading.load import Lost, Run
@@ -328,6 +330,23 @@ def test_all_findings_are_told() -> None:
     told = to_json(found)
     assert told["verdict"] == told["findings"][0]
     assert told["findings"][1]["ranks"] == [1]
+
+
+find_goes_on = checks.find  # in the tests themselves a check that fails raises
+
+
+def test_a_check_that_fails_leaves_the_findings_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named as a fault of rollcall, on the terminal and in the JSON."""
+
+    def fails(_: Evidence) -> Iterator[Finding]:
+        raise ValueError("not enough values")
+
+    monkeypatch.setattr(checks, "find", find_goes_on)
+    monkeypatch.setattr(checks, "CHECKS", (fails, *checks.CHECKS))
+    found = explain([*steps(1), FakeOp("barrier", 2, 10)], steps(1))
+    assert [finding.kind for finding in found.findings] == ["missing-rank"]
+    (problem,) = to_json(found)["problems"]
+    assert problem.startswith("a fault of rollcall: the check for fails failed (ValueError: not enough values)")
 
 
 def test_a_verdict_says_what_where_and_what_to_change() -> None:

@@ -204,8 +204,14 @@ class Evidence:
         return found.ended_ns or found.gone_ns or max(last, default=0)
 
     def waits_for(self, op: Op) -> list[int]:
-        """The ranks that a blocked op waits for; none, if its partner is there or all ranks have come to its call."""
-        return [] if self.pairs.partner[op.row] >= 0 else waits_for(self.calls, op)
+        """The ranks that a blocked op waits for; none, if its partner is there or all ranks have come to its call. A
+        partner that dumps show as queued is not there: its GPU is held up by another op."""
+        partner = self.pairs.partner[op.row]
+        is_there = partner >= 0 and not (self.run.is_from_dumps and self._is_queued(partner))
+        return [] if is_there else waits_for(self.calls, op)
+
+    def _is_queued(self, row: int) -> bool:
+        return not self.table.completed_ns[row] and not self.table.is_blocked[row]
 
     def ways_on(self, ranks: Iterable[int]) -> list[int]:
         """These ranks, and those that they wait for, and so on."""

@@ -37,7 +37,7 @@ def _matches(table: Table, rows: NDArray[np.int32]) -> bool:
     members = table.names.groups[table.group[rows[0]]].ranks
     if tuple(table.rank[rows].tolist()) != members:
         return False
-    signatures = [table.names.signatures[number] for number in table.signature[rows].tolist()]
+    signatures = table.names.signatures.all_of(table.signature[rows].tolist())
     if not all(signatures) or any(_kind(each) != _kind(signatures[0]) for each in signatures):
         return False
     sizes = [sizes_of(each, len(members)) for each in signatures]

@@ -1,4 +1,4 @@
-"""Where two ranks fell out of step: one has made a call of a group more than the other.
+"""Where two ranks fell out of step: one has made a call of a group more than the other, or some of them.
 
 The calls after that may match by chance, as two barriers do, until one of them differs or somebody waits in vain. The
 lines of the calls tell since when: from there on, one rank makes each call of the other one later.
@@ -18,16 +18,35 @@ _SHIFTS = (1, -1)  # this rank has made one call more than the other, or one les
 
 
 def out_of_step(evidence: Evidence, call: Call, rank: int, other: int) -> tuple[Op, Op] | None:
-    """The first call of a group in which two ranks came from different lines, and since when one of them lags by one:
-    the op of each. None if they were in step until this call."""
+    """The first call of a group in which two ranks came from different lines, and since when one of them lags by one,
+    or by several: the op of each. None if they were in step until this call."""
     table = evidence.table
     mine, theirs = (_rows(evidence, call, each) for each in (rank, other))
     found = [first for shift in _SHIFTS if (first := _first(table.site[mine], table.site[theirs], shift)) is not None]
     if not found:
-        return None
+        return _since_a_block(evidence, mine, theirs)
     first = min(found)
     ops = table.get(mine[first]), table.get(theirs[first])
     return ops if ops[0].seq == ops[1].seq < call.seq else None
+
+
+def _since_a_block(evidence: Evidence, mine: NDArray[np.intp], theirs: NDArray[np.intp]) -> tuple[Op, Op] | None:
+    """The same where one of them has made several calls more, as an evaluation of a sharded model does: since then all
+    their calls come from different lines, until one makes a call that the other has made meanwhile. Two lines that met
+    before are the branches of a program in step."""
+    table = evidence.table
+    _, places, others = np.intersect1d(table.seq[mine], table.seq[theirs], return_indices=True)
+    mine, theirs = mine[places], theirs[others]
+    sites = list(zip(table.site[mine].tolist(), table.site[theirs].tolist(), strict=True))
+    alike = [place for place, (own, other) in enumerate(sites) if own == other]
+    begin = alike[-1] + 1 if alike else 0
+    known = set(sites[:begin])
+    since = next((place for place in range(begin, len(sites) - 1) if sites[place] not in known), None)
+    if since is None:
+        return None
+    made, theirs_made = zip(*sites[since:], strict=True)
+    is_behind = made[-1] in theirs_made[:-1] or theirs_made[-1] in made[:-1]
+    return (table.get(mine[since]), table.get(theirs[since])) if is_behind else None
 
 
 def is_left_out(evidence: Evidence, call: Call, rank: int, other: int) -> bool:

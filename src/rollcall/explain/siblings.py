@@ -15,13 +15,13 @@ from rollcall.record import ring_format
 
 def decide(evidence: Evidence, call: Call, odd: list[int]) -> list[int]:
     """Of ranks that differ without a majority: those that do something else than the ranks of sibling groups in their
-    call with the same number; if these were ended just before it, something else than what came next in earlier turns.
-    All of them, if that does not decide it."""
+    call with the same number; if these have not come to it, something else than what came next in earlier turns. All of
+    them, if that does not decide it."""
     siblings = _siblings(evidence, call) if len(odd) == len(call.ops) else []
     if not siblings:
         return odd
     usual = _made_in(evidence, siblings, call.seq)
-    if not usual and _made_in(evidence, siblings, call.seq - 1):
+    if not usual and _have_done_the_same(evidence, call, siblings):
         usual = _following(evidence, call, siblings)
     unusual = [rank for rank in odd if _identity(call.ops[rank]) not in usual]
     return unusual if 0 < len(unusual) < len(odd) else odd
@@ -41,6 +41,15 @@ def _made_in(evidence: Evidence, groups: list[int], seq: int) -> set[tuple[objec
     """What their ranks did in this call of theirs."""
     rows = np.flatnonzero(_are_collectives_of(evidence, groups) & (evidence.table.seq == seq))
     return {_identity(evidence.table.get(row)) for row in rows[:_MOST]}
+
+
+def _have_done_the_same(evidence: Evidence, call: Call, siblings: list[int]) -> bool:
+    """Whether the newest call of these groups is one that this group has made, too. They may be some calls behind: what
+    went wrong in this one has ended them, as on a busy machine."""
+    table = evidence.table
+    newest = table.seq[_are_collectives_of(evidence, siblings)].max(initial=0)
+    group = int(table.group[next(iter(call.ops.values())).row])
+    return newest > 0 and not _made_in(evidence, siblings, newest).isdisjoint(_made_in(evidence, [group], newest))
 
 
 def _following(evidence: Evidence, call: Call, siblings: list[int]) -> set[tuple[object, ...]]:

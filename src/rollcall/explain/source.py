@@ -209,8 +209,8 @@ def is_outside_loops(mine: Site, inner: Site) -> bool:
 
 
 def ways_out_of_loop(mine: Site | None, inner: Site | None) -> tuple[Site, ...]:
-    """Where a rank may have left the loops that the other line is in, and that it is past: the breaks and returns of
-    the innermost of them that has any."""
+    """Where a rank may have left the loops that the other line is in, in whatever functions, and that it is past: the
+    breaks and returns of the innermost of them that has any."""
     if mine is None or inner is None or not is_outside_loop(mine, inner):
         return ()
     for frame in inner.chain:
@@ -221,7 +221,7 @@ def ways_out_of_loop(mine: Site | None, inner: Site | None) -> tuple[Site, ...]:
         for loop in left:
             if exits := sorted(_exits(loop))[:_FEW]:
                 return tuple(Site(frame.file, line, frame.function) for line in exits)
-        if loops:
+        if len(left) < len(loops):
             return ()
     return ()
 

@@ -259,8 +259,11 @@ def _print(lines: list[str]) -> None:
 def _hang(explanation: Explanation, hangs_for_s: float, left_alone: list[str]) -> list[str]:
     """The verdict on a run that hangs, and where its ranks are."""
     verdict = explanation.verdict
-    what = "a rank is busy" if left_alone else "no rank has made progress"
-    others = "all wait for locks" if explanation.run.is_asleep else "others wait"
+    what, others = "no rank has made progress", "some of them wait"
+    if left_alone:
+        what, others = "a rank is busy", "others wait"
+    elif explanation.run.is_asleep:
+        others = "all wait for locks"
     why = [f"rollcall: why is not known: {each}" for each in explanation.run.problems]
     return [
         f"rollcall: {what} for {hangs_for_s:g} s, and {others}",

@@ -1,7 +1,7 @@
 """The finding that explains the outcome, what to change, and everything as JSON."""
 
 import linecache
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +88,11 @@ def explain(folder: Path, attempt: int | None = None, is_hung: bool = False) -> 
 
 
 def explain_run(evidence: Evidence) -> Explanation:
+    findings, failures = checks.find(evidence)
     return Explanation(
-        evidence.run,
+        replace(evidence.run, problems=(*evidence.run.problems, *failures)),
         _outcome(evidence),
-        [gpus.with_errors(evidence, each) for each in causes_first(folded(checks.find(evidence)))],
+        [gpus.with_errors(evidence, each) for each in causes_first(folded(findings))],
         evidence.waits,
         costs.count(evidence),
         _deaths(evidence),

@@ -82,6 +82,7 @@ def test_lines_that_moved_are_the_same_lines(tmp_path: Path) -> None:
         ({"dtype": "float16"}, "argument", "the same call with another dtype"),
         ({"reduce": "MAX"}, "argument", "the same call with another reduce op"),
         ({"op": "barrier"}, "op", "another call: all_reduce float32 [1000] at train.py:12 in the first run, barrier"),
+        ({"group": "1"}, "op", "all_reduce float32 [1000] at train.py:12 of group 1 in the second"),
     ],
 )
 def test_the_first_call_that_differs_is_named_with_its_ranks(
@@ -156,6 +157,9 @@ def test_runs_of_different_worlds_are_compared_per_rank(tmp_path: Path) -> None:
     found = compare(run(tmp_path / "one", seed=1), run(tmp_path / "two", seed=2, ranks=8))
     assert found.calls.parting is None
     assert found.times.whole[0].second_s == pytest.approx(found.times.whole[0].first_s, rel=0.05)
+    ranks = {each.place for each in found.times.differences if each.by == "rank"}
+    assert ranks == {f"rank {number}" for number in range(4)}  # those that only one of them has are no difference
+    assert found.times.slow_rank is None
 
 
 def test_the_page_shows_both_and_executes_nothing(tmp_path: Path) -> None:

@@ -57,6 +57,18 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
 )
 
 
-def find(evidence: Evidence) -> list[Finding]:
-    """All findings, in the order of the checks."""
-    return [finding for check in CHECKS for finding in check(evidence)]
+FAULT = "a fault of rollcall"
+
+
+def find(evidence: Evidence) -> tuple[list[Finding], list[str]]:
+    """All findings, in the order of the checks, and a sentence for each check that failed: what the others have found
+    helps more than a traceback."""
+    findings: list[Finding] = []
+    failures: list[str] = []
+    for check in CHECKS:
+        try:
+            findings += check(evidence)
+        except Exception as error:
+            name = check.__name__.replace("_", " ")
+            failures.append(f"{FAULT}: the check for {name} failed ({type(error).__name__}: {error}); please report it")
+    return findings, failures

@@ -87,8 +87,8 @@ def _kinds(evidence: Evidence, rows: NDArray[np.int32], name: Callable[[Op], Any
     values = np.stack([column[rows].astype(np.int64) for column in columns], axis=1)
     _, first, kind = np.unique(values, axis=0, return_index=True, return_inverse=True)
     ops = [table.get(row) for row in rows[first]]
-    if any(op.site is None or not op.signature for op in ops):
-        return None
+    if len({op.site is None for op in ops}) > 1 or not all(op.signature for op in ops):
+        return None  # where no op has a line, as in dumps without stacks, their arguments alone tell
     numbers: dict[tuple[Any, ...], int] = {}
     same = np.array([numbers.setdefault(_key(op, name), len(numbers)) for op in ops])
     found: list[int] = same[kind.ravel()].tolist()

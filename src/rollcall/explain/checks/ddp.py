@@ -119,10 +119,10 @@ def unused_parameters(evidence: Evidence) -> Iterator[Finding]:
 
 def _unused(evidence: Evidence) -> Finding | None:
     """Backwards that ended before the gradients of all parameters were averaged."""
-    short = {rank: phase for rank in evidence.run.ranks if (phase := _short_backward(evidence, rank)) is not None}
+    short = {rank: found for rank in evidence.run.ranks if (found := _short_backward(evidence, rank)) is not None}
     if not short:
         return None
-    first = min(short.values(), key=lambda op: op.entered_ns)
+    first = min((backward for backward, _ in short.values()), key=lambda op: op.entered_ns)
     message = (
         f"on {ranks_in_words(short)} the backward at {first.site} ended before all parameters of the DDP module had"
         f" a gradient: the forward did not use them, so their buckets were never averaged"
@@ -131,7 +131,8 @@ def _unused(evidence: Evidence) -> Finding | None:
     table = evidence.table
     is_lost = (table.has(ring_format.BUCKET) & table.has_failed) | (table.is_blocked & evidence.is_of_killed)
     has_stopped = bool(evidence.stuck or is_lost.any()) or any(evidence.run.ranks[rank].error for rank in short)
-    finding = of_ops("ddp-unused-parameter", short, message, list(short.values()))
+    backwards, forwards = zip(*short.values(), strict=True)
+    finding = of_ops("ddp-unused-parameter", short, message, [*backwards, *forwards])
     return replace(finding, since_ns=first.entered_ns, effect="stopped" if has_stopped else "wrong")
 
 
@@ -142,8 +143,9 @@ def without_gradients(evidence: Evidence, call: Call) -> tuple[int, ...]:
     return finding.ranks if finding else ()
 
 
-def _short_backward(evidence: Evidence, rank: int) -> Op | None:
-    """The phase of the last or second last backward, if it ended before all gradients were averaged."""
+def _short_backward(evidence: Evidence, rank: int) -> tuple[Op, Op] | None:
+    """The phase of the last or second last backward, if it ended before all gradients were averaged; and its
+    forward."""
     table = evidence.table
     start, end = table.spans[rank]
     rows = np.arange(start, end)
@@ -159,7 +161,7 @@ def _short_backward(evidence: Evidence, rank: int) -> Op | None:
         averaged = sum(_elements(op) for op in inside if op.is_bucket)
         went_on = any(op.entered_ns >= backward.completed_ns and op.op not in ("exception", "sample") for op in inside)
         if averaged < expected and went_on:
-            return backward
+            return backward, table.get(forward)
     return None
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rollcall.explain.checks import collectives
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, of_call, of_ops, wait_in, where
 from rollcall.explain.loading.table import Op
@@ -13,20 +14,22 @@ from rollcall.protocol.rank_ranges import ranks_in_words
 
 
 def stuck_on_device(evidence: Evidence) -> Iterator[Finding]:
-    """The first op that all its ranks asked for and that is not over."""
+    """The first op that all its ranks asked for and that is not over. If ranks disagree in the call that holds them up,
+    the device cannot finish it."""
     dumps = _dumps_of(evidence)
-    if dumps is None:
+    if dumps is None or any(finding.effect == "stopped" for finding in collectives.mismatches(dumps)):
         return
     table, calls = dumps.table, dumps.calls
-    for call in calls.where(calls.has_all & calls.any(table.is_blocked)):
+    is_there = table.is_blocked | (table.completed_ns > 0)  # else it is queued behind another op
+    for call in calls.where(calls.has_all & calls.all(is_there) & calls.any(table.is_blocked)):
         if _is_on_device(next(iter(call.ops.values()))):
-            yield _other_order(dumps, call) or _stuck(call)
+            yield _stuck(call)
             return
     if any(op.is_blocked for name in ("send", "recv") for op in dumps.pairs.unmatched(name)):
         return  # nccl ends the sends and receives of a batch together: those that have a partner wait for this one
     sends, recvs = dumps.pairs.matched()
-    both = np.flatnonzero(table.is_blocked[sends] & table.is_blocked[recvs])
-    for send, recv in ((table.get(sends[place]), table.get(recvs[place])) for place in both[:1]):
+    both = table.is_blocked[sends] & table.is_blocked[recvs] & (table.size_bytes[sends] == table.size_bytes[recvs])
+    for send, recv in ((table.get(sends[place]), table.get(recvs[place])) for place in np.flatnonzero(both)[:1]):
         if _is_on_device(send):
             message = f"rank {send.rank}'s {where(send)} and rank {recv.rank}'s {where(recv)} were both asked for"
             message += ", and neither has completed: they are stuck on the device"
@@ -59,38 +62,6 @@ def _stuck(call: Call) -> Finding:
     return of_call("stuck-on-device", call, ranks, message, [first])
 
 
-def _other_order(dumps: Evidence, call: Call) -> Finding | None:
-    """Two ops of different groups that each hold up the other: some ranks began with one, some with the other."""
-    table = dumps.table
-    first = {rank: _first_open(dumps, rank) for rank in call.ops}
-    others = {rank: op for rank, op in first.items() if op is not None and op.group != call.group}
-    mine = [rank for rank, op in first.items() if op is not None and op.group == call.group]
-    crossing = [
-        op for op in others.values() if any(table.is_blocked[row] for row in _rows_of_group(dumps, mine, op))
-    ]  # fmt: skip
-    if not mine or not crossing:
-        return None
-    begun = call.ops[mine[0]]
-    ranks = list(others) if len(others) < len(mine) else sorted({*mine, *others})
-    message = (
-        f"{ranks_in_words(mine)} began with {where(begun)} of group {begun.group.name}, {ranks_in_words(others)} with"
-        f" {where(crossing[0])} of group {crossing[0].group.name}: each holds up the other on the device"
-    )
-    return of_call("cross-group-deadlock", call, ranks, message, [crossing[0], begun])
-
-
-def _first_open(dumps: Evidence, rank: int) -> Op | None:
-    start, end = dumps.table.spans[rank]
-    rows = np.flatnonzero(dumps.table.is_blocked[start:end])
-    return dumps.table.get(start + rows[0]) if len(rows) else None
-
-
-def _rows_of_group(dumps: Evidence, ranks: list[int], op: Op) -> list[int]:
-    """The op's call, on these ranks."""
-    call = dumps.calls.of(op)
-    return [call.ops[rank].row for rank in ranks if rank in call.ops] if call else []
-
-
 def ranks_without_dump(evidence: Evidence) -> Iterator[Finding]:
     """Ranks wait for one that left no dump: it ended, or could not write one."""
     run, calls = evidence.run, evidence.calls
@@ -102,4 +73,4 @@ def ranks_without_dump(evidence: Evidence) -> Iterator[Finding]:
             gone = ranks_in_words(call.missing)
             message = f"{wait_in(waiting)}; {gone} left no dump: it ended before, or never came to write one"
             yield of_call("missing-rank", call, call.missing, message, waiting)
-        return
+            return

@@ -1,5 +1,6 @@
 """Calls that a rank does not come to."""
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -204,15 +205,21 @@ def _explain_idle(evidence: Evidence, call: Call, idle: list[int], waiting: list
 
 def _have_reasons(evidence: Evidence, call: Call, in_ops: list[Op]) -> bool:
     """Whether one of these ranks is stuck for a reason of its own: in a call on which its ranks disagree, in a receive
-    of what was sent under another tag or to another rank, or in a circle of sends and receives."""
+    of what was sent under another tag or to another rank, in a circle of sends and receives; or, by their dumps, in an
+    op that the device does not end though all are there, or for which a rank without a dump is missing."""
     told = evidence.once(p2p.misaddressed)
     told_rows = set(told.evidence["rows"]) if told else set()
     deadlock = evidence.once(p2p.deadlock)
     in_circle = deadlock.ranks if deadlock else ()
     others = [op for op in in_ops if op.rank not in call.ops and not op.is_point_to_point]
     return any(_disagree(evidence, op) for op in others) or any(
-        op.row in told_rows or op.rank in in_circle for op in in_ops
+        op.row in told_rows or op.rank in in_circle or _waits_outside(evidence, op) for op in in_ops
     )
+
+
+def _waits_outside(evidence: Evidence, op: Op) -> bool:
+    """Whether it waits for no rank of which there is a dump."""
+    return evidence.run.is_from_dumps and evidence.run.ranks.keys().isdisjoint(evidence.waits_for(op))
 
 
 def _disagree(evidence: Evidence, op: Op) -> bool:
@@ -227,7 +234,9 @@ def _explain_other_ops(
     """The missing ranks are blocked in another op."""
     first = in_other_ops[0]
     kind, looked_at = "missing-rank", absent
+    ways_out: tuple[Site, ...] = ()
     circle = _circle(evidence, first.rank)
+    left = _left_loop(evidence, circle) if first.group != call.group else None
     if _comes_later(evidence, waiting[0], first):  # told of the call that comes before
         before = evidence.calls.of(first)
         looked_at = _fewer(before.missing, before) if before else absent
@@ -239,6 +248,10 @@ def _explain_other_ops(
         kind, looked_at = "group-incomplete", evidence.waits_for(first) or call.blocked
     elif first.is_point_to_point:
         kind, looked_at = "p2p-against-collective", _sides(absent, call, in_other_ops)
+    elif left is not None:
+        inner, outer = left
+        looked_at, in_other_ops = _of_other_turns(evidence, inner, outer), [outer, inner]
+        ways_out = source.ways_out_of_loop(outer.site, inner.site)
     elif first.group != call.group and circle:
         kind = "cross-group-deadlock"
         in_other_ops = [evidence.held[rank] for rank in circle]
@@ -248,17 +261,52 @@ def _explain_other_ops(
         )
         looked_at = _fewer(absent, call) if is_between_two else _other_choices(evidence, in_other_ops) or circle
     message = f"{wait_in(waiting)}, while {ranks_in_words(absent)} {_are(absent)} in {where(first)}"
+    if left is not None:
+        message += f"; rank {left[1].rank} is past the loop in which rank {left[0].rank} waits for it"
     since = out_of_step(evidence, call, absent[0], waiting[0].rank) or ()
     if since and since[0].op != "new_group" and kind == "group-incomplete":  # it went wrong before a group was made
         kind, looked_at = "missing-rank", _fewer(absent, call)
-    return of_call(kind, call, looked_at, message, [*since, *waiting, *in_other_ops])
+    finding = of_call(kind, call, looked_at, message, [*since, *waiting, *in_other_ops])
+    return replace(finding, sites=(*finding.sites, *ways_out))
+
+
+def _left_loop(evidence: Evidence, circle: list[int]) -> tuple[Op, Op] | None:
+    """Of ranks that wait for each other: the op of one that is in a loop, and of one that it waits for, which has made
+    this call in earlier turns and is past the loop. They do not take their groups in another order: one of them has
+    made another number of turns."""
+    table = evidence.table
+    held = [evidence.held[rank] for rank in circle]
+    for inner, outer in itertools.permutations(held[:_FEW_IN_CIRCLE], 2):
+        if outer.rank not in evidence.waits_for(inner) or inner.site is None or outer.site is None:
+            continue
+        is_same = (table.site == table.site[inner.row]) & (table.group == table.group[inner.row])
+        if (is_same & (table.rank == outer.rank)).any() and source.is_outside_loop(outer.site, inner.site):
+            return inner, outer
+    return None
+
+
+_FEW_IN_CIRCLE = 8  # ranks: each pair is looked up in the source
+
+
+def _of_other_turns(evidence: Evidence, inner: Op, outer: Op) -> list[int]:
+    """Who has made another number of turns than ranks of other groups on the same line: the one that left the loop, if
+    they have made as many as the one inside, or the one inside, if nobody has. Both, if nobody else was there."""
+    table = evidence.table
+    is_collective = ~np.isin(table.op, ring_format.POINT_TO_POINT) & ~table.is_event
+    turns = np.bincount(table.rank[(table.site == table.site[inner.row]) & is_collective])
+    others = np.delete(turns, [rank for rank in (inner.rank, outer.rank) if rank < len(turns)])
+    others = others[others > 0]
+    if not len(others):
+        return sorted([inner.rank, outer.rank])
+    return [outer.rank if others.max() >= turns[inner.rank] else inner.rank]
 
 
 def _other_choices(evidence: Evidence, ops: list[Op]) -> list[int]:
     """The rank that has chosen another group than the others on the line of one of these ops: in the same turn, the
     groups of all ranks have no rank in common, or are the same, but its own overlaps with those of most others. None,
     if no rank stands out."""
-    for op in sorted(ops, key=lambda op: op.entered_ns):
+    collectives = [op for op in ops if not op.is_point_to_point]
+    for op in sorted(collectives, key=lambda op: op.entered_ns):
         groups = _groups_in_turn(evidence, op)
         overlaps = {
             rank: sum(other != mine and not set(mine).isdisjoint(other) for other in groups.values())

@@ -406,7 +406,8 @@ def mismatches(evidence: Evidence) -> Iterator[Finding]:
             evidence.is_stuck[op.row] or op.is_failed for op in _after(evidence, send, recv)
         )
         effect: Effect = "stopped" if has_stopped else "wrong"
-        finding = _out_of_step(evidence, send, recv) or of_ops(kind, {op.rank for op in odd}, message, [send, recv])
+        known = _out_of_step(evidence, send, recv) or _out_of_exchange(evidence, send, recv)
+        finding = known or of_ops(kind, {op.rank for op in odd}, message, [send, recv])
         yield replace(finding, effect=effect)
 
 
@@ -436,6 +437,31 @@ def _out_of_step(evidence: Evidence, send: Op, recv: Op) -> Finding | None:
     else:
         return None
     return replace(finding, sites=(*finding.sites, *([meant] if meant else [])))
+
+
+def _out_of_exchange(evidence: Evidence, send: Op, recv: Op) -> Finding | None:
+    """The same where nobody has met on these lines before: one of them stands on a line that both sends and receives,
+    as a ring does, so it was meant for that line on its peer; and it is past the line of the other."""
+    took = f"rank {recv.rank}'s {where(recv)} took what rank {send.rank} sent in {where(send)}"
+    if _is_exchange_past(evidence, send, recv):
+        message = f"{took}, after the line of the receive: a send was left out there, or this receive is too many"
+        odd = recv if _has_made_more(evidence, recv) else send
+        finding = of_ops("unmatched-recv", [odd.rank], message, [recv, send])
+    elif _is_exchange_past(evidence, recv, send):
+        message = f"{took}, before the line of the receive: a receive was left out there, or this send is too many"
+        odd = send if _has_made_more(evidence, send) else recv
+        finding = of_ops("unmatched-send", [odd.rank], message, [send, recv])
+    else:
+        return None
+    return replace(finding, since_ns=min(send.entered_ns, recv.entered_ns))
+
+
+def _is_exchange_past(evidence: Evidence, op: Op, other: Op) -> bool:
+    table, (start, end) = evidence.table, evidence.table.spans[op.rank]
+    ops = {table.get(start + row).op for row in np.flatnonzero(table.site[start:end] == table.site[op.row])[:_MANY]}
+    if op.site is None or other.site is None or not {"send", "recv"} <= ops:
+        return False
+    return source.is_past(op.site, other.site)
 
 
 def _comes_first(evidence: Evidence, rank: int, lines: NDArray[Any], op: Op) -> bool:

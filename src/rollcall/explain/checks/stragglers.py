@@ -40,14 +40,15 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
     # A rank that never arrived is another finding.
     if own_s[ranks].sum() < _MOST_OF_IT * own_s.sum() or share < _NOTABLE or own_s[rank] < _NOTABLE_S:
         return
-    late = int(waits.last_in[ranks].sum())
+    if not _is_of_its_own(evidence, ranks):
+        return
     who = f"{'the GPU of ' * _is_late_on_gpu(evidence, rank)}{ranks_in_words(ranks)}"
     message = (
-        f"{who} arrived last in {late} of {waits.calls} calls: without"
+        f"{who} {_how_often(evidence, ranks)}: without"
         f" {'its' if len(ranks) == 1 else 'their'} delays the run would be {share:.0%} shorter"
     )
     caused_s = {number: float(waits.caused_s[number]) for number in evidence.run.ranks}
-    is_habit = _stands_out(evidence, ranks, _habits(evidence, rank, _enough_calls(saved_s)))
+    is_habit = _stands_out(evidence, ranks, _habits(evidence, rank, _enough_calls(evidence, rank, saved_s)))
     if _more_input_s(evidence, rank) > share * waits.run_s / 2 and (is_habit or saved_s > _CHANCE_S):
         fetching = _samples(evidence, rank, ring_format.INPUT)[0]
         message += f"; meanwhile it waited for its data at {fetching.site}"
@@ -64,8 +65,32 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
         yield replace(finding, effect="slow")
 
 
-def _enough_calls(saved_s: float) -> int:
-    return _ENOUGH_CALLS if saved_s > _CHANCE_S else _NO_CHANCE_CALLS
+def _how_often(evidence: Evidence, ranks: list[int]) -> str:
+    waits = evidence.waits
+    if waits.calls:
+        return f"arrived last in {int(waits.last_in[ranks].sum())} of {waits.calls} calls"
+    late = np.unique(waits.last[waits.is_over & np.isin(waits.for_rank, ranks)])
+    return f"kept others waiting in {len(late)} sends and receives"
+
+
+def _is_of_its_own(evidence: Evidence, ranks: list[int]) -> bool:
+    """Whether these ranks do something between their ops for so much longer than the others. A rank may also be the
+    last since its op before took longest on it; and stages of a pipeline, a server and its workers, the leaders of
+    groups wait for each other by the order of their messages, however fast each of them is. What a GPU does between its
+    ops is not known."""
+    if _is_late_on_gpu(evidence, ranks[0]):
+        return True
+    busy_s = evidence.once(_between_ops_s)
+    others = [rank for rank in evidence.run.ranks if rank not in ranks]
+    more_s = float(np.mean(busy_s[ranks]) - (np.median(busy_s[others]) if others else 0))
+    return evidence.waits.share(more_s) >= _NOTABLE
+
+
+def _enough_calls(evidence: Evidence, rank: int, saved_s: float) -> int:
+    """`saved_s` has no waits in forwards."""
+    others = max(len(evidence.run.ranks) - 1, 1)
+    lost_s = saved_s + float(_waits_in_forwards(evidence, rank)[1].sum()) / others
+    return _ENOUGH_CALLS if lost_s > _CHANCE_S else _NO_CHANCE_CALLS
 
 
 def _is_late_on_gpu(evidence: Evidence, rank: int) -> bool:
@@ -196,19 +221,22 @@ def _input_s(evidence: Evidence) -> NDArray[np.float64]:
         return np.zeros(size)
     weights, ranks = table.completed_ns[rows] - table.entered_ns[rows] + _SAMPLE_NS, table.rank[rows]
     of_input = np.bincount(ranks, weights * ((table.flags[rows] & ring_format.INPUT) > 0), size)
-    return of_input / np.maximum(np.bincount(ranks, weights, size), 1) * _between_ops_s(evidence)
+    return of_input / np.maximum(np.bincount(ranks, weights, size), 1) * evidence.once(_between_ops_s)
 
 
 def _between_ops_s(evidence: Evidence) -> NDArray[np.float64]:
-    """By rank: how long it was blocked in no op."""
-    table, waits = evidence.table, evidence.waits
-    blocked_ns = np.zeros(len(waits.last_in))
-    for rank, span in table.spans.items():  # rank by rank: a column of ten million ops takes its memory
-        mine = slice(*span)
-        since_ns = blocked_since_ns(table.flags[mine], table.entered_ns[mine], table.waited_ns[mine])
-        has_blocked = (table.completed_ns[mine] > since_ns) & (since_ns > 0) & ~table.is_event[mine]
-        blocked_ns[rank] = (table.completed_ns[mine] - since_ns)[has_blocked].sum()
-    return np.clip(waits.run_s - blocked_ns / 1e9, 0, None)
+    """By rank: how long it was blocked in no op, from its first op to its last."""
+    table, found = evidence.table, np.zeros(len(evidence.waits.last_in))
+    for rank, (start, end) in table.spans.items():  # rank by rank: a column of ten million ops takes its memory
+        rows = start + np.flatnonzero(~table.is_event[start:end])
+        if not len(rows):
+            continue
+        entered_ns, completed_ns = table.entered_ns[rows], table.completed_ns[rows]
+        since_ns = blocked_since_ns(table.flags[rows], entered_ns, table.waited_ns[rows])
+        has_blocked = (completed_ns > since_ns) & (since_ns > 0)
+        in_ops_ns = max(entered_ns.max(), completed_ns.max()) - entered_ns.min()
+        found[rank] = (in_ops_ns - (completed_ns - since_ns)[has_blocked].sum()) / 1e9
+    return np.clip(found, 0, None)
 
 
 def _samples(evidence: Evidence, rank: int, flag: int = 0) -> list[Op]:

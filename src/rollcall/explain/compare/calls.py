@@ -182,7 +182,10 @@ def _in_words(kind: str, ranks: list[int], mine: Op | None, theirs: Op | None) -
 
 
 def _from_to(mine: Op, theirs: Op) -> str:
-    return f"{call_in_words(mine)} in the first run, {call_in_words(theirs)} in the second"
+    calls = [call_in_words(op) for op in (mine, theirs)]
+    if mine.group.name != theirs.group.name:
+        calls = [f"{call} of group {op.group.name}" for call, op in zip(calls, (mine, theirs), strict=True)]
+    return f"{calls[0]} in the first run, {calls[1]} in the second"
 
 
 def _difference(mine: Op, theirs: Op) -> str:

@@ -103,6 +103,8 @@ class _Sum:
 
 def _by(by: str, first: dict[_Key, _Sum], second: dict[_Key, _Sum], run_s: float) -> Iterator[TimeDifference]:
     for key in dict.fromkeys([*first, *second]):
+        if by == "rank" and not (key in first and key in second):
+            continue  # of runs of different worlds, the ranks that one of them lacks are not slower or quicker
         one, other = first.get(key, _Sum()), second.get(key, _Sum())
         noise_s = _SIGMA * float(np.hypot(one.error_s, other.error_s))
         difference_s = abs(other.seconds - one.seconds)

@@ -45,6 +45,7 @@ class Dump:
     is_p2p: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     timeout_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     took_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # on the device, or 0
+    batch: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))  # ops that begin together
     was_given_up: bool = False  # torch says that an op has timed out
     unknown: Counter[str] = field(default_factory=Counter)  # ops whose name is not known
     overwritten: int = 0  # older ops that its recorder no longer has
@@ -54,7 +55,7 @@ class Dump:
         """Drop all other records."""
         if not kept.all():
             self.records, self.timeout_ns = self.records[kept], self.timeout_ns[kept]
-            self.took_ns = self.took_ns[kept]
+            self.took_ns, self.batch = self.took_ns[kept], self.batch[kept]
             self.is_done, self.is_p2p = self.is_done[kept], self.is_p2p[kept]
 
     @property
@@ -183,6 +184,7 @@ class _Entries:
         are one call, with the tensors of all. `ends`: of entries that end a batch, their name."""
         records = dump.records
         keep = np.ones(len(records), dtype=np.bool_)
+        dump.batch = np.arange(len(records))
         # Of the collectives of one number, the first stands for all, also in a batch that has not ended yet.
         same = (records["group"][1:] == records["group"][:-1]) & (records["seq"][1:] == records["seq"][:-1])
         keep[1:] &= ~(same & ~dump.is_p2p[1:] & ~dump.is_p2p[:-1])
@@ -195,7 +197,7 @@ class _Entries:
                 first -= 1
             records["completed_ns"][first:place] = records["completed_ns"][place]
             dump.took_ns[first:place] = dump.took_ns[place]
-            dump.is_done[first:place] = dump.is_done[place]
+            dump.is_done[first:place], dump.batch[first:place] = dump.is_done[place], first
             if not dump.is_p2p[place] and first < place:
                 op = BATCH_OF.get(ends[place])
                 records["op"][first] = ring_format.OP[op] if op else records["op"][first]
@@ -239,13 +241,15 @@ class _Entries:
         return self._sites.setdefault(json.dumps(users[:_MOST_FRAMES]).encode(), len(self._sites) + 1) if users else 0
 
     def _numbers_of_signatures(self, columns: "_Columns", names: list["OpName"]) -> list[tuple[int, int]]:
-        """What all ranks have alike: the tensors that go in, but of a scatter those that come out."""
+        """What all ranks have alike: the tensors that go in, but of a receive those that come out. Of a gather or
+        scatter, those of which each rank has one: only the root has a list, for which nccl has an undefined tensor on
+        the others; and it takes those that a scatter gives out for its inputs."""
         known: dict[Any, tuple[int, int]] = {}
         found = []
         sizes = zip(columns.input_sizes, columns.output_sizes, strict=True)
         types = zip(columns.input_dtypes, columns.output_dtypes, strict=True)
         for name, two_sizes, two_types in zip(names, sizes, types, strict=True):
-            side = name.takes_output if two_sizes[name.takes_output] else not name.takes_output
+            side = _side(name, two_sizes, two_types)
             shapes, dtypes = two_sizes[side] or [], two_types[side] or []
             key = (name.backend, *map(tuple, shapes), *dtypes)
             number = known.get(key)
@@ -309,6 +313,14 @@ def _column(values: Sequence[int | None]) -> NDArray[np.int64]:
 
 def _flags(values: Sequence[bool | None]) -> NDArray[np.bool_]:
     return np.array(list(map(bool, values)), dtype=np.bool_)
+
+
+def _side(name: OpName, sizes: tuple[Any, Any], types: tuple[Any, Any]) -> int:
+    """0: the tensors that go in; 1: those that come out."""
+    first = int(name.op == "recv")
+    if name.op in ("gather", "scatter"):
+        first = min((0, 1), key=lambda side: len(sizes[side] or []) + 2 * (types[side] == ["Undefined"]))
+    return first if sizes[first] else 1 - first
 
 
 @cache

@@ -48,7 +48,8 @@ def _may_be_dump(path: Path) -> bool:
         return False
     if not begin:
         return bool(_RANK.search(path.name)) and path.suffix in ("", ".pkl", ".pickle", ".json")
-    return bool(_PICKLE.match(begin)) or (begin.lstrip().startswith(b"{") and path.suffix in ("", ".json"))
+    is_json = begin.lstrip().startswith(b"{") and (path.suffix in ("", ".json") or _RANK.fullmatch(path.suffix[1:]))
+    return bool(_PICKLE.match(begin) or is_json)
 
 
 def rank_in(name: str) -> int | None:

@@ -60,7 +60,6 @@ class OpName:
     peer: int
     number: int
     is_p2p: bool
-    takes_output: bool
 
     @classmethod
     def parse(cls, name: str) -> "OpName":
@@ -75,5 +74,4 @@ class OpName:
             peer=int(found[2]) if found and found[2] != "?" else -1,
             number=ring_format.OP.get(ours, 0),
             is_p2p=ours in ("send", "recv"),
-            takes_output=ours in ("scatter", "recv"),
         )

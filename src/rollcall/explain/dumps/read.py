@@ -63,6 +63,7 @@ def read(place: Path) -> Dumps:
     if outcome == "running":
         times.without_later_than(dumps, seen_until_ns, _IN_FLIGHT_NS)
     folded = _folded(dumps, job)
+    times.without_what_others_hold_up(dumps)
     times.settle(dumps, seen_until_ns - _IN_FLIGHT_NS if outcome == "running" else seen_until_ns)
     made = [(dump.path, _ring(dump, job, folded.get(dump.rank, []))) for dump in dumps]
     is_timed = any(dump.took_ns.any() for dump in dumps)

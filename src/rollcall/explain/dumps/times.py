@@ -4,7 +4,7 @@ noticed its end: nccl's ops are queued, and a thread looks every 100 ms which of
 - A call ends on all ranks at about the same time: when the first of them noticed it.
 - An op begins when its rank has asked for it and the op before it, of the same group, is over. With
   TORCH_NCCL_ENABLE_TIMING=1, the dump tells how long each GPU was in it: that long before its end.
-- Of the ops that are not over, the first of each group holds up its rank; those behind it are only queued.
+- Of the ops that are not over, the first holds up its rank, with those of its batch; those behind it are only queued.
 """
 
 from collections.abc import Iterator
@@ -118,12 +118,11 @@ def settle(dumps: list[Dump], young_ns: int) -> None:
     `young_ns` are taken for ops in flight."""
     rows = Rows.of(dumps)
     completed_ns = np.where(rows.is_done, _ends(rows), 0)
-    channel = _channels(rows)
-    before = _row_before(channel)
+    before = _row_before(_channels(rows))
     entered_ns = np.maximum(rows.created_ns, np.where(before >= 0, completed_ns[before], 0))
     entered_ns = np.where(rows.took_ns > 0, np.maximum(entered_ns, completed_ns - rows.took_ns), entered_ns)
     entered_ns = np.where(rows.is_done, np.minimum(entered_ns, completed_ns), entered_ns)
-    is_queued = _is_queued(channel, rows.is_done) | (~rows.is_done & (rows.created_ns > young_ns))
+    is_queued = _is_behind(dumps, rows) | (~rows.is_done & (rows.created_ns > young_ns))
     columns = {
         "entered_ns": entered_ns,
         "completed_ns": completed_ns,
@@ -133,6 +132,20 @@ def settle(dumps: list[Dump], young_ns: int) -> None:
     for name, column in columns.items():
         for dump, mine in parts(dumps, column):
             dump.records[name] = mine
+    for dump in dumps:
+        open_ns = dump.records["entered_ns"][~dump.is_done]
+        dump.records["entered_ns"][~dump.is_done] = np.maximum.accumulate(open_ns)
+
+
+def without_what_others_hold_up(dumps: list[Dump]) -> None:
+    """Drop collectives that are queued behind an op of another group, or a send or receive: they have not begun. A
+    program that waits for each op has its GPU do all of them one after the other; whether it waits, the recorder does
+    not tell."""
+    rows = Rows.of(dumps)
+    for dump, is_behind in list(parts(dumps, _is_behind(dumps, rows))):
+        holding = ~dump.is_done & ~is_behind & ~dump.is_p2p
+        is_of_another = ~np.isin(dump.records["group"], dump.records["group"][holding])
+        dump.keep(~(is_behind & ~dump.is_p2p & is_of_another))
 
 
 def _ends(rows: Rows) -> _Times:
@@ -165,13 +178,14 @@ def _row_before(channel: NDArray[np.int64]) -> NDArray[np.intp]:
     return before
 
 
-def _is_queued(channel: NDArray[np.int64], is_done: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Ops that are not over, behind another one of their channel."""
-    open_rows = np.flatnonzero(~is_done)
-    is_queued = ~is_done
-    _, first = np.unique(channel[open_rows], return_index=True)
-    is_queued[open_rows[first]] = False
-    return is_queued
+def _is_behind(dumps: list[Dump], rows: Rows) -> NDArray[np.bool_]:
+    """Ops that are not over, behind the first one of their rank and those of its batch."""
+    batch = np.concatenate([dump.batch for dump in dumps])
+    open_rows = np.flatnonzero(~rows.is_done)
+    _, first, place = np.unique(rows.rank[open_rows], return_index=True, return_inverse=True)
+    is_behind = np.zeros(len(rows.rank), dtype=np.bool_)
+    is_behind[open_rows] = batch[open_rows] != batch[open_rows[first]][place]
+    return is_behind
 
 
 def paired_from_the_end(dumps: list[Dump]) -> None:

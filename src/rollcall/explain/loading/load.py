@@ -283,7 +283,14 @@ def _problems(
         did = "it" if len(numbers) == 1 else "they"
         yield f"the recording of {ranks_in_words(numbers)} stopped {why}; what {did} did then is not known"
     if uncompared_hosts:
-        yield f"the clocks of {', '.join(uncompared_hosts)} were not compared: who waited for whom is unknown"
+        few = [
+            *uncompared_hosts[:_FEW],
+            *([f"{more} more hosts"] if (more := len(uncompared_hosts) - _FEW) > 0 else []),
+        ]
+        yield f"the clocks of {', '.join(few)} were not compared: who waited for whom is unknown"
+
+
+_FEW = 4  # hosts that fit into a line
 
 
 def _losses(ranks: dict[int, Rank], option: str) -> Iterator[str]:
@@ -462,9 +469,10 @@ _LEAST_OF_EACH = 100  # records: with fewer, a view of many ranks has no whole s
 
 def _world_size(sizes: list[int], launched: int) -> int:
     """The launcher's, if a ring has it; else that of most rings. Two runs may have been recorded into one folder."""
-    if launched in sizes:
+    known = [size for size in sizes if size]  # of those that can be read
+    if launched in known:
         return launched
-    return Counter(size for size in sizes if size).most_common(1)[0][0] if any(sizes) else 0
+    return Counter(known).most_common(1)[0][0] if known else 0
 
 
 @lru_cache(maxsize=1024)

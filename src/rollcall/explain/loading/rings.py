@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -166,13 +167,11 @@ def _shared_names(text: bytes) -> list[Name]:
 
 
 def read_names(text: bytes) -> list[Name]:
-    found = []
-    for line in text.splitlines():
-        kind, _, rest = line.partition(b",")
-        number, _, value = rest.partition(b",")
-        if kind[:2] == b'["' and kind[-1:] == b'"' and number.isdigit() and value[-1:] == b"]":
-            found.append((kind[2:-1].decode(errors="replace"), int(number), value[:-1]))
-    return found  # damaged lines are skipped
+    """Lines that are damaged are skipped."""
+    return [(kind.decode(errors="replace"), int(number), value) for kind, number, value in _NAME.findall(text)]
+
+
+_NAME = re.compile(rb'^\["([^",]*)",(\d+),(.*)\]$', re.M)
 
 
 def _counters(header: Header, data: bytes) -> list[tuple[int, int, int, int, int]]:

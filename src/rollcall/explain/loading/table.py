@@ -121,7 +121,7 @@ class Names:
     sites: list[Site | None] = field(default_factory=lambda: [None])
     signatures: "Signatures" = field(default_factory=lambda: Signatures())
     phases: list[str] = field(default_factory=lambda: [""])
-    _known: dict[tuple[str, bytes], int] = field(default_factory=dict)
+    _known: dict[str, dict[bytes, int]] = field(default_factory=dict)  # by kind and value
     # By identity of a ring's names: they, and their numbers. Rings with the same names share one list of them.
     _mapped: dict[int, tuple[list[rings.Name], "Numbers"]] = field(default_factory=dict)
 
@@ -136,23 +136,24 @@ class Names:
 
     def _numbers_of(self, kind: str, names: list[rings.Name]) -> NDArray[np.uint32]:
         mine = [(number, value) for its, number, value in names if its == kind and number <= _MOST_NAMES]
-        known = np.zeros(max([number for number, _ in mine], default=0) + 2, dtype=np.uint32)
-        for number, value in mine:
-            known[number] = self._known.get((kind, value)) or self._add(kind, value)
-        return known
+        found = np.zeros(max([number for number, _ in mine], default=0) + 2, dtype=np.uint32)
+        known = self._known.setdefault(kind, {})
+        new = [value for value in dict.fromkeys(value for _, value in mine) if value not in known]
+        known.update(zip(new, range(len(known) + 1, len(known) + 1 + len(new)), strict=True))
+        self._add(kind, new)
+        found[[number for number, _ in mine]] = [known[value] for _, value in mine]
+        return found
 
-    def _add(self, kind: str, value: bytes) -> int:
+    def _add(self, kind: str, values: list[bytes]) -> None:
         match kind:
             case "group":
-                self.groups.append(parse_group(rings.parse(value)))
+                self.groups += [parse_group(rings.parse(value)) for value in values]
             case "site":
-                self.sites.append(parse_site(rings.parse(value)))
+                self.sites += [parse_site(rings.parse(value)) for value in values]
             case "signature":
-                self.signatures.append(value)
+                self.signatures.extend(values)
             case "phase":
-                self.phases.append(str(rings.parse(value)))
-        number = self._known[kind, value] = len(getattr(self, _NAMED[kind])) - 1
-        return number
+                self.phases += [str(rings.parse(value)) for value in values]
 
 
 Numbers = dict[str, NDArray[np.uint32]]
@@ -167,8 +168,8 @@ class Signatures(Sequence[dict[str, Any]]):
         self._values = [b"{}"]
         self._parsed: dict[int, dict[str, Any]] = {}
 
-    def append(self, value: bytes) -> None:
-        self._values.append(value)
+    def extend(self, values: list[bytes]) -> None:
+        self._values += values
 
     def __len__(self) -> int:
         return len(self._values)
@@ -184,6 +185,12 @@ class Signatures(Sequence[dict[str, Any]]):
             return [self[each] for each in range(len(self))[number]]
         found = self._parsed.get(number)
         return self._parse(number) if found is None else found
+
+    def all_of(self, numbers: list[int]) -> list[dict[str, Any]]:
+        """Parsed together, which is quicker, and not kept."""
+        parsed = rings.parse(b"[%s]" % b",".join([self._values[number] for number in numbers]))
+        is_whole = isinstance(parsed, list) and all(isinstance(each, dict) for each in parsed)
+        return parsed if is_whole and len(parsed) == len(numbers) else [self[number] for number in numbers]
 
     def are_on_gpu(self) -> NDArray[np.bool_]:
         """Per signature; without parsing them."""
