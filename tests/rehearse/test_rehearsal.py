@@ -50,6 +50,13 @@ def test_a_rank_with_fewer_batches_is_found_before_the_training_runs(server: For
 def test_what_programs_do_beside_their_training_works_as_on_a_gpu(server: ForkServer) -> None:
     outcome = rehearse(server, "as_written", 3)
     assert outcome.is_well, "\n".join(terminal.lines(outcome))
+    decided = {place for unknown in outcome.unknowns for place in unknown.decided}
+    for word in ("# DECIDES", "# TELLS"):  # a number is not known because it went through a tensor or an object
+        assert f"as_written.py:{line_of('as_written', word)}" in decided
+
+
+def line_of(name: str, word: str) -> int:
+    return (PROGRAMS / f"{name}.py").read_text().split(word)[0].count("\n") + 1
 
 
 def test_a_rank_does_not_fail_for_what_stopped_ranks_did_not_tell_it(server: ForkServer) -> None:
@@ -63,13 +70,15 @@ def test_ranks_that_are_stopped_after_their_steps_are_not_blamed(server: ForkSer
     assert outcome.cut == (0, 1, 2)
 
 
-def test_what_ranks_tell_each_other_is_true_and_the_same_as_on_real_ranks(server: ForkServer) -> None:
+def test_what_ranks_tell_each_other_is_true_and_the_same_as_on_real_ranks(server: ForkServer, tmp_path: Path) -> None:
     outcome = rehearse(server, "values", 3)
     assert outcome.explanation.verdict is None
     assert (outcome.unsettled, outcome.unknowns) == ((), ())
     real = check(outcome.explanation.run, Program("script", str(PROGRAMS / "values.py"), ()), 0, outcome.folder)
     assert (real.outcome, real.differences) == ("ok", ())
     assert real.ops > 30
+    assert [each.name for each in tmp_path.iterdir()] == [".rollcall"]
+    assert list((outcome.folder / "real" / "files").rglob("told.pt"))
 
 
 def test_one_of_each_kind_of_rank_is_rehearsed_with_rollcalls_own_init(server: ForkServer) -> None:
@@ -102,6 +111,7 @@ def test_what_cannot_be_rehearsed_is_a_sentence_with_its_line(server: ForkServer
     walls = (
         *("walls.twice(", "thrice(images)", "load_inline(", "CUDAGraph()", "images > 0", "from_address", "raise Mod"),
         *("nvidia-smi", "sparse=True", "get_default_store().get(", 'lambda: Path("of-rank-1")'),
+        *("check_call(", '"mkdir made"', "< 10).all()"),
     )
     settings = RehearsalSettings(len(walls), 8, tuple(range(len(walls))), 0, GPUS["h200"])
     outcome = rehearsal.run(settings, Program("script", str(path), ()), server)

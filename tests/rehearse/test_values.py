@@ -1,5 +1,6 @@
 """An unknown that Python reads is noted with its line, and with what the program does with it."""
 
+import copy
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,3 +58,17 @@ def test_an_assumption_is_taken_for_its_line(notes: values.Notes) -> None:
 
 def test_an_unknown_number_is_a_plain_one_for_other_processes(notes: values.Notes) -> None:
     assert type(pickle.loads(pickle.dumps(values.read(torch.float32)))) is float
+
+
+def test_a_value_that_other_ranks_are_told_may_decide_there(notes: values.Notes) -> None:
+    loss = values.read(torch.float32)
+    pickle.dumps(copy.deepcopy({"loss": loss}))  # as it is saved
+    assert only(notes).decided == set()
+    with values.telling():
+        pickle.dumps({"loss": loss})
+    assert only(notes).decided
+
+
+def test_values_are_found_in_the_arguments_of_a_tensor(notes: values.Notes) -> None:
+    loss = values.read(torch.float32)
+    assert list(values.noted_in(([1.0, (2, loss)], 3))) == [only(notes)]

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -56,9 +57,9 @@ def run_real(program: Program, ranks: int, steps: int, folder: Path) -> Path:
     home.mkdir()
     words = [sys.executable, "-m", "rollcall", "run", "-n", str(ranks), "--hang-after", str(_HANG_S)]
     words += ["--on-hang", "stop", "--timeout", str(_TIMEOUT_S), "-m", "rollcall.rehearse.real_rank", str(steps)]
-    env = {**os.environ, "ROLLCALL_DIR": str(home), "CUDA_VISIBLE_DEVICES": ""}
-    with open(home / "output.log", "w") as log:
-        command = [*words, program.target, *program.args]
+    command = [*words, str(home / "files"), program.target, *program.args]
+    with open(home / "output.log", "w") as log, tempfile.TemporaryDirectory(prefix="rollcall-") as temporary:
+        env = {**os.environ, "ROLLCALL_DIR": str(home), "CUDA_VISIBLE_DEVICES": "", "TMPDIR": temporary}
         subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
     try:
         return find_run(None, home / "runs")

@@ -5,8 +5,11 @@ A rank runs again if it took something from a collective that is not what the ra
 
 import os
 import pickle
+import shutil
 import sys
+import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +70,8 @@ class ForkedRanks:
         self._began_ns = time.time_ns()
         self._results = folder / "rehearsal"
         self._results.mkdir()
+        self._temporary = tempfile.mkdtemp(prefix="rollcall-")
+        weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
 
     def run(self, ranks: Iterable[int], table: Path | None, done: Callable[[], None]) -> dict[int, RankResult]:
         """Runs as many ranks at a time as there are cores."""
@@ -106,6 +111,7 @@ class ForkedRanks:
             "env": dict(os.environ),
             "result": str(self._result_of(rank)),
             "table": str(table or ""),
+            "temporary": f"{self._temporary}/{rank}",
             "began_ns": self._began_ns,
         }
         with open(os.devnull) as null, open(logs / f"rank-{rank}.log", "w") as log:

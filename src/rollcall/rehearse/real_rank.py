@@ -1,12 +1,14 @@
 """One real rank of `rollcall rehearse --check`: the same script on gloo, where "cuda" means the CPU.
 
-Run as `python -m rollcall.rehearse.real_rank STEPS SCRIPT [ARGS…]` by `rollcall run`.
+Run as `python -m rollcall.rehearse.real_rank STEPS FOLDER SCRIPT [ARGS…]` by `rollcall run`. Files that the script
+writes go to the folder.
 """
 
 import functools
 import os
 import runpy
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from rollcall.rehearse import randomness
-from rollcall.rehearse.rank import device, patches, steps
+from rollcall.rehearse.rank import device, files, patches, saving, steps
 from rollcall.rehearse.settings import GPUS
 
 _CPU = torch.device("cpu")
@@ -110,11 +112,19 @@ def _use_cpu_in_modules() -> None:
     tensor_class.record_stream = lambda tensor, stream: None  # the mode above never sees it: torch refuses the stream
     mesh_class.__init__ = init_mesh
     ddp_class.__init__ = init_ddp
-    torch.load = lambda f, *_, **kwargs: load(f, **{**kwargs, "map_location": "cpu"})
+
+    def load_to_cpu(f: Any, *_: Any, **kwargs: Any) -> Any:
+        if isinstance(f, (str, os.PathLike)):
+            with open(f, "rb") as file:
+                f = file.name  # where it lies, if a rank has written it
+        return load(f, **{**kwargs, "map_location": "cpu"})
+
+    torch.load = load_to_cpu
+    setattr(torch, "save", saving.save_from_python(torch.save))  # noqa: B010  (typing: a replaced function)
 
 
 def main() -> None:
-    count, script, *args = sys.argv[1:]
+    count, folder, script, *args = sys.argv[1:]
     device.install(GPUS["h200"], dist.get_world_size() if dist.is_initialized() else 8)
     _use_gloo()
     _use_cpu_in_modules()
@@ -123,6 +133,7 @@ def main() -> None:
     patches.replace_generators()
     patches.replace_memory_pinning()
     randomness.seed(int(os.environ["RANK"]))
+    files.install_shared(Path(folder), tempfile.gettempdir())
     sys.argv = [script, *args]
     sys.path.insert(0, str(Path(script).resolve().parent))
     with CudaIsCpu():

@@ -73,6 +73,27 @@ scaler.step(optimizer)  # not left out, as it is where gradients are infinite
 scaler.update()
 assert len(optimizer.state) == 2
 
+noted = torch.nn.Linear(2, 2)
+noted.weight.no_decay = True
+assert noted.cuda().weight.no_decay
+noted.weight.data = noted.weight.to("cpu")
+assert noted.weight.no_decay
+torch.save(noted.state_dict(), "noted.pt")
+assert torch.load("noted.pt", mmap=True, map_location="cpu", weights_only=True)["bias"].shape == (2,)
+action = torch.distributions.Categorical(logits=torch.randn(4, 2, device="cuda")).sample()
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]):
+    torch.ones(2, device="cuda").sum()
+dist.monitored_barrier(dist.new_group(backend="gloo"))
+dist.TCPStore("192.0.2.1", 29500, world, is_master=False).set("host", "here")
+plan = [list(range(50_000)) if rank == 0 else None]  # a large object
+dist.broadcast_object_list(plan, 0)
+assert len(plan[0]) == 50_000
+mean = torch.tensor([loss.item(), 2.0], device="cuda")
+dist.all_reduce(mean)
+is_low = mean[0].item() < 0.5  # DECIDES
+objects = [None] * world
+dist.all_gather_object(objects, {"loss": loss.item()})  # TELLS
+
 for tag in range(3):  # nccl has none
     sending = dist.isend(torch.ones(4, device="cuda"), (rank + 1) % world, tag=tag)
     dist.recv(torch.empty(4, device="cuda"), (rank - 1) % world, tag=tag)

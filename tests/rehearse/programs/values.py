@@ -37,3 +37,8 @@ thread.start()
 thread.join()
 for _ in range(sum(map(len, gathered))):
     dist.all_reduce(torch.ones(2, device="cuda"))
+
+if rank == 0:
+    torch.save({"step": 3}, "told.pt")
+dist.barrier()
+assert torch.load("told.pt")["step"] == 3

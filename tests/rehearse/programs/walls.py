@@ -1,6 +1,7 @@
 """All ranks use what a device that is not there must still give; then each comes to another wall."""
 
 import ctypes
+import os
 import subprocess
 from pathlib import Path
 
@@ -59,6 +60,9 @@ walls = [
     lambda: torch.nn.Embedding(4, 2, sparse=True).cuda()(torch.zeros(1, dtype=int, device="cuda")).sum().backward(),
     lambda: distributed_c10d._get_default_store().get("of another rank"),
     lambda: Path("of-rank-1").read_text(),
+    lambda: subprocess.check_call(["touch", "made-by-a-program"]),
+    lambda: (os.system("mkdir made"), Path("made/file").touch()),
+    lambda: 1 // int((images < 10).all()),
 ]
 if dist.get_rank() == 1:
     Path("of-rank-1").touch()

@@ -33,10 +33,11 @@ _MOST_POINTS = 512
 class _Live(weakref.ref[Any]):
     """A storage that lives; and what it takes."""
 
-    __slots__ = ("block", "category", "device", "key")
+    __slots__ = ("block", "category", "device", "kept_by", "key")
     block: Block | None  # None: it has no bytes
     category: int
     device: int
+    kept_by: int  # the backward in which DDP reduced it; 0: none did
     key: int
 
 
@@ -73,6 +74,8 @@ class DeviceMemory:
         self.totals = [0] * len(CATEGORIES)
         self.peak = self.overflow = GpuContents("", "", tuple(self.totals))
         self.peak_bytes = 0  # of the whole run: a program may reset the peak of the allocator
+        self.least_peak_bytes = 0  # the same without what only nccl keeps
+        self._kept_bytes = 0
         self.reserved_bytes = 0
         self.timeline = PeakSamples()
         self._is_at_peak = False  # the peak's sizes are taken when it ends: what was made last may get its category yet
@@ -85,6 +88,7 @@ class DeviceMemory:
         if self._log is not None:
             self._log.allocate(size_bytes, stream, block)
         self.totals[category] += block.size_bytes
+        self.least_peak_bytes = max(self.least_peak_bytes, self.allocator.allocated_bytes - self._kept_bytes)
         if self.allocator.allocated_bytes > self.peak_bytes:
             self.peak_bytes = self.allocator.allocated_bytes
             self._is_at_peak, self._place, self._phase = True, _here(), phase
@@ -101,6 +105,10 @@ class DeviceMemory:
             self._log.free(block)
         self.allocator.free(block)
 
+    def note_kept(self, size_bytes: int) -> None:
+        """So much more, or less, is kept by nccl alone: the program has dropped it."""
+        self._kept_bytes += size_bytes
+
     def settle(self) -> None:
         if self._is_at_peak:
             self.peak, self._is_at_peak = GpuContents(self._place, self._phase, tuple(self.totals)), False
@@ -108,7 +116,9 @@ class DeviceMemory:
     def use(self) -> MemoryUse:
         self.settle()
         overflow = self.overflow if self.overflow.place else None
-        return MemoryUse(self.peak, self.peak_bytes, self.reserved_bytes, overflow, self.timeline.points())
+        return MemoryUse(
+            self.peak, self.least_peak_bytes, self.peak_bytes, self.reserved_bytes, overflow, self.timeline.points()
+        )
 
 
 class PeakSamples:
@@ -144,6 +154,8 @@ class Allocations:
         self._devices: dict[int, DeviceMemory] = {}
         self._handles: set[tuple[int, bool, int]] = set()
         self._known_modules: set[int] = set()
+        self._kept: list[tuple[_Live, Block]] = []  # dropped by the program, and kept by nccl
+        self._last_reducing = 0  # the last backward in which DDP reduced something
         self._is_making_gradients = False
 
     def install(self) -> None:
@@ -178,10 +190,26 @@ class Allocations:
             self._add(tensor, category, phase)
         self._use_workspace(func, args, made[0].fake_device.index or 0, phase)
 
-    def label_reduced(self, tensors: Iterable[torch.Tensor]) -> None:
+    def note_reduced(self, tensors: list[torch.Tensor], by_ddp: bool) -> None:
         """What ranks reduce during backward are gradients: DDP's buckets, FSDP's shards."""
         if self._phases.now == _BACKWARD:
             self.label(tensors, _GRADIENTS)
+            if by_ddp:
+                self._keep_for_nccl(tensors, 1 + torch._C._current_graph_task_id())
+
+    def _keep_for_nccl(self, tensors: list[torch.Tensor], backward: int) -> None:
+        """DDP takes the future of an op and does not wait for its handle: nccl keeps the tensors then, until its
+        watchdog has seen that the op is over, and another op begins. When that is differs from run to run. Python is
+        ahead of the GPU, so at the latest it is in the next backward: buckets that DDP has made anew live beside the
+        old ones. Hence two peaks: with what only nccl keeps, and without."""
+        if backward != self._last_reducing:
+            self._last_reducing, kept, self._kept = backward, self._kept, []
+            for live, block in kept:
+                self._devices[live.device].note_kept(-block.size_bytes)
+                self._devices[live.device].free(block, live.category)
+        for tensor in tensors:
+            if reduced := self._live.get(_storage_number(tensor)):
+                reduced.kept_by = backward
 
     def label(self, tensors: Iterable[torch.Tensor], category: int) -> None:
         for tensor in tensors:
@@ -235,14 +263,19 @@ class Allocations:
         if key in self._live:
             return
         live = _Live(storage, self._drop)
-        live.key, live.category, live.device = key, category, tensor.device.index or 0
+        live.key, live.category, live.device, live.kept_by = key, category, tensor.device.index or 0, 0
         size = storage.nbytes()
         live.block = self.on(live.device).allocate(size, category, phase) if size else None
         self._live[key] = live
 
     def _drop(self, live: Any) -> None:
         self._live.pop(live.key, None)
-        if live.block is not None:
+        if live.block is None:
+            return
+        if live.kept_by and live.kept_by == self._last_reducing:
+            self._devices[live.device].note_kept(live.block.size_bytes)
+            self._kept.append((live, live.block))
+        else:
             self._devices[live.device].free(live.block, live.category)
 
     def _use_workspace(self, func: Any, args: tuple[Any, ...], index: int, phase: str) -> None:

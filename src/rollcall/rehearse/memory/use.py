@@ -39,21 +39,11 @@ class MemoryUse:
     """The memory that one rank needs, on the GPU that it used most."""
 
     peak: GpuContents
-    allocated_bytes: int  # at the peak, with what the allocator rounds up
+    least_bytes: int  # at its peak, if nccl keeps nothing of what DDP has reduced: when it drops that, differs
+    allocated_bytes: int  # at the peak, with what the allocator rounds up, if nccl keeps it as long as it may
     reserved_bytes: int  # the most that the allocator took from the card
     overflow: GpuContents | None = None  # the first moment at which the card had no room
     timeline: tuple[tuple[int, str, tuple[int, ...]], ...] = ()  # how many allocations before, phase, by category
-
-    @classmethod
-    def from_json(cls, found: dict[str, Any]) -> "MemoryUse":
-        peak, overflow = (_moment(found[name]) for name in ("peak", "overflow"))
-        assert peak is not None
-        timeline = tuple((number, phase, tuple(sizes)) for number, phase, sizes in found["timeline"])
-        return cls(peak, found["allocated_bytes"], found["reserved_bytes"], overflow, timeline)
-
-
-def _moment(found: dict[str, Any] | None) -> GpuContents | None:
-    return GpuContents(found["place"], found["phase"], tuple(found["size_bytes"])) if found else None
 
 
 @dataclass(frozen=True)
@@ -114,12 +104,17 @@ def _in_words(each: RanksUse, gpu: Gpu) -> str:
     card = f"{_gib(gpu.capacity_bytes)} GiB ({who})"
     if not _gib(use.allocated_bytes):
         return f"peak 0 GiB of {card}: next to nothing"
-    peak = f"peak {_gib(use.allocated_bytes)} GiB of {card}, at {_where(use.peak)}"
+    peak = f"peak {_range(use.least_bytes, use.allocated_bytes)} GiB of {card}, at {_where(use.peak)}"
     reserved = f"{_gib(use.reserved_bytes)} reserved"
     if use.overflow is not None:
         return f"does not fit: {who} run out of memory at {_where(use.overflow)}; {peak}"
     close = "; this is too close to the card to be sure" if fit(use, gpu) == "close" else ""
     return f"{peak}; {reserved}{close}"
+
+
+def _range(least_bytes: int, most_bytes: int) -> str:
+    least, most = _gib(least_bytes), _gib(most_bytes)
+    return most if least == most else f"{least} to {most}"
 
 
 def _where(moment: GpuContents) -> str:

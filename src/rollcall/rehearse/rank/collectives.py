@@ -22,7 +22,7 @@ from rollcall.record.hooks.arguments import METHODS
 from rollcall.record.ring_format import REDUCE_OPS
 from rollcall.rehearse.combine import Data, Given, Key, Took, combine, pack
 from rollcall.rehearse.rank.unsupported import Unsupported
-from rollcall.rehearse.rank.values import MOST_BYTES, users_place
+from rollcall.rehearse.rank.values import is_followed, users_place
 
 Table = dict[Key, dict[int, Given]]  # by rank of the group: what it gave
 
@@ -119,6 +119,11 @@ def count_ops() -> int:
     return exchange.ops
 
 
+def is_called_by_ddp() -> bool:
+    """Its C++ calls the op itself, and not by way of a function of torch.distributed."""
+    return _calling.reduce is None
+
+
 def use_exchange(made: Exchange) -> None:
     global exchange
     exchange = made
@@ -185,8 +190,7 @@ def run(func: Any, args: tuple[Any, ...], data: Any) -> Any:
         raise Unsupported(f"{_NAMES.get(name, name)} cannot be rehearsed", "name the rank, or leave this part out")
     call: _Call = reader(args)
     exchange.ops += 1
-    if _calling.reduce is None:
-        _keep_alive(call)
+    if is_called_by_ddp():
         _finish_own(call, data)
     else:
         _finish(call, _result(call, data), data)
@@ -222,7 +226,7 @@ def _result(call: _Call, data: Any) -> tuple[torch.Tensor, ...] | None:
     if call.op in ("send", "recv"):
         return _message(call, name, index, data)
     key = Key(f"{name} {_members(group)}", exchange.number(name))
-    if _size_bytes(call.inputs) > MOST_BYTES and _size_bytes(call.outputs) > MOST_BYTES:
+    if not _is_followed(call.inputs) and not _is_followed(call.outputs):
         return None
     # What is in the tensor of a rank that only gets something does not matter: it may be anything.
     gives = call.op not in ("broadcast", "scatter") or call.root == index
@@ -235,7 +239,7 @@ def _message(call: _Call, group: str, index: int, data: Any) -> tuple[torch.Tens
     key = Key(group, exchange.number(group, *ends, call.tag), *ends, call.tag)
     if call.op == "recv":
         return exchange.receive(key)
-    if _size_bytes(call.inputs) <= MOST_BYTES:
+    if _is_followed(call.inputs):
         exchange.gave[key] = Given("message", _known(call.inputs, data), root=0)
     return None
 
@@ -244,8 +248,9 @@ def _members(group: Any) -> str:
     return hashlib.sha1(repr(ranks_of(group)).encode()).hexdigest()[:8]
 
 
-def _size_bytes(tensors: Sequence[torch.Tensor]) -> int:
-    return sum(each.numel() * each.element_size() for each in tensors)
+def _is_followed(tensors: Sequence[torch.Tensor]) -> bool:
+    size_bytes = sum(each.numel() * each.element_size() for each in tensors)
+    return is_followed(size_bytes, tensors[0].dtype if tensors else torch.uint8)
 
 
 def _known(tensors: Sequence[torch.Tensor], data: Any) -> tuple[Data, ...] | None:
@@ -259,21 +264,6 @@ def _finish_own(call: _Call, data: Any) -> None:
     for output in call.outputs:
         if output.dtype.is_floating_point:
             data.forget(output, is_own=True)
-
-
-_kept_alive: dict[int, list[Any]] = {}  # by the number of the backward that reduced them
-
-
-def _keep_alive(call: _Call) -> None:
-    """DDP takes the future of an op and does not wait for its handle: nccl keeps the tensors then, until its watchdog
-    has seen that the op is over, and another op begins. When that is differs from run to run. Python is ahead of the
-    GPU, so at the latest it is in the next backward: buckets that DDP has made anew live beside the old ones."""
-    backward = torch._C._current_graph_task_id()
-    if backward == -1:
-        return
-    for earlier in [each for each in _kept_alive if each != backward]:
-        del _kept_alive[earlier]
-    _kept_alive.setdefault(backward, []).extend(each for each in call.outputs if each.is_cuda)
 
 
 def _finish(call: _Call, result: tuple[torch.Tensor, ...] | None, data: Any) -> None:

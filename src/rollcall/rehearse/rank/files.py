@@ -1,12 +1,14 @@
 """Keeps a rehearsed rank from touching anything: what it writes goes to the folder of the run, and no connection is
 opened. A file that it has written is found again where it wrote it.
 
-This holds for what Python does. Code in C that opens files by itself is not seen, nor are programs that it starts.
+This holds for what Python does. Code in C that opens files by itself, and programs that the rank starts, are refused to
+write anywhere else by the kernel, if it can do that.
 """
 
 import atexit
 import builtins
 import contextlib
+import errno
 import functools
 import importlib
 import io
@@ -14,17 +16,17 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+from rollcall.linux import landlock
 
 _WRITES = ("w", "a", "x", "+")
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _REMOVED = "-removed"
 _FREE = ("/dev/", "/proc/", "/sys/")
-# What Python and torch call temporary folders of their own. Sockets are made in them, which have to be where they are.
-_TEMPORARY = ("tmp", "pymp-", "torch")
+_WRITABLE = ("/dev", "/proc")
 
 
 class Journal:
@@ -44,7 +46,7 @@ class Journal:
 
     def is_there(self, path: str, ops: int) -> bool:
         """Whether the file is there for another rank that has come to its op with this number."""
-        return self.written.get(path, -1) < ops <= self.removed.get(path, ops)
+        return path in self.written and self.written[path] < ops <= self.removed.get(path, ops)
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps([self.written, self.removed]))
@@ -61,21 +63,28 @@ class Overlay:
     """A folder in which the files of a rank lie under their whole paths.
 
     It also sees what the rank that ran first, mostly rank 0, had written when it came to the same op: files that it
-    prepares for all. Which files of other ranks are there would depend on who has run already."""
+    prepares for all. Which files of other ranks are there would depend on who has run already. Real ranks, which run
+    together, have one folder for all."""
 
-    def __init__(self, root: Path, first: Path, count_ops: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, root: Path, first: Path, temporary: str, count_ops: Callable[[], int] = lambda: 0) -> None:
         self._root, self._first = str(root), str(first)
         self.journal = Journal(count_ops)
         self._its = Journal() if root == first else Journal.load(_journal(first))
-        self._free = (*_FREE, str(root.parents[1]) + "/")  # of the run: ring, results
-        self._temporary = tuple(os.path.join(tempfile.gettempdir(), name) for name in _TEMPORARY)
+        # Ring, results, and temporary files: sockets are made among these, which have to be where they are.
+        self.own = (str(root.parents[1]), temporary)
+        self._free = (*_FREE, *(f"{folder}/" for folder in self.own))
+        self._gone: set[str] = set()  # removed by the rank, and still there in reality
 
     def is_free(self, path: Any) -> bool:
         """Whether a path is left as it is: a descriptor, a device, the folder of the run."""
         if not isinstance(path, (str, bytes, os.PathLike)):
             return True
         full = os.path.abspath(os.fsdecode(path))
-        return full.startswith(self._free) or full.startswith(self._temporary) or full == self._root
+        return full.startswith(self._free) or full in (self._root, *self.own)
+
+    def owns(self, descriptor: int) -> bool:
+        """Whether an open file is one that the rank may change."""
+        return self.is_free(os.readlink(f"/proc/self/fd/{descriptor}"))
 
     def inside(self, path: Any) -> str:
         return self._root + os.path.abspath(os.fsdecode(path))
@@ -93,7 +102,15 @@ class Overlay:
         if self._its.is_there(full, self.journal.count_ops()):
             roots += [self._first, self._first + _REMOVED]
         written = [root + full for root in roots if _lexists(root + full)]
+        if self._is_gone(full):
+            return written or [self._root + full]
         return [*written, path] if _lexists(path) or not written else written
+
+    def _is_gone(self, full: str) -> bool:
+        return bool(self._gone) and any(full == each or full.startswith(f"{each}/") for each in self._gone)
+
+    def is_there(self, path: Any) -> bool:
+        return _lexists(self.read(path))
 
     def names(self, path: Any, listed: Callable[[Any], Iterable[Any]], name_of: Callable[[Any], Any]) -> list[Any]:
         """What is in a folder, in all of its places; of the first rank, only what is there by now."""
@@ -105,16 +122,25 @@ class Overlay:
         for place in dict.fromkeys([*self.places(path), *filter(_isdir, its)]):
             for each in listed(place):
                 name = name_of(each)
+                if place == path and self._is_gone(os.path.join(full, os.fsdecode(name))):
+                    continue
                 if place not in its or self._its.is_there(os.path.join(full, name), now):
                     found.setdefault(name, each)
         return list(found.values())
 
     def remove(self, path: Any) -> None:
         """Other ranks may run after the first one has removed a file, and still see it."""
+        self.note_removed(path)
+        full = os.path.abspath(os.fsdecode(path))
+        if _lexists(self._root + full):
+            _makedirs(os.path.dirname(self._root + _REMOVED + full))
+            _replace(self._root + full, self._root + _REMOVED + full)
+
+    def note_removed(self, path: Any) -> None:
+        """It is gone for this rank, and stays what it is in reality."""
         full = os.path.abspath(os.fsdecode(path))
         self.journal.note_removed(full)
-        _makedirs(os.path.dirname(self._root + _REMOVED + full))
-        _replace(self._root + full, self._root + _REMOVED + full)
+        self._gone.add(full)
 
     def write(self, path: Any, keeps: bool = False) -> Any:
         """Where a file is to be written; with what is in it now, if that matters. Its folder has to be there."""
@@ -167,30 +193,48 @@ def _journal(root: Path) -> Path:
     return root.with_name(f"{root.name}.json")
 
 
-def install(root: Path, first: Path, count_ops: Callable[[], int] = lambda: 0) -> None:
+def install(root: Path, first: Path, temporary: str, count_ops: Callable[[], int] = lambda: 0) -> None:
     """What the rank wrote in an earlier pass is gone: it starts as it did then."""
     for old in (root, Path(str(root) + _REMOVED)):
         shutil.rmtree(old, ignore_errors=True)
     root.mkdir(parents=True, exist_ok=True)
-    overlay = Overlay(root, first, count_ops)
+    overlay = Overlay(root, first, temporary, count_ops)
+    redirect(overlay)
+    sys.addaudithook(functools.partial(_refuse_connections, overlay))
+    landlock.write_only_in((*_WRITABLE, *overlay.own), may_connect=False)
+    if root == first:
+        atexit.register(overlay.journal.save, _journal(root))
+
+
+def install_shared(root: Path, temporary: str) -> None:
+    """For real ranks, which see each other's files, and have connections."""
+    root.mkdir(parents=True, exist_ok=True)
+    overlay = Overlay(root, root, temporary)
+    redirect(overlay)
+    landlock.write_only_in((*_WRITABLE, *overlay.own), may_connect=True)
+
+
+def redirect(overlay: Overlay) -> None:
+    """Replaces the functions of Python that change files, and those that look at them."""
+    sys.dont_write_bytecode = True  # Python's import writes beside each module, by functions of its own
     _replace_open(overlay)
     for name in ("stat", "lstat", "access", "listxattr", "getxattr"):
         setattr(os, name, _reading(getattr(os, name), overlay))
     os.listdir = _listing(os.listdir, overlay)
     setattr(os, "scandir", functools.partial(_Entries, os.scandir, overlay))  # noqa: B010  (typing knows it as a class)
-    for name in ("mkdir", "chmod", "utime", "truncate", "setxattr", "removexattr"):
+    for name in ("mkdir", "chmod", "chown", "lchown", "utime", "truncate", "setxattr", "removexattr"):
         setattr(os, name, _writing(getattr(os, name), overlay))
+    for name in ("fchmod", "fchown"):
+        setattr(os, name, _changing(getattr(os, name), overlay))
     for name in ("remove", "unlink", "rmdir"):
         setattr(os, name, _removing(getattr(os, name), overlay))
     for name in ("rename", "replace"):
         setattr(os, name, _moving(getattr(os, name), overlay))
     setattr(shutil, "rmtree", _removing(shutil.rmtree, overlay))  # noqa: B010  (typing knows it as an object)
+    os.readlink = _reading_link(os.readlink, overlay)
     os.symlink, os.link = _linking(os.symlink, overlay), _copying(overlay)
     setattr(os, "chdir", _entering(os.chdir, overlay))  # noqa: B010  (typing knows the name of its argument)
     _replace_openers(overlay)
-    sys.addaudithook(_refuse_connections)
-    if root == first:
-        atexit.register(overlay.journal.save, _journal(root))
 
 
 def _replace_open(overlay: Overlay) -> None:
@@ -253,12 +297,27 @@ class _Entries:
     def close(self) -> None: ...
 
 
+def _changing(function: Callable[..., Any], overlay: Overlay) -> Callable[..., Any]:
+    """A function that takes an open file: one that was opened to be read may be anybody's, and stays as it is."""
+
+    @functools.wraps(function)
+    def call(descriptor: Any, *args: Any, **kwargs: Any) -> Any:
+        is_others = isinstance(descriptor, int) and not overlay.owns(descriptor)
+        return None if is_others else function(descriptor, *args, **kwargs)
+
+    return call
+
+
 def _writing(function: Callable[..., Any], overlay: Overlay) -> Callable[..., Any]:
+    changing = _changing(function, overlay)
+
     @functools.wraps(function)
     def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(path, int) or kwargs.get("dir_fd") is not None:
+            return changing(path, *args, **kwargs)
         is_new = function.__name__ == "mkdir"
         if is_new and not overlay.is_free(path) and _lexists(overlay.read(path)):
-            raise FileExistsError(17, "File exists", os.fsdecode(path))
+            raise FileExistsError(errno.EEXIST, "File exists", os.fsdecode(path))
         return function(overlay.write(path, keeps=not is_new), *args, **kwargs)
 
     return call
@@ -271,12 +330,17 @@ def _removing(function: Callable[..., Any], overlay: Overlay) -> Callable[..., A
     def call(path: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("dir_fd") is not None or overlay.is_free(path):
             return function(path, *args, **kwargs)
+        if not overlay.is_there(path):
+            if kwargs.get("ignore_errors") or args[:1] == (True,):
+                return None
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", os.fsdecode(path))
+        if function.__name__ in ("remove", "unlink"):
+            return overlay.remove(path)
+        if function.__name__ == "rmdir" and os.listdir(path):
+            raise OSError(errno.ENOTEMPTY, "Directory not empty", os.fsdecode(path))
         if _lexists(overlay.inside(path)):
-            is_file = function.__name__ in ("remove", "unlink")
-            return overlay.remove(path) if is_file else function(overlay.inside(path), *args, **kwargs)
-        if not _lexists(path) and not kwargs.get("ignore_errors") and args[:1] != (True,):
-            raise FileNotFoundError(2, "No such file or directory", os.fsdecode(path))
-        return None
+            function(overlay.inside(path), *args, **kwargs)
+        return overlay.note_removed(path)
 
     return call
 
@@ -284,8 +348,11 @@ def _removing(function: Callable[..., Any], overlay: Overlay) -> Callable[..., A
 def _moving(function: Callable[..., Any], overlay: Overlay) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(source: Any, target: Any, **kwargs: Any) -> Any:
-        moved = function(overlay.write(source, keeps=True), overlay.write(target), **kwargs)
-        overlay.journal.note_removed(os.path.abspath(os.fsdecode(source)))
+        if any(each is not None for each in kwargs.values()):
+            return function(source, target, **kwargs)
+        moved = function(overlay.write(source, keeps=True), overlay.write(target))
+        if not overlay.is_free(source):
+            overlay.note_removed(source)
         return moved
 
     return call
@@ -303,6 +370,15 @@ def _linking(function: Callable[..., None], overlay: Overlay) -> Callable[..., N
         if _isdir(os.fsdecode(overlay.read(full))):
             _makedirs(overlay.inside(full))
         function(overlay.write(full, keeps=True), overlay.write(target), *args, **kwargs)
+
+    return call
+
+
+def _reading_link(function: Callable[..., Any], overlay: Overlay) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(path: Any, **kwargs: Any) -> Any:
+        target = function(overlay.read(path) if kwargs.get("dir_fd") is None else path, **kwargs)
+        return target.removeprefix(overlay.inside("/")[:-1]) if isinstance(target, str) else target
 
     return call
 
@@ -328,25 +404,40 @@ def _entering(function: Callable[[Any], None], overlay: Overlay) -> Callable[[An
 
 
 def _replace_openers(overlay: Overlay) -> None:
-    """sqlite opens its files in C; numpy has kept Python's own `open` since it was imported, for its text files."""
+    """sqlite opens its files in C; numpy, for its text files, and tarfile have kept Python's own `open` since they were
+    imported."""
     with contextlib.suppress(ImportError):  # a Python that is built without it
         sqlite: Any = importlib.import_module("sqlite3")
         plain = sqlite.connect
 
         @functools.wraps(plain)
         def connect(database: Any, *args: Any, **kwargs: Any) -> Any:
-            is_file = os.fsdecode(database) not in ("", ":memory:") and not kwargs.get("uri")
-            return plain(overlay.write(database, keeps=True) if is_file else database, *args, **kwargs)
+            return plain(_database(database, bool(kwargs.get("uri")), overlay), *args, **kwargs)
 
         sqlite.connect = sqlite.dbapi2.connect = connect
     if source := sys.modules.get("numpy.lib._datasource"):
         source._file_openers._file_openers[None] = io.open
+    if archives := sys.modules.get("tarfile"):
+        setattr(archives, "bltn_open", io.open)  # noqa: B010  (typing: a replaced function)
+
+
+def _database(name: Any, is_uri: bool, overlay: Overlay) -> Any:
+    path, asks, query = os.fsdecode(name).partition("?") if is_uri else (os.fsdecode(name), "", "")
+    scheme = "file:" * (is_uri and path.startswith("file:"))
+    path = path.removeprefix(scheme)
+    if path in ("", ":memory:") or "mode=memory" in query:
+        return name
+    return f"{scheme}{overlay.write(path, keeps=True)}{asks}{query}"
 
 
 _SENDS = ("socket.connect", "socket.sendto", "socket.sendmsg")  # events of Python; their second word is the address
 
 
-def _refuse_connections(event: str, args: tuple[Any, ...]) -> None:
-    """Refuses with an error of the network: libraries that can do without it continue."""
-    if event in _SENDS and isinstance(args[1], tuple):
-        raise ConnectionRefusedError(111, f"rollcall rehearse opens no connection, here to {args[1][0]}")
+def _refuse_connections(overlay: Overlay, event: str, args: tuple[Any, ...]) -> None:
+    """Refuses with an error of the network: libraries that can do without it continue. A rank may talk to processes of
+    its own, by sockets among its temporary files or without a file."""
+    if event not in _SENDS or not args[1]:
+        return
+    address = args[1][0] if isinstance(args[1], tuple) else os.fsdecode(args[1])
+    if isinstance(args[1], tuple) or not (address.startswith("\0") or overlay.is_free(address)):
+        raise ConnectionRefusedError(errno.ECONNREFUSED, f"rollcall rehearse opens no connection, here to {address}")

@@ -7,6 +7,9 @@ import atexit
 import functools
 import os
 import pickle
+import shutil
+import tempfile
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -48,6 +51,7 @@ def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
     rank, folder = int(request["rank"]), Path(request["folder"])
     os.environ.clear()
     os.environ.update({**request["env"], **_environment(settings, rank)})
+    _use_temporary_folder(request["temporary"])
     os.chdir(request["cwd"])
     _use_known_values(settings, request["table"])
     allocations = Allocations(usable_bytes(settings.gpu), settings.gpu.capability, settings.logs_memory)
@@ -65,11 +69,13 @@ def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
     note_steps(folder / "rings" / "attempt-0" / f"rank-{rank}.ring", marks)
     steps.stop_after(settings.steps)
     written = folder / "files"
-    files.install(written / f"rank-{rank}", written / f"rank-{settings.ranks[0]}", collectives.count_ops)
+    first = written / f"rank-{settings.ranks[0]}"
+    files.install(written / f"rank-{rank}", first, request["temporary"], collectives.count_ops)
     clock.install(int(request["began_ns"]))
     mode.enter_all_threads()
     randomness.replace_system_source(rank)
     steps.stop_without_end(settings.limit_s)
+    unsupported.watch_for_programs()
     unsupported.watch_for_uncaught()
     run_here(Program(**request["program"]), None, functools.partial(randomness.seed, rank))
 
@@ -87,6 +93,13 @@ def _environment(settings: RehearsalSettings, rank: int) -> dict[str, str]:
         master_port=_NO_PORT,
         run_id="rehearsal",
     )
+
+
+def _use_temporary_folder(path: str) -> None:
+    """It is new in each pass."""
+    shutil.rmtree(path, ignore_errors=True)
+    os.makedirs(path)
+    os.environ["TMPDIR"] = tempfile.tempdir = path
 
 
 def _use_known_values(settings: RehearsalSettings, table: str) -> None:
@@ -124,6 +137,7 @@ def _pretend_process_groups(world_size: int) -> None:
     """Makes groups of torch's fake backend, whatever backend is asked for: no op reaches it."""
     init, own_store = dist.init_process_group, store.OwnStore()  # C++ does not keep a store of Python
     modules: tuple[Any, ...] = (dist, distributed_c10d, device_mesh)  # a mesh makes the group of a program without one
+    backends: dict[Any, str] = {}  # as they were asked for, by group; of the world by None
 
     def init_process_group(backend: Any = None, init_method: Any = None, *_: Any, **kwargs: Any) -> None:
         given_rank, given_size = kwargs.get("rank", -1), kwargs.get("world_size", -1)
@@ -135,12 +149,14 @@ def _pretend_process_groups(world_size: int) -> None:
         if size > world_size:
             _wait_in_vain(world_size, size)
         init("fake", rank=rank, world_size=size, store=own_store)
-        modules[0].get_backend = lambda group=None: str(backend or "nccl")
+        backends[None] = str(backend or "nccl")
 
     for module in modules:
         module.init_process_group = init_process_group
         for name in ("is_nccl_available", "is_gloo_available", "is_mpi_available"):
             setattr(module, name, lambda: True)
+        for name in ("TCPStore", "FileStore"):  # they would connect in C++
+            setattr(module, name, store.OwnStore)
     new_group = distributed_c10d._new_group_with_tag
 
     def new_fake_group(
@@ -148,9 +164,23 @@ def _pretend_process_groups(world_size: int) -> None:
     ) -> Any:
         for name in ("timeout", "backend", "backend_options", "pg_options", "device_id"):
             kwargs.pop(name, None)
-        return new_group(ranks, None, None, None, *args[:3], **kwargs)
+        group = new_group(ranks, None, None, None, *args[:3], **kwargs)
+        if backend and isinstance(group, dist.ProcessGroup):
+            backends[group] = str(backend)
+        return group
+
+    def get_backend(group: Any = None) -> str:
+        return backends.get(group, backends.get(None, "nccl"))
+
+    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        if "gloo" not in get_backend(group):
+            raise ValueError("monitored_barrier is only implemented for GLOO backend.")
+        of_group: Any = group or dist.group.WORLD
+        of_group.monitored_barrier(timeout or timedelta(minutes=30), wait_all_ranks)
 
     modules[1]._new_group_with_tag = new_fake_group
+    modules[0].get_backend = get_backend
+    modules[0].monitored_barrier = monitored_barrier
 
 
 def _wait_in_vain(here: int, world_size: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as ddp
 from torch.optim import optimizer
 from torch.utils import _foreach_utils, cpp_extension
@@ -19,6 +20,8 @@ from rollcall.rehearse.rank.unsupported import STUB, Unsupported
 
 def install(data: Data, capability: tuple[int, int]) -> None:
     _replace_reads(data)
+    _replace_writes(data)
+    torch.distributions.Distribution.set_default_validate_args(False)  # it asks whether unknown numbers are valid
     _replace_data_setter()
     _replace_ddp()
     _replace_fsdp()
@@ -67,7 +70,8 @@ def _swap(first: torch.Tensor, second: torch.Tensor) -> None:
         setattr(first, name, getattr(second, name))
         setattr(second, name, value)
     mine, its = dict(first.__dict__), dict(second.__dict__)
-    for tensor, attributes in ((first, its), (second, mine)):
+    # What a program has noted on a parameter stays there, as when only the data of the tensor is replaced.
+    for tensor, attributes in ((first, {**mine, **its}), (second, mine)):
         tensor.__dict__.clear()
         tensor.__dict__.update(attributes)
     torch._C._swap_tensor_impl(first, second)
@@ -115,6 +119,43 @@ def _replace_reads(data: Data) -> None:
     for name, answer in (("isfinite", True), ("isnan", False), ("isinf", False)):
         for owner in (torch, torch.Tensor):
             _set(owner, name, _answering(getattr(owner, name), answer, data))
+
+
+_TAKE_NUMBERS = (
+    *("fill_", "add_", "sub_", "mul_", "div_", "__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"),
+    *("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__"),
+)
+
+
+def _replace_writes(data: Data) -> None:
+    """A number that is not known may become a part of a tensor: the tensor is not known then, either."""
+    for owner, names in ((torch, ("tensor", "as_tensor", "full")), (torch.Tensor, _TAKE_NUMBERS)):
+        for name in names:
+            _set(owner, name, _taking(getattr(owner, name), data))
+    pickled: Any = distributed_c10d._object_to_tensor
+
+    @functools.wraps(pickled)
+    def tell(*args: Any, **kwargs: Any) -> Any:
+        with values.telling():
+            return pickled(*args, **kwargs)
+
+    _set(distributed_c10d, "_object_to_tensor", tell)
+
+
+def _taking(plain: Any, data: Data) -> Any:
+    @functools.wraps(plain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = plain(*args, **kwargs)
+        if notes := list(values.noted_in(args)):
+            made = args[0] if result is None else result
+            if isinstance(made, FakeTensor):
+                data.forget(made)
+            else:  # a real tensor has to have a number
+                for note in notes:
+                    note.decided.add(values.users_place())
+        return result
+
+    return call
 
 
 def _answering(plain: Any, answer: bool, data: Data) -> Any:
@@ -326,6 +367,15 @@ _kept: list[Any] = []  # a library's ops go with it
 
 
 def _replace_marks() -> None:
-    """Replaces marks for a profiler that is not there."""
+    """Replaces marks for a profiler that is not there. Torch's own one is left with the CPU: it would warn at each op,
+    with a stack of C++."""
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         _set(torch.cuda.nvtx, name, lambda *_: 0)
+    owner: Any = torch.profiler.profiler._KinetoProfile
+    init = owner.__init__
+
+    @functools.wraps(init)
+    def of_the_cpu(profiler: Any, *_: Any, activities: Any = None, **kwargs: Any) -> None:
+        init(profiler, activities={torch.profiler.ProfilerActivity.CPU}, **kwargs)
+
+    owner.__init__ = of_the_cpu

@@ -27,7 +27,7 @@ def install(mode: PretendedDevice) -> None:
     pretended: Any = FakeTensor
     pretended.__reduce_ex__ = _reduce
     torch.serialization.add_safe_globals([rebuild])
-    module.save = _save(torch.save)
+    module.save = save_from_python(torch.save)
     module.load = _load(torch.load)
     if importlib.util.find_spec("safetensors"):
         safetensors: Any = importlib.import_module("safetensors.torch")
@@ -67,7 +67,7 @@ def _loading_to(place: torch.device | None) -> Iterator[None]:
         _place = before
 
 
-def _save(plain: Any) -> Any:
+def save_from_python(plain: Any) -> Any:
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
         if not isinstance(f, (str, os.PathLike)):
             plain(obj, f, *args, **kwargs)
@@ -83,7 +83,10 @@ def _load(plain: Any) -> Any:
         """First to the CPU: the device has no memory to read a file into."""
         if isinstance(f, (str, os.PathLike)):
             with open(f, "rb") as file:  # as above: it may be one that was saved
-                return load(file, map_location, *args, **kwargs)
+                return read(file.name if kwargs.get("mmap") else file, map_location, *args, **kwargs)
+        return read(f, map_location, *args, **kwargs)
+
+    def read(f: Any, map_location: Any, *args: Any, **kwargs: Any) -> Any:
         target = _target(map_location)
         with _loading_to(target or (None if map_location is None else torch.device("cpu"))):
             loaded = plain(f, "cpu", *args, **kwargs)

@@ -10,9 +10,10 @@ from rollcall.rehearse.rank.unsupported import Unsupported
 
 
 class OwnStore(dist.Store):
-    """What this rank puts in is there. What it would get from others is not known."""
+    """What this rank puts in is there. What it would get from others is not known. It stands for a TCPStore and a
+    FileStore too, whose arguments say where others are to be found."""
 
-    def __init__(self) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__()
         self._own: dict[str, bytes] = {}
 

@@ -66,7 +66,7 @@ class Data:
             return None
         if is_pretended(tensor):
             return self.storages.get(tensor)
-        return tensor if tensor.numel() * tensor.element_size() <= values.MOST_BYTES else None
+        return tensor if values.is_followed(tensor.numel() * tensor.element_size(), tensor.dtype) else None
 
     def set(self, tensor: torch.Tensor, data: torch.Tensor) -> None:
         if is_pretended(tensor):
@@ -137,7 +137,7 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         leaves = pytree.arg_tree_leaves(*args, **kwargs)
         if func.namespace == _COLLECTIVES:
             if "reduce" in func._schema.name:
-                self._allocations.label_reduced(leaf for leaf in leaves if is_pretended(leaf))
+                self._allocations.note_reduced(list(filter(is_pretended, leaves)), collectives.is_called_by_ddp())
             return collectives.run(func, args, self.data)
         has_pretended = any(map(is_pretended, leaves))
         if func is aten.is_pinned.default:

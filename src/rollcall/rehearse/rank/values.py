@@ -9,7 +9,8 @@ import math
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -20,9 +21,10 @@ import torch
 import rollcall
 from rollcall.record import sites
 
-# What programs decide by (flags, lengths, configurations, pickled objects) is small. Larger data is what models compute
-# with: to follow it would mean to run the model.
-MOST_BYTES = 64 << 10
+# What programs decide by (flags, lengths, configurations) is small. Larger data is what models compute with: to follow
+# it would mean to run the model. Objects that ranks tell each other are pickled into bytes, and may be large: the plan
+# of a checkpoint names every tensor.
+_MOST_BYTES, _MOST_PICKLED_BYTES = 64 << 10, 4 << 20
 _ASSUMED = {bool: False, int: 1, float: 1.0}
 
 
@@ -35,6 +37,10 @@ class UnknownValue:
     assumed: str
     reads: int = 0
     decided: set[str] = field(default_factory=set)  # lines on which the program compared it, or made it a plain number
+
+
+def is_followed(size_bytes: int, dtype: torch.dtype) -> bool:
+    return size_bytes <= (_MOST_PICKLED_BYTES if dtype is torch.uint8 else _MOST_BYTES)
 
 
 class Notes:
@@ -108,15 +114,20 @@ def read_plainly(dtype: torch.dtype) -> Any:
 
 
 # Who reads a tensor in here was called by the program, or by a library of others, which is named then.
-_INNER = (*(f"{Path(name).parent}/" for name in (torch.__file__, rollcall.__file__)), threading.__file__)
+_INNER = tuple(f"{Path(name).parent}/" for name in (torch.__file__, rollcall.__file__))
+_STANDARD = f"{Path(threading.__file__).parent}/"
 
 
 def _readers_line() -> tuple[str, int]:
     """The line that reads a value: of the program, or of a library such as a Trainer."""
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(_INNER) and not _is_users(frame):
+    while frame is not None and _is_inner(frame.f_code.co_filename) and not _is_users(frame):
         frame = frame.f_back
     return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else users_line()
+
+
+def _is_inner(file: str) -> bool:
+    return file.startswith(_INNER) or (file.startswith(_STANDARD) and "-packages/" not in file)
 
 
 def _is_users(frame: FrameType) -> bool:
@@ -152,11 +163,34 @@ def _decision(plain: Callable[..., Any]) -> Callable[..., Any]:
     return decide
 
 
+_is_telling = False  # whether objects are pickled for other ranks, and not to be saved
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    global _is_telling
+    _is_telling = True
+    try:
+        yield
+    finally:
+        _is_telling = False
+
+
+def _note_sharing(number: Any) -> Any:
+    """Other ranks get a plain number: what they do with it is not seen."""
+    if _is_telling:
+        number.note.decided.add(users_place())
+    return number
+
+
 def _noted_class(plain: type) -> type:
     """Makes the class of numbers that carry the note of the unknown value from which they were computed. `float()` is
     not a decision by itself: formatting calls it."""
     positive: Any = vars(plain)["__pos__"]  # makes a plain number of it
-    methods: dict[str, Any] = {"__reduce__": lambda number: (plain, (positive(number),))}
+    methods: dict[str, Any] = {
+        "__reduce__": lambda number: (plain, (positive(_note_sharing(number)),)),
+        **dict.fromkeys(("__copy__", "__deepcopy__"), lambda number, *_: number),
+    }
     for words, replaced in ((_ARITHMETIC, _arithmetic), (_DECISIONS, _decision)):
         for name in (f"__{word}__" for word in words):
             if hasattr(plain, name):
@@ -171,6 +205,15 @@ def _noted(value: float, note: UnknownValue) -> Any:
     made = _NOTED[type(value)](value)
     made.note = note
     return made
+
+
+def noted_in(given: Any) -> Iterator[UnknownValue]:
+    """Unknown values among arguments, also in lists of them."""
+    for each in given:
+        if type(each) in (list, tuple):
+            yield from noted_in(each)
+        elif type(each) in _NOTED.values():
+            yield each.note
 
 
 class Storages:
@@ -195,7 +238,7 @@ class Storages:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._known:
-            if storage.nbytes() > MOST_BYTES or _extent_bytes(tensor) < storage.nbytes():
+            if not is_followed(storage.nbytes(), tensor.dtype) or _extent_bytes(tensor) < storage.nbytes():
                 return
             self._known[key] = torch.UntypedStorage(storage.nbytes())  # type: ignore[no-untyped-call]
             weakref.finalize(storage, self._known.pop, key, None)
