@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from rollcall import find_free_port
 from rollcall.explain.loading.load import load
-from rollcall.record import ring_format
+from rollcall.record import autostart, ring_format
 from rollcall.record.autostart import find_another_run, find_place
 from rollcall.record.ring import Ring
 from rollcall.runs import recorded_attempts
@@ -207,6 +208,14 @@ def test_a_folder_that_cannot_be_written_ends_the_recording_not_the_run(rollcall
     assert "rank 0 is not recorded: cannot write to /proc/nowhere" in ran.err
 
 
+def test_what_is_wrong_is_said_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A program may form groups again and again, as a test suite does."""
+    monkeypatch.setenv("ROLLCALL_RECORD", "/proc/nowhere")
+    for _ in range(3):
+        assert not autostart.begin(dist.init_process_group, (), {"rank": 0, "world_size": 7})
+    assert capsys.readouterr().err.count("cannot write to /proc/nowhere") == 1
+
+
 def test_a_python_without_a_group_writes_nothing(rollcall: Runner) -> None:
     """And imports nothing of rollcall."""
     asks = "import sys; print([name for name in sys.modules if name.startswith('rollcall.')])"
@@ -216,6 +225,17 @@ def test_a_python_without_a_group_writes_nothing(rollcall: Runner) -> None:
 
 
 OWN_MODULE = """\
+import sys
+from importlib.machinery import PathFinder
+class Imports(PathFinder):
+    @classmethod
+    def find_spec(cls, name, *args):
+        if name == "torch.distributed.distributed_c10d":
+            print("asked")
+            return super().find_spec(name, *args)
+sys.meta_path.append(Imports)
+sys.meta_path.remove(PathFinder)
+sys.meta_path.append(PathFinder)
 import torch.distributed as dist
 print("once", __name__)
 dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
@@ -223,10 +243,11 @@ dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_s
 
 
 def test_a_program_that_has_our_name_runs_once(rollcall: Runner) -> None:
-    """Its `import rollcall` means its own file, which the recorder does not import in place of itself."""
+    """Its `import rollcall` means its own file, which the recorder does not import in place of itself. What the program
+    has added to Python's imports, such as checks of types, is asked as ever."""
     rollcall.script(OWN_MODULE, "rollcall.py")
     ran = python(rollcall, sys.executable, "rollcall.py", ROLLCALL_RECORD="recording")
-    assert (ran.code, ran.out) == (0, "once __main__\n")
+    assert (ran.code, ran.out) == (0, "asked\nonce __main__\n")
     assert "its `import rollcall` finds" in ran.err
     assert not (rollcall.folder / "recording").exists()
 
@@ -265,11 +286,13 @@ def test_bad_input_is_one_sentence(rollcall: Runner, words: tuple[str, ...], sen
     "options", [("-n", 1), ("-n", 2, "--start", "fresh"), ("-n", 1, "--no-python", sys.executable)]
 )
 def test_ranks_in_fresh_interpreters_are_recorded(rollcall: Runner, options: tuple[object, ...]) -> None:
-    """One rank alone, --start fresh, any command; a word with a space in it stays one word."""
-    rollcall.script(SUM, "the script.py")
+    """One rank alone, --start fresh, any command; a word with a space in it stays one word. What Python says of the
+    script, it says once."""
+    rollcall.script(f"{SUM}assert 1 is 1\n", "the script.py")
     ran = rollcall("run", *options, "the script.py")
     assert ran.code == 0, ran.err
     ranks = 1 if 1 in options else 2
+    assert 1 <= (ran.out + ran.err).count("SyntaxWarning") <= ranks
     assert recorded(rollcall.latest()) == dict.fromkeys(range(ranks), OPS)
 
 

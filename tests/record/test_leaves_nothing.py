@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,3 +96,36 @@ def test_a_ring_that_has_no_room_leaves_no_file(small_disk: Path) -> None:
     with pytest.raises(OSError, match="No space left on device"):
         Ring(small_disk / "rank-0.ring", rank=0, world_size=1, attempt=0, host="here")
     assert [path.name for path in small_disk.iterdir()] == ["filler"]
+
+
+LIMITED = """\
+import resource, signal, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+total = torch.ones(2)
+for _ in range(1000):
+    dist.all_reduce(total)
+    total /= 2
+print("total", total.tolist())
+"""
+
+
+def test_a_limit_on_files_ends_the_recording_not_the_run(runner: Runner) -> None:
+    """A write beyond the limit sends a signal, of which a program dies that has reset its handler."""
+    for rank in run_recorded(runner, LIMITED):
+        assert rank.out == "total [1.0, 1.0]\n"
+        assert rank.err == (
+            "rollcall: recording stopped in all_reduce: OSError: [Errno 27] File too large; the program continues\n"
+        )
+
+
+def test_a_ring_beyond_the_limit_on_files_leaves_no_file(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            Ring(tmp_path / "rank-0.ring", rank=0, world_size=1, attempt=0, host="here")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())

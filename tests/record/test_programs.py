@@ -20,8 +20,10 @@ from tests.blame import blamed
 from tests.record.recorded import HEAD, run_recorded
 from tests.rollcall_command import Runner
 
-# What can be read only once is the program's to read.
+# What can be read only once is the program's to read. Numbers may be numpy's, or tensors.
 GENERATORS = """
+import numpy as np
+
 def shown(*tensors): print(*(tensor.tolist() for tensor in tensors))
 
 pair = dist.new_group(each for each in range(size))
@@ -31,6 +33,8 @@ received = torch.empty(4)
 dist.all_to_all_single(received, t, (2 for _ in range(size)), (2 for _ in range(size)))
 dist._broadcast_coalesced(dist.group.WORLD, (each for each in [t]), 1024, 1)
 dist._broadcast_coalesced(process_group=dist.group.WORLD, tensors=[t], buffer_size=1024, src=1)
+dist.new_group(torch.arange(size))
+dist.all_to_all_single(received, t, np.array([2] * size), np.array([2] * size))
 dist.all_gather_object(object_list=(objects := [None] * size), obj=rank)
 shown(t, received, torch.tensor(objects))
 """
@@ -54,6 +58,7 @@ refused(signal.raise_signal, "9")
 refused(dist.new_group, 5)
 refused(dist.split_group, 3, 4)
 refused(dist.ProcessGroup.allreduce)
+refused(dist.ProcessGroup.allreduce, 3, [t])
 refused(dist._broadcast_coalesced)
 refused(torch.nn.parallel.DistributedDataParallel)
 refused(torch.nn.parallel.DistributedDataParallel, 3)
@@ -111,7 +116,7 @@ SIGNATURES = """
 import inspect
 
 for function in (module.__init__, type(module).forward, dist.new_group, dist.init_process_group):
-    print(inspect.signature(function))
+    print(inspect.signature(function), len(inspect.getfullargspec(function).args))
 print(inspect.getfullargspec(type(module)).args, inspect.getfullargspec(torch.autograd.backward).args)
 
 def reduce(x: torch.Tensor, group: str):
@@ -141,6 +146,7 @@ class Handle(dist.Work):
 group = Group()
 group.allreduce([t], dist.AllreduceOptions()).wait()
 group.broadcast([t]).wait()
+torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1), process_group=group)(t).backward()
 print(t.tolist(), Handle().is_completed())
 """
 LAST = "dist.all_reduce(t)\n"

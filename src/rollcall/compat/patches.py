@@ -25,7 +25,13 @@ from rollcall.compat.private_names import (
     shell_groups,
     training,
 )
-from rollcall.compat.private_names.python import python_finalizers, python_frames, python_logging, python_main
+from rollcall.compat.private_names.python import (
+    python_children,
+    python_finalizers,
+    python_frames,
+    python_logging,
+    python_main,
+)
 from rollcall.compat.private_names.recorder import (
     record_ddp,
     record_exits,
@@ -53,6 +59,7 @@ PATCHES: tuple[Patch, ...] = tuple(
         fast_import,
         python_frames,
         python_main,
+        python_children,
         python_finalizers,
         python_logging,
         checkpoint_files,

@@ -14,6 +14,7 @@ import signal
 import socket
 import struct
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 
 from rollcall.compat.patch import Patch
@@ -68,7 +69,11 @@ def have_torch_give_up() -> None:
 def _is_answered() -> bool:
     """Whether a look-up is answered in time. In a process of its own: a fork while a thread holds the resolver's lock
     would leave it locked in the child."""
-    child = os.fork()
+    with warnings.catch_warnings():
+        # From 3.12 on, Python warns of a fork beside threads. This child takes no lock but the resolver's, and is ended
+        # if it waits for that.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
             socket.getnameinfo(("::ffff:127.0.0.1", 1, 0, 0), 0)  # "no name" is an answer, too

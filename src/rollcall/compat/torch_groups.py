@@ -26,6 +26,14 @@ def ranks_of(group: Any) -> list[int]:
         return list(range(group.size()))
 
 
+def name_of(group: Any) -> str | None:
+    """None, or empty, of one that was made without torch.distributed's functions; None of what is no group."""
+    try:
+        return str(group.group_name)
+    except (RuntimeError, AttributeError):
+        return None
+
+
 def group_named(name: Any) -> Any:
     """The group of this name; a group itself is returned as it is."""
     if not isinstance(name, str):

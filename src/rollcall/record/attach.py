@@ -4,6 +4,7 @@ No agent watches such a process, so it records its own end; a process that is ki
 """
 
 import atexit
+import functools
 import json
 import multiprocessing
 import os
@@ -92,16 +93,19 @@ def record_end_of(recording: recorder.Recorder) -> None:
         hook(kind, error, traceback)
 
     sys.excepthook = record_and_call
-    atexit.register(recording.note_end, 0, None)  # does nothing after an error, which is recorded already
-    if multiprocessing.parent_process() is not None:
-        Finalize(None, _record_end_of_child, (recording,), exitpriority=_LAST)
+    if multiprocessing.parent_process() is None:
+        atexit.register(recording.note_end, 0, None)  # does nothing after an error, which is recorded already
+    else:
+        Finalize(None, _record_end_of_child, (recording, None), exitpriority=_LAST)
+        if autostart := sys.modules.get("rollcall_autostart"):
+            autostart.on_error.append(functools.partial(_record_end_of_child, recording))
 
 
-def _record_end_of_child(recording: recorder.Recorder) -> None:
-    """multiprocessing catches what its child raises, so that no excepthook is called, and runs finalizers before that.
-    torch.multiprocessing.spawn has caught the error then, and called sys.exit(1): the error is the context of the exit.
-    """
-    error = sys.exc_info()[1]
+def _record_end_of_child(recording: recorder.Recorder, error: BaseException | None) -> None:
+    """multiprocessing catches what its child raises, so that no excepthook is called. Before Python 3.13, it runs
+    finalizers before that; later, rollcall_autostart tells of the error. torch.multiprocessing.spawn has caught it,
+    and called sys.exit(1): the error is the context of the exit."""
+    error = error or sys.exc_info()[1]
     if isinstance(error, SystemExit) and error.code in (None, 0):
         error = None
     elif isinstance(error, SystemExit) and isinstance(error.__context__, Exception):

@@ -5,6 +5,7 @@ folder; on several hosts it is on a shared disk.
 """
 
 import contextlib
+import functools
 import inspect
 import json
 import os
@@ -32,25 +33,29 @@ def begin(init: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         return False
     place = find_place(init, args, kwargs, os.environ)
     if place is None:
-        say_if_possible("this process is not recorded: neither its arguments nor its environment say which rank it is")
+        _say_once("this process is not recorded: neither its arguments nor its environment say which rank it is")
         return False
     rank, world_size = place
     try:
         path, attempt = Path(folder).absolute(), _number(os.environ, torchrun_env.ATTEMPT) or 0
         _write_facts(path, world_size)
         if another := find_another_run(path, world_size, attempt, os.environ):
-            say_if_possible(f"rank {rank} is not recorded: {folder} has a recording of {another}; {_CHOOSE}")
+            _say_once(f"rank {rank} is not recorded: {folder} has a recording of {another}; {_CHOOSE}")
             return False
         attach.record_end_of(recorder.begin(path, rank, world_size, attempt))
     except FileExistsError:
-        say_if_possible(
-            f"rank {rank} is not recorded: {folder} has a recording of this rank already, from another run; {_CHOOSE}"
-        )
+        _say_once(f"rank {rank} is not recorded: {folder} has a recording of this rank already; {_CHOOSE}")
     except OSError as error:
-        say_if_possible(f"rank {rank} is not recorded: cannot write to {folder} ({error.strerror})")
+        _say_once(f"rank {rank} is not recorded: cannot write to {folder} ({error.strerror})")
     except Exception as error:  # whatever it is, it must not reach the program
-        say_if_possible(f"rank {rank} is not recorded ({type(error).__name__}: {error})")
+        _say_once(f"rank {rank} is not recorded ({type(error).__name__}: {error})")
     return recorder.current() is not None
+
+
+@functools.cache
+def _say_once(sentence: str) -> None:
+    """A program may form groups all the time, as a test suite does."""
+    say_if_possible(sentence)
 
 
 def find_place(

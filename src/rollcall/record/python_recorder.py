@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rollcall.compat.torch_groups import group_named, ranks_of
+from rollcall.compat.torch_groups import group_named, name_of, ranks_of
 from rollcall.record import hooks, ring_format, signatures, sites
 from rollcall.record.cuda_timing import ARRIVED, COMPLETED, WAITED, DeviceClock
 from rollcall.record.hooks import reducer, sink
@@ -325,9 +325,8 @@ class PythonRecorder:
         if group is None:  # init_process_group, new_group: all ranks
             ranks = list(range(self._world_size))
             return self._group_number("world", ranks), ranks, None
-        try:
-            name = str(group.group_name)
-        except RuntimeError:  # a group that was made without torch.distributed's functions need not have one
+        name = name_of(group)
+        if name is None:
             return None
         self._start_sampler()
         ranks, key = ranks_of(group), id(group)

@@ -5,6 +5,7 @@ import errno
 import json
 import mmap
 import os
+import resource
 import struct
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
@@ -53,6 +54,7 @@ class Ring:
         self._file = OwnFile(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._reserved: dict[int, int] = {}  # by start of a region: up to where it may be written
         try:
+            _check_limit(total)
             os.ftruncate(self._file.fd, total)
             self._map = mmap.mmap(self._file.fd, total)
             self._reserve(0, ring_format.NAMES_AT)
@@ -99,6 +101,7 @@ class Ring:
         reserved = self._reserved.get(region, region)
         if end > reserved:
             wanted = min(max(end - reserved, _CHUNK_BYTES), self._ends[region] - reserved)
+            _check_limit(reserved + wanted)
             if os.pwrite(self._file.fd, bytes(wanted), reserved) < wanted:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._reserved[region] = reserved + wanted
@@ -285,3 +288,11 @@ class Ring:
         """Recording stops here, and the program continues."""
         text = why.encode(errors="replace")[: ring_format.STOPPED_BYTES]
         self._map[ring_format.STOPPED_AT : ring_format.STOPPED_AT + len(text)] = text
+
+
+def _check_limit(end: int) -> None:
+    """Raises OSError where the user limits the size of files (ulimit -f): to write there would send SIGXFSZ, which ends
+    a program that does not ignore it, as Python does by default."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit != resource.RLIM_INFINITY and end > limit:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))

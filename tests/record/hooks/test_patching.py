@@ -1,12 +1,15 @@
 """No hook can break a program: where one fails, recording ends with one line, and the program gets torch's results."""
 
+import ctypes
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from ast import literal_eval
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -334,6 +337,35 @@ def test_what_a_signal_handler_raises_in_a_hook_is_the_programs(
     finally:
         signal.signal(signal.SIGALRM, before)
     assert patching.failures == {"op": 1}
+
+
+class _LateError(Exception):
+    """A class of the program."""
+
+
+def _throwing_hook() -> Callable[..., None]:
+    """Code of the recorder that runs when a thread of the program limits the time of a call: it throws an error."""
+    thread = ctypes.c_ulong(threading.get_ident())
+    throw = partial(ctypes.pythonapi.PyThreadState_SetAsyncExc, thread, ctypes.py_object(_LateError))
+    return eval("lambda *_: throw()", {"throw": throw, "__name__": "rollcall.record"})
+
+
+def _read_an_object(*_: object) -> None:
+    raise _LateError
+
+
+@pytest.mark.parametrize("part", ["before", "after", "failed"])
+def test_what_a_thread_throws_into_a_hook_is_the_programs(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit of time must not be lost because a hook was running. What the program's code raises when a hook reads one
+    of its objects is not meant for the program."""
+    monkeypatch.setattr(patching, "say", lambda line: None)
+    monkeypatch.setattr(patching, "installed", {})
+    original = (lambda: 1 / 0) if part == "failed" else (lambda: "result")
+    for body, reaches in ((_throwing_hook(), True), (_read_an_object, False)):
+        parts: dict[str, Callable[..., object]] = {"before": lambda *_: 1, part: body}
+        recorded = patching.wrap(original, patching.Hook("op", **parts), "here")  # type: ignore[arg-type]
+        with pytest.raises(_LateError) if reaches else nullcontext(), suppress(ZeroDivisionError):
+            recorded()
 
 
 @pytest.mark.parametrize("is_compiling", [True, False])

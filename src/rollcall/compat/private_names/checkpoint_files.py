@@ -8,6 +8,8 @@ PATCH = Patch(
     lost_without="Snapshot fails",
     uses=(
         "torch.distributed.checkpoint.filesystem:_StorageInfo",
+        "torch.distributed.checkpoint.filesystem:_StoragePrefix",
+        "torch.distributed.checkpoint.filesystem:_split_by_size_and_type",
         "torch.distributed.checkpoint.metadata:_MEM_FORMAT_ENCODING",
         "torch.distributed.tensor:DTensor._spec",
     ),

@@ -21,6 +21,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -204,14 +205,21 @@ bool has_file() {
   return false;
 }
 
+// Writes zeros; the errno where that fails. Beyond the user's limit, a write may end the process: ../ring.py.
+int write_zeros(const std::vector<char>& zeros, uint64_t size, uint64_t at) {
+  rlimit limit;
+  if (!getrlimit(RLIMIT_FSIZE, &limit) && at + size > limit.rlim_cur) return EFBIG;
+  ssize_t written = has_file() ? pwrite(state->fd, zeros.data(), size, at) : -1;
+  return written == ssize_t(size) ? 0 : written < 0 ? errno : ENOSPC;
+}
+
 // Allocates disk space before the map is written to: on a full disk, a write to the map would kill the process.
 bool reserve(uint64_t end) {
   static const std::vector<char> zeros(kChunkBytes);
   while (end > state->reserved_end) {
     uint64_t size = std::min<uint64_t>(zeros.size(), state->first + state->capacity * sizeof(Record) - state->reserved_end);
-    ssize_t written = has_file() ? pwrite(state->fd, zeros.data(), size, state->reserved_end) : -1;
-    if (written < ssize_t(size)) {
-      state->failed_errno = written < 0 ? errno : ENOSPC;
+    state->failed_errno = write_zeros(zeros, size, state->reserved_end);
+    if (state->failed_errno) {
       state->is_on = false;
       return false;
     }
@@ -280,6 +288,13 @@ int64_t ask(const char* method, PyObject* argument) {
   int64_t number = PyLong_AsLongLong(answer);
   Py_DECREF(answer);
   return number;
+}
+
+// No record could be written: the exception of Python that says why.
+PyObject* raise_errno() {
+  errno = state->failed_errno;
+  state->failed_errno = 0;
+  return PyErr_SetFromErrno(PyExc_OSError);
 }
 
 // Takes the current exception and ends recording, so that the exception does not reach the program.
@@ -454,11 +469,16 @@ bool name_bucket(const at::Tensor& tensor, const c10d::ProcessGroup& group, Buck
       return true;
     }
   }
+  std::string name;
+  try {
+    name = group.getGroupName();
+  } catch (const std::exception&) {
+  }
+  if (name.empty()) return false;  // a group that was made without torch.distributed's functions need not have one
   Gil gil;
   PyObject* answer = nullptr;
   PyObject* wrapped = THPVariable_Wrap(tensor);
-  if (wrapped)
-    answer = PyObject_CallMethod(state->recorder, "name_bucket", "Ons", wrapped, Py_ssize_t(bucket.index), group.getGroupName().c_str());
+  if (wrapped) answer = PyObject_CallMethod(state->recorder, "name_bucket", "Ons", wrapped, Py_ssize_t(bucket.index), name.c_str());
   Py_XDECREF(wrapped);
   bool is_named = answer && PyArg_ParseTuple(answer, "II", &bucket.group_number, &bucket.signature);
   Py_XDECREF(answer);
@@ -584,7 +604,13 @@ int64_t enter_bucket(const at::Tensor& tensor, const c10d::ProcessGroup& group) 
     mark = write(record);
     is_timed = tensor.is_cuda() && (bucket.index == 0 || bucket.index == state->last_bucket);  // why: ../hooks/reducer.py
   }
-  if (mark != kNoRecord && is_timed) note_buckets(Marks(1, mark), Moment::kArrived);
+  if (mark == kNoRecord) {
+    Gil gil;
+    raise_errno();
+    stop_recording();
+  } else if (is_timed) {
+    note_buckets(Marks(1, mark), Moment::kArrived);
+  }
   return mark;
 }
 
@@ -666,12 +692,6 @@ void watch([[maybe_unused]] c10d::ProcessGroup& group) {
 }
 
 // Functions of the Python module.
-
-PyObject* raise_errno() {
-  errno = state->failed_errno;
-  state->failed_errno = 0;
-  return PyErr_SetFromErrno(PyExc_OSError);
-}
 
 PyObject* py_begin(PyObject*, PyObject* args) {
   PyObject *recorder, *map, *sorts;

@@ -30,6 +30,11 @@ def number_of(value: Any) -> int:
     return number
 
 
+def numbers_of(values: Any) -> tuple[int, ...]:
+    """Ranks or sizes that can be read without taking them from the program; none for what only torch may read."""
+    return tuple(map(index, values)) if is_repeatable(values) else ()
+
+
 def _flat(value: Any) -> tuple[torch.Tensor, ...]:
     if isinstance(value, torch.Tensor):
         return (value,)
@@ -146,7 +151,7 @@ def _rooted_args(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallArgs:
 def _exchange_args(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallArgs:
     _, output, given, *rest = in_order(_PLACES, args, kwargs)
     if isinstance(output, torch.Tensor):
-        sizes = [tuple(each) if is_repeatable(each) else () for each in (*rest[:2], (), ())[:2]]
+        sizes = map(numbers_of, (*rest[:2], (), ())[:2])
         flags = _settings(tuple(rest[2:]), kwargs, _PLAIN).flags
         return CallArgs((given,), splits=("single", *sizes, shape_of(output)), flags=flags)
     flags = _settings(tuple(rest), kwargs, _PLAIN).flags

@@ -9,6 +9,7 @@ from torch.optim import optimizer
 
 from rollcall.compat.patch import exists
 from rollcall.compat.private_names.recorder.record_ddp import FORWARD_USES
+from rollcall.compat.torch_groups import name_of
 from rollcall.record.hooks import reducer, sink
 from rollcall.record.hooks.patching import Hook, callback, install, seek
 from rollcall.record.hooks.process_group import enter
@@ -68,8 +69,9 @@ def _after_own_check(*_: Any) -> None:
 def _complete(state: _Construction, _: Any) -> None:
     mark, ddp = state
     sink.current.completed(mark)
-    if reducer.is_possible():
-        sink.current.watch_reducer(str(ddp.process_group.group_name), _count_gradients)
+    name = name_of(ddp.process_group)
+    if name and reducer.is_possible():
+        sink.current.watch_reducer(name, _count_gradients)
 
 
 def _fail(state: _Construction) -> None:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from rollcall.compat import torch_groups
 from rollcall.compat.patch import exists
 from rollcall.record.hooks import sink
-from rollcall.record.hooks.arguments import REDUCE, in_order, number_of
+from rollcall.record.hooks.arguments import REDUCE, in_order, number_of, numbers_of
 from rollcall.record.hooks.patching import Hook, seek, wrap
 from rollcall.record.hooks.sink import NO_RECORD, CallArgs
 from rollcall.record.ring_format import ASYNC, OP, WAITED
@@ -170,7 +170,7 @@ def _call_args(name: str, args: tuple[Any, ...], option: int) -> CallArgs:
     if name in ("send", "recv"):
         return CallArgs(tensors, number_of(args[option]), number_of(args[option + 1]), flags=_WAITED_ON_USE)
     if name == "all_to_all":
-        received, sent = tuple(args[1]), tuple(args[2])
+        received, sent = numbers_of(args[1]), numbers_of(args[2])
         shape = (sum(received), *shape_of(tensors[0])[1:]) if tensors else ()
         return CallArgs(tensors, splits=("single", received, sent, shape), flags=_WAITED_ON_USE)
     reduce = REDUCE.get(str(args[option]).upper(), 0) if option > 0 else 0

@@ -7,7 +7,7 @@ from torch.distributed import device_mesh, distributed_c10d
 
 from rollcall.compat import torch_timeouts
 from rollcall.record.hooks import sink
-from rollcall.record.hooks.arguments import is_repeatable
+from rollcall.record.hooks.arguments import is_repeatable, numbers_of
 from rollcall.record.hooks.patching import Hook, install, install_in
 from rollcall.record.hooks.process_group import complete, enter, fail
 from rollcall.record.hooks.sink import NON_MEMBER, WORLD, CallArgs
@@ -55,19 +55,26 @@ def _new_group_hook(name: str) -> Hook:
         is_local = (len(args) > local_at and args[local_at]) or kwargs.get("use_local_synchronization", False)
         if not is_repeatable(ranks):  # None, for all ranks; or what only torch may read
             return None if is_local and ranks is not None else enter("new_group", CallArgs(flags=0))
-        group = tuple(sorted(ranks)) if is_local else WORLD
-        return enter("new_group", CallArgs(splits=(tuple(ranks),), flags=0), group)
+        numbers = _numbers(ranks)
+        group = tuple(sorted(numbers)) if is_local else WORLD
+        return enter("new_group", CallArgs(splits=(numbers,), flags=0), group)
 
     return Hook("new_group", before, _made, fail)
+
+
+def _numbers(ranks: Any) -> tuple[int, ...]:
+    """Empty for what are no ranks: torch refuses them."""
+    try:
+        return numbers_of(ranks)
+    except TypeError:
+        return ()
 
 
 def _before_split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     """All ranks of the parent call it, with the same split."""
     parent = args[0] if args else kwargs.get("parent_pg")
     split = args[1] if len(args) > 1 else kwargs.get("split_ranks")
-    members: tuple[Any, ...] = ()
-    if is_repeatable(split) and all(map(is_repeatable, split)):
-        members = tuple(map(tuple, split))
+    members = tuple(map(_numbers, split)) if is_repeatable(split) else ()
     group = parent if isinstance(parent, dist.ProcessGroup) else WORLD
     return enter("new_group", CallArgs(splits=members, flags=0), group)
 

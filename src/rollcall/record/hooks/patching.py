@@ -1,13 +1,14 @@
 """Installs hooks around functions of torch and Python. What `wrap` returns is the only caller of a hook, and its guard:
 
 - the original is called exactly once, and what it returns or raises is what the program gets;
-- an error in a hook ends recording in this process with one line, and does not reach the program; except for one that a
-  signal handler of the program raised meanwhile, such as that of an alarm: it is the program's own.
+- an error in a hook ends recording in this process with one line, and does not reach the program; except for one that
+  the program itself raised meanwhile, in a signal handler such as that of an alarm, or in another thread.
 """
 
 import functools
 import inspect
 import signal
+import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -59,10 +60,9 @@ def install(owner: Any, attribute: str, hook: Hook) -> None:
         dynamo_frames.break_at(wrapper)
     if isinstance(owner, ModuleType) and isinstance(original, BuiltinFunctionType):
         wrapper.__module__ = owner.__name__  # os.kill is posix.kill, where pickle would look for the wrapper
-    if is_python:
-        with suppress(ValueError):  # one that wraps a function of C++ has none
-            # inspect.getfullargspec does not ask what was wrapped.
-            wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    if is_python and not hasattr(original, "__wrapped__"):
+        # inspect.getfullargspec does not ask what was wrapped. A function that wraps another tells it nothing either.
+        wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
     setattr(owner, attribute, wrapper)
 
 
@@ -125,7 +125,7 @@ def _unseen(body: Callable[..., Any], *args: Any) -> Any:
 
 def _fail(name: str, error: Exception) -> None:
     stop(name, error)
-    if _is_of_signal_handler(error):
+    if _is_of_signal_handler(error) or _is_thrown(error):
         raise error
 
 
@@ -133,6 +133,18 @@ def _is_of_signal_handler(error: BaseException) -> bool:
     """Whether a signal handler of the program has raised it."""
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _is_thrown(error: BaseException) -> bool:
+    """Whether another thread of the program has thrown it into this one, as those who limit the time of a call do
+    (PyThreadState_SetAsyncExc): code of ours alone does not raise errors of the program's own classes."""
+    return type(error).__module__.partition(".")[0] not in _OURS and all(
+        str(frame.f_globals.get("__name__")).partition(".")[0] in _OURS
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
+
+
+_OURS = {*sys.stdlib_module_names, "torch", "rollcall"}  # packages whose code a hook runs
 
 
 def _code_of(handler: Any) -> CodeType | None:
@@ -150,7 +162,8 @@ def stop(name: str, error: BaseException) -> None:
     stopped = sink.current
     sink.use(sink.OFF)
     with suppress(Exception):
-        why = f"in {name}: {type(error).__name__}: {error}"
+        text = str(error).partition("\n")[0]  # an error of torch may have a stack of C++ below
+        why = f"in {name}: {type(error).__name__}: {text}"
         stopped.turn_off(why)
         if failures.total() == 1:
             say(f"recording stopped {why}; the program continues")
