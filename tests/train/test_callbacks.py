@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import rollcall
+from rollcall.train.callbacks import ema
 from rollcall.train.callbacks.callback import Callback, find_problem
 from rollcall.train.callbacks.profile import Profile
 from rollcall.train.callbacks.throughput import Throughput, count_tokens
-from rollcall.train.reporting import trackers
 from tests.train.blocks import Blocks, train
 from tests.train.conftest import WarmRanks
 from tests.train.small import differences
@@ -77,22 +77,12 @@ def test_moments_come_in_order(ranks: WarmRanks, tmp_path: Path) -> None:
     assert any(event.get("name") == "aten::addmm" for event in events)
 
 
-def test_bad_callbacks_and_trackers_are_named() -> None:
+def test_bad_callbacks_are_named() -> None:
     """One sentence each."""
     assert "a callback is a int" in (find_problem([3]) or "")
-    assert "track is 'tracker': use wandb or mlflow" in (trackers.find_problem(["tracker"]) or "")
+    assert "ema is 0: expected a number between 0 and 1" in (ema.find_problem(0) or "")
     with pytest.raises(rollcall.UsageError, match="has no steps"):
         Profile(3, 2)
-
-
-def test_a_tracker_that_cannot_be_started_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its first line, without the rest."""
-    (tmp_path / "mlflow.py").write_text("def set_experiment(name): raise OSError(f'no server for {name}\\nmore')")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert trackers.start(["mlflow"], "mine") == (
-        [],
-        "mlflow cannot be started: no server for mine; set it up, or leave it out of track",
-    )
 
 
 def test_tokens_are_counted_where_there_are_some() -> None:

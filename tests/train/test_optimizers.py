@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, AdamW
-from torch.optim.lr_scheduler import ExponentialLR
+from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
 
 import rollcall
 from rollcall.train.optimizers import find_problem
 from tests.train.blocks import train
 from tests.train.conftest import WarmRanks
-from tests.train.small import differences
+from tests.train.small import Data, differences, make_trainer
 
 
 def two_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
@@ -58,3 +58,20 @@ def test_bad_optimizers_are_named() -> None:
     assert find_problem(both, model) == "two optimizers have the same parameter: give each parameter to one of them"
     assert find_problem([], model) == "the list of optimizers is empty: expected at least one"
     assert "the optimizer is a float" in (find_problem(0.1, model) or "")
+
+
+def test_a_learning_rate_that_falls_when_the_loss_does_not() -> None:
+    """The loss of the test data decides, if there are some."""
+    rates: list[float] = []
+    with rollcall.init() as world:
+        trainer = make_trainer(
+            world,
+            scheduler=lambda optimizer: ReduceLROnPlateau(optimizer, factor=0.5, patience=0),
+            schedule_every="epoch",
+            evaluate=lambda trainer: {"val_loss": float(trainer.epoch < 1)},
+            on_epoch_end=lambda trainer, _: rates.append(trainer.optimizer.param_groups[0]["lr"]),
+        )
+        trainer.fit(rollcall.prepare_dataloader(Data(), world, 23), 4)
+        assert rates == [0.01, 0.01, 0.005, 0.0025]
+        with pytest.raises(rollcall.UsageError, match="ReduceLROnPlateau needs the loss of an epoch: use 'epoch'"):
+            make_trainer(world, scheduler=ReduceLROnPlateau(trainer.optimizer), schedule_every="step")

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 Optimizers = Optimizer | Sequence[Optimizer]
 # A function is called with the model that is ready for training: some optimizers refuse parameters on meta.
@@ -58,9 +59,13 @@ class Schedules:
     def __init__(self, schedules: Sequence[Any]) -> None:
         self._schedules = schedules
 
-    def step(self) -> None:
+    @property
+    def needs_loss(self) -> bool:
+        return any(needs_loss(each) for each in self._schedules)
+
+    def step(self, loss: float | None = None) -> None:
         for each in self._schedules:
-            each.step()
+            step_schedule(each, loss)
 
     def state_dict(self) -> dict[str, Any]:
         return {"schedules": [each.state_dict() for each in self._schedules]}
@@ -68,6 +73,18 @@ class Schedules:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for each, saved in zip(self._schedules, state["schedules"], strict=True):
             each.load_state_dict(saved)
+
+
+def needs_loss(schedule: Any) -> bool:
+    """Whether it lowers the learning rate when a loss no longer falls."""
+    return schedule.needs_loss if isinstance(schedule, Schedules) else isinstance(schedule, ReduceLROnPlateau)
+
+
+def step_schedule(schedule: Any, loss: float | None = None) -> None:
+    if needs_loss(schedule):
+        schedule.step(loss)
+    else:
+        schedule.step()
 
 
 def as_schedule(given: Any, optimizers: Sequence[Optimizer]) -> Any:

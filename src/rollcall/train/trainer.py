@@ -23,15 +23,22 @@ from rollcall.train.early_stopping import EarlyStop
 from rollcall.train.evaluate import compute_means
 from rollcall.train.external_loader import AnyLoader, as_loader
 from rollcall.train.interruptions import Interruptions
-from rollcall.train.optimizers import OptimizersOf, as_schedule, as_tuple, replace_parameters
+from rollcall.train.optimizers import (
+    OptimizersOf,
+    as_schedule,
+    as_tuple,
+    class_names,
+    needs_loss,
+    replace_parameters,
+    step_schedule,
+)
 from rollcall.train.optimizers import find_problem as find_optimizer_problem
 from rollcall.train.reporting.meter import LossMeter
 from rollcall.train.reporting.metrics_log import MetricsLog
 from rollcall.train.reporting.progress_bar import ProgressBar
 from rollcall.train.reporting.progress_file import ProgressFile
-from rollcall.train.reporting.trackers import Track
+from rollcall.train.reporting.trackers import Trackers
 from rollcall.train.reporting.trackers import find_problem as find_tracker_problem
-from rollcall.train.reporting.trackers import start as start_trackers
 from rollcall.train.save_interval import SaveInterval
 from rollcall.train.sharding.options import Fsdp
 from rollcall.train.stepping import Batches, Stepper, to_device
@@ -78,7 +85,8 @@ class Trainer:
         log_every: int | None = None,
         callbacks: Sequence[Callback] = (),
         ema: float | None = None,
-        track: Sequence[str] = (),
+        track: str | Sequence[str] = (),
+        config: Mapping[str, Any] | None = None,
         extra: Mapping[str, Stateful] | None = None,
         progress: bool = True,
     ) -> None:
@@ -87,7 +95,7 @@ class Trainer:
             _find_problem(accumulate, schedule_every, clip_norm, log_every)
             or find_callback_problem(callbacks)
             or find_ema_problem(ema)
-            or find_tracker_problem(track)
+            or (find_tracker_problem(track) if world.is_first else None)
             or (None if callable(optimizer) else find_optimizer_problem(optimizer, model)),
         )
         before = dict(model.named_parameters())
@@ -107,14 +115,20 @@ class Trainer:
         )
         self._accumulate = accumulate
         self._scheduler, self._schedule_every = as_schedule(scheduler, self.optimizers), schedule_every
+        fail_if_any(world, _find_schedule_problem(self._scheduler, schedule_every))
         self._folder = Path(snapshots) if snapshots else None
         self._keeping: dict[str, Any] = {"keep": keep, "keep_every": keep_every, "upload": upload, "verify": verify}
         self._save_interval = SaveInterval.parse(save_every)
         self._early_stop, self._evaluate, self._on_epoch_end = early_stop, evaluate, on_epoch_end
         self._log, self._log_every = log, log_every
         self._callbacks, self._announced_save = Callbacks(callbacks), (-1, -1)
-        self._track, self._trackers = track, list[Track]()
-        self._extra = {**named_states(callbacks), **(extra or {})}
+        self._trackers, self._project = Trackers(track), self._folder.resolve().name if self._folder else "rollcall"
+        self._config = {
+            **_describe_parts(model, self.optimizers),
+            **{"ranks": world.size, "strategy": str(strategy), "precision": precision, "accumulate": accumulate},
+            **{"clip_norm": clip_norm, "ema": ema, **(config or {})},
+        }
+        self._extra = {**named_states(callbacks), **({"trackers": self._trackers} if track else {}), **(extra or {})}
         self._meter = LossMeter(lags=world.device.type == "cuda")
         self._progress_bar = ProgressBar(progress and world.is_first)
         self._progress_file = ProgressFile(world.is_first)
@@ -151,27 +165,17 @@ class Trainer:
         batches = as_loader(loader, self.world)
         fail_if_any(self.world, _find_loader_problem(batches, self.world.size // self.data_ranks))
         self._resume(batches)
-        self._start_trackers()
-        metrics: Metrics = {}
-        self._callbacks.call("fit_begin", self)
-        self._meter.begin_timing()
-        with self._interruptions.delay_sigterm():
-            while self.epoch < epochs and not (self._early_stop and self._early_stop.is_over):
-                self._train_epoch(batches, epochs)
-                metrics = self._end_epoch()
-        self._callbacks.call("fit_end", self)
-        self._save_last()
+        with self._trackers.following(self.world, self._project, {**self._config, "epochs": epochs}):
+            metrics: Metrics = {}
+            self._callbacks.call("fit_begin", self)
+            self._meter.begin_timing()
+            with self._interruptions.delay_sigterm():
+                while self.epoch < epochs and not (self._early_stop and self._early_stop.is_over):
+                    self._train_epoch(batches, epochs)
+                    metrics = self._end_epoch()
+            self._callbacks.call("fit_end", self)
+            self._save_last()
         return metrics
-
-    def _start_trackers(self) -> None:
-        names, self._track = self._track, ()
-        if not names:
-            return
-        problem = None
-        if self.world.is_first:
-            project = self._folder.name if self._folder else "rollcall"
-            self._trackers, problem = start_trackers(names, project)
-        fail_if_any(self.world, problem)
 
     def evaluate(self, loader: Any, prefix: str = "val_", **measures: Callable[..., torch.Tensor]) -> Metrics:
         """The mean loss over a loader's samples, and the means of `measures(outputs, targets)`."""
@@ -185,6 +189,7 @@ class Trainer:
             return [function(outputs, targets) for function in functions.values()]
 
         batches = as_loader(loader, self.world, for_training=False)
+        fail_if_any(self.world, _find_loader_problem(batches, self.world.size // self.data_ranks))
         with self.autocast():
             means = compute_means(self.model, self.world, batches, compute, len(functions))
         return {f"{prefix}{name}": mean for name, mean in zip(functions, means, strict=True)}
@@ -245,7 +250,7 @@ class Trainer:
             for loss, (_, share) in zip(losses, group, strict=True):
                 self._meter.add(loss, share.mine if self._counts_samples else 0, self.step)
             if self._scheduler is not None and self._schedule_every == "step":
-                self._scheduler.step()
+                step_schedule(self._scheduler)
             self._callbacks.call("step_end", self)
             self._after_step(batches, epochs)
 
@@ -284,7 +289,7 @@ class Trainer:
             metrics |= self._evaluate(self)
         self._callbacks.call("metrics", self, metrics)
         if self._scheduler is not None and self._schedule_every == "epoch":
-            self._scheduler.step()
+            step_schedule(self._scheduler, self._decisive_loss(metrics) if needs_loss(self._scheduler) else None)
         if self._early_stop is not None:
             # Rank 0 decides for all: the user's metrics may differ between ranks.
             self._early_stop.load_state_dict(broadcast(self.world, self._early_stop.after(metrics)))
@@ -298,6 +303,10 @@ class Trainer:
         if is_time_to_save or self._save_interval.includes_epoch(self.epoch):
             self._save()
         return metrics
+
+    def _decisive_loss(self, metrics: Metrics) -> float:
+        """That of rank 0, as for early stopping; of the test data, if there are some."""
+        return broadcast(self.world, metrics.get("val_loss", metrics["loss"]))
 
     def _save(self) -> None:
         if self.snapshot is not None and self._announced_save != (self.step, self.epoch):
@@ -314,8 +323,7 @@ class Trainer:
             self._metrics_log.write(record)
         if self._log is not None:
             self._log(record)  # type: ignore[arg-type]
-        for tracker in self._trackers:
-            tracker(record)
+        self._trackers.write(record)
 
     def _save_last(self) -> None:
         if self.snapshot is not None:
@@ -335,6 +343,20 @@ def _find_problem(accumulate: int, schedule_every: str, clip_norm: float | None,
     if log_every is not None and log_every < 1:
         return f"log_every is {log_every}: expected 1 or more steps"
     return None
+
+
+def _find_schedule_problem(schedule: Any, schedule_every: str) -> str | None:
+    if schedule_every == "step" and needs_loss(schedule):
+        return "schedule_every is 'step', but ReduceLROnPlateau needs the loss of an epoch: use 'epoch'"
+    return None
+
+
+def _describe_parts(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Any]:
+    """For trackers: the model, and the options of the first parameter group."""
+    options = {name: value for name, value in optimizers[0].param_groups[0].items() if name != "params"}
+    plain = {name: value for name, value in options.items() if isinstance(value, bool | int | float | str | tuple)}
+    parameters = sum(each.numel() for each in model.parameters())
+    return {**plain, "optimizer": class_names(optimizers), "model": type(model).__name__, "parameters": parameters}
 
 
 def _find_loader_problem(loader: AnyLoader, tensor_parallel: int) -> str | None:

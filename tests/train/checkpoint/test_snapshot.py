@@ -1,5 +1,6 @@
 """Snapshots are complete or not there, and contain only data."""
 
+import math
 import os
 from functools import partial
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 
 import rollcall
 from rollcall.train.checkpoint import storage
@@ -31,6 +33,44 @@ def test_every_rank_writes_its_share(saved: Path) -> None:
     assert sorted(files) == [".metadata", "__0_0.distcp", "__1_0.distcp"]
     names = storage.contents(saved / "step-00000006")
     assert sum(name.startswith("model.") for name in names) == 4
+
+
+def test_several_threads_write_and_read_files_of_their_own(tmp_path: Path) -> None:
+    """The checksums, computed while the files are written, are those of the files."""
+    values = {f"model.{number}": torch.randn(number * 100, 10) for number in range(1, 8)}
+    checksums = storage.write({**values, "plain.step": 7}, tmp_path / "draft", None, threads=3)
+    assert len(checksums) == 3
+    assert checksums == {path.name: compute_checksum(path) for path in (tmp_path / "draft").glob("*.distcp")}
+    found: dict[str, Any] = {name: torch.empty_like(each) for name, each in values.items()}
+    found["plain.step"] = None
+    storage.read(found, tmp_path / "draft", threads=3)
+    assert found.pop("plain.step") == 7
+    assert all(torch.equal(found[name], each) for name, each in values.items())
+
+
+def test_an_error_of_any_thread_is_raised(small_disk: Path) -> None:
+    """In torch's own threads it would be lost, and the snapshot would lack tensors."""
+    values = {f"model.{number}": torch.zeros(128, 1024) for number in range(3)}
+    with pytest.raises(CheckpointException, match="No space left"):
+        storage.write(values, small_disk / "draft", None, threads=3)
+
+
+def test_tensors_of_the_optimizer_are_loaded_in_place(tmp_path: Path) -> None:
+    """Another copy of them would be more than many a GPU has room for."""
+    with rollcall.init() as world:
+        model = rollcall.wrap(PLAIN_MODEL(), world, "none")
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(2, 10)).sum().backward()
+        optimizer.step()
+        with rollcall.Snapshot(tmp_path, world, model, optimizer) as snapshot:
+            snapshot.save(1, wait=True)
+            moments = [state["exp_avg"] for state in optimizer.state.values()]
+            before = [each.clone() for each in moments]
+            optimizer.step()
+            snapshot.load()
+        after = [state["exp_avg"] for state in optimizer.state.values()]
+        assert all(one is other for one, other in zip(moments, after, strict=True))
+        assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
 def test_a_damaged_snapshot_is_skipped_on_all_ranks(ranks: WarmRanks, folder: Path) -> None:
@@ -153,6 +193,18 @@ def test_weights_that_are_not_finite_are_not_saved(ranks: WarmRanks, folder: Pat
     ranks(partial(save_infinite, folder=folder), 2)
     assert "the snapshot of step 7 was not written (0.weight is not finite)" in ranks.output
     assert sorted(os.listdir(folder)) == ["step-00000003", "step-00000006"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2])
+def test_one_value_that_is_not_finite_is_found(value: float, dtype: torch.dtype) -> None:
+    tensors = {"model.empty": torch.empty(0, 3), "model.count": torch.ones(2, dtype=torch.long)}
+    tensors["model.good"] = torch.ones(5, dtype=dtype)
+    staged = StagingBuffers(torch.device("cpu")).begin(RankState(dict(tensors), frozenset()))
+    assert staged.find_non_finite() is None
+    tensors["model.bad"] = torch.tensor([1.0, value, 2.0]).to(dtype)
+    staged = StagingBuffers(torch.device("cpu")).begin(RankState(dict(tensors), frozenset()))
+    assert staged.find_non_finite() == "bad"
 
 
 def test_weights_that_change_during_the_copy_are_not_saved() -> None:

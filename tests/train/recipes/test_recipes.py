@@ -1,14 +1,18 @@
 """`rollcall train MODULE:FUNCTION`: a recipe of the user's."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import IterableDataset
 
+import rollcall
 from rollcall.errors import UsageError
 from rollcall.train.digits.config import TrainConfig
 from rollcall.train.recipes.find import check_name, find_function
+from rollcall.train.recipes.program import _loader
 from rollcall.train.recipes.recipe import Recipe, as_recipe
 from tests.rollcall_command import Runner
 
@@ -64,9 +68,9 @@ def test_a_recipe_that_is_not_there(name: str, problem: str) -> None:
 
 def test_a_module_without_the_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The functions that it has are named."""
-    (tmp_path / "of_mine.py").write_text("def other(options): ...\n")
+    (tmp_path / "of_mine.py").write_text("from json import dumps\ndef other(options): ...\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(UsageError, match="of_mine has no function recipe: it has other"):
+    with pytest.raises(UsageError, match=r"of_mine has no function recipe: it has other$"):
         find_function("of_mine:recipe")
 
 
@@ -83,6 +87,18 @@ def test_a_recipe_takes_the_options(
     else:
         with pytest.raises(UsageError, match=r"write `def recipe\(options\):`"):
             find_function(f"{module}:recipe")
+
+
+def test_a_dataset_without_a_length_is_cut_into_batches() -> None:
+    """It distributes its samples itself; batches it does not make."""
+
+    class Numbers(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(5))
+
+    with rollcall.init() as world:
+        found = _loader(Numbers(), TrainConfig(batch_size=2), world)
+    assert [batch.tolist() for batch in found] == [[0, 1], [2, 3], [4]]
 
 
 def test_the_recipe_comes_first_in_the_arguments_of_a_rank() -> None:

@@ -51,6 +51,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     write_safetensors(folder / "unlike.safetensors", {**state, "head.bias": torch.ones(4)})
     (folder / "cut.safetensors").write_bytes((folder / "whole.safetensors").read_bytes()[:-5])
     torch.save(nn.Linear(2, 2), folder / "code.pt")
+    (folder / "text.pt").write_text("not a checkpoint")
     (folder / "empty").mkdir()
     return {path.stem: path for path in folder.iterdir()}
 
@@ -105,9 +106,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unlike": ({}, r"unlike.safetensors is of another model: it has head.bias \[4\] where the model has \[3\]"),
     "cut": ({}, r"cut.safetensors cannot be read \(its head.bias lies beyond the end of the file\)"),
     "code": ({}, "code.pt is not a file of torch.save that is safe to load"),
+    "text": ({}, "text.pt is not a file that torch.save has written since torch 1.6"),
     "empty": ({}, "empty contains no checkpoint: expected a .safetensors file"),
     "nowhere": ({}, "nowhere does not exist: expected a .safetensors file"),
     "units": ({"strategy": Fsdp(units="Blok")}, "no module of the model is a 'Blok': its classes are Block, Blocks"),
+    "number of units": ({"strategy": Fsdp(units=3)}, "units is 3: expected a name of a class"),
     "no unit": ({"strategy": Fsdp(units=lambda *_: False)}, "units: the function selects none of the model's 18"),
     "replicas": ({"strategy": Fsdp(replicas=3)}, "2 ranks cannot be divided into 3 replicas"),
     "mesh": (

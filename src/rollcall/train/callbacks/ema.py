@@ -52,4 +52,6 @@ class Ema:
 
 
 def find_problem(decay: float | None) -> str | None:
-    return f"ema is {decay}: expected a number between 0 and 1, such as 0.999" if decay and not 0 < decay < 1 else None
+    if decay is None or 0 < decay < 1:
+        return None
+    return f"ema is {decay}: expected a number between 0 and 1, such as 0.999"

@@ -2,6 +2,8 @@
 
 import json
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -35,6 +37,16 @@ def set_rng(state: dict[str, torch.Tensor], device: torch.device) -> None:
     torch.set_rng_state(state["torch"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
+
+
+@contextmanager
+def preserve_rng(device: torch.device) -> Iterator[None]:
+    """Random numbers that are drawn inside do not change those of the training."""
+    before = read_rng(device)
+    try:
+        yield
+    finally:
+        set_rng(before, device)
 
 
 def reseed(step: int) -> None:

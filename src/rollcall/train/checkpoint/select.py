@@ -65,7 +65,7 @@ def _read_manifest(folder: Path, world: World) -> tuple[Manifest | None, str | N
 def _find_damage(manifest: Manifest, folder: Path, world: World) -> str | None:
     """Each rank checks some of the files; together they check all."""
     mine = sorted(manifest.files.items())[world.rank :: world.size]
-    problems = (find_damage(folder, name, checksum) for name, checksum in mine)
+    problems = storage.for_each(lambda each: find_damage(folder, *each), mine, storage.threads_of(world))
     damage = next((problem for problem in problems if problem), None)
     if damage is None and world.is_first:
         try:

@@ -6,6 +6,7 @@ pass, and that step waits until the copy is complete.
 """
 
 import copy
+import math
 import re
 import threading
 import time
@@ -17,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from rollcall.train.checkpoint.state import RankState
 from rollcall.train.checkpoint.storage import Values
+from rollcall.train.weights.parts import local_part
 
 _MODEL = re.compile(r"(rank-\d+\.)?model\.")
 
@@ -47,7 +49,7 @@ class StagingBuffers:
             if not isinstance(value, torch.Tensor):
                 values[name] = copy.deepcopy(value)
                 continue
-            source = value.to_local() if isinstance(value, DTensor) else value
+            source = local_part(value)
             buffer = self._buffer(name, source)
             # Not DTensor.from_local: it would move the buffer back to the mesh's device.
             values[name] = DTensor(buffer, value._spec, requires_grad=False) if isinstance(value, DTensor) else buffer  # type: ignore[no-untyped-call]
@@ -116,15 +118,21 @@ class StagedState:
         """The first of the model's tensors that contains a NaN or an infinity."""
         for name, value in self._values.items():
             of_model = _MODEL.match(name)
-            if of_model and isinstance(value, torch.Tensor) and value.is_floating_point():
-                local = value.to_local() if isinstance(value, DTensor) else value
-                if not torch.isfinite(local).all():
-                    return name[of_model.end() :]
+            if of_model and isinstance(value, torch.Tensor) and not _is_finite(local_part(value)):
+                return name[of_model.end() :]
         return None
 
     def _find_change(self) -> str | None:
         changed = (each.name for each in self._pending if each.source._version != each.version)
         return next((name.removeprefix("model.") for name in changed), None)
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """By its smallest and largest value: torch.isfinite of all values would take 18 times as long."""
+    if not (tensor.is_floating_point() and tensor.numel()):
+        return True
+    comparable = tensor.float() if tensor.element_size() == 1 else tensor  # torch does not compare float8
+    return all(math.isfinite(each) for each in torch.stack(torch.aminmax(comparable)).tolist())
 
 
 def _copy_on(stream: torch.cuda.Stream, pending: list[PendingCopy]) -> torch.cuda.Event:

@@ -72,7 +72,7 @@ def read_state(parts: TrainingParts, world: World) -> RankState:
 def load_state(parts: TrainingParts, world: World, folder: Path, step: int) -> bool:
     """Load a snapshot into the parts, which it is known to match. Whether it contained `parts.tensors`."""
     contents = storage.contents(folder)
-    states = dict(_new_optimizer_tensors(parts, contents))
+    states = dict(_optimizer_targets(parts, contents))
     rng = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype)
         for name, entry in contents.items()
@@ -83,7 +83,7 @@ def load_state(parts: TrainingParts, world: World, folder: Path, step: int) -> b
     tensors = {**model_tensors(parts.model), **states, **more}
     values: Values = {**tensors, **rng, **plain}
     try:
-        storage.read(values, folder)
+        storage.read(values, folder, storage.threads_of(world))
     except storage.UnsafeError as error:
         raise UsageError(f"{folder} is not safe to load ({error}): remove it, and start again") from None
     per_rank = {f"rank-{world.rank}.{name}": tensors[name] for name in _per_rank_names(parts, tensors)}
@@ -198,16 +198,19 @@ def _describe_optimizers(parts: TrainingParts) -> dict[str, Any]:
     return {"groups": groups, "state": state}
 
 
-def _new_optimizer_tensors(parts: TrainingParts, contents: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Empty tensors to load the optimizers' into, sharded like their parameters."""
+def _optimizer_targets(parts: TrainingParts, contents: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors to load the optimizers' into: those that they have, else new ones, sharded like their parameters."""
     if not parts.optimizers:
         return
+    existing = _optimizer_tensors(parts)
     parameters = {name: parameter for parameter, name in _parameter_names(parts).items()}
     for name, entry in contents.items():
         if name.startswith("optimizer.") and entry is not None:
             of, _, field = name.removeprefix("optimizer.").rpartition(".")
             dtype = entry.properties.dtype
-            if field == "step" or entry.size != parameters[of].size():
+            if (mine := existing.get(name)) is not None and mine.size() == entry.size and mine.dtype == dtype:
+                yield name, mine
+            elif field == "step" or entry.size != parameters[of].size():
                 yield name, torch.empty(entry.size, dtype=dtype)
             else:
                 yield name, torch.empty_like(parameters[of], dtype=dtype, requires_grad=False)

@@ -1,5 +1,6 @@
 """Writes a snapshot on all ranks together, completely or not at all. Runs in a thread beside the training."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -32,7 +33,7 @@ def write(
         return problem
     draft = directory.draft_path(manifest.step)
     try:
-        storage.write(values, draft, group)
+        checksums = storage.write(values, draft, group, storage.threads_of(world))
     except CheckpointException as error:  # torch gives every rank the errors of all ranks
         rank = min(error.failures)
         return f"{_describe(error.failures[rank][0])} on rank {rank}"
@@ -40,11 +41,11 @@ def write(
         return _describe(error)
     if verify and (problem := _first(gather(world, _find_difference(values, draft), group))):
         return problem
-    written = gather(world, _compute_checksums(draft, world.rank), group)
+    written = gather(world, (checksums, _find_short_file(checksums, draft)), group)
     problem = _first([problem for _, problem in written])
     if problem is None and world.is_first:
         files = {name: checksum for checksums, _ in written for name, checksum in checksums.items()}
-        problem = _publish(directory, manifest.model_copy(update={"files": files}))
+        problem = _publish(directory, manifest, files)
     return broadcast(world, problem, group)
 
 
@@ -72,18 +73,20 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return local_part(tensor).contiguous().flatten().view(torch.uint8)
 
 
-def _compute_checksums(draft: Path, rank: int) -> tuple[dict[str, Checksum], str | None]:
-    """The checksums of the files that this rank wrote, read back from the disk; or why they cannot be read."""
-    mine = [*draft.glob(f"__{rank}_*.distcp"), *([draft / storage.METADATA] if rank == 0 else [])]
+def _find_short_file(checksums: Mapping[str, Checksum], draft: Path) -> str | None:
+    """The checksums are those of what was to be written. A file of another size is not worth keeping."""
     try:
-        return {path.name: compute_checksum(path) for path in mine}, None
+        sizes = {name: (draft / name).stat().st_size for name in checksums}
     except OSError as error:
-        return {}, _describe(error)
+        return _describe(error)
+    short = (name for name, size in sizes.items() if size != checksums[name].size_bytes)
+    return next((f"{name} has {sizes[name]:,} bytes, expected {checksums[name].size_bytes:,}" for name in short), None)
 
 
-def _publish(directory: SnapshotDirectory, manifest: Manifest) -> str | None:
+def _publish(directory: SnapshotDirectory, manifest: Manifest, files: dict[str, Checksum]) -> str | None:
     try:
-        directory.publish(manifest)
+        files[storage.METADATA] = compute_checksum(directory.draft_path(manifest.step) / storage.METADATA)
+        directory.publish(manifest.model_copy(update={"files": files}))
     except OSError as error:
         return _describe(error)
     return None

@@ -30,7 +30,8 @@ def find_function(name: str) -> Callable[..., Any]:
     module = _import_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     found: Callable[..., Any] | None = getattr(module, function, None)
     if not callable(found):
-        functions = [key for key, each in vars(module).items() if inspect.isfunction(each) and not key.startswith("_")]
+        own = {key: each for key, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__}
+        functions = [key for key, each in own.items() if inspect.isfunction(each) and not key.startswith("_")]
         has = f"it has {', '.join(functions)}" if functions else "it has no functions"
         raise UsageError(f"{place} has no function {function}: {has}")
     if not _takes_options(found):

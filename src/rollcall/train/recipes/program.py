@@ -2,10 +2,11 @@
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from torch.optim.lr_scheduler import CosineAnnealingLR
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 import rollcall
 from rollcall.train.consensus import fail_if_any
@@ -70,13 +71,16 @@ def _options(config: TrainConfig, recipe: Recipe, world: World) -> dict[str, Any
         "early_stop": EarlyStop("val_loss" if test else "loss", config.patience) if config.patience else None,
         "evaluate": test,
         "log": functools.partial(_print_epoch, epochs=config.epochs, describe=recipe.describe or _describe_epoch),
+        "config": asdict(config),
         **recipe.options,
     }
 
 
 def _loader(data: Any, config: TrainConfig, world: World, shuffle: bool = True) -> Any:
     """A dataset with a length is distributed here; a loader, or a dataset without a length, distributes itself."""
-    if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
+    if isinstance(data, IterableDataset):
+        return DataLoader(data, config.batch_size)
+    if not hasattr(data, "__getitem__"):
         return data
     return prepare_dataloader(
         data, world, config.batch_size, shuffle=shuffle, seed=config.seed, uneven=config.uneven if shuffle else "weigh"

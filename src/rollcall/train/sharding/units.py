@@ -23,6 +23,8 @@ def find_problem(model: nn.Module, wanted: Units) -> str | None:
     if callable(wanted):
         count = sum(1 for _ in model.modules())
         return None if find_units(model, wanted) else f"units: the function selects none of the model's {count} modules"
+    if not isinstance(wanted, str | list | tuple):
+        return f"units is {wanted!r}: expected a name of a class, several in a list, or a function"
     classes = {type(module).__name__ for module in model.modules()}
     missing = [name for name in _names(wanted) if name not in classes]
     if not missing:

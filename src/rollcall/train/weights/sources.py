@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -81,6 +82,8 @@ class TorchSource:
     """A state dict that torch.save has written, by itself or under the key `model`. The file is mapped."""
 
     def __init__(self, path: Path) -> None:
+        if not zipfile.is_zipfile(path):  # only such a file can be mapped
+            raise SourceError(f"{path} is not a file that torch.save has written since torch 1.6: save it again")
         try:
             saved = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
