@@ -48,6 +48,14 @@ def test_options_are_those_that_typer_reads(typed: str) -> None:
     assert plain(options) == plain(by_typer(typed.split()))
 
 
+def test_words_behind_the_program_are_its_own() -> None:
+    """Even if rollcall has an option of that name."""
+    options = read(["-n", "2", "pack", "--show", "7", "-n", "9", "--", "--help"], {})
+    assert options is not None
+    assert (options.script, options.nproc_per_node) == ("pack", "2")
+    assert options.args == ["--show", "7", "-n", "9", "--", "--help"]
+
+
 @pytest.mark.parametrize("typed", UNUSUAL)
 def test_what_is_unusual_is_left_to_typer(typed: str) -> None:
     assert read(typed.split(), {}) is None

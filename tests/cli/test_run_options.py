@@ -32,6 +32,10 @@ def test_every_option_of_torchrun_is_known() -> None:
         ({"monitor_interval": 0.0}, "--monitor-interval 0 is not a time"),
         ({"local_addr": "192.0.2.1"}, "--local-addr 192.0.2.1 is not an address of this host"),
         ({"run_path": True, "module": True}, "--run-path runs a script"),
+        ({"timeout": -1.0}, "--timeout -1 is not a time to run"),
+        ({"grace": -1.0}, "--shutdown-timeout -1 is below zero"),
+        ({"hosts": ""}, "--hosts"),
+        ({"hosts": "a", "env": ["=x"]}, "--env =x names no variable"),
     ],
 )
 def test_an_option_that_cannot_work_is_refused_in_a_sentence(options: dict[str, object], sentence: str) -> None:
@@ -47,11 +51,11 @@ def test_options_of_torchrun_that_are_taken_over() -> None:
     assert (plan.start, plan.monitor_interval_s, plan.interface) == ("fresh", 0.5, "lo")
 
 
-def test_words_are_the_options_that_were_set() -> None:
+def test_arguments_are_the_options_that_were_set() -> None:
     """As they would be typed, so that a scheduler's job can pass them on."""
     options = RunOptions(script="t.py", max_restarts=2, no_record=True, env=["A=1", "B"], nproc_per_node="4")
     words = ["--no-record", "--max-restarts", "2", "--env", "A=1", "--env", "B"]
-    assert options.words(without={"nproc_per_node"}) == words
+    assert options.arguments(without={"nproc_per_node"}) == words
 
 
 def test_the_early_guess_knows_all_options_without_a_value() -> None:

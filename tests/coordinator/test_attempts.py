@@ -9,6 +9,7 @@ import pytest
 
 from rollcall.coordinator.agents import Agent
 from rollcall.coordinator.attempts import Attempts, Phase
+from rollcall.coordinator.heartbeats import Heartbeats
 from rollcall.errors import UsageError, WorldError
 from rollcall.protocol.hosts import Host
 from rollcall.protocol.messages import (
@@ -89,6 +90,7 @@ class Run:
         hosts = tuple(Host(name, slots) for name in names)
         self.plan = Plan(Program("script", "train.py"), hosts, transport, **plan)
         self.agents = Sent(hosts, needs_heartbeat=kind == "ssh")
+        self.heartbeats = Heartbeats(self.agents, kind == "local", self.say, now=lambda: self.now_s)  # type: ignore[arg-type]
         self.attempts = Attempts(self.plan, self.agents, "/runs/1", self, now=lambda: self.now_s)  # type: ignore[arg-type]
 
     def say(self, text: str) -> None:
@@ -110,11 +112,15 @@ class Run:
         """Let time go by, in steps that a busy launcher would make."""
         while seconds > 1:
             self.now_s += 1
-            self.attempts.tick()
+            self._tick()
             seconds -= 1
         self.now_s += seconds
-        self.attempts.tick()
+        self._tick()
         return self.attempts.phase
+
+    def _tick(self) -> None:
+        self.heartbeats.tick()
+        self.attempts.tick()
 
     def answer(self, *names: str, torch: str = "2.13.0") -> Phase:
         for name in names:

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from rollcall.coordinator import launcher
 from rollcall.coordinator.observers.events import Events, check
 from rollcall.coordinator.observers.monitor_process import listener_of
 from rollcall.errors import UsageError
 from rollcall.ports import find_free_port
+from rollcall.protocol.hosts import Host
+from rollcall.protocol.plan import Plan, Program
 from tests.rollcall_command import Runner, until
 
 
@@ -108,15 +111,20 @@ def test_a_run_that_restarts_tells_its_events_and_serves_its_metrics(warm_rollca
     assert warm_rollcall.wait_until_gone() == []
 
 
-def test_a_command_that_is_not_there_is_noticed_before_ranks_start(rollcall: Runner) -> None:
-    rollcall.script("open('started', 'w')")
-    ran = rollcall("run", "--on-event", "no-such-command --page", "script.py")
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err == (
-        "rollcall: --on-event no-such-command --page: there is no command no-such-command here: check its name, or give"
-        " its whole path\n"
-    )
-    assert not (rollcall.folder / "started").exists()
+def test_a_command_that_is_not_there_is_noticed_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = Plan(Program("module", "m"), (Host("this host", 2),), on_event="no-such-command --page")
+    with pytest.raises(UsageError, match="there is no command no-such-command here: check its name, or give its whole"):
+        launcher.run(plan)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["no-such", "./no-such.sh", __file__, f"{__file__} --page"])
+def test_a_file_that_cannot_be_executed_is_no_command(command: str) -> None:
+    with pytest.raises(UsageError, match="there is no command"):
+        check(command)
 
 
 @pytest.mark.parametrize("command", ["cat >> told", "PAGE=1 no-such", "if true; then cat; fi", "(cat)"])

@@ -192,16 +192,6 @@ def test_torchruns_log_options(warm_rollcall: Runner) -> None:
     assert (where / "stderr.log").read_text() == "err 1\n"
 
 
-def test_a_folder_is_a_program(rollcall: Runner) -> None:
-    """A folder runs its __main__.py; -m is in worker/test_fidelity.py, and --no-python in record/test_any_launcher.py.
-    What follows the program goes to it untouched, even if rollcall has an option of that name."""
-    package = rollcall.folder / "pack"
-    package.mkdir()
-    (package / "__main__.py").write_text("import sys; print(__name__, sys.argv[1:])")
-    ran = rollcall("run", "-n", 2, "pack", "--show", "7", "-n", "9", "--", "--help")
-    assert said(ran.out)["__main__ ['--show', '7', '-n', '9', '--', '--help']"] == [0, 1]
-
-
 def test_a_local_module_hides_a_preloaded_one(rollcall: Runner) -> None:
     """A file named like a module that is loaded already is imported by the script, as under python."""
     rollcall.script("WHO = 'mine'", name="numpy.py")

@@ -1,6 +1,8 @@
 """Plans: pure values."""
 
+import contextlib
 import json
+import os
 import shlex
 from pathlib import Path
 
@@ -60,12 +62,17 @@ def test_spares_that_cannot_work_are_refused(slots: tuple[int, ...], settings: d
         check(plan(hosts=hosts, transport=Transport("ssh", **settings)))  # type: ignore[arg-type]
 
 
-def test_a_script_given_by_a_pipe_is_not_read_twice(tmp_path: Path) -> None:
-    """`rollcall run <(…)` names a pipe: the check leaves it for the rank to read."""
-    import os
-
+@pytest.mark.parametrize("script", ["pipe", "/dev/stdin", "-"])
+def test_a_script_that_only_one_rank_could_read_is_refused(tmp_path: Path, script: str) -> None:
+    """Read here, nothing would be left of it for the ranks, which would do nothing and be well."""
     os.mkfifo(tmp_path / "pipe")
-    assert check(plan(program=Program("script", str(tmp_path / "pipe"))))
+    reader, writer = os.pipe()
+    with contextlib.ExitStack() as undo:
+        undo.callback(os.dup2, os.dup(0), 0)
+        os.dup2(reader, 0)
+        os.write(writer, b"print(1)")
+        with pytest.raises(UsageError, match=r"ranks cannot all read.*: write"):
+            check(plan(program=Program("script", script), cwd=str(tmp_path)))
 
 
 def test_an_empty_script_is_python(tmp_path: Path) -> None:

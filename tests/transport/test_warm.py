@@ -72,7 +72,7 @@ def _check_that_a_killed_launcher_ends_its_ranks(rollcall: Runner) -> None:
     assert process.stdout.readline() == "0-1 │ begun\n"
     process.kill()
     process.communicate()
-    assert until(lambda: servers(rollcall)[0]["running"] == 0)
+    assert until(lambda: [each["running"] for each in servers(rollcall)] == [0])
 
 
 # What decides.
@@ -109,6 +109,15 @@ def test_variables_that_tell_where_a_terminal_is_may_differ() -> None:
     assert process_state.difference(state(A="1", PWD="/a"), state(A="1", PWD="/b", TMUX="x")) == ""
     assert process_state.difference(state(A="1"), state(A="2")) == "the variable A"
     assert process_state.difference(state(), state(B="")) == "the variable B"
+
+
+def test_servers_of_other_pythons_are_not_spoken_of() -> None:
+    """They are ready for other programs. One of this Python that does not fit is named, whichever answered last."""
+    ours = process_state.current()
+    theirs = {**ours, "the Python": ["/other/bin/python", "3.14"], "environ": {"PATH": "/other/bin"}}
+    differs = process_state.difference(theirs, ours)
+    assert kept_servers.why_cold([]) == kept_servers.why_cold([differs]) == ""
+    assert "because of the variable A (" in kept_servers.why_cold(["the variable A", differs])
 
 
 def test_an_empty_part_of_a_path_is_the_folder() -> None:

@@ -26,7 +26,7 @@ from rollcall.agent.host_info import host_info
 from rollcall.agent.host_questions import HostQuestions
 from rollcall.compat import torch_dns
 from rollcall.errors import RollcallError, UsageError
-from rollcall.linux import prctl, process_title
+from rollcall.linux import open_files, prctl, process_title
 from rollcall.protocol.channel import Channel, take_stdio
 from rollcall.protocol.messages import Note, Prepare, Ready, Refused
 from rollcall.protocol.plan import Plan
@@ -38,6 +38,9 @@ from rollcall.worker.fork_server import ForkServers
 _MANY_RANKS = 17  # so many at once are too much for some name servers
 _RANKS_PER_SERVER = 8
 _MOST_SERVERS = 4
+_FILES_PER_RANK = 5  # two pipes, its log, the times of its log, its connection to the store
+_OWN_FILES = 16  # beyond those that are open at the start
+_AMPLE = 4  # times more than needed: debuggers, stacks, further connections to the store
 
 
 def main() -> NoReturn:
@@ -206,6 +209,7 @@ def _serve(
     """One attempt after the other; the exit code says only whether all was well here."""
     from rollcall.agent.host_folder import HostFolder  # here: ranks are forked from a process without it
 
+    _check_open_files(plan.slots)
     folder = HostFolder.of(plan, Path(prepare.folder))
     dispatcher = Dispatcher(questions)
     heartbeat = Heartbeat(channel, dispatcher.handle)
@@ -224,6 +228,17 @@ def _serve(
         return agent.serve()
     finally:
         folder.remove()
+
+
+def _check_open_files(ranks: int) -> None:
+    """Ranks keep the limit that they would have without us: the servers that fork them exist already."""
+    needed = open_files.count() + _OWN_FILES + _FILES_PER_RANK * ranks
+    allowed = open_files.allow(_AMPLE * needed)
+    if allowed < needed:
+        raise UsageError(
+            f"on {socket.gethostname()} a process may open {allowed} files, but the agent of {ranks} ranks needs"
+            f" {needed} at least: allow more with `ulimit -n {_AMPLE * needed}`, or start fewer ranks there"
+        )
 
 
 def _quiet(package: str) -> None:

@@ -417,7 +417,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
         process_tree.wait_for_all(_HELPERS_S, spared=self._servers.pids)
         left = process_tree.end_all(_TERM_GRACE_S, spared=self._servers.pids)
         if left and self._handler.attempt >= 0:  # before the first attempt there are only forks that wait for one
-            self._channel.send(Note(f"ended what the ranks had left running: {', '.join(left)}"))
+            self._channel.send(Note(f"ended what the ranks had left running: {process_tree.in_words(left)}"))
 
     def _wait(self, grace_s: float) -> None:
         deadline = time.monotonic() + grace_s

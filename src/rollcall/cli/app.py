@@ -21,7 +21,7 @@ from rollcall.cli import train as train_options
 from rollcall.cli import warm as warm_command
 from rollcall.cli.run.command import run as run_ranks
 from rollcall.cli.run.options import as_command
-from rollcall.cli.shared_options import AsJson, RunName
+from rollcall.cli.shared_options import AsJson, AttemptNumber, RunName
 from rollcall.errors import RollcallError, UsageError, say, say_if_possible
 from rollcall.linux import standard_streams
 
@@ -48,7 +48,7 @@ def explain(
         str | None,
         typer.Argument(help="The run: its name or folder; or a folder of Flight Recorder dumps. Default: the newest."),
     ] = None,
-    attempt: Annotated[int | None, typer.Option(help="Number of the attempt, from 0. Default: the last.")] = None,
+    attempt: AttemptNumber = None,
     json: AsJson = False,
 ) -> None:
     """Say why a run failed, hung or was slow: the rank, the call, the line; and who waited for whom.
@@ -76,7 +76,7 @@ def export(
         Path, typer.Option(help="Write a trace for Perfetto and chrome://tracing here.", metavar="FILE")
     ],
     run: RunName = None,
-    attempt: Annotated[int | None, typer.Option(help="Number of the attempt, from 0. Default: the last.")] = None,
+    attempt: AttemptNumber = None,
 ) -> None:
     """Write a run as a trace for Perfetto: one track per rank, with ops, waits and phases.
 
@@ -227,7 +227,7 @@ _BadCommandLine: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 def command() -> None:
-    """Do what the command line says; what goes wrong is one sentence."""
+    """Run the command line. An error becomes one sentence and an exit code."""
     try:
         _check_folder()
         sys.exit(app(standalone_mode=False))
@@ -238,12 +238,12 @@ def command() -> None:
         if not standard_streams.is_lost_output(error):
             raise
         standard_streams.discard(sys.stdout)
-        if isinstance(error, BrokenPipeError):  # as a process that SIGPIPE ends
+        if isinstance(error, BrokenPipeError):  # the exit code of a process that SIGPIPE has ended
             sys.exit(128 + signal.SIGPIPE)
         say_if_possible(f"the output cannot be written: {error.strerror}")
         sys.exit(1)
     except _BadCommandLine as error:
-        if text := _sentence(error):  # else it was the whole help
+        if text := _sentence(error):  # it is empty if the help was printed
             say(text)
         sys.exit(UsageError.exit_code)
 

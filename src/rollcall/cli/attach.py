@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
+from rollcall.cli.shared_options import RunName
 from rollcall.errors import UsageError
 
 
 def attach(
-    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    run: RunName = None,
     rank: Annotated[str, typer.Option(help="The rank; with --debugpy also 0,2-3, or all.", metavar="RANK")] = "all",
     debugpy: Annotated[
         bool, typer.Option("--debugpy", help="Start debugpy in the ranks, and print a port per rank for VS Code.")
@@ -17,8 +18,8 @@ def attach(
 ) -> None:
     """Debug a rank of a running job: it stops at its next line, and you get pdb's prompt here.
 
-    The other ranks wait meanwhile, and that is no hang. `quit` leaves the debugger, and the rank goes on. A rank that
-    is in C++, as in an op that hangs, can be looked at, but not stepped.
+    The other ranks wait meanwhile; this is not reported as a hang. `quit` leaves the debugger, and the rank continues.
+    A rank that is in C++, such as an op that hangs, can be inspected, but not stepped through.
 
     [bold]Examples[/]
 

@@ -72,7 +72,7 @@ def bench(
     no_mpi: Annotated[
         bool, typer.Option("--no-mpi", help="Do not run the same ops with Open MPI.", rich_help_panel=_OUT)
     ] = False,
-    hosts: HostNames = "",
+    hosts: HostNames = None,
     hostfile: HostFile = None,
     virtual_hosts: VirtualHosts = None,
     link: LinkBandwidth = None,
@@ -129,7 +129,7 @@ def bench(
         _check_writable(path)
     if plot is not None:
         drawing.check(plot)
-    has_hosts = bool(hosts or hostfile or virtual_hosts is not None)
+    has_hosts = any(each is not None for each in (hosts, hostfile, virtual_hosts))
     found = _run(
         wanted,
         host_options.named(

@@ -13,7 +13,7 @@ from rollcall.protocol.plan import Plan, Program, TransportKind
 
 
 def doctor(
-    hosts: HostNames = "",
+    hosts: HostNames = None,
     hostfile: HostFile = None,
     virtual_hosts: VirtualHosts = None,
     link: LinkBandwidth = None,

@@ -20,20 +20,20 @@ _OWN = (*torchrun_env.NUMBERS.values(), torchrun_env.MASTER_ADDR, torchrun_env.M
 
 @dataclass(frozen=True)
 class Hosts:
-    """The hosts of a run, this machine among them or alone, and the transport that starts agents there."""
+    """The hosts of a command, and the transport that starts agents there."""
 
     hosts: tuple[Host, ...]
     kind: TransportKind
 
     @property
     def has_named(self) -> bool:
-        """Whether the launcher leads hosts that were named, rather than this machine alone."""
+        """Whether the hosts were named, by options or by a scheduler; otherwise it is this machine alone."""
         return self.kind != "local"
 
 
 @dataclass(frozen=True)
 class RunHosts:
-    """The same for `rollcall run`, with the place of this host among those that are started by hand."""
+    """The same for `rollcall run`, with the number of this host if hosts are started by hand."""
 
     hosts: tuple[Host, ...]
     transport: Transport
@@ -70,19 +70,24 @@ def find(options: RunOptions, environ: Mapping[str, str]) -> RunHosts:
 
 
 def named(
-    hosts: str, hostfile: Path | None, virtual: int | None, ranks: str, is_alone: bool, environ: Mapping[str, str]
+    hosts: str | None,
+    hostfile: Path | None,
+    virtual: int | None,
+    ranks: str,
+    is_alone: bool,
+    environ: Mapping[str, str],
 ) -> Hosts:
-    """What the options name; else what a scheduler has given us, unless the user says that this host is alone."""
-    given = [name for name, value in (("--hosts", hosts), ("--hostfile", hostfile)) if value]
-    given += ["--virtual-hosts"] if virtual is not None else []
+    """The hosts that the options name; otherwise those of a scheduler's allocation, unless `is_alone`."""
+    options = {"--hosts": hosts, "--hostfile": hostfile, "--virtual-hosts": virtual}
+    given = [name for name, value in options.items() if value is not None]
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)} both name hosts: use one of them")
     if given:
-        # How many GPUs or CPUs they have, the hosts know themselves.
+        # Each host counts its own GPUs or CPUs.
         slots = 0 if ranks in devices.COUNTED else devices.slots(ranks or "1")
         if virtual is not None:
             return Hosts(_virtual(virtual, slots), "virtual")
-        return Hosts(read(hostfile, slots) if hostfile is not None else parse(hosts, slots), "ssh")
+        return Hosts(parse(hosts, slots) if hosts is not None else read(hostfile or Path(), slots), "ssh")
     slots = devices.slots(ranks or "1")
     allocated = None if is_alone else _allocated(slots if ranks else None, environ)
     return allocated or this_host(slots)
@@ -93,7 +98,7 @@ def this_host(slots: int) -> Hosts:
 
 
 def _slurm_step(environ: Mapping[str, str]) -> tuple[str, int, str, int] | None:
-    """Where srun has started us once per node: how many we are, which one this is, where the first one listens."""
+    """If srun has started this process once per node: nnodes, node rank, address and port of the first node."""
     if "SLURM_STEP_ID" not in environ:
         return None
     from rollcall.transport import slurm  # here: most runs are in no step
@@ -111,7 +116,7 @@ def _virtual(count: int, slots: int) -> tuple[Host, ...]:
 
 
 def _allocated(slots: int | None, environ: Mapping[str, str]) -> Hosts | None:
-    """All of an allocation, where we are in one."""
+    """All hosts of an allocation, if this process is in one."""
     if "SLURM_JOB_ID" not in environ and "PBS_NODEFILE" not in environ:
         return None
     from rollcall.transport import pbs, slurm  # here: most runs are in no allocation
@@ -163,7 +168,7 @@ def transport(
     counted = ranks if ranks in devices.COUNTED else ""
     settings = dict(forwarded(env, os.environ))
     if kind == "virtual" and "OMP_NUM_THREADS" not in os.environ:
-        # A rank that is alone on its host takes all cores; but these hosts have the same ones.
+        # A rank that is alone on its host would use all cores, but virtual hosts share them.
         settings = {"OMP_NUM_THREADS": "1", **settings}
     return Transport(kind, python or sys.executable, counted, tuple(settings.items()), **rest)
 
@@ -179,10 +184,12 @@ def _srun_args(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def forwarded(patterns: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """What `--env` names: a variable, a pattern such as 'NCCL_*', or NAME=VALUE."""
+    """The variables that `--env` names: by name, by a pattern such as 'NCCL_*', or as NAME=VALUE."""
     chosen: dict[str, str] = {}
     for pattern in patterns:
         name, equals, value = pattern.partition("=")
+        if equals and not name:
+            raise UsageError(f"--env {pattern} names no variable: write --env NAME=VALUE")
         if equals:
             chosen[name] = value
         elif any(sign in name for sign in "*?["):

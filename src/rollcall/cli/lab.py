@@ -60,7 +60,7 @@ def lab(
     init_method: Annotated[str | None, _node_flag("env://, tcp://host:port or file:///path.", "init_method")] = None,
     run_with_no_barrier: Annotated[bool, _node_flag("barrier: leave the barrier out.", "run_with_no_barrier")] = False,
 ) -> None:
-    """Run experiments on real ranks: each asks a question, measures the answer, judges and draws it.
+    """Run experiments on real ranks. Each asks a question, measures the answer, and draws it.
 
     [bold]Examples[/]
 
@@ -78,7 +78,7 @@ def lab(
     """
     from rollcall.initialization import environment
     from rollcall.lab.experiment import Experiment, LabSettings, check_name, load
-    from rollcall.lab.runner import in_world, perform, terminal, worlds
+    from rollcall.lab.runner import existing_ranks, perform, terminal, worlds
 
     if not name:
         terminal.list_experiments(json)
@@ -120,7 +120,7 @@ def lab(
         _refuse(refused, f"the ranks are already started ({assigned.launcher})")
         experiment = load(name)
         settings = replace(settings_for(experiment), ranks=assigned.world_size)
-        raise typer.Exit(in_world.run(experiment, settings, assigned.rank, case, results))
+        raise typer.Exit(existing_ranks.run(experiment, settings, assigned.rank, case, results))
     if not virtual_hosts:
         worlds.start_server([name])  # its import of torch overlaps with ours
     experiment = load(name)

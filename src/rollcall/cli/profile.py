@@ -4,16 +4,19 @@ from typing import Annotated
 
 import typer
 
+from rollcall.cli.shared_options import RunName
 from rollcall.errors import UsageError
 
 
 def profile(
-    run: Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.")] = None,
+    run: RunName = None,
     rank: Annotated[str, typer.Option(help="The ranks: 3, or 0,2-3, or all.", metavar="RANKS")] = "0",
-    steps: Annotated[int, typer.Option(help="Stop after so many steps.")] = 5,
-    seconds: Annotated[float, typer.Option(help="Stop after so many seconds, whatever steps were made.")] = 60.0,
+    steps: Annotated[int, typer.Option(help="Stop after N steps.", metavar="N")] = 5,
+    seconds: Annotated[
+        float, typer.Option(help="Stop after N seconds, even if there were fewer steps.", metavar="N")
+    ] = 60.0,
 ) -> None:
-    """Profile ranks of a running job with torch.profiler; the program is not changed, and goes on.
+    """Profile ranks of a running job with torch.profiler. The program is not changed, and continues.
 
     `rollcall export --perfetto FILE` then shows kernels and functions beside the ops, on one clock.
 
@@ -31,7 +34,7 @@ def profile(
     if steps < 1:
         raise UsageError(f"--steps {steps} profiles nothing: use 1 or more")
     if seconds <= 0:
-        raise UsageError(f"--seconds {seconds:g} is no time: use seconds, such as 60")
+        raise UsageError(f"--seconds {seconds:g} is not a time: use seconds, such as 60")
     ranks = questions.read_ranks(rank)
     folder = find_run(run)
     found = profile_ranks(folder, ranks, steps, seconds)

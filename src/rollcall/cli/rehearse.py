@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 def rehearse(
     script: Annotated[Path, typer.Argument(help="The training script, unmodified.", metavar="SCRIPT")],
     args: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.", metavar="[ARGS]...")] = None,
-    ranks_in_world: Annotated[int, typer.Option("-n", help="Ranks of the world.", metavar="N", show_default=False)] = 8,
+    ranks_in_world: Annotated[int, typer.Option("-n", help="Ranks of the world.", metavar="N")] = 8,
     gpus_per_host: Annotated[int, typer.Option(help="GPUs, and so ranks, of each host.", metavar="N")] = 8,
     ranks: Annotated[str, typer.Option(help="Rehearse these ranks only: 0,1023 or 0-7. Default: all.")] = "all",
     classes: Annotated[
-        bool, typer.Option("--classes", help="Rehearse one of each kind of rank, by the first two steps of all.")
+        bool, typer.Option("--classes", help="Run all ranks for two steps, then one rank of each kind to the end.")
     ] = False,
     steps: Annotated[
-        int, typer.Option(help="Stop each rank after so many optimizer steps; 0: run to the end.", metavar="N")
+        int, typer.Option(help="Stop each rank after N optimizer steps; 0: run to the end.", metavar="N")
     ] = 3,
     gpu: Annotated[str, typer.Option(help="The pretended GPU: h200, a100-80 …, or memory=24GB.")] = "h200",
     assume: Annotated[
         list[str] | None,
-        typer.Option(help="The value that a line reads and that is not known.", metavar="train.py:33=0.5"),
+        typer.Option(help="The value that a line of the script reads, if it is not known.", metavar="train.py:33=0.5"),
     ] = None,
     check: Annotated[
         bool,
         typer.Option("--check", help="Also run the script on real gloo ranks here, and compare them op by op."),
     ] = False,
     rank_limit_s: Annotated[
-        float, typer.Option(help="Give a rank up that makes no op and no step for so many seconds.", metavar="S")
+        float, typer.Option(help="Stop a rank that makes no op and no step for S seconds.", metavar="S")
     ] = 120.0,
     step_ms: Annotated[
         float | None, typer.Option(help="Time of a step without the network, for an estimate.", metavar="210")
@@ -48,7 +48,7 @@ def rehearse(
         str | None, typer.Option(help="Speed of a host's link, for an estimate.", metavar="400gbit")
     ] = None,
     report: Annotated[
-        bool, typer.Option("--report", help="Also write the page of `rollcall report`, and say where.")
+        bool, typer.Option("--report", help="Also write the page of `rollcall report`, and print its path.")
     ] = False,
     json: AsJson = False,
 ) -> None:
@@ -169,7 +169,7 @@ class _Progress:
         self._bars.stop()
 
     def __call__(self, part: str, count: int) -> None:
-        """A part of the work begins, with so many ranks; or, without a name, one of them is done."""
+        """A part of the work begins, with `count` ranks; with an empty name, one rank is done."""
         if part:
             self._bars.update(self._task, total=1, completed=1, visible=False)
             self._task = self._bars.add_task(part, total=count)

@@ -14,7 +14,7 @@ def host_option(name: str, help_text: str, metavar: str | None = None) -> Any:
 
 
 HostNames = Annotated[
-    str,
+    str | None,
     host_option("--hosts", "Hosts with their slots, reached by ssh; ranks in this order.", "a:3,user@b:3,node[01-04]"),
 ]
 HostFile = Annotated[
@@ -29,6 +29,7 @@ HostPython = Annotated[
     str, host_option("--python", "Path of Python on the hosts. Default: the path of this one.", "PATH")
 ]
 RunName = Annotated[str | None, typer.Argument(help="The run: its name or folder. Default: the newest.", metavar="RUN")]
+AttemptNumber = Annotated[int | None, typer.Option(help="Number of the attempt, from 0. Default: the last.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 RingMb = Annotated[
     int | None,

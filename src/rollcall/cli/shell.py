@@ -15,7 +15,7 @@ def shell(
         int | None,
         typer.Option("-n", "--nproc-per-node", help="Ranks, per host if there are several. Default: 2."),
     ] = None,
-    hosts: HostNames = "",
+    hosts: HostNames = None,
     hostfile: HostFile = None,
     virtual_hosts: VirtualHosts = None,
     python: HostPython = "",
@@ -24,7 +24,7 @@ def shell(
 ) -> None:
     """Open a prompt on several ranks: each line runs on all of them, with a process group ready.
 
-    Equal answers are shown once. A line that hangs is explained, and Ctrl-C takes it back. Ctrl-D ends.
+    Equal answers are shown once. A line that hangs is explained, and Ctrl-C cancels it. Ctrl-D ends.
 
     [bold]Examples[/]
 
@@ -34,17 +34,19 @@ def shell(
 
       rollcall shell --hosts alpha:2,beta:2
     """
-    from rollcall.shell.options import Wanted  # here, and below: only the shell needs them
+    from rollcall.shell.options import ShellOptions  # here, and below: only the shell needs them
 
-    wanted = Wanted(ranks, hang_after, tuple(preload or ()), virtual_hosts, hosts, str(hostfile or ""), python)
-    wanted.check()
+    options = ShellOptions(
+        ranks, hang_after, tuple(preload or ()), virtual_hosts, hosts or "", str(hostfile or ""), python
+    )
+    options.check()
     if importlib.util.find_spec("IPython") is None:
         raise UsageError("rollcall shell needs IPython: pip install 'torch-rollcall[shell]'")
     if not sys.stdin.isatty():
         raise UsageError("rollcall shell needs a terminal: for a script, use `rollcall run`")
     from rollcall.shell import ranks as shell_ranks
 
-    with shell_ranks.started(wanted) as (found, folder):
+    with shell_ranks.started(options) as (found, folder):
         from rollcall.shell import prompt
 
         count = len(found.all)

@@ -39,7 +39,7 @@ def stacks(
 
 
 def _ask(folder: Path) -> "Answer":
-    """A run that another launcher has started has nobody to ask: its ranks on this host are found by their rings."""
+    """A run of another launcher has no launcher of ours to ask: its ranks on this host are found by their rings."""
     from rollcall.live import questions
     from rollcall.live import stacks as live_stacks
 

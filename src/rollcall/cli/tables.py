@@ -42,7 +42,7 @@ def _table(*columns: str) -> Table:
 
 
 def _console() -> Console:
-    """A pipe has no width of its own: lines must stay whole there."""
+    """A pipe has no width. With a large one, lines are not broken there."""
     console = Console()
     return console if console.is_terminal else Console(width=1000)
 

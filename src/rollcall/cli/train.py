@@ -21,7 +21,7 @@ def _ranks(help_text: str, *names: str) -> Any:
 def train(
     *,
     nproc_per_node: Annotated[str, _ranks("Ranks per host, as for run. Default: 1.", "--nproc-per-node", "-n")] = "",
-    hosts: HostNames = "",
+    hosts: HostNames = None,
     hostfile: HostFile = None,
     virtual_hosts: VirtualHosts = None,
     max_restarts: Annotated[int, _ranks("Restart from the newest snapshot up to N times.", "--max-restarts")] = 0,

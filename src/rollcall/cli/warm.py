@@ -15,10 +15,11 @@ _FOR_CALLS = "for rollcall.spawn, pytest and rollcall lab"
 
 def warm(
     script: Annotated[
-        str | None, typer.Argument(help="Also import what this script needs of torch: for DDP, FSDP, torch.compile.")
+        str | None,
+        typer.Argument(help="Also import the parts of torch that this script uses: DDP, FSDP, torch.compile."),
     ] = None,
     preload: Annotated[
-        list[str] | None, typer.Option("--preload", help="Import this module, too, for runs with the same option.")
+        list[str] | None, typer.Option("--preload", help="Also import this module, for runs with the same option.")
     ] = None,
     minutes: Annotated[float, typer.Option(help="Minutes after its last use until the server ends.")] = IDLE_S / 60,
     stop: Annotated[bool, typer.Option("--stop", help="End all servers. Runs continue.")] = False,
@@ -26,10 +27,10 @@ def warm(
 ) -> None:
     """Keep torch imported, so that the next `rollcall run` starts in a fraction of a second.
 
-    The same holds for rollcall.spawn, for tests with ranks under pytest, and for `rollcall lab`.
+    rollcall.spawn, tests with ranks under pytest, and `rollcall lab` use it, too.
 
-    The server is used only where a cold start would give the same: same Python and packages, environment, limits,
-    user, --preload. Otherwise the start is cold, and says why. ROLLCALL_WARM=0 starts without it; with
+    A run uses the server only if Python, packages, environment variables, limits, user and --preload are the same.
+    Otherwise it imports torch itself, and prints what differs. ROLLCALL_WARM=0 starts a run without the server; with
     ROLLCALL_WARM=1, a run leaves a server behind.
 
     [bold]Examples[/]
@@ -52,18 +53,18 @@ def warm(
     if stop or status:
         _show_all("stop" if stop else "status", "ended" if stop else "ready")
         return
-    typed = {
+    options = {
         "preload": preload or [],
         "record": True,
         "kind": "script" if script else "module",
         "script": script or "-",
     }
-    has_runs, has_calls = runs.is_ready(typed), calls.is_ready()
+    has_runs, has_calls = runs.is_ready(options), calls.is_ready()
     if has_runs and has_calls:
         say("a warm server for this is ready already: `rollcall warm --status` shows it")
         return
     if not has_runs:
-        _wait(runs.start(typed, minutes * 60))
+        _wait(runs.start(options, minutes * 60))
     if not has_calls:  # one after the other: nothing is left running if --preload is wrong
         _wait(calls.start(minutes * 60))
     say(f"ready, until {minutes:g} minutes after its last use; `rollcall warm --stop` ends it")

@@ -6,6 +6,7 @@ attempts        the phases of a run, and when another attempt begins
 hangs           notices that no rank makes progress, and explains why
 agents          all agents of a run: started, heard, lost
 preflight       what the hosts answered: who is missing, which versions differ, where the master is
+heartbeats      pings hosts, and notices those that are silent
 clock_offsets   how far the clocks of hosts are apart
 console         what ranks print, by line and rank
 failure         who failed first, and how that is told

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import os
 import queue
-import resource
 import selectors
 import subprocess
 import threading
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from rollcall.coordinator.clock_offsets import ClockOffset
+from rollcall.linux import open_files
 from rollcall.protocol import messages
 from rollcall.protocol.channel import AGENT_SPEAKS, GREETING, Channel
 from rollcall.protocol.hosts import Host
@@ -28,6 +28,7 @@ _FEW_LINES = 20
 _STACK_BYTES = 512 << 10
 _REAP_S = 5.0
 _LAST_ERRORS_S = 0.5
+_OWN_FILES, _FILES_PER_HOST = 256, 8  # a host has three pipes: the usual limit of 1024 would end at 300 hosts
 
 
 @messages.dataclass(frozen=True)
@@ -116,7 +117,7 @@ class Agents:
         self._is_closed = False  # no agent is needed any more: one that connects now is cut off
         self._errors = selectors.DefaultSelector()
         self._reads_errors = False
-        _allow_files(8 * len(self.all))
+        open_files.allow(_OWN_FILES + _FILES_PER_HOST * len(self.all))
 
     def start(self, agents: Iterable[Agent]) -> None:
         """All at once where there are few, else one after the other as there is room."""
@@ -262,11 +263,3 @@ def _cut(connection: Connection | None) -> None:
         connection.hang_up()
     with contextlib.suppress(OSError, ValueError):
         connection.writer.close()
-
-
-def _allow_files(count: int) -> None:
-    """Three pipes a host: the usual limit of 1024 would end at 300 hosts."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = min(count + 256, hard) if hard != resource.RLIM_INFINITY else count + 256
-    if wanted > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

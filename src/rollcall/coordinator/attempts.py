@@ -28,7 +28,6 @@ from rollcall.protocol.messages import (
     HostInfo,
     MasterReached,
     OpenPort,
-    Ping,
     PortOpened,
     Prepare,
     ReachMaster,
@@ -36,13 +35,12 @@ from rollcall.protocol.messages import (
     Stop,
 )
 from rollcall.protocol.plan import LOOPBACK, THIS_HOST, Plan
-from rollcall.protocol.timing import PING_S, SETTLE_S, SILENCE_S
+from rollcall.protocol.timing import SETTLE_S
 
 _SETTLE_HOSTS_S = 12.0  # from the first host that failed to come until the others count as missing, too
 _REJOIN_S = 3.0  # for an agent that was killed to come back before the next attempt begins without it
 _NEEDED_S = 30.0  # the same where there can be no attempt without it
 _TRY_AGAIN_S = 10.0  # a host that is lost is asked so often whether it is back
-_ASLEEP_S = 5.0
 _TELL_AFTER_S, _TELL_EVERY_S = 5.0, 30.0
 
 
@@ -84,8 +82,6 @@ class Attempts:
         self._first_missing_s: float | None = None
         self._wait_for_hosts_s = _SETTLE_HOSTS_S
         self._asked_again_s = 0.0
-        self._pinged_s = -PING_S
-        self._ticked_s = now()
         self._is_stopping = False
         self._restart_waiting()
         self._reset()
@@ -105,7 +101,6 @@ class Attempts:
         self._over: set[Agent] = set()
         self._done: set[Agent] = set()
         self._cancel_s: float | None = None
-        self._has_rank_failed = False
         self._elsewhere = ""
         self._is_cancelled = False
 
@@ -121,14 +116,6 @@ class Attempts:
 
     # What has come from an agent.
 
-    def note_host(self, agent: Agent) -> None:
-        if _needs_heartbeat(agent):  # else it has our own clock
-            agent.send(Ping(time.monotonic_ns()))
-
-    def note_pong(self, agent: Agent) -> None:
-        if agent.clock.is_coarse:
-            agent.send(Ping(time.monotonic_ns()))
-
     def note_opened(self, agent: Agent, opened: PortOpened) -> None:
         if self._taking_part and agent is self._taking_part[0]:
             self._opened = opened
@@ -140,12 +127,10 @@ class Attempts:
         self._is_port_closed = True
 
     def note_rank_failed(self) -> None:
-        self._has_rank_failed = True
         self._cancel_s = self._cancel_s or self._now() + SETTLE_S
 
     def restart(self) -> None:
         """The attempt hangs: it counts as failed, and the next one as a restart."""
-        self._has_rank_failed = True
         self._cancel()
 
     def note_done(self, agent: Agent) -> None:
@@ -155,7 +140,7 @@ class Attempts:
         """All its ranks are gone there. On a host that was started by hand it may have failed elsewhere."""
         self._over.add(agent)
         if self.phase is Phase.RUNNING and over.elsewhere:
-            self._has_rank_failed, self._elsewhere = True, over.elsewhere
+            self._elsewhere = over.elsewhere
             self.phase = Phase.ENDING
 
     def note_refused(self, agent: Agent, refused: Refused) -> None:
@@ -197,9 +182,6 @@ class Attempts:
     # What is due.
 
     def tick(self) -> None:
-        self._notice_own_sleep()
-        self._ping()
-        self._notice_silence()
         if self._is_stopping or self.phase is Phase.FINISHING:
             return
         step = {
@@ -214,32 +196,6 @@ class Attempts:
             step()
         except RollcallError as error:
             self.fail(error)
-
-    def _ping(self) -> None:
-        if self._now() - self._pinged_s >= PING_S:
-            self._pinged_s = self._now()
-            for agent in self._agents.all:
-                is_listening = agent.info is not None and (agent.is_ready or not agent.is_prepared)
-                if is_listening and _needs_heartbeat(agent):
-                    agent.send(Ping(time.monotonic_ns()))
-
-    def _notice_own_sleep(self) -> None:
-        """After Ctrl-Z, or on a laptop that slept: then it was not the hosts that were silent."""
-        slept_s, self._ticked_s = self._now() - self._ticked_s, self._now()
-        if slept_s > _ASLEEP_S:
-            if self._plan.transport.kind != "local":  # connections may have ended meanwhile, so they cannot tell
-                self._listener.say(
-                    f"rollcall here was stopped for {slept_s:.0f} s; hosts end their ranks after {SILENCE_S:g} s"
-                )
-            for agent in self._agents.all:
-                agent.heard_s = self._now()
-
-    def _notice_silence(self) -> None:
-        for agent in self._agents.all:
-            is_silent = agent.is_ready and agent.is_up and self._now() - agent.heard_s > SILENCE_S
-            if is_silent and _needs_heartbeat(agent):
-                agent.is_cut_off = True
-                self._agents.lose(agent, f"was not heard of for {SILENCE_S:g} s: its network is cut, or it hangs")
 
     def _while_gathering(self) -> None:
         """Waits until all hosts have answered, or enough of them if the others will not."""
@@ -416,8 +372,8 @@ class Attempts:
         lost = [agent for agent in self._taking_part if not agent.is_up]
         waiting = [agent for agent in self._agents.all if agent.is_up and agent not in self._taking_part]
         left = min(len(self._taking_part) - len(lost) + sum(agent.is_prepared for agent in waiting), len(self._places))
-        is_followed = self.restarts_left > 0 if self._has_rank_failed and not lost else left >= self._least
-        is_followed = is_followed or (bool(lost) and self.restarts_left > 0)
+        is_restart = not lost or left < self._least  # else it goes on with the hosts that are left
+        is_followed = not is_restart or self.restarts_left > 0
         self._listener.attempt_over(self.attempt, is_followed)
         if not is_followed:
             if lost and self._plan.transport.spares:
@@ -426,8 +382,7 @@ class Attempts:
                 raise WorldError(self._elsewhere)
             self._finish()
             return
-        if not lost or left < self._least:
-            self.restarts_left -= 1
+        self.restarts_left -= is_restart
         self.attempt += 1
         is_cut_off = any(agent.is_cut_off for agent in lost)
         is_whole = left == len(self._places)
@@ -446,10 +401,6 @@ class Attempts:
         self.phase = Phase.FINISHING
         self._agents.stop_starting()
         self._agents.send_all(Finish())
-
-
-def _needs_heartbeat(agent: Agent) -> bool:
-    return agent.connection is not None and agent.connection.needs_heartbeat
 
 
 def _with_code(text: str, exit_code: int) -> RollcallError:

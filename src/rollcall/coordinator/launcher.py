@@ -17,6 +17,7 @@ from rollcall.coordinator.debugging.rank_questions import RankQuestions
 from rollcall.coordinator.debugging.relay import Relay
 from rollcall.coordinator.failure import HOST_LOST, Report
 from rollcall.coordinator.hangs import Hangs, sentence
+from rollcall.coordinator.heartbeats import Heartbeats
 from rollcall.coordinator.observers import events
 from rollcall.coordinator.observers.events import Events
 from rollcall.coordinator.observers.monitor_process import MonitorProcess, listener_of
@@ -128,6 +129,7 @@ class Launcher:
         self._stopped_s = 0.0
         self._is_timed_out = False
         self._started_s = time.monotonic()
+        self._heartbeats = Heartbeats(agents, plan.transport.kind == "local", self.say)
         self._attempts = Attempts(plan, agents, str(folder.path), self)
 
     def run(self) -> int:
@@ -151,6 +153,7 @@ class Launcher:
         event = self._agents.next(_TICK_S)
         if event is not None:
             self._handle(*event)
+        self._heartbeats.tick()
         self._attempts.tick()
         self._watch_requests.tick(self._agents, self._attempts.attempt)
         self._stack_questions.tick(self._agents, self._attempts.attempt)
@@ -229,9 +232,9 @@ class Launcher:
             case RingsSent():
                 self._watch_requests.note_answer(agent.node)
             case HostInfo():
-                self._attempts.note_host(agent)
+                self._heartbeats.note_host(agent)
             case Pong():
-                self._attempts.note_pong(agent)
+                self._heartbeats.note_pong(agent)
             case PortOpened():
                 self._attempts.note_opened(agent, message)
             case MasterReached():

@@ -5,7 +5,7 @@
 
 import os
 
-from rollcall.linux import private_folder
+from rollcall.linux import private_folder, process_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,8 +72,13 @@ def ask(link: "socket.socket", question: "dict[str, Any]", fds: list[int]) -> "d
         return None
 
 
-def why_cold(differs: str) -> str:
-    return f"started without the warm server, because of {differs} (`rollcall warm --status` shows what is ready)"
+def why_cold(differences: "list[str]") -> str:
+    """What to say if no server fits. Nothing of those of other Pythons: they are ready for other programs."""
+    differs = next((each for each in differences if each != process_state.ANOTHER_PYTHON), "")
+    return (
+        differs
+        and f"started without the warm server, because of {differs} (`rollcall warm --status` shows what is ready)"
+    )
 
 
 def _is_ours(link: "socket.socket") -> bool:

@@ -40,6 +40,9 @@ VOLATILE = frozenset((
 ))  # fmt: skip
 
 
+ANOTHER_PYTHON = "the Python"
+
+
 def current() -> "dict[str, Any]":
     """The state of this process: `environ` and `cwd`, and the rest by what it is about."""
     return {"environ": dict(os.environ), "cwd": os.getcwd(), **_rest()}
@@ -48,6 +51,8 @@ def current() -> "dict[str, Any]":
 def difference(one: "dict[str, Any]", other: "dict[str, Any]") -> str:
     """What differs first, in words; empty if nothing does that an import could see or that a child could not be given
     later. The folder and VOLATILE variables can be given later."""
+    if one.get(ANOTHER_PYTHON) != other.get(ANOTHER_PYTHON):  # before PATH, which activating its environment changes
+        return ANOTHER_PYTHON
     ours, theirs = one["environ"], other["environ"]
     for name in sorted({*ours, *theirs} - VOLATILE):
         if ours.get(name) != theirs.get(name):
@@ -65,7 +70,7 @@ def _is_relative(paths: str) -> bool:
 
 
 def _rest() -> "dict[str, Any]":
-    found: dict[str, Any] = {"the Python": [sys.executable, sys.version], "the name of the host": list(os.uname())}
+    found: dict[str, Any] = {ANOTHER_PYTHON: [sys.executable, sys.version], "the name of the host": list(os.uname())}
     for line in _read("status").splitlines():
         name, _, value = line.partition(":")
         if name in _STATUS:

@@ -3,10 +3,13 @@
 import contextlib
 import os
 import signal
+import textwrap
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import psutil
+
+_MOST_COMMANDS, _MOST_LETTERS = 5, 100
 
 
 def descendants(spared: Collection[int] = ()) -> list[psutil.Process]:
@@ -21,8 +24,8 @@ def wait_for_all(timeout_s: float, spared: Collection[int] = ()) -> None:
         time.sleep(0.01)
 
 
-def end_all(grace_s: float, spared: Collection[int] = ()) -> list[str]:
-    """End all descendants: SIGTERM, then SIGKILL after the grace. Returns descriptions of those it ended."""
+def end_all(grace_s: float, spared: Collection[int] = ()) -> dict[int, str]:
+    """End all descendants: SIGTERM, then SIGKILL after the grace. Returns the commands of those it ended, by pid."""
     ended: dict[int, str] = {}
     give_up = time.monotonic() + grace_s + 5
     kill_after = time.monotonic() + grace_s
@@ -37,7 +40,17 @@ def end_all(grace_s: float, spared: Collection[int] = ()) -> list[str]:
                 _send(process, signal.SIGKILL if hard else signal.SIGTERM)
         time.sleep(0.01)
     _reap()
-    return list(ended.values())
+    return ended
+
+
+def in_words(processes: Mapping[int, str]) -> str:
+    """One line, however many there are: equal commands together, the first few of them, long ones cut."""
+    pids: dict[str, list[str]] = {}
+    for pid, command in processes.items():
+        pids.setdefault(textwrap.shorten(command, _MOST_LETTERS, placeholder=" …"), []).append(str(pid))
+    parts = [f"{command} (pid {', '.join(its)})" for command, its in pids.items()]
+    more = [f"{len(parts) - _MOST_COMMANDS} other commands"] if len(parts) > _MOST_COMMANDS else []
+    return ", ".join(parts[:_MOST_COMMANDS] + more)
 
 
 def _is_alive(process: psutil.Process) -> bool:
@@ -48,8 +61,8 @@ def _is_alive(process: psutil.Process) -> bool:
 
 def _describe(process: psutil.Process) -> str:
     with contextlib.suppress(psutil.Error):
-        return f"{' '.join(process.cmdline()) or process.name()} (pid {process.pid})"
-    return f"pid {process.pid}"
+        return " ".join(process.cmdline()) or str(process.name())
+    return "a process"
 
 
 def _send(process: psutil.Process, number: signal.Signals) -> None:

@@ -207,6 +207,8 @@ def check_program(program: Program, cwd: str) -> None:
     if program.kind != "script":
         return
     path = Path(cwd, program.target)
+    if program.target == "-":
+        raise UsageError("ranks cannot all read a program from standard input: write it to a file, and name that")
     if not path.exists():
         hint = (
             f"; did you mean -m {program.target}?" if "/" not in program.target and _is_dotted(program.target) else ""
@@ -217,7 +219,10 @@ def check_program(program: Program, cwd: str) -> None:
             raise UsageError(f"{program.target} is a folder without __main__.py: name a script in it")
         return
     if not stat.S_ISREG(path.stat().st_mode):
-        return  # a pipe, as in `rollcall run <(…)`: it can be read only once
+        raise UsageError(
+            f"{program.target} is a pipe or a device, which ranks cannot all read: write the program to a file, and"
+            " name that"
+        )
     _check_python(program.target, path)
 
 

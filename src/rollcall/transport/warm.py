@@ -25,9 +25,9 @@ _SERVER = (
 
 
 def take(typed: "dict[str, Any]") -> LocalAgent | None:
-    """An agent of a server that is exactly what a cold start would give; says what differs, if there are servers and
-    none is. Nothing is read, sent or said where no server was started."""
-    differs = ""
+    """An agent of a server that is exactly what a cold start would give; says what differs, if this Python has
+    servers and none is. Nothing is read, sent or said where no server was started."""
+    differences = []
     with kept_servers.KeptServers(kept_servers.RUNS) as servers:
         for name in servers.names:
             question = {"ask": "use", **_wanted(typed), "title_bytes": _title_bytes()}
@@ -35,10 +35,11 @@ def take(typed: "dict[str, Any]") -> LocalAgent | None:
                 agent, differs = _run(link, question)
                 if agent is not None:
                     return agent
-    if differs:
+                differences.append(differs)
+    if why := kept_servers.why_cold(differences):
         from rollcall.errors import say
 
-        say(kept_servers.why_cold(differs))
+        say(why)
     return None
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import warnings
 from pathlib import Path
 
 from rollcall.worker import main
@@ -10,6 +11,7 @@ from rollcall.worker import main
 def begin() -> None:
     main.take_requests()
     file = getattr(sys.modules["__main__"], "__file__", None)
-    with contextlib.suppress(OSError, SyntaxError, ValueError):  # it was removed or changed since: it runs on
+    # It was removed or changed since: it runs on. Python has shown the warnings of its code already.
+    with contextlib.suppress(OSError, SyntaxError, ValueError), warnings.catch_warnings(action="ignore"):
         if file:
             main.wait_longer_if_stopping(compile(Path(file).read_bytes(), file, "exec", dont_inherit=True))

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from rollcall.linux import prctl, process_title
 from rollcall.protocol.plan import Program
@@ -28,6 +28,7 @@ from rollcall.worker.traceback_filter import users_part
 
 _LOW_PRIORITY = "10"  # a nice value; each rank is a session, and the kernel shares the processor among sessions
 _EXIT_FLUSH_FAILED = 120  # what CPython exits with when stdout could not be flushed
+_LONG = 1 << 63
 
 
 def run_request(request: dict[str, Any], _extra_fds: list[int]) -> NoReturn:
@@ -140,6 +141,7 @@ def _guard(program: Program, main: ModuleType) -> int:
     try:
         _RUNNERS[program.kind](program.target, main)
     except SystemExit as stop:
+        stop.__traceback__ = users_part(stop.__traceback__)
         return _noted(_exit_code(stop), stop)
     except BaseException as error:
         error.__traceback__ = users_part(error.__traceback__)
@@ -163,13 +165,19 @@ def _run_script(target: str, main: ModuleType) -> None:
         return
     _set_first_path(str(path.resolve().parent))
     full = os.path.join(os.getcwd(), target)
-    main.__dict__.update(
-        __file__=full, __cached__=None, __loader__=importlib.machinery.SourceFileLoader("__main__", full)
-    )
-    with io.open_code(full) as file:
-        code = compile(file.read(), full, "exec", dont_inherit=True)
+    code, loader = _load(full)
+    main.__dict__.update(__file__=full, __cached__=None, __loader__=loader)
     wait_longer_if_stopping(code)
     exec(code, main.__dict__)
+
+
+def _load(path: str) -> tuple[CodeType, object]:
+    if path.endswith(".pyc"):
+        compiled = importlib.machinery.SourcelessFileLoader("__main__", path)
+        return cast(CodeType, compiled.get_code("__main__")), compiled
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    return code, importlib.machinery.SourceFileLoader("__main__", path)
 
 
 def wait_longer_if_stopping(code: CodeType) -> None:
@@ -207,7 +215,7 @@ def _exit_code(stop: SystemExit) -> int:
     if stop.code is None:
         return 0
     if isinstance(stop.code, int):
-        return stop.code & 0xFF
+        return stop.code & 0xFF if -_LONG <= stop.code < _LONG else 0xFF  # CPython takes it for a C long, or for -1
     print(stop.code, file=sys.stderr)
     return 1
 

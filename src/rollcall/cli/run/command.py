@@ -72,7 +72,7 @@ def run(options: RunOptions) -> None:
 
 
 def run_and_exit(options: RunOptions) -> NoReturn:
-    """Does what the command does, for options that were read without it."""
+    """Run the command with options that were read without typer."""
     try:
         run(options)
     except RollcallError as error:
@@ -84,8 +84,8 @@ def run_and_exit(options: RunOptions) -> NoReturn:
 
 
 def _leave_warm_server(plan: Plan) -> None:
-    """If the user has asked for it, and the next run like this one would start without."""
-    from rollcall.coordinator.early_agent import typed_in  # here: what is imported here, is imported already
+    """With ROLLCALL_WARM=1: start a warm server, unless one is ready for the next run like this one."""
+    from rollcall.coordinator.early_agent import typed_in  # here, and below: `rollcall --help` does not need them
     from rollcall.linux import kept_servers
     from rollcall.transport import warm
 
@@ -96,7 +96,7 @@ def _leave_warm_server(plan: Plan) -> None:
 
 
 def _check(options: RunOptions) -> None:
-    """What is wrong with an option, or cannot be had here, in one sentence."""
+    """Refuse a wrong option, or one that is not available, in one sentence."""
     if options.module and options.no_python:
         raise UsageError("-m and --no-python exclude each other: a module is run by Python")
     if options.run_path and (options.module or options.no_python):
@@ -104,6 +104,10 @@ def _check(options: RunOptions) -> None:
     _check_on_hang(options)
     if options.hang_after <= 0:
         raise UsageError(f"--hang-after {options.hang_after:g} is not a time to wait: use seconds, such as 60")
+    if options.timeout is not None and options.timeout <= 0:
+        raise UsageError(f"--timeout {options.timeout:g} is not a time to run: use seconds, or leave it out")
+    if options.grace < 0:
+        raise UsageError(f"--shutdown-timeout {options.grace:g} is below zero: use seconds, or 0 for none")
     if options.start not in ("warm", "fresh"):
         raise UsageError(f"--start {options.start} is not known: use warm or fresh")
     if options.start_method is not None and options.start_method not in _START_METHODS:
@@ -199,7 +203,7 @@ def plan_of(options: RunOptions) -> Plan:
 
 
 def _start(options: RunOptions, is_alone: bool) -> Literal["warm", "fresh"]:
-    # One rank gains nothing from a server: its own import of torch is the only one there is.
+    # A single rank gains nothing from a fork server: torch is imported once in either case.
     if options.no_python or is_alone:
         return "fresh"
     start = _START_METHODS[options.start_method] if options.start_method else options.start
@@ -216,7 +220,7 @@ def _interface(address: str | None) -> str | None:
 
 
 def _signals(text: str) -> tuple[int, ...]:
-    """SIGTERM,SIGUSR1: those that torchrun would be told to handle."""
+    """`SIGTERM,SIGUSR1`, in torchrun's form, as numbers."""
     try:
         return tuple(signal.Signals[name.strip()] for name in text.split(",") if name.strip())
     except KeyError as error:
@@ -229,7 +233,7 @@ def _report(run_id: str) -> None:
 
     try:
         say(f"the report is {os.path.relpath(write(folder_of(run_id)))}")
-    except UsageError as error:  # nothing was recorded: the run's own outcome counts
+    except UsageError as error:  # nothing was recorded; the exit code stays that of the run
         say(f"no report: {error}")
 
 

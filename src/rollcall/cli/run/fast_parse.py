@@ -1,8 +1,7 @@
-"""Reads the command line of `rollcall run` without typer's machinery, which takes longer than a warm start.
+"""Reads the command line of `rollcall run` without typer, which takes longer than a warm start.
 
-The options are those of RunOptions, and so are their names and types; the words are taken apart as for the early agent.
-Whatever is unusual here (a mistake, --help, an
-option by a variable of torchrun) is left to typer, which gives the same options or says what is wrong.
+The options, their names and their types are those of RunOptions. Only plain command lines are read here. Everything
+else (a mistake, --help, an option given by a variable of torchrun) is left to typer.
 """
 
 import dataclasses
@@ -18,14 +17,14 @@ _VARIABLES = ("PET_", "ROLLCALL_RING_MB")  # by which options can be given, too
 _KINDS: dict[type, Callable[[str], Any]] = {str: str, int: int, float: float, Path: Path, bool: bool}
 
 
-def read(words: Sequence[str], environ: Mapping[str, str]) -> RunOptions | None:
-    """The options in the words behind `rollcall run`; None if typer is to read them."""
+def read(arguments: Sequence[str], environ: Mapping[str, str]) -> RunOptions | None:
+    """The options in the arguments of `rollcall run`; None if typer must read them."""
     if any(name.startswith(_VARIABLES) for name in environ):
         return None
     options = (field.name for field in dataclasses.fields(RunOptions) if field.name not in ("script", "args"))
     fields = {name: option for option in options for name in spellings(option)}
     values: dict[str, Any] = {}
-    left = iter(words)
+    left = iter(arguments)
     try:
         for name, value in options_before_script(left):
             if not name.startswith("-"):

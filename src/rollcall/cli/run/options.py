@@ -46,7 +46,7 @@ def _scheduler(name: str, help_text: str, metavar: str | None = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What was typed, read once."""
+    """The options of one `rollcall run`, as read from the command line."""
 
     script: Annotated[str, typer.Argument(help="The script; with -m a module; with --no-python a command.")]
     args: Annotated[list[str] | None, typer.Argument(help="Its arguments.", show_default=False)] = None
@@ -131,7 +131,7 @@ class RunOptions:
     duplicate_stderr_filters: Annotated[str, _torchrun("Not available.", "--duplicate-stderr-filters", hidden=True)] = (
         ""
     )
-    hosts: HostNames = ""
+    hosts: HostNames = None
     hostfile: HostFile = None
     virtual_hosts: VirtualHosts = None
     link: LinkBandwidth = None
@@ -220,20 +220,20 @@ class RunOptions:
         str, _torchrun("timeout=600: seconds to wait for all hosts.", "--rdzv-conf", panel=_BY_HAND)
     ] = ""
 
-    def words(self, without: set[str]) -> list[str]:
-        """The options that differ from their defaults, as they would be typed; without those of these names."""
-        words: list[str] = []
+    def arguments(self, without: set[str]) -> list[str]:
+        """The options that differ from their defaults, as a command line; without those of these names."""
+        arguments: list[str] = []
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.name in without or value == field.default or isinstance(field_option(field.name), _Argument):
                 continue
             name = option_name(field.name)
             if value is True:
-                words.append(name)
+                arguments.append(name)
             else:
                 values = value if isinstance(value, list) else [value]
-                words += [word for each in values for word in (name, str(each))]
-        return words
+                arguments += [argument for each in values for argument in (name, str(each))]
+        return arguments
 
 
 _Argument = type(typer.Argument())
@@ -257,7 +257,7 @@ def spellings(field: str) -> tuple[str, ...]:
 
 
 def option_name(field: str) -> str:
-    """Returns the name as it is typed: --max-restarts."""
+    """The name on the command line: --max-restarts."""
     return spellings(field)[0]
 
 

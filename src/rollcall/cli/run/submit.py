@@ -1,6 +1,6 @@
 """A run that a scheduler starts for us: `--slurm` submits a batch job, `--kubernetes` a Job of pods.
 
-There `rollcall run` is called again, with all the options that are not about the submitting.
+The job calls `rollcall run` again, with all options that are not about submitting.
 """
 
 import os
@@ -36,7 +36,7 @@ def check_one_way(options: RunOptions) -> None:
 
 
 def check_unused(options: RunOptions) -> None:
-    """Where no scheduler is asked, options of jobs would be passed over."""
+    """Refuse options of jobs in a run without a scheduler, which would ignore them."""
     for field in _OF_JOBS:
         if getattr(options, field) != getattr(RunOptions, field):
             name = option_name(field)
@@ -53,7 +53,7 @@ def to_slurm(options: RunOptions, program: Program) -> int:
         name=options.name or Path(program.target).stem,
         nodes=1 if options.nodes is None else options.nodes,
         slots=_number(options.nproc_per_node) if options.nproc_per_node else None,
-        words=(*options.words(without=_BY_SLURM), *program.words()),
+        words=(*options.arguments(without=_BY_SLURM), *program.words()),
         python=options.python or sys.executable,
         cwd=os.getcwd(),
         log=Path("slurm-%j.out"),
@@ -76,7 +76,7 @@ def to_kubernetes(options: RunOptions, program: Program) -> int:
         nodes=1 if options.nodes is None else options.nodes,
         slots=int(ranks) if ranks.isdecimal() else ranks or 1,
         words=tuple(program.words()),
-        options=tuple(options.words(without=_BY_KUBERNETES)),
+        options=tuple(options.arguments(without=_BY_KUBERNETES)),
         env=dict(host_options.forwarded(options.env or [], os.environ)),
         namespace=options.namespace,
         gpus=options.gpus,

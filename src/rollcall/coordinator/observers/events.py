@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -86,10 +87,17 @@ def check(command: str) -> None:
     """Whether the shell knows the first word of the command: later, nobody may be there to mend it. A line that
     does not begin with a plain word is left to the shell."""
     word = re.match(r"\s*([\w./+-]+)(?=\s|$)", command)
-    if word and subprocess.run(["/bin/sh", "-c", 'command -v "$1" > /dev/null', "sh", word[1]], check=False).returncode:
+    if word and not _is_command(word[1]):
         raise UsageError(
             f"--on-event {command}: there is no command {word[1]} here: check its name, or give its whole path"
         )
+
+
+def _is_command(word: str) -> bool:
+    """A word with a slash is a file, which the shell takes for a command even if it cannot be executed."""
+    if "/" in word:
+        return shutil.which(word) is not None
+    return subprocess.run(["/bin/sh", "-c", 'command -v "$1" > /dev/null', "sh", word], check=False).returncode == 0
 
 
 def _file_of(data: bytes) -> int:
