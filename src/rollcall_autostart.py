@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _MODULE = "torch.distributed.distributed_c10d"
 _VARIABLE = "ROLLCALL_RECORD"
+on_error: "list[Callable[[BaseException], None]]" = []  # called with what the function of a child raised
 
 
 class _Finder:
@@ -25,22 +26,26 @@ class _Finder:
     def find_spec(cls, name: str, path: "list[str] | None" = None, target: object = None) -> "ModuleSpec | None":
         if name != _MODULE:
             return None
-        from importlib.machinery import PathFinder
+        from importlib.util import find_spec
 
         sys.meta_path.remove(cls)  # type: ignore[arg-type]
-        spec = PathFinder.find_spec(name, path)
-        if spec is not None and spec.loader is not None:
+        spec = find_spec(name)  # by whatever finder: not every torch lies in a folder
+        if spec is not None:
             _after_import(spec.loader)
         return spec
 
 
 def _after_import(loader: "Any") -> None:
+    if not hasattr(loader, "__dict__") or isinstance(loader, type):  # others may use it, too
+        return
     execute: Callable[[ModuleType], None] = loader.exec_module
 
     def exec_module(module: "ModuleType") -> None:
         del loader.exec_module
         execute(module)
-        _watch(module)
+        if hasattr(module, "init_process_group"):  # torch may be built without distributed
+            _watch(module)
+            _watch_children()
 
     loader.exec_module = exec_module
 
@@ -48,7 +53,6 @@ def _after_import(loader: "Any") -> None:
 def _watch(module: "Any") -> None:
     """The first process group that is formed in this process begins the recording."""
     from functools import wraps
-    from inspect import signature
 
     original = module.init_process_group
 
@@ -65,8 +69,37 @@ def _watch(module: "Any") -> None:
             BaseException.with_traceback(error, traceback and traceback.tb_next)
             raise
 
-    init_process_group.__signature__ = signature(original)  # type: ignore[attr-defined]  # for getfullargspec
     module.init_process_group = init_process_group
+
+
+def _watch_children() -> None:
+    """From Python 3.13 on, multiprocessing has forgotten the error of a child when the child's finalizers run. And the
+    recording begins inside of `run`, too late to see what that raises."""
+    from functools import wraps
+    from multiprocessing.process import BaseProcess
+
+    bootstrap = getattr(BaseProcess, "_bootstrap", None)
+    if sys.version_info < (3, 13) or bootstrap is None:
+        return
+
+    @wraps(bootstrap)
+    def _bootstrap(self: "Any", *args: "Any", **kwargs: "Any") -> "Any":
+        run = self.run  # often a method of the program's own class
+
+        def run_and_tell() -> None:
+            try:
+                run()
+            except BaseException as error:  # its traceback has no frame of ours
+                traceback = error.__traceback__
+                BaseException.with_traceback(error, traceback and traceback.tb_next)
+                for tell in on_error:
+                    tell(error)
+                raise
+
+        self.run = run_and_tell
+        return bootstrap(self, *args, **kwargs)
+
+    BaseProcess._bootstrap = _bootstrap
 
 
 def _recorder() -> "Callable[..., bool] | None":

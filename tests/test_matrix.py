@@ -22,7 +22,7 @@ def matrix() -> ModuleType:
 
 
 def _result(**others: Any) -> dict[str, Any]:
-    passed = {"code": 0, "counts": {"passed": 7, "skipped": 1}, "failed": []}
+    passed = {"code": 0, "counts": {"passed": 7, "skipped": 1}, "failed": [], "date": "2026-11-18"}
     return {
         "torch": "2.9.1",
         "python": "3.11",
@@ -43,7 +43,7 @@ def test_the_page_shows_the_results(matrix: ModuleType) -> None:
 def test_a_version_that_works_is_one_line(matrix: ModuleType) -> None:
     """Skipped tests do not count."""
     lines = matrix.table({"2.9.1 3.11": _result()}).splitlines()
-    assert lines[2] == "| 2.9.1 | 3.11 | 7 of 7 | 7 of 7 | 7 of 7 | 7 of 7 | 2 of 2 | 19 of 19 |"
+    assert lines[2] == "| 2.9.1 | 3.11 | 7 of 7 | 7 of 7 | 7 of 7 | 7 of 7 | 2 of 2 | 19 of 19 | 2026-11-18 |"
     assert lines[-1] == matrix.NOTHING_LOST
 
 
@@ -53,7 +53,7 @@ def test_what_is_lost_is_named(matrix: ModuleType) -> None:
     compat = {"torch_dns": ["there is no x", "ranks start later"]}
     hooks = {"seen": ["wait"], "missing": ["barrier"]}
     text = matrix.table({"2.16.0 3.12": _result(compat=compat, hooks=hooks, tests={"start": failed})})
-    assert "| 6 of 7 | not run | not run | not run | 1 of 2 | 18 of 19 |" in text
+    assert "| 6 of 7 | not run | not run | not run | 1 of 2 | 18 of 19 | an earlier day |" in text
     assert "`torch_dns` finds nothing (there is no x): ranks start later." in text
     assert "barrier is not recorded." in text
     assert "`tests/a.py::b` fails." in text

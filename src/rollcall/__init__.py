@@ -7,7 +7,7 @@ from importlib import import_module
 
 from rollcall import _renamed
 
-TYPE_CHECKING = False  # not from typing: our agent comes by here, and is in a hurry
+TYPE_CHECKING = False  # not from typing, whose import would delay the start of the agent
 if TYPE_CHECKING:
     from rollcall import explain
     from rollcall.errors import RankError, RollcallError, UsageError, WorldError
@@ -103,7 +103,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name == "explain":  # a folder that can be called
+    if name == "explain":  # the folder rollcall/explain, which can also be called
         return import_module("rollcall.explain")
     if name not in _HOMES:
         raise AttributeError(f"module 'rollcall' has no attribute {name!r}")

@@ -7,15 +7,15 @@ _INTERRUPTED = 130  # 128 and the number of SIGINT
 
 
 def main() -> None:
-    from rollcall.coordinator import early_agent
+    from rollcall.coordinator import early_agent  # here, and below: `python -m` imports this file before it is needed
     from rollcall.linux import standard_streams
     from rollcall.transport import local
 
     standard_streams.prepare()
     try:
-        # Before anything else is imported: the agent has a long way to go.
+        # Before anything else is imported: the agent needs a second to import torch.
         if sys.argv[1:2] in (["run"], ["train"]) and early_agent.begin(sys.argv, os.environ):
-            _run_if_usual()
+            _run_if_plain()
         from rollcall.cli.app import command
 
         command()
@@ -25,8 +25,8 @@ def main() -> None:
         local.end_early()
 
 
-def _run_if_usual() -> None:
-    """A warm `rollcall run` with nothing unusual: returns if the whole command line is needed to read it."""
+def _run_if_plain() -> None:
+    """Run a plain command line without typer, which is slower than a warm start. Returns if typer must read it."""
     from rollcall.cli.run import fast_parse
 
     options = fast_parse.read(sys.argv[2:], os.environ)

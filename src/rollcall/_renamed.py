@@ -1,7 +1,7 @@
 """Modules that have moved: the old name still imports, with a DeprecationWarning. To be removed in the next version.
 
-Each old name stands in sys.modules as a small stand-in, not behind a finder in sys.meta_path: ranks are forked from a
-process that has imported rollcall, and a program there must see the import system that it sees without us.
+Each old name is a small module in sys.modules. A finder in sys.meta_path would do the same, but a rank is forked from a
+process that has imported rollcall, and a program there must find Python's import system unchanged.
 """
 
 import sys
@@ -44,17 +44,17 @@ _NEW_NAMES = {
     },
 }
 
-# An experiment is no program any more.
+# Experiments can no longer be run as modules.
 _RUN_EXPERIMENT = "import sys, rollcall.__main__ as cli; sys.argv[1:1] = ['lab', '{}']; cli.main()"
 
 
 class _Renamed(ModuleType):
-    """Forwards to the module of the new name, which is imported when something is asked of it."""
+    """Forwards to the module of the new name, and imports it at the first use."""
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):  # asked by those who look through sys.modules, not by those who use the module
+        if name.startswith("__"):  # read by code that walks through sys.modules, not by users of the module
             raise AttributeError(name)
-        import warnings  # here: rollcall is imported where every millisecond counts
+        import warnings  # here: it would delay every start
 
         new = _NEW_NAMES[self.__name__]
         warnings.warn(f"{self.__name__} is now {new}; the old name goes with the next version", DeprecationWarning, 2)

@@ -9,13 +9,13 @@ from rollcall.ports import EVERYWHERE
 
 
 def every_address() -> str:
-    """What to listen on: all IPv4 addresses where there are any, since torch looks up names for mapped IPv6 ones."""
+    """The address to listen on: all of IPv4, if there are any. With IPv6, torch looks up the name of each peer."""
     has_ipv4 = any(":" not in address and not address.startswith("127.") for address, _ in _interfaces())
     return EVERYWHERE if has_ipv4 or not any(":" in address for address, _ in _interfaces()) else "::"
 
 
 def own_addresses(environ: Mapping[str, str]) -> dict[str, str]:
-    """Where others may find this host, with the interface: where ssh came in, then networks, then loopback."""
+    """The addresses of this host, with their interfaces: that of the ssh connection, then networks, then loopback."""
     # client address, client port, server address, server port
     by_ssh = environ.get("SSH_CONNECTION", "").split()[2:3]
     found = {address: name for address, name in _interfaces() if not ipaddress.ip_address(address).is_link_local}
@@ -24,7 +24,7 @@ def own_addresses(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def interface_of(address: str) -> str | None:
-    """The name of the interface that has this address: gloo and NCCL are told names."""
+    """The interface that has this address, by name, as gloo and NCCL want it."""
     return next((name for own, name in _interfaces() if own == address), None)
 
 
@@ -37,7 +37,7 @@ def interface_env(interface: str | None, forced: bool) -> dict[str, str]:
 
 
 def _interfaces() -> list[tuple[str, str]]:
-    import psutil  # here: what is imported before torch must be quick
+    import psutil  # here: it would delay the import of torch
 
     families = (socket.AF_INET, socket.AF_INET6)
     return [

@@ -13,7 +13,7 @@ class RollcallError(Exception):
 
 
 class UsageError(RollcallError):
-    """What was typed, set or passed cannot work."""
+    """A command line, a variable or an argument is wrong."""
 
     exit_code = 2
 
@@ -33,7 +33,7 @@ class RankError(RollcallError):
 
 
 def say(message: object) -> None:
-    """One line of rollcall's own on stderr."""
+    """Print one line of rollcall's own on stderr."""
     name = "\x1b[1mrollcall:\x1b[0m" if sys.stderr.isatty() else "rollcall:"
     print(f"{name} {message}", file=sys.stderr, flush=True)
 

@@ -2,8 +2,8 @@
 
 Compiles the C++ parts of rollcall: the C++ recorder (record/cpp/recorder.cpp), a patch that stops gloo's listener from
 spinning (compat/gloo_listener.cpp), and the device of `rollcall rehearse` (rehearse/rank/pretended_cuda.cpp). It takes
-a minute, once per environment: the result must match the installed torch exactly. It lies beside its source or, where
-that folder cannot be written, in the user's cache folder. Without it, or with ROLLCALL_NATIVE=0, Python records, and
+a minute, once per environment: the result must match the installed torch exactly. It is written beside its source, or
+to the user's cache folder if that is not possible. Without it, or with ROLLCALL_NATIVE=0, Python records, and
 gloo is left as it is. No run compiles by itself: the compiler would take the cores from the ranks."""
 
 import functools
@@ -30,7 +30,7 @@ _LIBRARIES = ("c10", "torch_cpu", "torch_python")
 
 @functools.cache
 def load(source: Path) -> Any:
-    """The module, or None. torch is loaded by then: the module needs its libraries."""
+    """The compiled module, or None. Import torch before: the module needs its libraries."""
     if os.environ.get("ROLLCALL_NATIVE") == "0":
         return None
     try:
@@ -46,12 +46,12 @@ def load(source: Path) -> Any:
 
 
 def find(source: Path) -> Path | None:
-    """The compiled file that fits the installed torch, if there is one."""
+    """The compiled file for the installed torch, if there is one."""
     return next((path for path in _targets(source) if path.exists()), None)
 
 
 def build(source: Path) -> Path:
-    """Compile it, if that has not been done."""
+    """The compiled file, compiled now if there is none."""
     if found := find(source):
         return found
     compiler = _find_compiler()
@@ -62,8 +62,8 @@ def build(source: Path) -> Path:
     ran = subprocess.run([compiler, *_compiler_options(source, began)], capture_output=True, text=True)
     if ran.returncode:
         began.unlink(missing_ok=True)
-        said = next((line for line in ran.stderr.splitlines() if "error" in line), ran.stderr.strip())
-        raise RollcallError(f"{source.name} does not compile here ({said}): continue without")
+        message = next((line for line in ran.stderr.splitlines() if "error" in line), ran.stderr.strip())
+        raise RollcallError(f"{source.name} does not compile here ({message}): continue without")
     for old in source.parent.glob(f"{source.stem}-*.so"):  # not in the cache, which several environments share
         if target.parent == source.parent:
             old.unlink()
@@ -72,20 +72,20 @@ def build(source: Path) -> Path:
 
 
 def suggestion() -> str | None:
-    """A sentence for after a run where nothing is compiled but could be. It comes once per installed torch."""
-    said = _targets(SOURCES[0])[1].with_suffix(".suggested")
-    if os.environ.get("ROLLCALL_NATIVE") == "0" or all(map(find, SOURCES)) or said.exists() or not _find_compiler():
+    """A hint to compile, once per installed torch; None if everything is compiled, or nothing can be."""
+    marker = _targets(SOURCES[0])[1].with_suffix(".suggested")
+    if os.environ.get("ROLLCALL_NATIVE") == "0" or all(map(find, SOURCES)) or marker.exists() or not _find_compiler():
         return None
     try:
-        said.parent.mkdir(parents=True, exist_ok=True)
-        said.touch()
-    except OSError:  # it would come after every run
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+    except OSError:  # without the marker, every run would print it
         return None
     return "`python -m rollcall.native` makes recording cheaper (it compiles for half a minute, once)"
 
 
 def _targets(source: Path) -> tuple[Path, Path]:
-    """Where its compiled file may lie. For another torch, Python or source it has another name."""
+    """Where its compiled file may be. Each torch, Python and source has a file of its own name."""
     fits = f"{torch_version()} {EXTENSION_SUFFIXES[0]} {sys.version}".encode()
     text = b"".join(path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h"))))
     name = f"{source.stem}-{hashlib.sha256(fits + text).hexdigest()[:16]}.so"
@@ -94,7 +94,7 @@ def _targets(source: Path) -> tuple[Path, Path]:
 
 
 def _writable(source: Path) -> Path:
-    """The first of its places that can be written."""
+    """The first of these places that can be written."""
     beside, cached = _targets(source)
     if os.access(beside.parent, os.W_OK):
         return beside
@@ -111,7 +111,7 @@ def _find_compiler() -> str | None:
 
 def _compiler_options(source: Path, out: Path) -> list[str]:
     # torch.utils.cpp_extension knows the same two folders, but imports setuptools, which an environment may lack.
-    import torch
+    import torch  # here: a run asks only whether there are compiled files
 
     home = Path(torch.__file__).parent
     include = home / "include"

@@ -1,5 +1,8 @@
-"""The fields of run.json that are read again, and their types. What does not fit, since the file is damaged or another
-version wrote it, is left out, as if it were not known."""
+"""The fields of run.json that rollcall reads, and their types. A field of another type is left out, as if it were
+missing: the file may be damaged, or of another version.
+
+Not by pydantic, whose import would delay every command that reads a run.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +13,7 @@ _MOST_SLOTS = 1 << 20  # of a host: a larger number is damaged, and would fill t
 
 
 def understood(facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts that have the expected types; `misread` names those that were left out."""
+    """The fields that have the expected types; `misread` names the others."""
     misread: list[str] = []
     _RUN(facts, "", misread)
     return {**facts, "misread": misread} if misread else facts
@@ -25,7 +28,7 @@ def _slots(value: Any, *_: Any) -> bool:
 
 
 def _fields(**wanted: _Fits) -> _Fits:
-    """A dict with these fields, each of which may be missing; others are not looked at."""
+    """A dict with these fields, each of which may be missing; other fields are not checked."""
     return lambda value, name, misread: _keep(value, name, misread, ((key, wanted[key]) for key in wanted))
 
 

@@ -1,4 +1,4 @@
-"""Where runs are kept, how one is found, and what its run.json says. Imports little, since everyone needs it."""
+"""The folders of runs: finds a run, and reads its run.json. It imports little, since every command needs it."""
 
 import contextlib
 import json
@@ -13,12 +13,12 @@ from rollcall.errors import UsageError
 
 SOURCES = "sources"  # beside the rings: the files of the program, as they were
 DUMPS = "flight-recorder"  # in a run's folder: where torch's Flight Recorder writes its dumps
-STACKS = "stacks"  # in a run's folder: whoever wants to know where its ranks are asks here, and finds the answer here
-TRAINING = "training.json"  # in a run's folder: how far its Trainer is
-REQUESTS = "requests"  # in a run's folder: the same for what ranks are asked to do, and for terminals of debuggers
+STACKS = "stacks"  # in a run's folder: requests for the stacks of its ranks, and the answers
+TRAINING = "training.json"  # in a run's folder: the progress of its Trainer
+REQUESTS = "requests"  # in a run's folder: other requests to its ranks, and terminals of debuggers
 GPU_SAMPLES = "gpus-{host}.jsonl"  # beside the rings: what the GPUs of a host did
-NCCL_RAS = "nccl-ras-{host}.txt"  # beside the rings: what NCCL's RAS service said while the run stood still
-WATCHED = "watched"  # in a run's folder: whoever watches the run touches it whenever it looks
+NCCL_RAS = "nccl-ras-{host}.txt"  # beside the rings: the answer of NCCL's RAS service while the run hung
+WATCHED = "watched"  # in a run's folder: `rollcall watch` touches it at each update
 
 
 def runs_home(environ: Mapping[str, str] = os.environ) -> Path:
@@ -27,7 +27,7 @@ def runs_home(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """What run.json says, without what does not have the expected types; empty where it is missing or damaged."""
+    """The fields of run.json that have the expected types; empty if the file is missing or damaged."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         facts = json.loads((folder / "run.json").read_text())
         return run_json.understood(facts) if isinstance(facts, dict) else {}
@@ -35,7 +35,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 
 def facts_of_attempt(facts: dict[str, Any], attempt: int) -> dict[str, Any]:
-    """What run.json says of one attempt; empty where it does not know it."""
+    """The part of run.json about one attempt; empty if there is none."""
     attempts = facts.get("attempts") or []
     return attempts[attempt] if 0 <= attempt < len(attempts) else {}
 
@@ -50,13 +50,13 @@ def is_over(facts: dict[str, Any]) -> bool:
 
 
 def recorded_attempts(folder: Path) -> list[int]:
-    """Those that have rings."""
+    """The attempts that have rings."""
     return sorted(ring_folders(folder))
 
 
 def ring_folders(folder: Path) -> dict[int, Path]:
-    """By attempt: where its rings are. That is in the run's folder; somebody may also have copied less than that: the
-    folder with the attempts, or the rings alone."""
+    """The folder with the rings of each attempt. `folder` is that of a run, or a copied part of it: the folder with
+    the attempts, or the rings alone."""
     for place in (folder / "rings", folder):
         found = {_attempt_in(path.name): path for path in place.glob("attempt-*") if path.is_dir()}
         if found := {number: path for number, path in found.items() if number is not None}:
@@ -72,7 +72,7 @@ def _attempt_in(name: str) -> int | None:
 
 
 def stored_source_name(file: str) -> str:
-    """Under which name a file of the program is kept beside the rings; empty if the name would be too long."""
+    """The name of the copy of a program's file, beside the rings; empty if it would be too long."""
     name = quote(os.fsencode(file), safe="") + ".py"  # a name of Linux need not be text
     return name if len(name) <= _MOST_NAME else ""
 

@@ -12,7 +12,7 @@ def seed_all(seed: int, per_rank: bool = False) -> int:
     With `per_rank` each rank adds its global rank. Equal model weights need the common seed; different
     shuffling or augmentation on each rank needs a seed per rank.
     """
-    import numpy as np
+    import numpy as np  # here, and torch: `import rollcall` alone must stay fast
     import torch
 
     used = seed + find_rank() if per_rank else seed

@@ -11,12 +11,12 @@ OLDEST = (2, 9)  # the oldest that `make matrix` tries; docs/compatibility.md li
 
 
 def torch_version() -> str:
-    """Returns the version with what follows a plus, as in 2.13.0+cpu, which the metadata of some builds lacks. Empty
-    without torch."""
+    """The version with the part after the plus, as in 2.13.0+cpu, which the metadata of some builds lacks. Empty if
+    torch is not installed."""
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         return ""
-    with contextlib.suppress(OSError):  # a torch without its version: importing it will say what is wrong
+    with contextlib.suppress(OSError):  # a damaged torch: importing it will show what is wrong
         for line in Path(spec.submodule_search_locations[0], "version.py").read_text().splitlines():
             name, equals, value = line.partition("=")
             if equals and name.partition(":")[0].strip() == "__version__":

@@ -48,7 +48,7 @@ def in_seconds(seconds: float) -> str:
 
 
 def in_bits(bytes_per_s: float) -> str:
-    """`23.4 Gbit/s`: speeds of networks are told in bits."""
+    """`23.4 Gbit/s`: network speeds are given in bits."""
     unit, size = ("Gbit/s", 1e9) if bytes_per_s * 8 >= 1e9 else ("Mbit/s", 1e6)
     return f"{_three_digits(bytes_per_s * 8 / size)} {unit}"
 

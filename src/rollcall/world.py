@@ -62,7 +62,7 @@ class World:
 
     def barrier(self) -> None:
         """Wait until every rank of the world has called this."""
-        import torch.distributed as dist
+        import torch.distributed as dist  # here, and below: `import rollcall` does not import torch
 
         # Without a device NCCL guesses one, from the global rank.
         dist.barrier(device_ids=[self.device.index] if self.device.type == "cuda" else None)
@@ -96,7 +96,7 @@ def get_process_id() -> int:
 def display(rank: int | None = None, world_size: int | None = None) -> str:
     """Print, and return, the rank and world size that were passed, and those that the group has."""
     text = describe(rank, world_size)
-    # In one write: the ranks share a console.
+    # In one write, or the lines of ranks that share a console are mixed.
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
     return text
@@ -104,7 +104,7 @@ def display(rank: int | None = None, world_size: int | None = None) -> str:
 
 def describe(rank: int | None = None, world_size: int | None = None) -> str:
     """The lines of `display`."""
-    import torch.distributed as dist
+    import torch.distributed as dist  # here: `import rollcall` does not import torch
 
     has_group = dist.is_available() and dist.is_initialized()
     lines = {

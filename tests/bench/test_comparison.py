@@ -8,6 +8,7 @@ from rollcall.bench.comparison import compare
 from rollcall.bench.results import BenchResults, Row, read
 from rollcall.bench.settings import BenchSettings
 from rollcall.bench.sizes import parse, parse_list, steps
+from rollcall.bench.terminal import show
 from rollcall.errors import UsageError
 
 
@@ -60,6 +61,15 @@ def test_unlike_runs_are_named() -> None:
     assert compare(_results(_row(*STEADY)), _results(_row(*STEADY), backend="nccl")).other_differences == (
         "backend: gloo then, nccl now",
     )
+
+
+@pytest.mark.parametrize(("check", "said"), [(True, "1 measurements are correct"), (False, "were not checked (-c 0)")])
+def test_results_that_were_not_checked_are_not_called_correct(
+    check: bool, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = _results(_row(*STEADY))
+    show(results.model_copy(update={"settings": BenchSettings(check=check)}), None)
+    assert said in capsys.readouterr().out
 
 
 def test_nothing_in_common_is_an_error() -> None:

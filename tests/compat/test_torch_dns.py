@@ -3,6 +3,8 @@
 import os
 import shutil
 import subprocess
+import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,9 +57,25 @@ def test_ranks_do_not_wait_for_a_name_server_that_does_not_answer(rollcall: Runn
         timeout=180,
     )
     assert said(ran.stdout) == {"met": [0, 1, 2]}, ran.stderr
-    assert ran.stderr == ""
+    slow = "rollcall: waiting: "  # a busy machine; torch's lines do not begin so
+    assert [line for line in ran.stderr.splitlines() if not line.startswith(slow)] == []
 
 
 def test_the_users_own_choice_is_kept() -> None:
     """Who has set RES_OPTIONS knows what they do."""
     assert impatient_env({"RES_OPTIONS": "timeout:30"}) == {}
+
+
+def test_the_look_up_beside_threads_warns_of_nothing() -> None:
+    """From Python 3.12 on, a fork beside threads is a warning."""
+    held = threading.Event()
+    beside = threading.Thread(target=held.wait)
+    beside.start()
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            impatient_env({})
+    finally:
+        held.set()
+        beside.join()
+    assert warned == []

@@ -21,7 +21,7 @@ from rollcall.explain.verdict import explain
 from rollcall.initialization import environment
 from rollcall.lab import NAMES
 from rollcall.lab.experiment import LabSettings, Results, Verdict, always, load
-from rollcall.lab.runner import in_world, perform, worlds
+from rollcall.lab.runner import existing_ranks, perform, worlds
 from rollcall.report import logs
 from rollcall.runs import all_runs
 
@@ -201,7 +201,7 @@ def test_in_a_recorded_run_the_picture_is_in_its_folder(tmp_path: Path) -> None:
     """On ranks of `rollcall run`, which sets ROLLCALL_RUN: no second run folder, no second recording."""
 
     def run(rank: int) -> int:
-        return in_world.run(load("send"), LabSettings(2, 2), rank, None, None)
+        return existing_ranks.run(load("send"), LabSettings(2, 2), rank, None, None)
 
     env = {"ROLLCALL_RUN": str(tmp_path), "ROLLCALL_DIR": str(tmp_path / "home")}
     answers = worlds.start_server().call(run, 2, env=env, capture=True)
@@ -214,7 +214,7 @@ def test_one_case_runs_on_ranks_that_are_already_started() -> None:
     """`rollcall run -m rollcall lab deadlock --case NAME`: each rank logs its value."""
 
     def run(rank: int) -> int:
-        return in_world.run(load("deadlock"), LabSettings(2, 1), rank, "recv recv, fixed", None)
+        return existing_ranks.run(load("deadlock"), LabSettings(2, 1), rank, "recv recv, fixed", None)
 
     answers = worlds.start_server().call(run, 2, capture=True)
     assert [answer.value for answer in answers] == [0, 0]

@@ -8,7 +8,7 @@ import pytest
 
 from rollcall.lab import EXPERIMENTS
 from rollcall.shell import ranks as shell_ranks
-from rollcall.shell.options import Wanted
+from rollcall.shell.options import ShellOptions
 
 PAGES = Path(__file__).parents[2] / "docs" / "lab"
 SECTION = re.compile(r"^## In the shell$(.*)\Z", re.MULTILINE | re.DOTALL)
@@ -54,7 +54,7 @@ def test_they_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     """Without an error on any rank; each page begins with no variables."""
     monkeypatch.setenv("ROLLCALL_DIR", str(tmp_path / ".rollcall"))
     monkeypatch.setenv("ROLLCALL_WARM", "0")
-    with shell_ranks.started(Wanted(4)) as (ranks, _):
+    with shell_ranks.started(ShellOptions(4)) as (ranks, _):
         run_all(ranks)
         assert ranks.end() == 0
     out = capsys.readouterr().out

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from rollcall.errors import UsageError
 from rollcall.lab import NAMES
@@ -27,6 +28,14 @@ def test_the_page_is_what_its_results_and_the_code_make_it(name: str) -> None:
     assert page == pages.make_page(load(name), stored(name), page)
     assert "## What to try next\n\n- " in page
     assert (DOCS / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_gradient_and_weight_of_a_step_have_one_axis() -> None:
+    """Gradients exist only from backward on, and must not be drawn above "start"."""
+    figure = Figure()
+    gradients.draw(stored("gradients")["results"], figure)
+    _, above, below = figure.axes
+    assert above.get_xlim() == below.get_xlim()
 
 
 @pytest.mark.parametrize("name", NAMES)

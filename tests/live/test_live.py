@@ -165,8 +165,8 @@ def _contents(shown: OpenedPage) -> dict[str, Any]:
         "ops": shown.ask("rollcall.timeline.start.length"),
         "matrix": shown.ask(
             """() => { const at = Bokeh.documents.find(d => d.get_model_by_name('matrix'));
-                const { who, whom, seconds } = at.get_model_by_name('matrix').renderers[0].data_source.data;
-                return [...seconds].map((s, i) => [who[i], whom[i], s]); }"""
+                const { down, across, value } = at.get_model_by_name('matrix').renderers[0].data_source.data;
+                return [...value].map((s, i) => [down[i], across[i], s]); }"""
         ),
         "duration": shown.ask("rollcall.timeline.duration"),
         "lanes": shown.ask("rollcall.timeline.lanes"),

@@ -52,7 +52,11 @@ def is_in(event: dict[str, Any], op: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [("--steps 0", "--steps 0 profiles nothing"), ("--seconds 0", "is no time"), ("--rank x", "does not name ranks")],
+    [
+        ("--steps 0", "--steps 0 profiles nothing"),
+        ("--seconds 0", "is not a time"),
+        ("--rank x", "does not name ranks"),
+    ],
 )
 def test_what_cannot_work_is_one_sentence(refused: Any, words: str, said: str) -> None:
     result = refused("profile", *words.split())

@@ -58,7 +58,7 @@ def test_the_page_shows_what_the_terminal_says(folder: Path, told: list[dict[str
     shares = _columns(shown["shares-plot"], "caused")
     assert shares["caused"].tolist() == pytest.approx([row["caused_s"] for row in told], abs=1e-5)
     assert shares["suffered_s"].tolist() == pytest.approx([row["suffered_s"] for row in told], abs=1e-5)
-    matrix = _columns(shown["matrix-plot"], "seconds")["seconds"].reshape(3, 3)
+    matrix = _columns(shown["matrix-plot"], "value")["value"].reshape(3, 3)
     assert matrix.sum(axis=1).tolist() == pytest.approx([row["suffered_s"] for row in told], abs=1e-5)
     what_if = _columns(shown["what-if-plot"], "saved")
     run_s = what_if["took"][0]

@@ -71,7 +71,7 @@ def terminal(rollcall: Runner, request: pytest.FixtureRequest) -> Iterator[Termi
 @needs_tmux
 def test_a_session(terminal: Terminal, rollcall: Runner) -> None:
     """Equal answers are folded, others shown by rank; variables stay, also when a line that hangs is explained and
-    taken back; completion knows the ranks' names; Ctrl-D ends ranks and shell with 0."""
+    cancelled; completion knows the ranks' names; Ctrl-D ends ranks and shell with 0."""
     assert "0-2 │ 2" in terminal.typed("1 + 1")
     assert re.findall(r"(\d) │ (\d+)", terminal.typed("rank + 10")) == [("0", "10"), ("1", "11"), ("2", "12")]
     assert "0-2 │ tensor([3.])" in terminal.typed("x = torch.ones(1); dist.all_reduce(x); x")
@@ -92,7 +92,7 @@ def test_a_session(terminal: Terminal, rollcall: Runner) -> None:
     said = terminal.waits_for(r"ranks 1-2: in-\d+.py:1 in <module>")
     assert "rank 0 is stuck, without using the processor, at prompt.py:1" in said
     terminal.press("C-c")
-    assert "the ranks keep their variables, and have a new group" in terminal.waits_for("taken back")
+    assert "the ranks keep their variables, and have a new group" in terminal.waits_for("cancelled")
     terminal.waits_for_prompt()
     assert "0-2 │ tensor([9.])" in terminal.typed("dist.all_reduce(x); x")
     terminal.press("C-d")
@@ -113,7 +113,7 @@ def test_a_session_on_hosts(terminal: Terminal, rollcall: Runner) -> None:
     terminal.press("dist.barrier() if rank else None", "Enter")
     terminal.waits_for(r"verdict.* look at rank 0")
     terminal.press("C-c")
-    terminal.waits_for("taken back")
+    terminal.waits_for("cancelled")
     terminal.waits_for_prompt()
     assert "1 │ tensor([2.])" in terminal.typed("%rank 1 x")
     assert re.search(r"2 of 2 ranks recorded.*no finding so far", terminal.typed("%explain"), re.DOTALL)

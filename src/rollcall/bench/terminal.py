@@ -39,7 +39,9 @@ def show(results: BenchResults, comparison: BenchComparison | None) -> None:
     wrong = [row for row in results.rows if row.wrong]
     for row in wrong:
         console.print(f"[red]✗ {row.op} of {in_binary_bytes(row.size_bytes)}: {row.wrong} elements are wrong[/]")
-    if results.rows and not wrong:
+    if results.rows and not results.settings.check:
+        console.print("the results were not checked (-c 0)")
+    elif results.rows and not wrong:
         console.print(f"[green]✓[/] the results of all {len(results.rows)} measurements are correct")
     if comparison is not None:
         for other_differences in comparison.other_differences:

@@ -42,11 +42,11 @@ def show() -> int:
     if missing := [package for module, package in _NEEDED.items() if importlib.util.find_spec(module) is None]:
         raise UsageError(f"the demo needs {' and '.join(missing)}: pip install 'torch-rollcall[demo]'")
     console = Console(highlight=False)
-    for title, words in _STEPS.items():
-        console.print(f"\n[bold]{title}[/]\n[dim]rollcall {shlex.join(words)}[/]", soft_wrap=True)
+    for title, arguments in _STEPS.items():
+        console.print(f"\n[bold]{title}[/]\n[dim]rollcall {shlex.join(arguments)}[/]", soft_wrap=True)
         sys.stdout.flush()
-        code = subprocess.run([sys.executable, "-m", "rollcall", *words], check=False).returncode
-        if code not in _EXPECTED.get(words[0], (0,)):
+        code = subprocess.run([sys.executable, "-m", "rollcall", *arguments], check=False).returncode
+        if code not in _EXPECTED.get(arguments[0], (0,)):
             return code
     console.print(f"\nAll {len(_STEPS)} steps have run: [bold]rollcall runs[/] lists them.")
     return 0

@@ -3,8 +3,8 @@
 api          the public function
 pool         calls a function on ranks; keeps the fork server for the next call
 worker       the fork server, and a rank that it forks
-warm         takes a fork server from a process that `rollcall warm` keeps ready
+warm         takes a fork server from a process of `rollcall warm`
 warm_server  that process
-module_path  whether modules are found alike on two paths
-__main__     starts the fork server, or the process that is kept ready
+module_path  whether two values of sys.path lead to the same modules
+__main__     starts the fork server, or the warm process
 """

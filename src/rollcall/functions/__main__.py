@@ -1,4 +1,5 @@
-"""`python -m rollcall.functions MODULE,MODULE SOCKET` is a fork server; without arguments, one that is kept ready."""
+"""`python -m rollcall.functions MODULE,MODULE SOCKET` is a fork server; without arguments, the process of
+`rollcall warm`."""
 
 import sys
 

@@ -25,7 +25,7 @@ class LookedUp:
 
 @contextmanager
 def noting_names() -> Iterator[set[str]]:
-    """The names of packages that are looked for meanwhile, and of those that are loaded."""
+    """The names of packages that are loaded already, or looked for in the block."""
     finder: Any = LookedUp()
     sys.meta_path.insert(0, finder)
     try:
@@ -35,7 +35,7 @@ def noting_names() -> Iterator[set[str]]:
 
 
 def difference(names: set[str], ours: Sequence[str], theirs: Sequence[str]) -> str:
-    """What could make one of the names mean another module on their path than on ours, in words; empty if nothing."""
+    """Why one of the names may be another module on their path than on ours; empty if it cannot."""
     if [folder for folder in theirs if folder in set(ours)] != list(ours):
         return "the order of sys.path"
     others = (folder for folder in theirs if folder not in set(ours))

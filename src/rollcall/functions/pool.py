@@ -1,4 +1,4 @@
-"""Functions on ranks, for `rollcall.spawn` and the pytest plugin.
+"""Calls functions on ranks, for `rollcall.spawn`, the pytest plugin and the lab.
 
 A fork server in a process of its own (worker.py) has imported torch. A rank is a fork of it that reads a
 pickled function from a memory file, and writes its pickled result into another.
@@ -74,9 +74,9 @@ class CallServer:
         return self._server
 
     def _launch(self, env: dict[str, str]) -> ForkServer:
-        words = [sys.executable, "-m", "rollcall.functions", ",".join((*MODULES, *self._preload))]
+        command = [sys.executable, "-m", "rollcall.functions", ",".join((*MODULES, *self._preload))]
         path = os.pathsep.join(p for p in sys.path if p)
-        return ForkServer.launch(words, {**env, **impatient_env(), "PYTHONPATH": path})
+        return ForkServer.launch(command, {**env, **impatient_env(), "PYTHONPATH": path})
 
     def call(
         self,
@@ -97,7 +97,7 @@ class CallServer:
         try:
             server = self.start()
             with contextlib.ExitStack() as files:
-                results = _Call(server, function, ranks, env or {}, capture, files).wait(timeout_s, is_stuck)
+                results = _FunctionCall(server, function, ranks, env or {}, capture, files).wait(timeout_s, is_stuck)
             server.prepare(ranks + 1)  # the next call probably needs as many ranks, and a store
             return results
         except EOFError:
@@ -110,7 +110,7 @@ class CallServer:
         self._server = None
 
 
-class _Call:
+class _FunctionCall:
     """One call: its ranks, and a process with their store."""
 
     def __init__(

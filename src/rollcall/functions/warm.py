@@ -1,4 +1,4 @@
-"""Functions on ranks of a process that `rollcall warm` keeps ready, only where a cold start would give the same."""
+"""Takes a fork server from a process of `rollcall warm`, if a cold start would give the same ranks."""
 
 import contextlib
 import json
@@ -15,13 +15,13 @@ from rollcall.errors import UsageError, say
 from rollcall.linux import kept_servers, private_folder, process_state
 from rollcall.worker.fork_server import ForkServer
 
-# Not compared: the path of modules is, in their place. pytest sets its own for whatever it runs; a process that serves
-# several tests has imported torch under the name of one of them. They are read by pytest, later.
+# Variables that are not compared: sys.path is compared in place of PYTHONPATH, and pytest sets its own for each test,
+# and reads them itself.
 _GIVEN_LATER = ("PYTHONPATH", "PYTEST_", "ROLLCALL_PYTEST_")
 
 
-class KeptForkServer(ForkServer):
-    """Not a child of this process: once it has ended, its number may be that of another process."""
+class WarmForkServer(ForkServer):
+    """A fork server that is not a child of this process: after its end, another process may have its pid."""
 
     def __init__(self, pid: int, connection: socket.socket) -> None:
         super().__init__(pid, connection)
@@ -36,11 +36,11 @@ class KeptForkServer(ForkServer):
 
 
 def take(env: dict[str, str], preload: list[str]) -> ForkServer | None:
-    """The fork server that `python -m rollcall.functions` with this environment would be. Says what differs, if none of
-    the processes that are kept ready fits."""
+    """A fork server as `python -m rollcall.functions` would start it in this environment. If no warm process with this
+    Python fits, print what differs, and return None."""
     if env.get(kept_servers.SWITCH) == "0":
         return None
-    differs = ""
+    differences = []
     with kept_servers.KeptServers(kept_servers.CALLS) as servers:
         for name in servers.names:
             if (link := servers.connected(name)) is not None:
@@ -48,8 +48,9 @@ def take(env: dict[str, str], preload: list[str]) -> ForkServer | None:
                     server, differs = _use(link, env, preload)
                 if server is not None:
                     return server
-    if differs:
-        say(kept_servers.why_cold(differs))
+                differences.append(differs)
+    if why := kept_servers.why_cold(differences):
+        say(why)
     return None
 
 
@@ -60,7 +61,7 @@ def _use(link: socket.socket, env: dict[str, str], preload: list[str]) -> tuple[
         answer = kept_servers.ask(link, question, [there.fileno(), 1, 2])
     if answer is not None and "pid" in answer:
         with contextlib.suppress(ProcessLookupError):
-            return KeptForkServer(answer["pid"], here), ""
+            return WarmForkServer(answer["pid"], here), ""
         answer = None
     here.close()
     return None, "a server that does not answer" if answer is None else answer["differs"]
@@ -72,7 +73,7 @@ def is_ready() -> bool:
 
 
 def start(idle_s: float) -> int:
-    """Start a process that is kept ready. Returns a file that gets its answer when it is."""
+    """Start a warm process. Returns a file descriptor: what it writes there when it is ready can be read from it."""
     reader_fd, its_out = os.pipe()
     its_err = os.memfd_create("stderr")
     process = subprocess.Popen(

@@ -1,7 +1,7 @@
 """Keeps torch imported until a program calls functions on ranks. Started by `rollcall warm`.
 
 It is `python -m rollcall.functions`, as a cold start runs it, without the caller's folders on its path. A caller gets a
-fork of it only if all that was looked for would be found alike with the caller's path.
+fork of it only if the caller's path leads to the same modules.
 """
 
 import gc
@@ -30,7 +30,7 @@ class CallsServer(kept_server.KeptServer):
             worker.import_modules(worker.MODULES)
         torch_dns.have_torch_give_up()
         self._path = list(sys.path)
-        gc.freeze()  # what exists now is not looked at by collections in children, which would copy it
+        gc.freeze()  # the garbage collector of a child would touch these objects, and so copy their pages
         super().__init__(wanted["state"], wanted["idle_s"])
 
     def difference(self, message: dict[str, Any]) -> str:
@@ -48,7 +48,7 @@ class CallsServer(kept_server.KeptServer):
         worker.serve_calls(fds[0])
 
     def _become(self, message: dict[str, Any], fds: list[int]) -> None:
-        """What a process of the caller would have had from its start."""
+        """Set what a process that the caller starts would have: files, environment, folder, path."""
         control_fd, out, err = fds
         for target, fd in ((1, out), (2, err)):
             os.dup2(fd, target)
@@ -63,6 +63,6 @@ class CallsServer(kept_server.KeptServer):
         sys.argv[1:] = [",".join((*worker.MODULES, *message["preload"])), str(control_fd)]
 
     def _path_of(self, message: dict[str, Any]) -> list[str]:
-        """As `python -m` makes it: its folder, PYTHONPATH, its own; each folder once."""
+        """sys.path as `python -m` makes it: working folder, PYTHONPATH, Python's own; each folder once."""
         cwd = [] if sys.flags.safe_path else [message["state"]["cwd"]]
         return list(dict.fromkeys([*cwd, *message["path"], *self._path]))

@@ -27,8 +27,8 @@ from rollcall.worker.fork_server import serve
 from rollcall.worker.main import forget_random_state
 from rollcall.worker.traceback_filter import users_part
 
-STACKS_SIGNAL = signal.SIGRTMIN + 7  # no library is known to use it
-MODULES = ("torch", "torch.distributed")  # what all functions need
+STACKS_SIGNAL = signal.SIGRTMIN + 7  # not known to be used by any library
+MODULES = ("torch", "torch.distributed")  # imported before the first fork
 _READ = 1 << 20
 
 
@@ -104,7 +104,7 @@ def import_modules(names: Sequence[str]) -> None:
 
 
 def serve_calls(control_fd: int) -> NoReturn:
-    """When all is imported: fork ranks on request."""
+    """Fork ranks on request. Call it when everything is imported."""
     prctl.become_subreaper()
     serve(socket.socket(fileno=control_fd), become)
 

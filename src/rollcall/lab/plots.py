@@ -60,7 +60,7 @@ def check_installed(otherwise: str) -> None:
 
 def save(draw: Callable[[Any, Figure], None], results: Any, path: Path) -> None:
     """Let an experiment draw its results into a PNG."""
-    import matplotlib.figure
+    import matplotlib.figure  # here, and below: an optional dependency
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     with matplotlib.rc_context(_STYLE):
@@ -83,7 +83,7 @@ def add_arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], 
 
 def add_box(axes: Axes, x: float, y: float, width: float, height: float, edge: str = "none", **style: Any) -> None:
     """A box with round corners; with an edge it is white, else pale."""
-    from matplotlib.patches import FancyBboxPatch
+    from matplotlib.patches import FancyBboxPatch  # here: an optional dependency
 
     style = {"boxstyle": "round,pad=0.05", "facecolor": PALE if edge == "none" else "white", "linewidth": 2.5, **style}
     axes.add_patch(FancyBboxPatch((x, y), width, height, edgecolor=edge, **style))

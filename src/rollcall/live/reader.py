@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import resource
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -17,9 +16,11 @@ from rollcall.explain.loading import rings
 from rollcall.explain.loading.cut import ClockReading, as_of
 from rollcall.explain.loading.load import Rank, Run, clocks
 from rollcall.explain.loading.table import UNKNOWN_GROUP, Group, Ops, Readings, Table, parse_group
+from rollcall.linux import open_files
 from rollcall.record import ring_format
 from rollcall.runs import WATCHED, facts_of_attempt, is_over, read_facts, recorded_attempts
 
+_MOST_RINGS = 1 << 20  # the ring of every rank is open: the usual limit is 1024 files
 _LOOK_BACK = 64  # records that may have been open when they were read last
 _MTIME_STEP_NS = 2_000_000_000  # file systems may count modification times in steps of this
 
@@ -136,13 +137,6 @@ def _group(value: bytes) -> Group:
     return parse_group(rings.parse(value))
 
 
-def _raise_file_limit() -> None:
-    """The ring of every rank is open: raise the usual limit of 1024 files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 class LiveRun:
     """The newest attempt of a running job."""
 
@@ -154,7 +148,7 @@ class LiveRun:
         self._known_clocks: list[Readings] = []
         self._marks: dict[Path, tuple[int, int, int]] = {}
         self._unopened = 0
-        _raise_file_limit()
+        open_files.allow(_MOST_RINGS)
 
     def refresh(self) -> None:
         """Look for new attempts and ranks, if files have changed."""

@@ -4,6 +4,7 @@ write     `rollcall report`: gathers all that a page shows
 page      the HTML; assets/ has its style and scripts
 compare   the page about two runs
 figures   the plots of the page, by bokeh
+heat_map  who waits for whom, and which host sends to which, as a matrix
 excerpt   the lines of the program around a site
 logs      what each rank printed, line by line, with its time
 facts     hosts, versions, command, outcome

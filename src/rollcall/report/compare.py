@@ -8,7 +8,7 @@ from rollcall.errors import UsageError
 from rollcall.explain.compare.comparison import RunComparison, calls_in_words, in_words, runs_in_words, times_in_words
 from rollcall.explain.compare.times import TimeDifference
 from rollcall.report.excerpt import excerpt
-from rollcall.report.page import asset, excerpt_html
+from rollcall.report.page import asset, document, excerpt_html
 from rollcall.units import in_seconds
 
 _COLOURS = {"computing": "compute", "communicating": "communicate", "waiting": "wait"}
@@ -25,19 +25,9 @@ def write(found: RunComparison, target: Path) -> None:
 def render(found: RunComparison) -> str:
     title = f"{found.first.name} → {found.second.name}"
     nav = "".join(f'<a href="#{place}">{place}</a>' for place in ("runs", "calls", "time", "differences"))
-    theme = '<button id="theme" title="light or dark">◐</button>'
-    body = [_runs(found), _calls(found), _time(found), _differences(found.times.differences)]
-    return "\n".join(
-        [
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)} — rollcall</title>",
-            f"<style>{asset('page.css')}{asset('compare.css')}</style></head><body>",
-            f"<header><h1>{escape(title)}</h1><nav>{nav}</nav>{theme}</header>",
-            f"<main>{''.join(body)}</main><footer>made by rollcall; this file needs nothing else</footer>",
-            f"<script>{asset('theme.js')}{asset('tables.js')}theme.begin(); tables.begin();</script></body></html>",
-        ]
-    )
+    sections = [_runs(found), _calls(found), _time(found), _differences(found.times.differences)]
+    scripts = f"<script>{asset('theme.js')}{asset('tables.js')}theme.begin(); tables.begin();</script>"
+    return document(title, f"<nav>{nav}</nav>", sections, [scripts], styles=asset("compare.css"))
 
 
 def _runs(found: RunComparison) -> str:
@@ -47,8 +37,10 @@ def _runs(found: RunComparison) -> str:
         for name, line in zip(names, runs_in_words(found), strict=True)
     )
     problems = dict.fromkeys((*found.first.problems, *found.second.problems))
-    told = "".join(f'<p class="problem">{escape(problem)}</p>' for problem in problems)
-    return f'<section id="runs"><h2>The runs</h2><table class="facts"><tbody>{rows}</tbody></table>{told}</section>'
+    paragraphs = "".join(f'<p class="problem">{escape(problem)}</p>' for problem in problems)
+    return (
+        f'<section id="runs"><h2>The runs</h2><table class="facts"><tbody>{rows}</tbody></table>{paragraphs}</section>'
+    )
 
 
 def _calls(found: RunComparison) -> str:

@@ -9,14 +9,13 @@ from bokeh.models import (
     CustomJSTickFormatter,
     FactorRange,
     HoverTool,
-    LinearColorMapper,
     PanTool,
     Range1d,
     ResetTool,
     SaveTool,
     WheelZoomTool,
 )
-from bokeh.models.annotations import Arrow, ColorBar, VeeHead
+from bokeh.models.annotations import Arrow, VeeHead
 from bokeh.plotting import figure
 
 from rollcall.explain.costs import Speed
@@ -27,9 +26,7 @@ COMPUTE, COMMUNICATE, WAIT = "#b9c2cd", "#0072b2", "#e69f00"
 CHOSEN = "#d55e00"
 OPS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f", "#882255")
 _MARKERS = ("circle", "square", "diamond", "triangle", "inverted_triangle", "plus", "x", "star")
-SHADES = [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in np.linspace((247, 240, 222), (179, 88, 6), 256).astype(int)]
 _MOST_BARS = 14
-_MOST_LINES = 64  # of the matrix: more ranks share a line
 _NOTABLE = 0.01  # of the run: what saves less gets no bar
 _LANE_PX, _LEAST_PX, _MOST_PX = 26, 130, 620
 
@@ -109,55 +106,6 @@ def plain(plot: figure) -> figure:
     return plot
 
 
-def matrix(waits: Waits) -> figure:
-    """Who waits (down) for whom (across)."""
-    seconds, step = waits.matrix(_MOST_LINES)
-    count = len(seconds)
-    names = [_ranks(line, step, len(waits.caused_s)) for line in range(count)]
-    who, whom = np.meshgrid(np.arange(count), np.arange(count), indexing="ij")
-    source = ColumnDataSource(
-        {
-            "who": who.ravel(),
-            "whom": whom.ravel(),
-            "seconds": seconds.ravel(),
-            "who_name": [names[each] for each in who.ravel()],
-            "whom_name": [names[each] for each in whom.ravel()],
-        }
-    )
-    plot = figure(
-        name="matrix",
-        height=380,
-        sizing_mode="stretch_width",
-        x_range=Range1d(start=-0.5, end=count - 0.5),
-        y_range=Range1d(start=count - 0.5, end=-0.5),
-        tools="save",
-        x_axis_location="above",
-        match_aspect=False,
-    )
-    mapper = LinearColorMapper(palette=SHADES, low=0, high=max(float(seconds.max()), 1e-9))
-    plot.rect(
-        "whom", "who", 0.94, 0.94, source=source, line_color=None, fill_color={"field": "seconds", "transform": mapper}
-    )
-    plot.add_layout(ColorBar(color_mapper=mapper, width=10, title="s", background_fill_color=None), "right")
-    tooltips = [("", "rank @who_name waited @seconds{0.000} s for rank @whom_name")]
-    plot.add_tools(HoverTool(tooltips=tooltips))
-    plot.xaxis.axis_label, plot.yaxis.axis_label = "for rank", "rank that waited"
-    for axis in (plot.xaxis, plot.yaxis):
-        axis.ticker = whole_numbers()
-        # The label has the first rank of a line; the tooltip has all.
-        axis.formatter = CustomJSTickFormatter(
-            args={"step": step, "count": count}, code="return tick < 0 || tick >= count ? '' : tick * step"
-        )
-    plot.grid.visible = False
-    return plain(plot)
-
-
-def _ranks(line: int, step: int, world_size: int) -> str:
-    first = line * step
-    last = min(first + step, world_size) - 1
-    return str(first) if first == last else f"{first}–{last}"
-
-
 def shares(waits: Waits) -> figure:
     """Per rank: how long others waited for it, and it for others. Of many ranks, those that others waited for most."""
     worst = np.argsort(-np.maximum(waits.caused_s, waits.suffered_s), kind="stable")[:_MOST_BARS]
@@ -178,24 +126,10 @@ def shares(waits: Waits) -> figure:
         y_range=FactorRange(factors=list(reversed(names))),
         tools="save",
     )
-    plot.hbar(
-        "name",
-        right="caused",
-        height=0.7,
-        source=source,
-        fill_color=WAIT,
-        line_color=None,
-        legend_label="made others wait",
-    )
-    plot.hbar(
-        "name",
-        right="suffered",
-        height=0.7,
-        source=source,
-        fill_color=COMPUTE,
-        line_color=None,
-        legend_label="waited itself",
-    )
+    for column, colour, label in (("caused", WAIT, "made others wait"), ("suffered", COMPUTE, "waited itself")):
+        plot.hbar(
+            "name", right=column, height=0.7, source=source, fill_color=colour, line_color=None, legend_label=label
+        )
     tooltips = [("", "@name: others waited @caused{0.000} s for it, it waited @suffered_s{0.000} s")]
     plot.add_tools(HoverTool(tooltips=tooltips))
     plot.xaxis.axis_label = "seconds, of all ranks together"
@@ -214,7 +148,7 @@ def what_if(waits: Waits) -> figure:
         for rank in np.argsort(-waits.saved_s, kind="stable")[:4].tolist()
         if waits.saved_s[rank] > _NOTABLE * waits.run_s
     ]
-    names = ["as it was", *(f"rank {rank} in time" for rank in order)]
+    names = ["as it was", *(f"rank {rank} on time" for rank in order)]
     took = [waits.run_s, *(waits.run_s - waits.saved_s[rank] for rank in order)]
     saved = [0.0, *(float(waits.saved_s[rank]) for rank in order)]
     percent = [f"−{100 * gain / waits.run_s:.0f} %" if gain and waits.run_s else "" for gain in saved]

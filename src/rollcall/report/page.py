@@ -1,6 +1,7 @@
 """The page: one HTML file with everything in it, which loads nothing else.
 
-Nothing that a run printed or named is executed: it is escaped here, and the scripts insert it as text.
+Nothing that a run printed or named is executed: it is escaped here, and the scripts insert it as text. Sections are
+functions, not templates of Jinja2: the live page sends each of them by itself.
 """
 
 import json
@@ -79,19 +80,29 @@ def render(content: Content, script: str = "") -> str:
         "figures-data": figures_of(results),
         "logs-data": _encoded_logs(content),
     }
-    kind = ' class="rehearsed"' if results.rehearsed else ""
+    end = [
+        "<div id=tip role=tooltip></div>",
+        *(f'<script type="application/json" id="{name}">{_json(value)}</script>' for name, value in data.items()),
+        # As text at first: parsing bokeh takes longer than all the rest, and the preview is painted before.
+        *(f'<script type="text/plain" class="bokeh">{text}</script>' for text in _bokeh()),
+        f"<script>{''.join(map(asset, _SCRIPTS))}{script}</script>",
+    ]
+    return document(content.name, _header(content), body, end, kind="rehearsed" if results.rehearsed else "run")
+
+
+def document(
+    title: str, header: str, sections: Iterable[str], end: Iterable[str], styles: str = "", kind: str = ""
+) -> str:
+    """A whole HTML file, for this page and that of `rollcall compare`. `end`: data and scripts below the sections."""
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(content.name)} — rollcall</title>",
-            f"<style>{asset('page.css')}</style>",
-            f"</head><body{kind}>{_header(content)}<main>{''.join(body)}</main><div id=tip role=tooltip></div>",
-            "<footer>made by rollcall; this file needs nothing else</footer>",
-            *(f'<script type="application/json" id="{name}">{_json(value)}</script>' for name, value in data.items()),
-            # As text at first: parsing bokeh takes longer than all the rest, and the preview is painted before.
-            *(f'<script type="text/plain" class="bokeh">{text}</script>' for text in _bokeh()),
-            f"<script>{''.join(map(asset, _SCRIPTS))}{script}</script>",
+            f"<title>{escape(title)} — rollcall</title>",
+            f'<style>{asset("page.css")}{styles}</style></head><body class="{kind}">',
+            f'<header><h1>{escape(title)}</h1>{header}<button id="theme" title="light or dark">◐</button></header>',
+            f"<main>{''.join(sections)}</main><footer>made by rollcall; this file needs nothing else</footer>",
+            *end,
             "</body></html>",
         ]
     )
@@ -105,13 +116,13 @@ def parts(results: Results) -> dict[str, Any]:
 
 @cache
 def _bokeh() -> list[str]:
-    from bokeh.resources import Resources
+    from bokeh.resources import Resources  # here, and below: `rollcall compare` writes a page without bokeh
 
     return list(Resources(mode="inline", components=["bokeh"]).js_raw)
 
 
 def _timeline_figure(content: Content) -> Any:
-    from bokeh.embed import json_item
+    from bokeh.embed import json_item  # here: `rollcall compare` writes a page without bokeh
     from bokeh.models import CustomJS
 
     from rollcall.report import figures
@@ -125,15 +136,15 @@ def _timeline_figure(content: Content) -> Any:
 
 def figures_of(results: Results) -> dict[str, Any]:
     """All figures but the timeline, by the id of their place."""
-    from bokeh.embed import json_item
+    from bokeh.embed import json_item  # here: `rollcall compare` writes a page without bokeh
 
-    from rollcall.report import figures, rehearsed_figures
+    from rollcall.report import figures, heat_map, rehearsed_figures
 
     if results.rehearsed is not None:
         shown = rehearsed_figures.by_place(results.rehearsed)
     else:
         shown = {
-            "matrix-plot": figures.matrix(results.waits),
+            "matrix-plot": heat_map.waits(results.waits),
             "shares-plot": figures.shares(results.waits),
             "what-if-plot": figures.what_if(results.waits),
         }
@@ -171,16 +182,13 @@ def _header(content: Content) -> str:
         "verdict": "verdict",
         "timeline": "timeline",
         **({"memory": "memory", "hosts": "hosts"} if content.results.rehearsed else {"waits": "waits"}),
-        "traffic": "traffic",
+        "traffic": "communication",
         "logs": "logs",
-        "facts": "facts",
+        "facts": "run",
     }
     outcome = content.results.outcome
     nav = "".join(f'<a href="#{place}">{name}</a>' for place, name in links.items())
-    return (
-        f'<header><h1>{escape(content.name)}</h1><span class="pill {escape(outcome)}">{escape(outcome)}'
-        f'</span><nav>{nav}</nav><button id="theme" title="light or dark">◐</button></header>'
-    )
+    return f'<span class="pill {escape(outcome)}">{escape(outcome)}</span><nav>{nav}</nav>'
 
 
 def _verdict(results: Results) -> str:
@@ -189,8 +197,9 @@ def _verdict(results: Results) -> str:
     nothing = f'<p class="verdict">No finding{" so far" * is_running}: the calls of all ranks match.</p>'
     parts = [_finding(results.verdict)] if results.verdict else [nothing]
     if rest:
-        word = "advice" if all(finding.is_advice for finding in rest) else "more"
-        parts.append(f"<details><summary>{len(rest)} {word}</summary>{''.join(map(_finding, rest))}</details>")
+        kind = "advice" if all(finding.is_advice for finding in rest) else "other"
+        summary = f"{len(rest)} {kind} finding{'s' * (len(rest) != 1)}"
+        parts.append(f"<details><summary>{summary}</summary>{''.join(map(_finding, rest))}</details>")
     parts += [f'<p class="problem">{escape(problem)}</p>' for problem in results.problems]
     return f'<section id="verdict"><h2>Verdict</h2>{"".join(parts)}</section>'
 
@@ -220,13 +229,13 @@ def excerpt_html(found: Excerpt) -> str:
 def _timeline(has_times: bool) -> str:
     colours = {"computing": "compute", "communicating": "communicate", "waiting": "wait"}
     legend = "".join(f'<span style="--c: var(--{name})">{words}</span>' for words, name in colours.items())
-    how = ", with an arrow to the last to arrive" if has_times else "; nothing is known of their times"
+    how = ", with an arrow to the rank that arrived last" if has_times else "; nothing is known of their times"
     buttons = {"zoom-in": "+", "zoom-out": "−", "zoom-all": "all"}
     zoom = "".join(f'<button id="{name}">{sign}</button>' for name, sign in buttons.items())
     return (
         f'<section id="timeline"><h2>Timeline</h2><div class="legend">{legend * has_times}'
         f'<div class="zoom">{zoom}</div></div>'
-        '<p class="hint">A lane for each rank. Wheel: zoom; drag: move; click an op: its call on all'
+        '<p class="hint">One row per rank. The mouse wheel zooms, dragging moves. Click an op to see its call on all'
         f" ranks{how}.</p>"
         '<div id="timeline-plot"></div><div id="chosen"></div></section>'
     )
@@ -285,7 +294,7 @@ def _cell(value: float, text: str, kind: str = "") -> str:
 def _logs(content: Content) -> str:
     left_out = f" {content.logs_left_out:,} older lines are only in the files." if content.logs_left_out else ""
     return (
-        '<section id="logs"><h2>Logs</h2><p class="hint">Click a line: its time is marked in the timeline.'
+        '<section id="logs"><h2>Logs</h2><p class="hint">Click a line to mark its time in the timeline.'
         f'{left_out}</p><div class="logbar"><select id="log-rank" aria-label="rank"></select>'
         '<input id="search" type="search" placeholder="search" aria-label="search">'
         '<span id="log-count" class="hint"></span></div><div id="lines"></div></section>'

@@ -57,8 +57,8 @@ def events(evidence: Evidence, profiled: Iterable[RankProfile] = ()) -> Iterator
     """All events: those of a track in order of time, an outer slice before the slices in it."""
     tracks = _Tracks(evidence)
     yield from tracks.hosts()
-    # Arrows come last: a viewer attaches an arrow to the slices that it has read, of two lanes. They are kept as
-    # numbers, since there may be a million.
+    # Arrows come last: a viewer attaches an arrow to the slices that it has read, of two lanes. They are stored
+    # as numbers, since there may be a million.
     arrows = array("q")
     for lane in lanes(evidence):
         yield from tracks.lane(lane)

@@ -10,12 +10,12 @@ from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.units import in_binary_bytes, in_bytes
 
 MEMORY_FILE, TRAFFIC_FILE = "memory.json", "traffic.json"
-_MOST_COURSES = 4  # the others need less
+_MOST_CURVES = 4  # the others need less
 
 
 @dataclass(frozen=True)
-class MemoryCourse:
-    """The course of ranks that need the same. A point is the highest moment of a stretch of allocations."""
+class MemoryCurve:
+    """Memory over time, of ranks that need the same. A point is the highest moment of a stretch of allocations."""
 
     ranks: tuple[int, ...]
     peak: str
@@ -28,8 +28,8 @@ class MemoryCourse:
 class RehearsedResults:
     categories: tuple[str, ...]
     gpu_bytes: int
-    courses: tuple[MemoryCourse, ...]  # the largest need first
-    ranks_left_out: tuple[int, ...]  # whose courses are not shown
+    curves: tuple[MemoryCurve, ...]  # the largest need first
+    ranks_left_out: tuple[int, ...]  # whose curves are not shown
     hosts: int
     traffic: dict[str, Any]  # as `rollcall rehearse --json` has it
 
@@ -47,34 +47,36 @@ def read(folder: Path) -> RehearsedResults | None:
     return RehearsedResults(
         categories=tuple(memory["categories"]),
         gpu_bytes=memory["gpu_bytes"],
-        courses=tuple(map(_course, uses[:_MOST_COURSES])),
-        ranks_left_out=tuple(sorted(rank for use in uses[_MOST_COURSES:] for rank in use["ranks"])),
+        curves=tuple(map(_curve, uses[:_MOST_CURVES])),
+        ranks_left_out=tuple(sorted(rank for use in uses[_MOST_CURVES:] for rank in use["ranks"])),
         hosts=traffic["hosts"],
         traffic=traffic,
     )
 
 
-def _course(use: dict[str, Any]) -> MemoryCourse:
+def _curve(use: dict[str, Any]) -> MemoryCurve:
     numbers, phases, sizes = zip(*use["timeline"], strict=True) if use["timeline"] else ((), (), ())
-    return MemoryCourse(tuple(use["ranks"]), _peak(use), numbers, phases, tuple(map(tuple, sizes)))
+    return MemoryCurve(tuple(use["ranks"]), _peak(use), numbers, phases, tuple(map(tuple, sizes)))
 
 
 def _peak(use: dict[str, Any]) -> str:
     peak, overflow = use["peak"], use["overflow"]
-    words = f"peak {in_binary_bytes(use['allocated_bytes'])} at {peak['place']} in {peak['phase']}"
+    least, most = (in_binary_bytes(use[key]) for key in ("least_bytes", "allocated_bytes"))
+    size = most if least == most else f"{least} to {most}"
+    words = f"peak {size} at {peak['place']} in {peak['phase']}"
     return f"{words}; it does not fit: no room at {overflow['place']} in {overflow['phase']}" if overflow else words
 
 
 def memory_section(found: RehearsedResults) -> str:
-    courses = "".join(
-        f"<h3>{escape(ranks_in_words(course.ranks))}: {escape(course.peak)}</h3><div id=memory-plot-{number}></div>"
-        for number, course in enumerate(found.courses)
+    curves = "".join(
+        f"<h3>{escape(ranks_in_words(curve.ranks))}: {escape(curve.peak)}</h3><div id=memory-plot-{number}></div>"
+        for number, curve in enumerate(found.curves)
     )
     left_out = f'<p class="hint">{escape(ranks_in_words(found.ranks_left_out))} need less.</p>'
     return (
         '<section id="memory"><h2>Memory</h2><p class="hint">What lives on the GPU of a rank, by a model of torch\'s'
         f" allocator. The card has {in_binary_bytes(found.gpu_bytes)}.</p>"
-        f"{courses or '<p>No rank uses its GPU.</p>'}{left_out if found.ranks_left_out else ''}</section>"
+        f"{curves or '<p>No rank uses its GPU.</p>'}{left_out if found.ranks_left_out else ''}</section>"
     )
 
 

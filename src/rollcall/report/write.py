@@ -72,7 +72,7 @@ def _results(
         outcome=explanation.outcome,
         verdict=explanation.verdict,
         findings=explanation.findings,
-        problems=evidence.run.problems,
+        problems=explanation.run.problems,
         facts=facts.lines(run_facts, explanation),
         waits=evidence.waits,
         costs=costs.by_line(evidence),

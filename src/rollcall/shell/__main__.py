@@ -18,7 +18,7 @@ def main() -> None:
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=_STORE_S))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    Session(link, rank, size, store, sys.argv[1], is_rich="rich" in sys.argv[2:]).serve()
+    Session(link, rank, size, store, sys.argv[1], is_notebook="notebook" in sys.argv[2:]).serve()
 
 
 main()

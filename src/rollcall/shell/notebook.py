@@ -15,8 +15,8 @@ from IPython.display import display
 from rollcall.errors import RankError, RollcallError, UsageError
 from rollcall.protocol.rank_ranges import list_of, ranks_in_words, ranks_of
 from rollcall.shell import ranks as shell_ranks
-from rollcall.shell.options import Wanted
-from rollcall.shell.rich_output import PLAIN
+from rollcall.shell.notebook_output import PLAIN
+from rollcall.shell.options import ShellOptions
 
 
 class CellError(RankError):
@@ -62,7 +62,7 @@ class NotebookMagics(Magics):
         super().__init__(shell)
         self._open = contextlib.ExitStack()
         self._ranks: NotebookRanks | None = None
-        self._wanted = Wanted()
+        self._options = ShellOptions()
         self._folder = Path()
         self._count = 0
         atexit.register(self.stop)
@@ -78,14 +78,14 @@ class NotebookMagics(Magics):
     @line_cell_magic
     def ranks(self, line: str, cell: str | None = None) -> None:
         """%%ranks 4: run the cell on four ranks, which keep their variables. %ranks --stop: end them."""
-        typed = parse_argstring(self.ranks, line)
+        options = parse_argstring(self.ranks, line)
         with _in_one_sentence():
-            if typed.stop:
+            if options.stop:
                 self.stop()
                 return
-            self._start(typed)
+            self._start(options)
             if cell is not None:
-                self._run(cell, typed.rank)
+                self._run(cell, options.rank)
 
     @line_magic
     def explain(self, line: str) -> Any:
@@ -103,22 +103,24 @@ class NotebookMagics(Magics):
         self._ranks = None
         self._open.close()
 
-    def _start(self, typed: Any) -> None:
+    def _start(self, options: Any) -> None:
         if self._ranks is not None:
-            self._check_same(typed)
+            self._check_same(options)
             return
-        if typed.count is None and not typed.hosts:
+        if options.count is None and not options.hosts:
             raise UsageError("there are no ranks yet: say how many, as in %%ranks 4")
-        wanted = Wanted(typed.count, typed.hang_after, tuple(typed.preload), typed.virtual_hosts, typed.hosts)
+        wanted = ShellOptions(
+            options.count, options.hang_after, tuple(options.preload), options.virtual_hosts, options.hosts
+        )
         wanted.check()
         found, folder = self._open.enter_context(shell_ranks.started(wanted, NotebookRanks, is_notebook=True))
         assert isinstance(found, NotebookRanks)
-        self._ranks, self._folder, self._wanted = found, folder, wanted
+        self._ranks, self._folder, self._options = found, folder, wanted
 
-    def _check_same(self, typed: Any) -> None:
+    def _check_same(self, options: Any) -> None:
         """A cell that says nothing of the ranks means those that are there."""
-        says = typed.count, typed.virtual_hosts, typed.hosts or None
-        have = self._wanted.ranks, self._wanted.virtual_hosts, self._wanted.hosts
+        says = options.count, options.virtual_hosts, options.hosts or None
+        have = self._options.ranks, self._options.virtual_hosts, self._options.hosts
         if any(value not in (None, its) for value, its in zip(says, have, strict=True)):
             raise UsageError(
                 f"this notebook has {len(self._all())} ranks already: leave the number out to use them,"

@@ -1,4 +1,4 @@
-"""Which ranks a prompt or a notebook wants, and the words of `rollcall run` for them."""
+"""Which ranks a prompt or a notebook starts, and the arguments of `rollcall run` for them."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,9 @@ _RANKS = 2
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ShellOptions:
+    """What `rollcall shell` or a notebook was asked for."""
+
     ranks: int | None = None  # per host; None: as many as the hosts say, or two
     hang_after_s: float = 10.0
     preload: tuple[str, ...] = ()
@@ -25,7 +27,7 @@ class Wanted:
             raise UsageError(f"--hang-after {self.hang_after_s:g} is not a time to wait: use seconds, such as 10")
         check_size((_RANKS if self.ranks is None else self.ranks) * (self.virtual_hosts or 1))
 
-    def words(self) -> list[str]:
+    def arguments(self) -> list[str]:
         """Options of `rollcall run`."""
         are_named = bool(self.hosts or self.hostfile)
         ranks = self.ranks if are_named or self.ranks is not None else _RANKS
@@ -36,9 +38,11 @@ class Wanted:
             "--hostfile": self.hostfile,
             "--python": self.python,
         }
-        words = ["--start", "warm", "--hang-after", str(self.hang_after_s)]
-        words += [word for name, value in given.items() if value not in (None, "") for word in (name, str(value))]
-        return words + [word for module in self.preload for word in ("--preload", module)]
+        arguments = ["--start", "warm", "--hang-after", str(self.hang_after_s)]
+        arguments += [
+            argument for name, value in given.items() if value not in (None, "") for argument in (name, str(value))
+        ]
+        return arguments + [argument for module in self.preload for argument in ("--preload", module)]
 
 
 def check_size(world_size: int) -> None:

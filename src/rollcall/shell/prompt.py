@@ -19,7 +19,7 @@ from rollcall.units import in_seconds
 BANNER = """\
 {ranks} in one group. Every line runs on all of them; they know rank, world_size, torch and dist.
 %rank 2: only there; %rank all: everywhere. %time, %who, %reset, %explain, %stacks, %doc all_reduce.
-Ctrl-C takes a line back; Ctrl-D ends.
+Ctrl-C cancels a line; Ctrl-D ends.
 """
 _EXIT = ("exit", "exit()", "quit", "quit()")
 _LOCAL = ("%", "!", "?")  # lines of IPython's own
@@ -129,7 +129,7 @@ class RankMagics(Magics):
     @line_magic
     def stacks(self, _line: str) -> None:
         """%stacks: where every rank is. At the prompt, all wait for the next line."""
-        from rollcall.live import stacks
+        from rollcall.live import stacks  # here: the prompt opens faster without it
 
         self.shell.on_ranks(lambda: print(stacks.in_words(stacks.ask(self.shell.run_folder))))
 

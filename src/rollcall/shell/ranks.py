@@ -16,11 +16,11 @@ from typing import IO, Any
 from rollcall.coordinator.console import Console
 from rollcall.errors import RankError
 from rollcall.protocol.rank_ranges import ranks_in_words
-from rollcall.shell.options import MOST_RANKS, WAITING, Wanted, check_size
+from rollcall.shell.options import MOST_RANKS, WAITING, ShellOptions, check_size
 
 _LOOK_S = 0.05
 _FOLD_S = 0.5  # equal lines of ranks within this time are shown as one
-_BACK_S = 10.0  # for ranks to come back from a line that is taken back
+_BACK_S = 10.0  # for ranks to come back from a line that is cancelled
 _END_S = 30.0
 
 
@@ -40,14 +40,16 @@ class RankLink:
 
 
 class EndedError(RankError):
-    """The ranks are gone; their launcher has said why."""
+    """The ranks are gone; their launcher has printed why."""
 
 
 class Ranks:
     """Sends requests to ranks and shows what they print. Everything happens in the thread of the prompt."""
 
-    def __init__(self, run: "subprocess.Popen[bytes]", ranks: list[RankLink], folder: Path, said: "Said") -> None:
-        self._run, self._folder, self._said = run, folder, said
+    def __init__(
+        self, run: "subprocess.Popen[bytes]", ranks: list[RankLink], folder: Path, launcher_output: "LauncherOutput"
+    ) -> None:
+        self._run, self._folder, self._launcher_output = run, folder, launcher_output
         self.all = {rank.number: rank for rank in ranks}
         self._console = Console({1: sys.stdout, 2: sys.stderr}, len(ranks), lambda *_: True, window_s=_FOLD_S)
         self._selector = selectors.DefaultSelector()
@@ -62,7 +64,7 @@ class Ranks:
         return self.ask("run", to, code=code, file=str(file))
 
     def ask(self, kind: str, to: Collection[int], **arguments: Any) -> dict[int, float]:
-        """Ask these ranks, and wait until all have answered. Ctrl-C takes the request back."""
+        """Ask these ranks, and wait until all have answered. Ctrl-C cancels the request."""
         self._count += 1
         asked = [self.all[number] for number in to]
         for rank in asked:
@@ -71,7 +73,7 @@ class Ranks:
         try:
             self._wait(asked, lambda: False)
         except KeyboardInterrupt:
-            self._take_back(asked)
+            self._cancel(asked)
         for rank in asked:
             self._console.feed(rank.number, 1, rank.result.encode())
         self._console.flush()
@@ -79,7 +81,7 @@ class Ranks:
         self._show_errors(asked)
         return {rank.number: rank.seconds for rank in asked}
 
-    def _take_back(self, asked: list[RankLink]) -> None:
+    def _cancel(self, asked: list[RankLink]) -> None:
         for rank in self.all.values():
             _send(rank.link, {"kind": "interrupt"})
         until_s = time.monotonic() + _BACK_S
@@ -89,7 +91,7 @@ class Ranks:
         for rank in asked:
             rank.errors = ""  # it was interrupted, which is no news
         self._groups += 1
-        print("taken back: the ranks keep their variables, and have a new group")
+        print("cancelled: the ranks keep their variables, and have a new group")
         self.ask("regroup", list(self.all), number=self._groups)
 
     def complete(self, text: str) -> list[str]:
@@ -106,7 +108,7 @@ class Ranks:
             for key, _ in self._selector.select(_LOOK_S):
                 self._read(key.data)
             self._console.tick()
-            self._said.show()
+            self._launcher_output.show()
         self._console.flush()
 
     def _read(self, rank: RankLink) -> None:
@@ -114,7 +116,7 @@ class Ranks:
         if not data:
             self._console.flush()
             self._run.wait(_END_S)
-            self._said.show()
+            self._launcher_output.show()
             raise EndedError("the ranks have ended, and the shell with them")
         *lines, rank.partial = (rank.partial + data).split(b"\n")
         for line in lines:
@@ -152,8 +154,9 @@ class Ranks:
             return self._run.wait()
 
 
-class Said:
-    """What the run's launcher has said. In a terminal it says so itself; in a notebook its file is shown."""
+class LauncherOutput:
+    """What the launcher of the run prints. In a terminal it prints by itself; in a notebook its output goes to a file,
+    which is shown here."""
 
     def __init__(self, path: Path, is_hidden: bool) -> None:
         self._reader = open(path, "w+", errors="replace") if is_hidden else None  # noqa: SIM115  (kept open)
@@ -173,7 +176,9 @@ class Said:
 
 
 @contextlib.contextmanager
-def started(wanted: Wanted, kind: type[Ranks] = Ranks, is_notebook: bool = False) -> Iterator[tuple[Ranks, Path]]:
+def started(
+    options: ShellOptions, kind: type[Ranks] = Ranks, is_notebook: bool = False
+) -> Iterator[tuple[Ranks, Path]]:
     """These ranks in a run of their own, and the folder of the run. In a notebook they send pictures, too. Every rank
     is connected by way of its agent and the run's launcher, on whatever host it is."""
     with tempfile.TemporaryDirectory(prefix="rollcall-shell-") as folder, socket.socket(socket.AF_UNIX) as listener:
@@ -182,27 +187,29 @@ def started(wanted: Wanted, kind: type[Ranks] = Ranks, is_notebook: bool = False
         listener.listen(MOST_RANKS)
         waiting = Path(folder, "prompt.py")
         waiting.write_text(WAITING)
-        words = [*wanted.words(), "--prompt", path, "-m", "rollcall.shell", str(waiting)]
-        words += ["rich"] if is_notebook else []
-        said = Said(Path(folder, "launcher.txt"), is_hidden=is_notebook)
+        arguments = [*options.arguments(), "--prompt", path, "-m", "rollcall.shell", str(waiting)]
+        arguments += ["notebook"] if is_notebook else []
+        launcher_output = LauncherOutput(Path(folder, "launcher.txt"), is_hidden=is_notebook)
         # A session of its own: the terminal's Ctrl-C is for the prompt.
         run = subprocess.Popen(
-            [sys.executable, "-m", "rollcall", "run", *words],
+            [sys.executable, "-m", "rollcall", "run", *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=said.target,
-            stderr=said.target,
+            stdout=launcher_output.target,
+            stderr=launcher_output.target,
             start_new_session=True,
         )
         try:
-            ranks, run_folder = _greeted(listener, run, said)
-            yield kind(run, ranks, Path(folder), said), run_folder
+            ranks, run_folder = _accept_ranks(listener, run, launcher_output)
+            yield kind(run, ranks, Path(folder), launcher_output), run_folder
         finally:
             if run.poll() is None:
                 run.terminate()
                 run.wait()
 
 
-def _greeted(listener: socket.socket, run: "subprocess.Popen[bytes]", said: Said) -> tuple[list[RankLink], Path]:
+def _accept_ranks(
+    listener: socket.socket, run: "subprocess.Popen[bytes]", launcher_output: LauncherOutput
+) -> tuple[list[RankLink], Path]:
     """All ranks, once their group is there, and the folder of the run."""
     listener.settimeout(_LOOK_S)
     ranks: list[RankLink] = []
@@ -212,18 +219,18 @@ def _greeted(listener: socket.socket, run: "subprocess.Popen[bytes]", said: Said
             link, _ = listener.accept()
         except TimeoutError:
             if run.poll() is not None:
-                said.show()
+                launcher_output.show()
                 raise EndedError("the ranks did not start, and so there is no prompt") from None
             continue
         link.setblocking(True)
-        of_launcher, of_rank, rest = _greeting(link)
+        of_launcher, of_rank, rest = _read_greeting(link)
         world_size, folder = of_rank["world_size"], Path(of_launcher["folder"])
         check_size(world_size)
         ranks.append(RankLink(of_rank["rank"], link, rest))
     return sorted(ranks, key=lambda rank: rank.number), folder
 
 
-def _greeting(link: socket.socket) -> tuple[dict[str, Any], dict[str, Any], bytes]:
+def _read_greeting(link: socket.socket) -> tuple[dict[str, Any], dict[str, Any], bytes]:
     """A line of the run's launcher, one of the rank, and what has come of the next."""
     data = b""
     while data.count(b"\n") < 2:

@@ -1,6 +1,6 @@
 """One rank's side of `rollcall shell`: runs what is typed in its main thread, and answers.
 
-A second thread reads what comes. It takes a line back on request. A rank that waits in C++ sees no KeyboardInterrupt
+A second thread reads what comes. On request it cancels the line. A rank that waits in C++ sees no KeyboardInterrupt
 before its op returns, and so all ranks abort the process group, whereupon their ops fail; Python code that still runs
 then is interrupted. At last the prompt has all ranks make a new group. Variables stay.
 """
@@ -27,41 +27,41 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from rollcall.shell import rich_output
+from rollcall.shell import notebook_output
 from rollcall.shell.options import WAITING
 from rollcall.worker.traceback_filter import users_part
 
 # For ops to fail once the group is aborted. A signal at the same time may come before the failure is recorded.
 _SIGNAL_AFTER_S = 0.5
 _END_S = 10.0
-_FIGURES = "module://rollcall.shell.figures"
+_FIGURES = "module://rollcall.shell.matplotlib_backend"
 _MOST_COMPLETIONS = 200
-_MOST_GROUPS = 1000  # that a program makes before a line is taken back: torch numbers them
+_MOST_GROUPS = 1000  # that a program makes before a line is cancelled: torch numbers them
 
 
 class Session:
     def __init__(
-        self, link: socket.socket, rank: int, size: int, store: dist.Store, waiting_file: str, is_rich: bool = False
+        self, link: socket.socket, rank: int, size: int, store: dist.Store, waiting_file: str, is_notebook: bool = False
     ) -> None:
-        """`is_rich`: the other side is a notebook, and shows pictures."""
+        """`is_notebook`: the other side is a notebook, which shows pictures."""
         self._writer, self._reader = link.makefile("wb", buffering=0), link.makefile("rb")
         self._sending = threading.Lock()
         self._rank, self._size, self._store = rank, size, store
         self._requests: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._is_busy = False
         self._result = ""  # the value of the line
-        self._is_rich = is_rich
+        self._is_notebook = is_notebook
         self._main = ModuleType("__main__")
         # As a line of a file: explain can show where this rank is.
         self._wait = compile(WAITING, waiting_file, "exec")
 
     def serve(self) -> None:
         """Serves until the prompt ends."""
-        sys.stdout, sys.stderr = _Stream(self, 1, sys.stdout), _Stream(self, 2, sys.stderr)
+        sys.stdout, sys.stderr = _PromptStream(self, 1, sys.stdout), _PromptStream(self, 2, sys.stderr)
         sys.modules["__main__"] = self._main
         sys.displayhook = self._show_result
-        if self._is_rich:
-            self._become_rich()
+        if self._is_notebook:
+            self._use_notebook_backend()
         self._make_group(0)
         self._reset()
         _thread.start_new_thread(self._read, (self._reader,))
@@ -93,7 +93,7 @@ class Session:
         if self._is_busy:
             self._interrupt()
         time.sleep(_END_S)
-        os._exit(1)  # the prompt is gone, and the line cannot be taken back
+        os._exit(1)  # the prompt is gone, and the line cannot be cancelled
 
     def _interrupt(self) -> None:
         if dist.is_initialized():
@@ -128,7 +128,7 @@ class Session:
         exec(compile(tree, file, "exec"), self._main.__dict__)
         if last is not None:
             exec(compile(ast.Interactive([last]), file, "single"), self._main.__dict__)
-        if self._is_rich and "matplotlib.pyplot" in sys.modules:
+        if self._is_notebook and "matplotlib.pyplot" in sys.modules:
             self._show_figures()
 
     def _show_result(self, value: object) -> None:
@@ -137,7 +137,7 @@ class Session:
         if value is None:
             return
         self._main.__dict__["_"] = value
-        if self._is_rich and len(rich_output.bundle_of(value)) > 1:
+        if self._is_notebook and len(notebook_output.bundle_of(value)) > 1:
             self._display(value)
         else:
             self._result = f"{value!r}\n"
@@ -172,32 +172,32 @@ class Session:
 
     def _reset(self) -> None:
         self._given = {"rank": self._rank, "world_size": self._size, "torch": torch, "dist": dist}
-        self._given |= {"display": self._display} if self._is_rich else {}
+        self._given |= {"display": self._display} if self._is_notebook else {}
         self._main.__dict__.clear()
         self._main.__dict__.update(__name__="__main__", __builtins__=builtins, **self._given)
 
     # What a notebook shows.
 
-    def _become_rich(self) -> None:
+    def _use_notebook_backend(self) -> None:
         os.environ["MPLBACKEND"] = _FIGURES  # for matplotlib; the one of the notebook is there now
         if "matplotlib" in sys.modules:
             sys.modules["matplotlib"].use(_FIGURES)
 
     def _display(self, *values: object) -> None:
         for value in values:
-            bundle = rich_output.bundle_of(value)
+            bundle = notebook_output.bundle_of(value)
             if len(bundle) == 1:
-                print(bundle[rich_output.PLAIN])
+                print(bundle[notebook_output.PLAIN])
             else:
                 self.send(kind="display", bundle=bundle)
-            if rich_output.is_figure(value):  # it is shown, and not once more at the end of the cell
+            if notebook_output.is_figure(value):  # it is shown, and not once more at the end of the cell
                 sys.modules["matplotlib.pyplot"].close(value)
 
     def _show_figures(self) -> None:
-        from rollcall.shell import figures  # here: it imports matplotlib, which is there now
+        from rollcall.shell import matplotlib_backend  # here: it imports matplotlib, which is there now
 
-        figures.send = self._display
-        figures.show()
+        matplotlib_backend.send = self._display
+        matplotlib_backend.show()
 
     def _make_group(self, number: int) -> None:
         """Each has a name of its own, which tells it from the last one in the recording, and a part of the store."""
@@ -218,7 +218,7 @@ def _shape(value: object) -> str:
     return f" {list(value.shape)} {value.dtype}" if isinstance(value, torch.Tensor) else ""
 
 
-class _Stream(io.TextIOBase):
+class _PromptStream(io.TextIOBase):
     """What the rank prints goes to the prompt, in order with its answers. C code writes to the log of the run."""
 
     def __init__(self, session: Session, number: int, before: Any) -> None:

@@ -99,18 +99,18 @@ def _server_of(config: pytest.Config) -> "CallServer":
 
 def _arguments(config: pytest.Config) -> list[str]:
     """The command line that gives a rank the same settings as this process."""
-    words = [
+    arguments = [
         f"--rootdir={config.rootpath}",
         f"--import-mode={config.getoption('importmode')}",
         f"--tb={config.getoption('tbstyle')}",
     ]
-    words += ["-c", str(config.inipath)] if config.inipath else []
-    words += ["-v"] * max(0, config.get_verbosity())
-    words += ["--showlocals"] * bool(config.getoption("showlocals"))
-    words += [f"-W{each}" for each in config.getoption("pythonwarnings") or []]
+    arguments += ["-c", str(config.inipath)] if config.inipath else []
+    arguments += ["-v"] * max(0, config.get_verbosity())
+    arguments += ["--showlocals"] * bool(config.getoption("showlocals"))
+    arguments += [f"-W{each}" for each in config.getoption("pythonwarnings") or []]
     # In the server Python has imported this plugin before pytest could rewrite it, which is harmless.
-    words += ["-Wignore::pytest.PytestAssertRewriteWarning"]
-    return words
+    arguments += ["-Wignore::pytest.PytestAssertRewriteWarning"]
+    return arguments
 
 
 def _report(results: list["CallResult"], timeout_s: float) -> None:

@@ -57,7 +57,7 @@ def encode(timeline: Timeline, facts: dict[str, Any]) -> dict[str, Any]:
         bars = attempt.bars
         parts["lane"].append(lane_of[bars.rank])
         parts["start"].append((bars.begin_ns - timeline.zero_ns) // 1000)
-        parts["lead"].append((bars.begin_ns - bars.entered_ns) // 1000)
+        parts["unblocked"].append((bars.begin_ns - bars.entered_ns) // 1000)
         parts["wait"].append(bars.wait_ns // 1000)
         parts["busy"].append(bars.busy_ns // 1000)
         parts["kind"].append(attempt.kinds.number + len(descriptions))
@@ -84,7 +84,7 @@ def encode(timeline: Timeline, facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_COLUMNS = ("start", "lead", "wait", "busy", "kind", "call")
+_COLUMNS = ("start", "unblocked", "wait", "busy", "kind", "call")
 _AS_DIFFERENCES = ("start", "call")
 
 
@@ -144,7 +144,7 @@ def _phases(timeline: Timeline) -> list[dict[str, Any]]:
 
 
 def _deaths(timeline: Timeline, facts: dict[str, Any], lane_of: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Ranks that died, and were not asked to end."""
+    """Ranks that died by themselves: the launcher had not told them to end."""
     deaths = []
     for attempt in timeline.attempts:
         attempt_facts = facts_of_attempt(facts, attempt.number)

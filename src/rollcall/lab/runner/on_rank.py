@@ -21,7 +21,7 @@ ATTEMPT = 0
 @contextlib.contextmanager
 def join(backend: str | None, init_method: str = "env://") -> "Iterator[World]":
     """The world of all ranks. An experiment may leave it by itself, as hello does."""
-    from rollcall.initialization.process_group import init
+    from rollcall.initialization.process_group import init  # here, and below: the launcher starts faster without torch
 
     with init(backend, init_method=init_method) as world:
         world.barrier()  # a rank that is done early must not leave while others still connect
@@ -64,7 +64,7 @@ def record_one_trial(experiment: Experiment, settings: LabSettings, rank: int, w
 
 def gather(world: "World", value: Any) -> Results | None:
     """The values of all ranks, on rank 0."""
-    import torch.distributed as dist
+    import torch.distributed as dist  # here: the launcher starts faster without torch
 
     values: list[Any] | None = [None] * world.size if world.is_first else None
     dist.gather_object(value, values)
@@ -78,7 +78,7 @@ def through_json(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _recorded(rank: int, world_size: int, folder: Path) -> Iterator[None]:
-    from rollcall.record import recorder
+    from rollcall.record import recorder  # here: the launcher starts faster without it
 
     recording = None
     if folder.is_dir():  # else it is on another machine's disk: the report says which ranks are missing

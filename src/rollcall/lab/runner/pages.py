@@ -114,11 +114,11 @@ def _without_paths(value: Results) -> Results:
     return value
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     if not FOLDER.parent.is_dir():
         raise UsageError("there is no docs/ here: run it in the root of the repository")
-    from_results = _FROM_RESULTS in words
-    names = [word for word in words if word != _FROM_RESULTS] or list(NAMES)
+    from_results = _FROM_RESULTS in arguments
+    names = [name for name in arguments if name != _FROM_RESULTS] or list(NAMES)
     FOLDER.mkdir(exist_ok=True)
     if not from_results:
         worlds.start_server()

@@ -18,7 +18,7 @@ from rollcall.lab.runner import run_folder, terminal, worlds
 from rollcall.protocol.plan import MOST_RANKS_PER_HOST
 
 DEFAULT_RANKS = 4
-Report = Callable[[float], None]  # is told how many worlds are done, with the share of the one under way
+Report = Callable[[float], None]  # takes the number of worlds that are done, with the share of the current one
 
 
 def check(experiment: Experiment, settings: LabSettings) -> LabSettings:
@@ -37,7 +37,7 @@ def check(experiment: Experiment, settings: LabSettings) -> LabSettings:
     if settings.ranks > MOST_RANKS_PER_HOST:
         raise UsageError(f"-n {settings.ranks} is too many: up to {MOST_RANKS_PER_HOST} ranks can start on one host")
     if settings.backend is not None:
-        from rollcall.initialization.process_group import check_backend
+        from rollcall.initialization.process_group import check_backend  # here: it imports torch
 
         check_backend(settings.backend)
     own_hosts = max((case.virtual_hosts or 1 for case in experiment.cases), default=1)
@@ -146,9 +146,9 @@ def conclude(experiment: Experiment, settings: LabSettings, results: Results, fo
         picture = folder / "pictures" / f"{experiment.name}.png"
         picture.parent.mkdir(parents=True, exist_ok=True)
         plots.save(experiment.draw, results, picture)
-        # The report prints these words below the picture.
-        words = (f"{text[0].upper()}{text[1:]}" for text in (experiment.question, verdict.sentence))
-        picture.with_suffix(".txt").write_text(" ".join(words) + ".\n")
+        # The report prints this text below the picture.
+        sentences = (f"{text[0].upper()}{text[1:]}" for text in (experiment.question, verdict.sentence))
+        picture.with_suffix(".txt").write_text(" ".join(sentences) + ".\n")
     outcome = {
         "experiment": experiment.name,
         "question": experiment.question,

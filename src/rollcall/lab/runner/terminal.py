@@ -30,7 +30,7 @@ def list_experiments(as_json: bool) -> None:
 
 @contextmanager
 def progress_bar(title: str, worlds: int) -> Iterator[Callable[[float], None]]:
-    """A bar while the block runs; the function that it yields is told how many worlds are done."""
+    """A bar while the block runs. Yields a function that takes the number of worlds that are done."""
     columns = (
         SpinnerColumn(),
         TextColumn("[bold]{task.description}[/]"),

@@ -191,19 +191,19 @@ def _run_on_hosts(
 ) -> "subprocess.CompletedProcess[str]":
     hosts = settings.virtual_hosts or (case.virtual_hosts if case else None) or 1
     per_host = settings.ranks if settings.virtual_hosts else settings.ranks // hosts
-    words = [sys.executable, "-m", "rollcall", "run", "--virtual-hosts", str(hosts), "-n", str(per_host)]
+    command = [sys.executable, "-m", "rollcall", "run", "--virtual-hosts", str(hosts), "-n", str(per_host)]
     if case is None:
-        words += ["--no-record"]  # the ranks record their one extra trial by themselves
+        command += ["--no-record"]  # the ranks record their one extra trial by themselves
     else:
-        words += ["--hang-after", str(case.limit_s), "--on-hang", "stop", "--grace", "1"]
-        words += ["--link", case.link] if case.link else []
-    words += ["-m", "rollcall", "lab", experiment.name, "--trials", str(settings.trials), "--results", str(folder)]
-    words += ["--backend", settings.backend] if settings.backend else []
-    words += ["--case", case.name] if case else []
+        command += ["--hang-after", str(case.limit_s), "--on-hang", "stop", "--grace", "1"]
+        command += ["--link", case.link] if case.link else []
+    command += ["-m", "rollcall", "lab", experiment.name, "--trials", str(settings.trials), "--results", str(folder)]
+    command += ["--backend", settings.backend] if settings.backend else []
+    command += ["--case", case.name] if case else []
     for name, value in settings.options.items():
-        words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
     env = {**os.environ, "ROLLCALL_DIR": str(folder)}
-    ran = subprocess.run(words, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     for line in ran.stderr.splitlines():
         if line.startswith("rollcall: ") and ("not applied" in line or "virtual hosts are only" in line):
             print(line, file=sys.stderr, flush=True)
@@ -217,6 +217,8 @@ def _read_values(folder: Path, world_size: int) -> list[Any]:
 
 
 def _failure(ran: "subprocess.CompletedProcess[str]") -> RollcallError:
-    said = [line.removeprefix("rollcall: ") for line in ran.stderr.splitlines() if line.startswith("rollcall: ")]
-    why = said[-1] if said else ran.stderr.strip()[-500:] or f"rollcall run ended with exit code {ran.returncode}"
+    messages = [line.removeprefix("rollcall: ") for line in ran.stderr.splitlines() if line.startswith("rollcall: ")]
+    why = (
+        messages[-1] if messages else ran.stderr.strip()[-500:] or f"rollcall run ended with exit code {ran.returncode}"
+    )
     return (UsageError if ran.returncode == _EXIT_USAGE else RankError)(why)

@@ -161,7 +161,7 @@ const live = {
 
   // Lane by lane: the old ops before `from`, then the new ones. The oldest are dropped when there are too many.
   async add(fresh, from) {
-    const NAMES = ["start", "lead", "wait", "busy", "kind", "call"];
+    const NAMES = ["start", "unblocked", "wait", "busy", "kind", "call"];
     const arrived = Object.fromEntries(await Promise.all(NAMES.map(async (name) => [name, await columns.read(fresh.columns[name])])));
     for (const name of NAMES.slice(0, 4)) arrived[name] = arrived[name].map((value) => value / 1e6);
     const kinds = live.kindsOf(fresh.meaning.kinds), calls = timeline.call.reduce((a, b) => Math.max(a, b), -1) + 1;

@@ -42,8 +42,8 @@ const timeline = {
   },
   // What is shown only of a chosen op; nothing is drawn from it.
   async takeRest() {
-    const [lead, kind, call] = await Promise.all([["lead", 1e6], ["kind", 1], ["call", 1]].map(([name, unit]) => columns.read(packed.columns[name], unit)));
-    Object.assign(timeline, { lead, kind, call });
+    const [unblocked, kind, call] = await Promise.all([["unblocked", 1e6], ["kind", 1], ["call", 1]].map(([name, unit]) => columns.read(packed.columns[name], unit)));
+    Object.assign(timeline, { unblocked, kind, call });
     await samples.take(packed.samples);
   },
 
@@ -272,7 +272,7 @@ const timeline = {
   },
 
   // When its rank arrived at the call: an async op blocks its rank only later.
-  came(op) { return timeline.start[op] - timeline.lead[op]; },
+  came(op) { return timeline.start[op] - timeline.unblocked[op]; },
   isWide(op) {
     const view = timeline.view();
     return timeline.wait[op] + timeline.busy[op] > (3 * (view.to - view.from)) / view.wide;

@@ -228,10 +228,11 @@ def draw(results: Results, figure: Figure) -> None:
         gradient = [float("nan") if value is None else value for value in result["step"]["gradient"]]
         above.plot(PHASES, gradient, "o-", color=colour_of(rank), label=f"rank {rank}", lw=1.6)
     above.set(title="One weight in one step", ylabel="its gradient", xticklabels=[])
-    above.legend(fontsize=8, loc="center left")
+    above.legend(fontsize=8, loc="upper left")
     below.plot(PHASES, results[0]["step"]["weight"], "o-", color=BLACK, lw=1.6)
     below.set_ylabel("the weight,\nall ranks")
     below.margins(y=0.25)
+    above.set_xlim(below.get_xlim())  # gradients exist only from backward on
     for axes in (left, above, below):
         axes.grid(axis="y")
 

@@ -25,7 +25,7 @@ from rollcall.lab.progress import track
 from rollcall.units import in_binary_bytes, in_seconds
 
 BATCHES = 1088
-# The size of the world, the ranks that are run, and more words of the command.
+# The size of the world, the ranks that are run, and more arguments of the command.
 WORLDS: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "4 ranks": (4, "0-3", ("--steps", "3", "--check")),
     "64 ranks": (64, "0,63", ("--steps", "0")),
@@ -124,7 +124,8 @@ def draw(results: Results, figure: Figure) -> None:
         axes.set_xticks(range(len(ended["ranks"])), [f"rank {rank}" for rank in ended["ranks"]], size=8)
         axes.set_yticks([])
         axes.margins(y=0.15)
-        axes.set(title=f"{name}: {ended['found']}", xlabel="ranks that were run")
+        found = "no finding" if ended["found"] == "nothing" else ended["found"]
+        axes.set(title=f"{name}: {found}", xlabel="ranks that were run")
     figure.axes[0].set_ylabel("batches of a rank")
 
 

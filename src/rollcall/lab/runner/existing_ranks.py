@@ -48,7 +48,7 @@ def _agree_on_folder(world: Any, experiment: Experiment, settings: LabSettings) 
     """The folder of `rollcall run`; under another launcher a new one, which rank 0 creates."""
     if environment.is_ours(os.environ):
         return None, Path(os.environ["ROLLCALL_RUN"])
-    import torch.distributed as dist
+    import torch.distributed as dist  # here: the launcher starts faster without torch
 
     own_folder = run_folder.create(experiment, settings) if world.is_first else None
     path = [str(own_folder.path) if own_folder else ""]

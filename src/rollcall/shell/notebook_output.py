@@ -22,7 +22,7 @@ def bundle_of(value: object) -> dict[str, str]:
     whole = _asked(value, "_repr_mimebundle_")
     found |= (whole[0] if isinstance(whole, tuple) else whole) or {}
     if is_figure(value):
-        from rollcall.shell.figures import picture_of  # here: it imports matplotlib, which is there now
+        from rollcall.shell.matplotlib_backend import picture_of  # here: it imports matplotlib, which is there now
 
         found["image/png"] = picture_of(value)
     return {PLAIN: repr(value), **{kind: _text(shown) for kind, shown in found.items()}}
