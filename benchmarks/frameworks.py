@@ -62,11 +62,14 @@ def cases() -> Iterator[Case]:
     beside = str(PROGRAMS / "ddp_beside.py")
     detail = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
     flight_recorder = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
+    everything = {**detail, **flight_recorder}
     yield Case("DDP beside DETAIL", "torch", (beside,), detail)
+    yield Case("all_reduces beside DETAIL", "torch", (beside, "plain"), detail)
     yield Case("DDP beside Flight Recorder", "torch", (beside,), flight_recorder)
     yield Case("DDP beside the profiler", "torch", (beside, "profile"))
     yield Case("DDP, compiled", "torch", (beside, "compile"))
-    yield Case("DDP beside all of them", "torch", (beside, "profile", "compile"), {**detail, **flight_recorder})
+    yield Case("DDP beside all of them", "torch", (beside, "profile", "compile"), everything)
+    yield Case("all_reduces beside all of them", "torch", (beside, "plain", "profile", "compile"), everything)
 
 
 def main() -> int:
@@ -134,7 +137,9 @@ def findings_of(folder: Path) -> list[str]:
 
 
 def differences(first: Ran, second: Ran, ours: Ran) -> list[str]:
-    """In words; empty if ours is as theirs."""
+    """In words; empty if ours is as theirs, or well where theirs crashes, as torch does with DDP, gloo and DETAIL."""
+    if ours.code == 0 and first.code != 0:
+        return [f"explain says {', '.join(ours.findings)}"] if ours.findings else []
     found = []
     if ours.code != first.code:
         found.append(f"exit code {ours.code}")

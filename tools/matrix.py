@@ -2,6 +2,7 @@
 
     make matrix                            all of them, which takes about an hour and downloads 9 GB
     make matrix MATRIX='--only 2.9.1'      those with one torch; the page keeps what it says of the others
+    make matrix MATRIX='--python 3.13'     those with one Python
     make matrix MATRIX='--tests record'    a part of the tests
     make matrix MATRIX='--failed'          those that failed the last time, as on a machine that was too busy
     make matrix MATRIX='--page'            the page alone, from docs/compatibility.json
@@ -12,6 +13,7 @@ There is one environment at a time, in a folder that is removed after it: a torc
 
 import argparse
 import contextlib
+import datetime
 import hashlib
 import json
 import os
@@ -66,24 +68,31 @@ _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 
 def main() -> int:
     options = read_options()
-    chosen = () if options.page else [v for v in TRIED if options.only in ("", v.torch)]
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    chosen = () if options.page else [versions for versions in TRIED if is_asked_for(versions, options)]
     for versions in chosen:
         print(f"torch {versions.torch}, Python {versions.python}", flush=True)
         name = f"{versions.torch} {versions.python}"
-        before = results.get(name, {}).get("tests", {})
+        before = read_results().get(name, {}).get("tests", {})
         result = try_versions(versions, chosen_tests(options, before), options)
         again = {each: merge(before[each], now) if options.failed else now for each, now in result["tests"].items()}
         result["tests"] = {**before, **again}
-        results[name] = result
+        results = {**read_results(), name: result}  # another call may have tried other versions meanwhile
         RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
+    results = read_results()
     PAGE.write_text(page(results))
     return 1 if any(has_failed(result) for result in results.values()) else 0
+
+
+def read_results() -> dict[str, Any]:
+    """By names of versions."""
+    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return found
 
 
 def read_options() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--only", default="", metavar="TORCH", help="the environments with this torch")
+    options.add_argument("--python", default="", metavar="PYTHON", help="the environments with this Python")
     options.add_argument("--tests", default=",".join(TESTS), metavar="START,…", help="a part of the tests")
     options.add_argument("--page", action="store_true", help="write the page from the last results")
     options.add_argument("--folder", type=Path, help="where environments are made (a temporary folder)")
@@ -92,6 +101,10 @@ def read_options() -> argparse.Namespace:
     options.add_argument("--minutes", type=float, default=45, help="the longest that a part of the tests may take (45)")
     options.add_argument("--workers", type=int, default=4, help="tests at a time (4)")
     return options.parse_args()
+
+
+def is_asked_for(versions: Versions, options: argparse.Namespace) -> bool:
+    return options.only in ("", versions.torch) and options.python in ("", versions.python)
 
 
 def chosen_tests(options: argparse.Namespace, before: dict[str, Any]) -> dict[str, Sequence[str]]:
@@ -190,6 +203,7 @@ def run_tests(
     python: str, tests: dict[str, Sequence[str]], workers: int, limit_s: float
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """A part that takes longer than the limit is ended: nobody may be there to see that it hangs."""
+    today = datetime.date.today().isoformat()
     pytest = [python, "-m", "pytest", "-q", "-n", str(workers), "--dist", "worksteal", "-p", "no:cacheprovider"]
     for name, paths in tests.items():
         words = [*pytest, *paths]
@@ -199,14 +213,14 @@ def run_tests(
             )
         except subprocess.TimeoutExpired:
             print(f"  {name}: took longer than {limit_s / 60:g} minutes, and was ended", flush=True)
-            yield name, {"code": 124, "counts": {"failed": 1}, "failed": list(paths)}
+            yield name, {"code": 124, "counts": {"failed": 1}, "failed": list(paths), "date": today}
             continue
         counts = {what.rstrip("s"): int(number) for number, what in _COUNT.findall(last_line(ran.stdout))}
         failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", ran.stdout, re.MULTILINE)
         print(f"  {name}: {last_line(ran.stdout)}", *failed, sep="\n    ", flush=True)
         if failed:
             keep_output(f"{Path(python).parents[2].name}-{name}.txt", ran.stdout)
-        yield name, {"code": ran.returncode, "counts": counts, "failed": failed}
+        yield name, {"code": ran.returncode, "counts": counts, "failed": failed, "date": today}
 
 
 def keep_output(name: str, text: str) -> None:
@@ -242,7 +256,7 @@ def page(results: dict[str, Any]) -> str:
 
 
 def table(results: dict[str, Any]) -> str:
-    head = ["torch", "Python", *TESTS, "hooks", "private names"]
+    head = ["torch", "Python", *TESTS, "hooks", "private names", "run on"]
     rows = [row(name, results[name]) for name in sorted(results, key=numbers)]
     lost = sorted({line for result in results.values() for line in losses(result)}, key=by_numbers)
     lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *rows, "", *(lost or [NOTHING_LOST])]
@@ -252,11 +266,11 @@ def table(results: dict[str, Any]) -> str:
 def row(name: str, result: dict[str, Any]) -> str:
     torch, python = name.split()
     if "problem" in result:
-        return f"| {torch} | {python} | {result['problem']} |" + " |" * (len(TESTS) + 1)
+        return f"| {torch} | {python} | {result['problem']} |" + " |" * (len(TESTS) + 2)
     seen, missing = len(result["hooks"]["seen"]), len(result["hooks"]["missing"])
     works = result["compat_count"] - len(result["compat"])
     cells = [count(result["tests"][each]) if each in result["tests"] else "not run" for each in TESTS]
-    cells += [f"{seen} of {seen + missing}", f"{works} of {result['compat_count']}"]
+    cells += [f"{seen} of {seen + missing}", f"{works} of {result['compat_count']}", dates(result["tests"])]
     return f"| {torch} | {python} | " + " | ".join(cells) + " |"
 
 
@@ -264,6 +278,11 @@ def count(tests: dict[str, Any]) -> str:
     counts = tests["counts"]
     total = sum(number for what, number in counts.items() if what != "skipped")
     return f"{counts.get('passed', 0)} of {total}"
+
+
+def dates(tests: dict[str, Any]) -> str:
+    """When they were run, the oldest first: what is there of an older day may have changed since."""
+    return ", ".join(sorted({each.get("date", "an earlier day") for each in tests.values()}))
 
 
 def losses(result: dict[str, Any]) -> Iterator[str]:
