@@ -62,6 +62,32 @@ def test_a_group_that_is_destroyed_goes_with_its_threads(rollcall: Runner) -> No
     assert said(rollcall("run", "-n", 2, "script.py").out) == {"0": [0, 1]}
 
 
+# A thread that has the name of gloo's, and is at work when the program is over. Python would end without it.
+BUSY_THREAD = """\
+import hashlib, os, threading, time, torch.distributed as dist
+dist.init_process_group("gloo")
+is_busy = threading.Event()
+
+def work():
+    with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as name:
+        name.write("pt_gloo_test")
+    is_busy.set()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 100_000)
+    os.write(1, b"finished\\n")
+    time.sleep(60)
+
+threading.Thread(target=work, daemon=True).start()
+is_busy.wait()
+"""
+
+
+def test_a_fresh_interpreter_lets_threads_of_gloo_finish(rollcall: Runner) -> None:
+    """Also if the program does not destroy its group: a thread that drops an op later than that aborts the process."""
+    rollcall.script(BUSY_THREAD)
+    ran = rollcall("run", "-n", 2, "--start", "fresh", "script.py")
+    assert (ran.code, said(ran.out)) == (0, {"finished": [0, 1]})
+
+
 def test_a_patch_that_fails_destroys_the_group_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, with what it was called with, and what it returns."""
     monkeypatch.setattr(gloo_exit, "_thread_states", lambda: 1 / 0)

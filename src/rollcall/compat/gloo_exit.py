@@ -4,6 +4,9 @@ A gloo op that a backward started keeps a Python object (the backward's context)
 mostly one of gloo's own just after the op completes, needs the GIL for it. If the group is destroyed then, its
 destructor holds the GIL and waits for that thread: a deadlock. A program that ends right after its last step runs into
 it, one time in three where all modules are imported already. So gloo's threads get the time to finish first.
+
+The same thread aborts the process ("terminate called without an active exception") if it needs the GIL while the
+interpreter ends, in a program that does not destroy its group. So a fresh interpreter settles at its end, too.
 """
 
 import contextlib
@@ -17,7 +20,7 @@ from rollcall.compat.patch import Patch
 PATCH = Patch(
     name="gloo_exit",
     purpose="destroys a gloo group without a deadlock",
-    lost_without="a program that ends right after its last DDP step may hang",
+    lost_without="a program that ends right after its last op may hang or abort",
     uses=("torch.distributed.distributed_c10d:destroy_process_group",),
     can_be_left_out=True,
     works=lambda: "" if os.path.isdir("/proc/self/task") else "there is no /proc",
@@ -43,17 +46,21 @@ def install() -> None:
 def _settling(original: Any) -> Any:
     @functools.wraps(original)
     def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
-        with contextlib.suppress(Exception):  # the patch is a courtesy: it must not keep the program from ending
-            settle()
+        settle()
         return original(*args, **kwargs)
 
     return destroy_process_group
 
 
 def settle() -> None:
-    """Wait, without the GIL, until each of gloo's threads sleeps: it waits for work or for another rank."""
-    if PATCH.is_off():
-        return
+    """Wait, without the GIL, until each of gloo's threads sleeps: it waits for work or for another rank. Whatever fails
+    here does not keep the program from ending."""
+    if not PATCH.is_off():
+        with contextlib.suppress(Exception):
+            _wait_until_quiet()
+
+
+def _wait_until_quiet() -> None:
     deadline = time.monotonic() + _LIMIT_S
     quiet = 0
     while quiet < _CHECKS and time.monotonic() < deadline:

@@ -1,14 +1,18 @@
-"""What a fresh interpreter of `rollcall run` does when its recording begins, so that it can be debugged."""
+"""What a fresh interpreter of `rollcall run` does when its recording begins: it can be debugged, and ends well."""
 
+import atexit
 import contextlib
 import sys
 import warnings
 from pathlib import Path
 
+from rollcall.compat import gloo_exit
 from rollcall.worker import main
 
 
 def begin() -> None:
+    gloo_exit.install()
+    atexit.register(gloo_exit.settle)  # for a program that does not destroy its group
     main.take_requests()
     file = getattr(sys.modules["__main__"], "__file__", None)
     # It was removed or changed since: it runs on. Python has shown the warnings of its code already.
