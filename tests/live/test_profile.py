@@ -7,13 +7,15 @@ import pytest
 
 from tests.rollcall_command import Runner, until
 
+# All ranks leave after the same turn: the file may come between the looks of two of them.
 LOOP = """\
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
-x = torch.ones(1)
+stops = torch.zeros(1)
 dist.barrier()
-while not os.path.exists("stop"):
-    dist.all_reduce(x)
+while not stops:
+    stops += os.path.exists("stop")
+    dist.all_reduce(stops)
     time.sleep(0.01)
 dist.barrier()
 """
