@@ -134,9 +134,9 @@ def _say(text: str) -> None:
 
 def _take_requests() -> None:
     """A fresh interpreter of `rollcall run` can be debugged, like one that was forked."""
-    from rollcall.worker import links
+    from rollcall.worker import agent_connection
 
-    if links.rank() >= 0:
+    if agent_connection.rank() >= 0:
         from rollcall.worker import fresh
 
         fresh.begin()

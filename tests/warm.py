@@ -13,19 +13,19 @@ from pathlib import Path
 
 import psutil
 
-from rollcall.linux import kept_servers
+from rollcall.linux import warm_servers
 from tests.rollcall_command import MARK, ROLLCALL, Result, Runner
 
 _STARTS = (
-    "import json, sys; from rollcall.linux import kept_servers;"
-    "print(json.dumps(kept_servers.ask_all(sys.argv[1], {'ask': 'status'})))"
+    "import json, sys; from rollcall.linux import warm_servers;"
+    "print(json.dumps(warm_servers.ask_all(sys.argv[1], {'ask': 'status'})))"
 )
 
 
 _SERVE_RUNS = (
     "import os; from rollcall.transport import warm;"
-    "typed = {'preload': [], 'record': True, 'kind': 'module', 'script': '-'};"
-    "print(os.fdopen(warm.start(typed, 1800)).read())"
+    "start_options = {'preload': [], 'record': True, 'kind': 'module', 'script': '-'};"
+    "print(os.fdopen(warm.start(start_options, 1800)).read())"
 )
 
 
@@ -83,7 +83,7 @@ def warm_server(rollcall: Runner, folder: Path) -> Iterator[Callable[[], int]]:
         yield lambda: sum(each["starts"] for each in servers(rollcall))
 
 
-def servers(rollcall: Runner, kind: str = kept_servers.RUNS) -> list[dict[str, int]]:
+def servers(rollcall: Runner, kind: str = warm_servers.RUNS) -> list[dict[str, int]]:
     asked = subprocess.run(
         [sys.executable, "-c", _STARTS, kind], env=rollcall.env, capture_output=True, text=True, check=True, timeout=180
     )

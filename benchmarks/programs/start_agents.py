@@ -27,7 +27,7 @@ LOOK_S = 0.1
 def main(count: int) -> None:
     hosts = tuple(Host(f"host-{number}", slots=1) for number in range(1, count + 1))
     plan = Plan(Program("command", "true"), hosts=hosts, transport=Transport("ssh"), cwd=os.getcwd())
-    words = supervisor_command.words(sys.executable, "check")
+    words = supervisor_command.make(sys.executable, "check")
     agents = Agents(hosts, pipe.starter(plan, lambda host: words), say)
     from_s = time.monotonic()
     agents.start(agents.all)

@@ -20,7 +20,7 @@ import rollcall
 from jobs import Jobs
 from results import Goal, Result, progress, table
 from rollcall.functions.api import bound
-from rollcall.functions.pool import CallServer
+from rollcall.functions.pool import RankPool
 
 RANKS = 2
 SAVES = 1000  # more than it can save before it is killed
@@ -37,7 +37,7 @@ class Kill:
 
 def measure(_jobs: Jobs, options: argparse.Namespace) -> Result:
     chance = random.Random(0)
-    server = CallServer(preload=("torch._dynamo", "rollcall.train.trainer"))
+    server = RankPool(preload=("torch._dynamo", "rollcall.train.trainer"))
     folder = Path(tempfile.mkdtemp(prefix="rollcall-bench-"))
     try:
         kills = []
@@ -58,7 +58,7 @@ def measure(_jobs: Jobs, options: argparse.Namespace) -> Result:
     return Result([made], [goal], {"kills": [vars(each) for each in kills]})
 
 
-def _kill(server: CallServer, folder: Path, chance: random.Random) -> Kill:
+def _kill(server: RankPool, folder: Path, chance: random.Random) -> Kill:
     folder.mkdir()
     victims = tuple(sorted(chance.sample(range(RANKS), chance.choice((1, RANKS)))))
     after_s = chance.uniform(0.0, 0.25)

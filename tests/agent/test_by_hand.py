@@ -9,8 +9,8 @@ import pytest
 from rollcall import find_free_port
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.host_questions import HostQuestions
-from rollcall.agent.monitoring import host_look
-from rollcall.agent.monitoring.host_look import HostLook
+from rollcall.agent.monitoring import hang_report
+from rollcall.agent.monitoring.hang_report import HangReport
 from rollcall.agent.rendezvous.by_hand import ByHandRendezvous
 from rollcall.protocol.channel import Channel
 from rollcall.protocol.messages import Begin, Standstill
@@ -55,10 +55,10 @@ def test_a_run_hangs_when_all_hosts_stand_still(hosts: list[ByHandRendezvous]) -
 
 def test_hosts_tell_one_another_what_they_see(hosts: list[ByHandRendezvous]) -> None:
     """Each waits for the other, whose launcher notices the hang a moment later."""
-    looks = [HostLook(f"host-{node}", "/runs/a", {str(node): True}, [], {}) for node in range(2)]
+    reports = [HangReport(f"host-{node}", "/runs/a", {str(node): True}, [], {}) for node in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        seen = list(pool.map(lambda host, look: host.looks_of_others(look), hosts, looks))
-    assert seen == [[looks[1]], [looks[0]]]
+        seen = list(pool.map(lambda host, report: host.reports_of_others(report), hosts, reports))
+    assert seen == [[reports[1]], [reports[0]]]
 
 
 def a_ring(folder: Path, rank: int, is_in_op: bool) -> Path:
@@ -72,28 +72,30 @@ def a_ring(folder: Path, rank: int, is_in_op: bool) -> Path:
 def test_a_host_sees_the_rings_of_another_on_a_disk_that_both_share(tmp_path: Path) -> None:
     """A ring of the same name, on a disk of its own, is another ring."""
     ring = a_ring(tmp_path, 1, is_in_op=False)
-    look = host_look.look(tmp_path, 0, {"1": False})
-    assert (look.readable_rings(), look.computing) == ([str(ring)], [1])
-    assert (list(host_look.what_is_not_seen([look])), host_look.computing_unseen([look])) == ([], [])
+    report = hang_report.make(tmp_path, 0, {"1": False})
+    assert (report.readable_rings(), report.computing) == ([str(ring)], [1])
+    assert (list(hang_report.unread_recordings([report])), hang_report.computing_unrecorded([report])) == ([], [])
     ring.unlink()
     a_ring(tmp_path, 1, is_in_op=False)
-    assert look.readable_rings() == []
-    assert host_look.computing_unseen([look]) == [1]
-    assert list(host_look.what_is_not_seen([look])) == [
-        f"the recording of rank 1 is in {tmp_path} on {look.host}, which cannot be read here",
-        f"rank 1 on {look.host} computes, so the run is left alone",
+    assert report.readable_rings() == []
+    assert hang_report.computing_unrecorded([report]) == [1]
+    assert list(hang_report.unread_recordings([report])) == [
+        f"the recording of rank 1 is in {tmp_path} on {report.host}, which cannot be read here",
+        f"rank 1 on {report.host} computes, so the run is left alone",
     ]
 
 
 def test_a_rank_that_has_no_recording_yet_may_compute(tmp_path: Path) -> None:
     """A fresh interpreter that still imports torch: those that wait for it do not hang."""
-    look = host_look.look(tmp_path, 0, {"1": False})
-    assert host_look.computing_unseen([look]) == [1]
-    assert list(host_look.what_is_not_seen([look])) == [f"rank 1 on {look.host} computes, so the run is left alone"]
+    report = hang_report.make(tmp_path, 0, {"1": False})
+    assert hang_report.computing_unrecorded([report]) == [1]
+    assert list(hang_report.unread_recordings([report])) == [
+        f"rank 1 on {report.host} computes, so the run is left alone"
+    ]
 
 
 def test_a_rank_in_an_op_does_not_compute(tmp_path: Path) -> None:
     """It may use the processor while it waits, as with nccl."""
     a_ring(tmp_path, 0, is_in_op=True)
     a_ring(tmp_path, 1, is_in_op=False)
-    assert host_look.look(tmp_path, 0, {"0": False, "1": True}).computing == []
+    assert hang_report.make(tmp_path, 0, {"0": False, "1": True}).computing == []

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rollcall.agent.rank_links import RankLinks
+from rollcall.agent.rank_connections import RankConnections
 from rollcall.coordinator.debugging.relay import Relay
 from rollcall.protocol.channel import Channel
-from rollcall.protocol.messages import FromRank, LinkClosed, Message, OpenLink, ToRank
+from rollcall.protocol.messages import ConnectToRank, FromRank, Message, RankDisconnected, ToRank
 
 RUN = Path("/runs/one")
 
@@ -82,7 +82,7 @@ def test_a_port_of_a_rank_on_another_host() -> None:
         open(reader_fd, "rb") as reader,
         open(writer_fd, "wb") as writer,
     ):
-        links = RankLinks(Channel(io.BytesIO(), writer))
+        links = RankConnections(Channel(io.BytesIO(), writer))
         given = relay.reachable(_Through(links), 3, {"port": port.getsockname()[1], "host": "h1"})  # type: ignore[arg-type]
         with socket.create_connection(("127.0.0.1", given["port"]), 30) as client:
             rank, _ = port.accept()
@@ -96,7 +96,7 @@ def test_a_port_of_a_rank_on_another_host() -> None:
                 assert (message.rank, message.data) == (3, b"answer")
                 relay.note_data(message.rank, message.purpose, message.data)
                 assert client.recv(100) == b"answer"
-            assert channel.receive() == LinkClosed(3, message.purpose)
+            assert channel.receive() == RankDisconnected(3, message.purpose)
             relay.note_closed(3, message.purpose)
             assert client.recv(100) == b""
 
@@ -104,12 +104,12 @@ def test_a_port_of_a_rank_on_another_host() -> None:
 class _Through:
     """An agent whose messages are done at once."""
 
-    def __init__(self, links: RankLinks) -> None:
+    def __init__(self, links: RankConnections) -> None:
         self._links = links
 
     def send(self, message: Message) -> None:
         match message:
-            case OpenLink(rank, purpose, port):
+            case ConnectToRank(rank, purpose, port):
                 self._links.open(rank, purpose, port)
             case ToRank(rank, purpose, data):
                 self._links.send(rank, purpose, data)

@@ -10,7 +10,7 @@ from benchmarks.fuzz import worlds
 from benchmarks.fuzz.worlds import Job
 
 from rollcall.explain import verdict
-from rollcall.functions.pool import CallServer
+from rollcall.functions.pool import RankPool
 from rollcall.record import recorder
 from tests.blame import blamed
 
@@ -83,8 +83,8 @@ def test_the_bugs_are_named(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[CallServer]:
-    server = CallServer(preload=("torch._dynamo", __name__))
+def server() -> Iterator[RankPool]:
+    server = RankPool(preload=("torch._dynamo", __name__))
     yield server
     server.close()
 
@@ -100,7 +100,7 @@ def run_recorded(program: Program, folder: Path, rank: int) -> None:
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
-def test_the_twin_is_not_blamed(name: str, tmp_path: Path, server: CallServer) -> None:
+def test_the_twin_is_not_blamed(name: str, tmp_path: Path, server: RankPool) -> None:
     """The same calls without the bug: no finding. On ranks that are forked from one server: a run of each takes
     two seconds of a core."""
     program = Program.read(CORPUS / f"{name}_ok.py")

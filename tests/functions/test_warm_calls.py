@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rollcall.functions import module_path
-from rollcall.linux import kept_servers
+from rollcall.linux import warm_servers
 from tests.rollcall_command import PROGRAMS, Runner, until
 from tests.warm import servers, warm_server
 from tests.worker.test_fidelity import facts, flat
@@ -57,9 +57,9 @@ MAY_DIFFER = {
     "modules_at_start",
     "parent_command",
 }
-OF_THE_SERVER = {"rollcall.functions.warm_server", "rollcall.functions.module_path", "rollcall.linux.kept_servers",
+OF_THE_SERVER = {"rollcall.functions.warm_server", "rollcall.functions.module_path", "rollcall.linux.warm_servers",
                  "rollcall.linux.private_folder", "rollcall.linux.process_state", "rollcall.worker.fork_safety",
-                 "rollcall.worker.installation", "rollcall.worker.kept_server", "pkgutil"}  # fmt: skip
+                 "rollcall.worker.installation", "rollcall.worker.warm_server", "pkgutil"}  # fmt: skip
 
 
 def python(rollcall: Runner, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -83,7 +83,7 @@ def test_functions_take_ranks_of_a_warm_server(rollcall: Runner, tmp_path: Path)
         assert "1 passed" in python(rollcall, "-m", "pytest", "-p", "no:cacheprovider", "test_it.py").stdout
         assert rollcall("lab", "hello").code == 0
         _check_that_a_killed_caller_leaves_nothing(rollcall)
-        assert [each["starts"] for each in servers(rollcall, kept_servers.CALLS)] == [4]
+        assert [each["starts"] for each in servers(rollcall, warm_servers.CALLS)] == [4]
         rollcall.script("raise ImportError", "typing_extensions.py")
         assert "because of" in (said := python(rollcall, "waits.py").stderr), said
         assert "typing_extensions.py, a module of that name" in said
@@ -102,7 +102,7 @@ def _check_that_a_killed_caller_leaves_nothing(rollcall: Runner) -> None:
     assert process.stdout.readline().startswith("begun")
     process.kill()
     process.communicate()
-    assert until(lambda: [each["running"] for each in servers(rollcall, kept_servers.CALLS)] == [0])
+    assert until(lambda: [each["running"] for each in servers(rollcall, warm_servers.CALLS)] == [0])
 
 
 def test_what_torch_imports_reads_nothing_of_pytest() -> None:

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcall.protocol.channel import Channel
-from rollcall.protocol.messages import Ended, LinkClosed, LinkOpened, Message, Note, Output, Stop, UnknownMessage
+from rollcall.protocol.messages import (
+    Ended,
+    Message,
+    Note,
+    Output,
+    RankConnected,
+    RankDisconnected,
+    Stop,
+    UnknownMessage,
+)
 
 MESSAGES = st.one_of(
     st.builds(Output, rank=st.integers(0, 9999), stream=st.sampled_from([1, 2]), data=st.binary(max_size=2000)),
@@ -54,11 +63,11 @@ def test_a_message_of_another_version_is_received_by_its_name() -> None:
 
 def test_messages_are_values() -> None:
     """Equal if kind and fields are; a copy can be changed; in words it can be typed again."""
-    closed = LinkClosed(1, "prompt")
-    assert closed == LinkClosed(1, "prompt")
+    closed = RankDisconnected(1, "prompt")
+    assert closed == RankDisconnected(1, "prompt")
     assert closed != replace(closed, rank=2)
-    assert closed != LinkOpened(1, "prompt")
-    assert repr(closed) == "LinkClosed(rank=1, purpose='prompt')"
+    assert closed != RankConnected(1, "prompt")
+    assert repr(closed) == "RankDisconnected(rank=1, purpose='prompt')"
 
 
 def test_python_compiles_one_method_for_each() -> None:

@@ -34,7 +34,7 @@ from tests.rollcall_command import ROLLCALL, Runner, until
 
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 IMAGE = "team/train:1.2"
-JOB = K8sJob("train-x", IMAGE, nodes=2, slots=4, words=("train.py", "--epochs", "3"))
+JOB = K8sJob("train-x", IMAGE, nodes=2, slots=4, program=("train.py", "--epochs", "3"))
 FULL = dataclasses.replace(
     JOB,
     max_restarts=2,
@@ -510,7 +510,7 @@ def test_kubectl_reads_every_word_as_it_was_typed(start_cluster: Clusters) -> No
     words = ["1e-3", "y", "no", "~", "null", "0x10", "0o7", "1_0", ".5", "-.5", "+1", "2026-01-01", "12:30", "#", "é"]
     words += ["a:b", "[x]", "{x}", "*", "&", "!", "|", ">", "%", "@", "`", "=", "<<", "-", "?", ",", "on", "True"]
     words += ["", " ", "two words", "two\nlines\n", "a: b", "tab\there", "'", '"', "\\", "- x", "$(HOME) $HOME $$"]
-    _, job = kubectl_dry_run(dataclasses.replace(JOB, words=tuple(words), env={"A": "1e3", "B": "y", "C": "$(A)"}))
+    _, job = kubectl_dry_run(dataclasses.replace(JOB, program=tuple(words), env={"A": "1e3", "B": "y", "C": "$(A)"}))
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert [word.replace("$$", "$") for word in container["args"][-len(words) :]] == words
     assert container["args"][-1] == "$$(HOME) $$HOME $$$$"
@@ -850,7 +850,7 @@ def test_pods_run_real_ranks(
 ) -> None:
     """The commands of two pods make a world of four ranks, whose lines are shown here."""
     rollcall.script("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])", "train.py")
-    job = dataclasses.replace(JOB, slots=2, words=("train.py",), port=free_port)
+    job = dataclasses.replace(JOB, slots=2, program=("train.py",), port=free_port)
     pods = [_run_pod(rollcall, job, index) for index in range(job.nodes)]
     outputs = [pod.communicate(timeout=180) for pod in pods]
     assert [pod.returncode for pod in pods] == [0, 0], outputs

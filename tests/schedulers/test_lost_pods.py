@@ -177,7 +177,7 @@ def test_a_training_goes_on_after_two_lost_pods(
     options = ("--preload", "tests.train.small", "--grace", "1")
     threads = {"OMP_NUM_THREADS": "1"}  # as two ranks on one host have: else sums are made in another order
     job = dataclasses.replace(
-        JOB, slots=1, words=("train.py",), port=free_port, max_restarts=2, options=options, env=threads
+        JOB, slots=1, program=("train.py",), port=free_port, max_restarts=2, options=options, env=threads
     )
     rollcall.env |= {each["name"]: each["value"] for each in container(job)["env"] if "value" in each}
     cluster = RealCluster(job, rollcall)

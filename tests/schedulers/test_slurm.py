@@ -35,7 +35,7 @@ JOB = SlurmJob(
     name="train",
     nodes=2,
     slots=4,
-    words=("--max-restarts", "2", "train.py", "--name", "my model"),
+    arguments=("--max-restarts", "2", "train.py", "--name", "my model"),
     python="/opt/venv/bin/python",
     cwd="/home/you/my project",
     log=Path("logs/slurm-%j.out"),
@@ -80,7 +80,7 @@ def test_words_pass_through_the_shell_unchanged(tmp_path: Path) -> None:
     python = tmp_path / "my python"
     python.write_text(f"#!{sys.executable}\nimport os, sys\nprint([os.getcwd(), *sys.argv[1:]])\n")
     python.chmod(0o755)
-    job = dataclasses.replace(JOB, words=words, python=str(python), cwd=str(tmp_path))
+    job = dataclasses.replace(JOB, arguments=words, python=str(python), cwd=str(tmp_path))
     done = subprocess.run(["bash"], input=script(job), capture_output=True, text=True)
     assert done.stdout == f"{[str(tmp_path), '-P', '-m', 'rollcall', 'run', '-n', '4', *words]}\n"
     assert done.stderr == ""
@@ -388,7 +388,7 @@ class Messages(list[str]):
 def written(job: SlurmJob, text: str) -> SlurmJob:
     """The job with this program."""
     Path(job.cwd, "program.py").write_text(text)
-    return dataclasses.replace(job, words=("program.py",))
+    return dataclasses.replace(job, arguments=("program.py",))
 
 
 ALL_REDUCE = """
@@ -429,7 +429,7 @@ def test_tasks_that_were_asked_for_become_ranks(cluster_job: SlurmJob, capsys: p
     words = ("--no-python", "sh", "-c", "echo $WORLD_SIZE")
     args = ("--ntasks-per-node=3", "--output=mine-%j.log")
     messages = Messages()
-    assert run(dataclasses.replace(cluster_job, slots=None, words=words, sbatch_args=args), messages) == 0
+    assert run(dataclasses.replace(cluster_job, slots=None, arguments=words, sbatch_args=args), messages) == 0
     assert said(capsys.readouterr().out) == {"3": [0, 1, 2]}
     assert f"job {messages.number} has its log in mine-{messages.number}.log" in messages
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rollcall.functions.api import bound, raise_first
-from rollcall.functions.pool import CallServer
+from rollcall.functions.pool import RankPool
 from tests.train.small import PLAIN_MODEL, fit
 
 FILLER = "filler"
@@ -20,7 +20,7 @@ FILLER = "filler"
 class WarmRanks:
     """Like `rollcall.spawn`, but keeps what the ranks print in `output`."""
 
-    def __init__(self, server: CallServer) -> None:
+    def __init__(self, server: RankPool) -> None:
         self._server = server
         self.output = ""
 
@@ -33,19 +33,19 @@ class WarmRanks:
 
 
 @pytest.fixture(scope="session")
-def _server() -> Iterator[CallServer]:
-    server = CallServer(preload=("torch._dynamo", "tensorboard.summary.writer.record_writer", "tests.train.small"))
+def _server() -> Iterator[RankPool]:
+    server = RankPool(preload=("torch._dynamo", "tensorboard.summary.writer.record_writer", "tests.train.small"))
     yield server
     server.close()
 
 
 @pytest.fixture
-def ranks(_server: CallServer) -> WarmRanks:
+def ranks(_server: RankPool) -> WarmRanks:
     return WarmRanks(_server)
 
 
 @pytest.fixture(scope="session")
-def plain(_server: CallServer) -> dict[str, Any]:
+def plain(_server: RankPool) -> dict[str, Any]:
     """The result of three epochs on 2 ranks with DDP and without randomness, to compare others with."""
     return dict(WarmRanks(_server)(partial(fit, model=PLAIN_MODEL), 2)[0])
 

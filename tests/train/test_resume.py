@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import rollcall
-from rollcall.functions.pool import CallServer
+from rollcall.functions.pool import RankPool
 from rollcall.train.trainer import Trainer
 from tests.train.conftest import WarmRanks
 from tests.train.small import PLAIN_MODEL, differences, distance, fit
@@ -57,7 +57,7 @@ COMMON: dict[str, Any] = {"save_every": "4 steps", "model": PLAIN_MODEL}
 
 
 @pytest.fixture(scope="module")
-def interrupted(_server: CallServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def interrupted(_server: RankPool, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The snapshots of 2 ranks with DDP, of which one was killed in mid-epoch."""
     folder = tmp_path_factory.mktemp("interrupted")
     with pytest.raises(rollcall.RankError, match="SIGKILL"):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from rollcall.functions.pool import CallServer
+from rollcall.functions.pool import RankPool
 from rollcall.train.sharding.options import Fsdp
 from tests.train.blocks import Block, train
 from tests.train.conftest import WarmRanks
@@ -17,7 +17,7 @@ TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
-def alone(_server: CallServer) -> dict[str, Any]:
+def alone(_server: RankPool) -> dict[str, Any]:
     """The same training on one rank, whole."""
     return dict(WarmRanks(_server)(partial(train, batch_size=16, strategy="none"), 1)[0])
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rollcall.coordinator.early_agent import typed_in
-from rollcall.linux import kept_servers, private_folder, process_state
+from rollcall.coordinator.early_agent import read_start_options
+from rollcall.linux import private_folder, process_state, warm_servers
 from rollcall.transport import warm
 from rollcall.worker import installation
 from tests.rollcall_command import Runner, until
@@ -116,8 +116,8 @@ def test_servers_of_other_pythons_are_not_spoken_of() -> None:
     ours = process_state.current()
     theirs = {**ours, "the Python": ["/other/bin/python", "3.14"], "environ": {"PATH": "/other/bin"}}
     differs = process_state.difference(theirs, ours)
-    assert kept_servers.why_cold([]) == kept_servers.why_cold([differs]) == ""
-    assert "because of the variable A (" in kept_servers.why_cold(["the variable A", differs])
+    assert warm_servers.why_cold([]) == warm_servers.why_cold([differs]) == ""
+    assert "because of the variable A (" in warm_servers.why_cold(["the variable A", differs])
 
 
 def test_an_empty_part_of_a_path_is_the_folder() -> None:
@@ -171,14 +171,14 @@ def test_modules_and_libraries_of_this_process_are_watched() -> None:
     ],
 )
 def test_what_is_imported_is_known_before_the_command_line_is_read(typed: str, found: dict[str, object]) -> None:
-    read = typed_in(["rollcall", "run", *typed.split()], {})
+    read = read_start_options(["rollcall", "run", *typed.split()], {})
     assert read is not None
     assert {name: read[name] for name in found} == found
 
 
 @pytest.mark.parametrize(("typed", "environ"), [("-mn4 x", {}), ("x.py", {"PET_MODULE": "1"}), ("-n 4", {})])
 def test_a_command_line_that_is_not_clear_starts_cold(typed: str, environ: dict[str, str]) -> None:
-    assert typed_in(["rollcall", "run", *typed.split()], environ) is None
+    assert read_start_options(["rollcall", "run", *typed.split()], environ) is None
 
 
 def test_a_folder_that_others_can_open_is_not_used(tmp_path: Path) -> None:
@@ -202,14 +202,14 @@ def test_the_socket_of_a_server_that_was_killed_is_removed(tmp_path: Path, monke
         assert folder_fd is not None
         gone.bind(private_folder.socket_path(folder_fd, "warm-1"))
         os.close(folder_fd)
-    assert kept_servers.ask_all(kept_servers.RUNS, {"ask": "status"}) == []
+    assert warm_servers.ask_all(warm_servers.RUNS, {"ask": "status"}) == []
     assert list((tmp_path / "rollcall").iterdir()) == []
 
 
 def test_a_server_that_does_not_answer_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run starts without it."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(kept_servers, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(warm_servers, "_ANSWER_S", 0.2)
     folder_fd = private_folder.opened(private_folder.path(os.environ), make=True)
     assert folder_fd is not None
     with socket.socket(socket.AF_UNIX) as silent:

@@ -114,11 +114,11 @@ OF_THE_SERVER = {
     "rollcall.agent.warm",
     "rollcall.agent.warm.run",
     "rollcall.agent.warm.server",
-    "rollcall.linux.kept_servers",
+    "rollcall.linux.warm_servers",
     "rollcall.linux.private_folder",
     "rollcall.linux.process_state",
     "rollcall.worker.installation",
-    "rollcall.worker.kept_server",
+    "rollcall.worker.warm_server",
 }
 
 

@@ -10,7 +10,8 @@ dispatcher      hands each message of the launcher to the part that it concerns
 worker_group    torch elastic's agent, with ranks from the fork server
 heartbeat       reads the launcher's messages; reports a lost connection
 host_info       what a host says of itself
-rank_links      passes on what ranks and terminals say to each other
+rank_answers    answers the launcher's questions about ranks: stacks, records, requests
+rank_connections  passes on what ranks and terminals say to each other
 host_folder     the run's folder, as this host sees it
 connectivity    which address of the master is reached from here
 connect_back    connects to the launcher, where a scheduler has started this host's agent

@@ -11,12 +11,12 @@ from rollcall.protocol.messages import (
     Begin,
     Cancel,
     CollectStacks,
+    ConnectToRank,
     Debugging,
     DumpStacks,
     Finish,
     ForwardSignal,
     Message,
-    OpenLink,
     SendRings,
     Stop,
     ToRank,
@@ -52,18 +52,18 @@ class Dispatcher:
             case ForwardSignal(number) if self.worker_group is not None:
                 self.worker_group.forward(number)
             case DumpStacks(others) if self.worker_group is not None:
-                self.worker_group.report_stacks(others)
+                self.worker_group.answers.report_stacks(others)
             case CollectStacks(number) if self.worker_group is not None:
-                self.worker_group.send_stacks(number)
+                self.worker_group.answers.send_stacks(number)
             case AskRank(rank, number, request) if self.worker_group is not None:
-                self.worker_group.ask_rank(rank, number, request)
+                self.worker_group.answers.ask_rank(rank, number, request)
             case ToRank(rank, purpose, data) if self.worker_group is not None:
-                self.worker_group.links.send(rank, purpose, data)
-            case OpenLink(rank, purpose, port) if self.worker_group is not None:
-                self.worker_group.links.open(rank, purpose, port)
+                self.worker_group.connections.send(rank, purpose, data)
+            case ConnectToRank(rank, purpose, port) if self.worker_group is not None:
+                self.worker_group.connections.open(rank, purpose, port)
             case Debugging(is_on) if self.worker_group is not None:
-                self.worker_group.note_debugging(is_on)
+                self.worker_group.answers.note_debugging(is_on)
             case SendRings(attempt) if self.worker_group is not None:
-                self.worker_group.send_new_records(attempt)
+                self.worker_group.answers.send_new_records(attempt)
             case _:
                 self._questions.answer(message)

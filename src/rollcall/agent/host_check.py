@@ -17,10 +17,10 @@ def report(channel: Channel, folder: str) -> None:
 
 
 def _check(folder: str) -> HostChecked:
-    words = [sys.executable, "-m", "rollcall.agent.health", folder]
+    command = [sys.executable, "-m", "rollcall.agent.health", folder]
     try:
         ran = subprocess.run(
-            words, capture_output=True, text=True, timeout=_MOST_S, stdin=subprocess.DEVNULL, check=False
+            command, capture_output=True, text=True, timeout=_MOST_S, stdin=subprocess.DEVNULL, check=False
         )
         return HostChecked(json.loads(ran.stdout.splitlines()[-1]))
     except subprocess.TimeoutExpired:

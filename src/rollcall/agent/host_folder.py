@@ -4,8 +4,9 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,6 +22,7 @@ _CHUNK_BYTES = 1 << 20
 class HostFolder:
     path: Path
     shared: bool = True
+    _sending: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @classmethod
     def of(cls, plan: Plan, folder: Path) -> "HostFolder":
@@ -32,14 +34,29 @@ class HostFolder:
         """Move what ranks have left in a temporary folder to the launcher's disk. Output is there already."""
         if self.shared:
             return
-        self.send_copies(channel, ".")
-        for path in sorted(self.path.rglob("*")):
-            with contextlib.suppress(OSError):
-                if path.is_file():
-                    path.unlink()
+        with self._sending:
+            self._send_part(channel, ".")
+            for path in sorted(self.path.rglob("*")):
+                with contextlib.suppress(OSError):
+                    if path.is_file():
+                        path.unlink()
 
     def send_copies(self, channel: Channel, part: str) -> None:
         """Copies of what there is until now in a part of the folder, where the launcher does not see it itself."""
+        self.unless_sent_back(lambda: self._send_part(channel, part))
+
+    def unless_sent_back(self, send: Callable[[], None]) -> None:
+        """Parts of files: not while the whole is on its way, nor behind it, or older parts would follow newer ones."""
+        if self._sending.acquire(blocking=False):
+            try:
+                send()
+            finally:
+                self._sending.release()
+
+    def rings(self, attempt: int) -> Path:
+        return self.path / "rings" / f"attempt-{attempt}"
+
+    def _send_part(self, channel: Channel, part: str) -> None:
         for path in sorted((self.path / part).rglob("*")) if not self.shared else ():
             with contextlib.suppress(OSError):
                 if path.is_file() and not path.is_symlink():

@@ -8,11 +8,7 @@ import contextlib
 import os
 import signal
 import socket
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from torch.distributed import Store
@@ -30,24 +26,21 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.utils import macros
 
 from rollcall.addresses import interface_env
-from rollcall.agent import connectivity
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.host_folder import HostFolder
 from rollcall.agent.host_questions import HostQuestions
-from rollcall.agent.monitoring import host_look, idle_ranks, nccl_ras, rank_requests, stack_collection, stack_requests
 from rollcall.agent.monitoring.flight_recorder import FlightRecorder
 from rollcall.agent.monitoring.gpu_samples import GpuSamples
 from rollcall.agent.monitoring.hang_detector import HangDetector
 from rollcall.agent.monitoring.output import OutputPump
-from rollcall.agent.monitoring.ring_upload import RingUpload
 from rollcall.agent.monitoring.stopped_ranks import StoppedRanks
-from rollcall.agent.rank_links import RankLinks
+from rollcall.agent.rank_answers import RankAnswers
+from rollcall.agent.rank_connections import RankConnections
 from rollcall.agent.rendezvous.by_hand import ByHandRendezvous
 from rollcall.agent.rendezvous.led import LedRendezvous
 from rollcall.errors import RankError
 from rollcall.linux import process_tree, signals
 from rollcall.protocol.channel import Channel
-from rollcall.protocol.devices import visible_gpus
 from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.protocol.log_files import RankLogs
 from rollcall.protocol.messages import (
@@ -56,17 +49,12 @@ from rollcall.protocol.messages import (
     AttemptOver,
     Ended,
     Note,
-    RankAnswered,
-    RingsSent,
-    StacksCollected,
-    StacksDumped,
     Started,
 )
 from rollcall.protocol.plan import Plan
 from rollcall.protocol.timing import SETTLE_S
 from rollcall.protocol.torchrun_env import rank_env
 from rollcall.record import ring_format
-from rollcall.runs import DUMPS, NCCL_RAS
 from rollcall.worker.fork_server import ForkServers
 
 _TERM_GRACE_S = 3.0  # between SIGTERM and SIGKILL, for ranks that ignore SIGINT
@@ -95,8 +83,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
             else LedRendezvous(channel, dispatcher, questions)
         )
         self._output = OutputPump(channel, keeps_logs=folder.shared)
-        self.links = RankLinks(channel)
-        self._telling: list[threading.Thread] = []  # tell ranks how long ops may take
+        self.connections = RankConnections(channel)
         self._rank_of: dict[int, Worker] = {}  # by pid: the ranks that run
         self._failed: dict[int, ProcessFailure] = {}
         self._stop_with: signal.Signals | None = None
@@ -108,8 +95,9 @@ class WorkerGroupAgent(SimpleElasticAgent):
         )
         self._flight_recorder = FlightRecorder(folder.path)
         self._gpu_samples = GpuSamples()
-        self._ring_upload = RingUpload(folder.path)
-        self._uploading = threading.Lock()  # newer parts of a ring must not be followed by older ones
+        self.answers = RankAnswers(
+            channel, folder, self._handler, self._rank_of, self._hang_detector, self._flight_recorder
+        )
         super().__init__(
             WorkerSpec(
                 role=plan.role,
@@ -133,7 +121,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
         finally:
             self._output.close()
             self._gpu_samples.end()
-            self._send_back()
+            self._folder.send_back(self._channel)
             self._flight_recorder.close()
             self._handler.leave()
 
@@ -161,7 +149,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
         self._remaining_restarts = 1  # for elastic there is always another attempt: the launcher counts
         self._failed = {}
         if self._plan.record:
-            self._gpu_samples.begin(self._rings())
+            self._gpu_samples.begin(self._folder.rings(self._handler.attempt))
         pids = {worker.local_rank: self._start(worker_group, worker) for worker in worker_group.workers}
         self._channel.send(
             Started(
@@ -190,16 +178,13 @@ class WorkerGroupAgent(SimpleElasticAgent):
             "numa_binding": self._plan.numa_binding,
             "local_rank": worker.local_rank,
             "record": self._recording(worker) if self._plan.record else None,
-            "links": {"address": self.links.address, "rank": rank},
+            "agent_connection": {"address": self.connections.address, "rank": rank},
         }
         pid = self._servers.start(request, (self._stdin_fd, out, err))
         os.close(out)
         os.close(err)
         self._rank_of[pid] = worker
         return pid
-
-    def _rings(self) -> Path:
-        return self._folder.path / "rings" / f"attempt-{self._handler.attempt}"
 
     def _recording(self, worker: Worker) -> dict[str, Any]:
         return {
@@ -261,7 +246,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
 
     def _raise_if_stopped(self) -> None:
         if self._stop_with is not None:
-            self.ask_for_stacks()
+            self.answers.ask_for_stacks()
             raise SignalException("asked to stop", self._stop_with)
 
     def _note_ends(self, timeout_s: float, asked: bool = False) -> None:
@@ -288,106 +273,6 @@ class WorkerGroupAgent(SimpleElasticAgent):
             else:
                 os.kill(pid, signal.SIGKILL)
 
-    def ask_for_stacks(self) -> None:
-        """Have ranks write their stacks before they are ended: what keeps a run waiting may be visible nowhere else."""
-        below = {process.pid for process in process_tree.descendants()}
-        with self._hang_detector.sleeping.are_asked():
-            stack_requests.ask(stack_requests.find_rings(self._folder.path, self._handler.attempt, below))
-
-    def report_stacks(self, others: dict[str, str]) -> None:
-        """Sends stacks to the launcher, in a thread of its own: ranks and other hosts take their time, and
-        the launcher's messages must be read meanwhile."""
-        threading.Thread(target=self._report_stacks, args=(others,), name="stacks", daemon=True).start()
-
-    def _report_stacks(self, others: dict[str, str]) -> None:
-        """Also reports the ranks that are idle, and the hosts that can still be reached from here."""
-        idle = idle_ranks.look({worker.global_rank: pid for pid, worker in list(self._rank_of.items())})
-        self.ask_for_stacks()
-        self._flight_recorder.ask(self._handler.attempt, [worker.global_rank for worker in self._rank_of.values()])
-        if visible_gpus():
-            nccl_ras.ask(self._rings() / NCCL_RAS.format(host=socket.gethostname()))
-        self._unless_sent_back(lambda: self._folder.send_copies(self._channel, "rings"))
-        self._unless_sent_back(lambda: self._folder.send_copies(self._channel, DUMPS))
-        here = host_look.look(self._folder.path, self._handler.attempt, idle)
-        looks = self._handler.looks_of_others(here)
-        dumped = StacksDumped(
-            connectivity.unreachable(others),
-            {rank: is_idle for each in looks for rank, is_idle in each.idle.items()} | idle,
-            [ring for each in looks for ring in each.readable_rings()],
-            host_look.computing_unseen([here, *looks]),
-        )
-        with contextlib.suppress(OSError):  # the launcher is gone; the heartbeat notices that
-            for sentence in host_look.what_is_not_seen([here, *looks]):
-                self._channel.send(Note(sentence))
-            self._channel.send(dumped)
-
-    def send_stacks(self, number: int) -> None:
-        """Answers the question where the ranks are, in a thread of its own: py-spy may take seconds."""
-        pids = {worker.global_rank: pid for pid, worker in list(self._rank_of.items())}
-
-        def send() -> None:
-            rings = stack_requests.find_rings(self._folder.path, self._handler.attempt, pids.values())
-            found = stack_collection.collect(pids, rings)
-            with contextlib.suppress(OSError):  # the launcher is gone; the heartbeat notices that
-                self._channel.send(StacksCollected(number, {str(rank): asdict(each) for rank, each in found.items()}))
-
-        threading.Thread(target=send, name="stacks", daemon=True).start()
-
-    def ask_rank(self, rank: int, number: int, request: dict[str, Any]) -> threading.Thread:
-        """Have a rank do something, and send its answer. In a thread of its own: it may take minutes."""
-        pid = next((pid for pid, worker in list(self._rank_of.items()) if worker.global_rank == rank), 0)
-
-        def send() -> None:
-            ring = stack_requests.find_rings(self._folder.path, self._handler.attempt, [pid]).get(pid)
-            if request["do"] == "attach" and ring is not None:
-                self._let_others_know(ring)
-            answer = rank_requests.ask(ring, pid, number, request)
-            if "file" in answer:  # it is beside the rings
-                self._unless_sent_back(lambda: self._folder.send_copies(self._channel, "rings"))
-                answer["file"] = os.path.relpath(answer["file"], self._folder.path)
-            with contextlib.suppress(OSError):  # the launcher is gone; the heartbeat notices that
-                self._channel.send(RankAnswered(rank, number, answer))
-
-        thread = threading.Thread(target=send, name="request", daemon=True)
-        thread.start()
-        return thread
-
-    def _let_others_know(self, ring: Path) -> None:
-        """An op keeps the time limit that it began with. So a rank is stopped after its next op: the others have then
-        begun the one in which they will wait for it with the longer limit."""
-        for thread in self._telling:
-            thread.join()
-        rank_requests.wait_for_next_op(ring)
-
-    def note_debugging(self, is_on: bool) -> None:
-        """While a rank of the run stands in a debugger, others wait for it: that is no hang, nor a reason to fail."""
-        self._hang_detector.is_paused = is_on
-        request = {"do": "wait-longer" if is_on else "wait-as-before"}
-        self._telling = [self.ask_rank(worker.global_rank, -1, request) for worker in list(self._rank_of.values())]
-
-    def send_new_records(self, attempt: int) -> None:
-        """Serves a `watch` that cannot read the rings itself. Runs in a thread of its own: on a slow connection it
-        takes a while, and the launcher's messages must be read meanwhile."""
-
-        def send() -> None:
-            with contextlib.suppress(OSError):  # the launcher is gone; the heartbeat notices that
-                self._unless_sent_back(lambda: self._ring_upload.send(self._channel, attempt))
-                self._channel.send(RingsSent())
-
-        threading.Thread(target=send, name="ring upload", daemon=True).start()
-
-    def _unless_sent_back(self, send: Callable[[], None]) -> None:
-        """Parts of the rings: not while the whole is on its way, nor behind it."""
-        if self._uploading.acquire(blocking=False):
-            try:
-                send()
-            finally:
-                self._uploading.release()
-
-    def _send_back(self) -> None:
-        with self._uploading:
-            self._folder.send_back(self._channel)
-
     def _wait_for_other_failures(self) -> None:
         """A fresh interpreter takes its time to end: who failed first need not be gone first."""
         if all(failure.exitcode >= 0 for failure in self._failed.values()):
@@ -403,7 +288,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         self._shutdown()
         self._gpu_samples.end()
-        self._send_back()
+        self._folder.send_back(self._channel)
         self._channel.send(AttemptOver(self._handler.attempt, self._handler.failed_elsewhere()))
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:

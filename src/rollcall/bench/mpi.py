@@ -32,8 +32,8 @@ def measure(results: BenchResults) -> Mpi:
         )
         if compiled.returncode:
             return Mpi(missing=f"mpicc could not compile mpi_ops.c ({_last_line(compiled.stderr)}): {_INSTALL}")
-        words = [word for op, sizes in wanted.items() for word in (op, ",".join(map(str, sizes)))]
-        return _run([str(program), f"{each_s:g}", *words], results.ranks, results.settings.max_time_s)
+        arguments = [word for op, sizes in wanted.items() for word in (op, ",".join(map(str, sizes)))]
+        return _run([str(program), f"{each_s:g}", *arguments], results.ranks, results.settings.max_time_s)
 
 
 def _wanted(results: BenchResults) -> dict[str, list[int]]:
@@ -44,14 +44,14 @@ def _wanted(results: BenchResults) -> dict[str, list[int]]:
     return {op: list(sizes) for op, sizes in wanted.items()}
 
 
-def _run(words: list[str], ranks: int, most_s: float) -> Mpi:
+def _run(arguments: list[str], ranks: int, most_s: float) -> Mpi:
     mpirun = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
     # mpirun as root needs two variables; those of a launcher that started this process would mislead it.
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "SLURM_"))}
     env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     try:
         done = subprocess.run(
-            [*mpirun, *words], capture_output=True, text=True, timeout=most_s + 30, env=env, check=False
+            [*mpirun, *arguments], capture_output=True, text=True, timeout=most_s + 30, env=env, check=False
         )
     except subprocess.TimeoutExpired as late:
         text = late.stdout.decode() if isinstance(late.stdout, bytes) else ""

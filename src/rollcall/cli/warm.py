@@ -80,10 +80,10 @@ def _wait(reader_fd: int) -> None:
 
 
 def _show_all(ask: str, state: str) -> None:
-    from rollcall.linux import kept_servers
+    from rollcall.linux import warm_servers
 
-    found = [(each, "") for each in kept_servers.ask_all(kept_servers.RUNS, {"ask": ask})]
-    found += [(each, _FOR_CALLS) for each in kept_servers.ask_all(kept_servers.CALLS, {"ask": ask})]
+    found = [(each, "") for each in warm_servers.ask_all(warm_servers.RUNS, {"ask": ask})]
+    found += [(each, _FOR_CALLS) for each in warm_servers.ask_all(warm_servers.CALLS, {"ask": ask})]
     if not found:
         say("no warm server is running: `rollcall warm` starts one")
     for each, use in found:

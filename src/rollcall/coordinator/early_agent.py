@@ -6,7 +6,7 @@ it needs to follow the run.
 
 import os
 
-from rollcall.linux import kept_servers
+from rollcall.linux import warm_servers
 from rollcall.transport import local, warm
 
 TYPE_CHECKING = False  # this file imports next to nothing, not even typing, before the agent is on its way
@@ -42,33 +42,33 @@ def begin(argv: list[str], environ: "Mapping[str, str]") -> bool:
 
 
 def _take_warm(argv: list[str], environ: "Mapping[str, str]") -> bool:
-    if environ.get(kept_servers.SWITCH) == "0" or (typed := typed_in(argv, environ)) is None:
+    if environ.get(warm_servers.SWITCH) == "0" or (start_options := read_start_options(argv, environ)) is None:
         return False
-    agent = warm.take(typed)
+    agent = warm.take(start_options)
     if agent is not None:
         local.use_early(agent)
     return agent is not None
 
 
-def typed_in(argv: list[str], environ: "Mapping[str, str]") -> "dict[str, Any] | None":
+def read_start_options(argv: list[str], environ: "Mapping[str, str]") -> "dict[str, Any] | None":
     """Finds in a command line what decides on the modules that an agent imports. None if that cannot be
     told here."""
     if argv[1:2] != ["run"] or any(name.startswith("PET_") for name in environ):
         return None
-    typed: dict[str, Any] = {"preload": [], "record": True, "kind": "script", "script": ""}
+    start_options: dict[str, Any] = {"preload": [], "record": True, "kind": "script", "script": ""}
     for name, value in options_before_script(iter(argv[2:])):
         if name in FLAGS and value is not None:  # a mistake, or several short options in one word
             return None
         if name == "--preload":
-            typed["preload"].append(value)
+            start_options["preload"].append(value)
         elif name == "--no-record":
-            typed["record"] = False
+            start_options["record"] = False
         elif name in ("-m", "--module"):
-            typed["kind"] = "module"
+            start_options["kind"] = "module"
         elif name in ("--no-python", "--no_python"):
-            typed["kind"] = "command"
+            start_options["kind"] = "command"
         elif not name.startswith("-"):
-            return {**typed, "script": name}
+            return {**start_options, "script": name}
     return None
 
 
@@ -79,10 +79,10 @@ def is_on_other_hosts(argv: list[str], environ: "Mapping[str, str]") -> bool:
     return any(name in _OTHER_HOSTS for name, _ in options_before_script(iter(argv[2:])))
 
 
-def options_before_script(words: "Iterator[str]") -> "Iterator[tuple[str, str | None]]":
+def options_before_script(arguments: "Iterator[str]") -> "Iterator[tuple[str, str | None]]":
     """Each option with its value, None if it has none, and the script as the last. Words behind the script, which are
     its own, are left in the iterator."""
-    for word in words:
+    for word in arguments:
         if not word.startswith("-"):
             yield word, None
             return
@@ -90,7 +90,7 @@ def options_before_script(words: "Iterator[str]") -> "Iterator[tuple[str, str | 
             name, equals, value = word.partition("=")
         else:
             name, equals, value = word[:2], word[2:], word[2:]  # -n4
-        yield name, value if equals else None if name in FLAGS else next(words, None)
+        yield name, value if equals else None if name in FLAGS else next(arguments, None)
 
 
 def _leave_cores_to(agent: local.LocalAgent) -> None:

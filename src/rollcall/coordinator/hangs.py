@@ -12,7 +12,7 @@ from rollcall.coordinator.run_folder import RunFolder
 from rollcall.protocol.messages import DumpStacks, StacksDumped, Standstill
 from rollcall.protocol.plan import Plan
 from rollcall.protocol.rank_ranges import ranks_in_words
-from rollcall.protocol.timing import LOOK_S
+from rollcall.protocol.timing import HANG_REPORTS_S
 
 if TYPE_CHECKING:
     from rollcall.explain.terminal import PrintedVerdict
@@ -88,7 +88,7 @@ class Hangs:
         for agent in agents:
             agent.send(DumpStacks({name: at for name, at in addresses.items() if name != agent.name}))
         self._elsewhere, self._computing = [], []
-        limit_s = _STACKS_S + (LOOK_S if self._plan.by_hand else 0)
+        limit_s = _STACKS_S + (HANG_REPORTS_S if self._plan.by_hand else 0)
         self._awaited, self._awaited_until_s = {agent.node for agent in agents}, self._now() + limit_s
 
     def _explain_hang(self, attempt: int, restarts_left: int) -> Action:

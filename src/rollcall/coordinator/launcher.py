@@ -39,8 +39,6 @@ from rollcall.protocol.messages import (
     ForwardSignal,
     FromRank,
     HostInfo,
-    LinkClosed,
-    LinkOpened,
     MasterReached,
     Message,
     Note,
@@ -49,6 +47,8 @@ from rollcall.protocol.messages import (
     PortClosed,
     PortOpened,
     RankAnswered,
+    RankConnected,
+    RankDisconnected,
     Refused,
     RingsSent,
     StacksCollected,
@@ -217,17 +217,17 @@ class Launcher:
                 self._stack_questions.note_answer(agent.node, number, stacks)
             case RankAnswered(rank, number, answer):
                 self._rank_questions.note_answer(rank, number, self._relay.reachable(agent, rank, answer))
-            case LinkOpened(rank, debuggers.PURPOSE):
+            case RankConnected(rank, debuggers.PURPOSE):
                 self._debuggers.note_opened(agent, rank)
             case FromRank(rank, debuggers.PURPOSE, data):
                 self._debuggers.note_data(rank, data)
-            case LinkClosed(rank, debuggers.PURPOSE):
+            case RankDisconnected(rank, debuggers.PURPOSE):
                 self._debuggers.note_closed(rank)
-            case LinkOpened(rank, purpose):
+            case RankConnected(rank, purpose):
                 self._relay.note_opened(agent, rank, purpose)
             case FromRank(rank, purpose, data):
                 self._relay.note_data(rank, purpose, data)
-            case LinkClosed(rank, purpose):
+            case RankDisconnected(rank, purpose):
                 self._relay.note_closed(rank, purpose)
             case RingsSent():
                 self._watch_requests.note_answer(agent.node)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rollcall.errors import RankError
-from rollcall.functions.pool import CallResult, CallServer
+from rollcall.functions.pool import FunctionResult, RankPool
 from rollcall.protocol.first_failure import first_of
 
-_server = CallServer()
+_server = RankPool()
 atexit.register(_server.close)
 
 
@@ -50,7 +50,7 @@ def _takes(fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
     return True
 
 
-def raise_first(results: list[CallResult], timeout_s: float | None) -> None:
+def raise_first(results: list[FunctionResult], timeout_s: float | None) -> None:
     first = first_of([result for result in results if result.failed])
     if first is not None and first.error is not None:
         if first.traceback:
@@ -63,6 +63,6 @@ def raise_first(results: list[CallResult], timeout_s: float | None) -> None:
         raise error
 
 
-def stacks(hung: list[CallResult]) -> str:
+def stacks(hung: list[FunctionResult]) -> str:
     """Where each rank was when it was ended."""
     return "\n\n".join(f"rank {r.rank}:\n{r.stacks or '(no stack: it did not answer)'}" for r in hung)

@@ -34,7 +34,7 @@ _CHECK_STUCK_S = 0.05
 
 
 @dataclass(frozen=True)
-class CallResult:
+class FunctionResult:
     """How the call ended on one rank."""
 
     rank: int
@@ -55,7 +55,7 @@ class CallResult:
         return self.error is not None or self.exit_code not in (0, None)
 
 
-class CallServer:
+class RankPool:
     """Calls functions on ranks that are forked from one server. The server starts with the first call."""
 
     def __init__(self, preload: Sequence[str] = (), env: dict[str, str] | None = None) -> None:
@@ -87,7 +87,7 @@ class CallServer:
         env: dict[str, str] | None = None,
         capture: bool = False,
         is_stuck: Callable[[], bool] | None = None,
-    ) -> list[CallResult]:
+    ) -> list[FunctionResult]:
         """Call `function(rank)` on every rank of a new world.
 
         All ranks are ended after the first failure, after `timeout_s`, or as soon as `is_stuck` returns True.
@@ -149,7 +149,7 @@ class _FunctionCall:
             extra = (payload, self._results[rank], self._stacks[rank])
             self._running[server.start(request, (null, out, err), extra)] = rank
 
-    def wait(self, timeout_s: float | None, is_stuck: Callable[[], bool] | None = None) -> list[CallResult]:
+    def wait(self, timeout_s: float | None, is_stuck: Callable[[], bool] | None = None) -> list[FunctionResult]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             if not self._wait(deadline, until_failure=True, is_stuck=is_stuck):
@@ -199,9 +199,9 @@ class _FunctionCall:
         for rank in still_running.values():
             self._exits.pop(rank, None)
 
-    def _result(self, rank: int) -> CallResult:
+    def _result(self, rank: int) -> FunctionResult:
         end = self._exits.get(rank)
-        bare = CallResult(
+        bare = FunctionResult(
             rank,
             exit_code=end.code if end else None,
             failed_ns=end.ended_ns if end else 0,
@@ -221,7 +221,7 @@ class _FunctionCall:
         return fd
 
 
-def _unpickled(bare: CallResult, pickled: bytes) -> CallResult:
+def _unpickled(bare: FunctionResult, pickled: bytes) -> FunctionResult:
     try:
         return replace(bare, **pickle.loads(pickled))
     except Exception as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rollcall.compat.torch_dns import impatient_env
 from rollcall.errors import UsageError, say
-from rollcall.linux import kept_servers, private_folder, process_state
+from rollcall.linux import private_folder, process_state, warm_servers
 from rollcall.worker.fork_server import ForkServer
 
 # Variables that are not compared: sys.path is compared in place of PYTHONPATH, and pytest sets its own for each test,
@@ -38,10 +38,10 @@ class WarmForkServer(ForkServer):
 def take(env: dict[str, str], preload: list[str]) -> ForkServer | None:
     """A fork server as `python -m rollcall.functions` would start it in this environment. If no warm process with this
     Python fits, print what differs, and return None."""
-    if env.get(kept_servers.SWITCH) == "0":
+    if env.get(warm_servers.SWITCH) == "0":
         return None
     differences = []
-    with kept_servers.KeptServers(kept_servers.CALLS) as servers:
+    with warm_servers.WarmServers(warm_servers.CALLS) as servers:
         for name in servers.names:
             if (link := servers.connected(name)) is not None:
                 with link:
@@ -49,7 +49,7 @@ def take(env: dict[str, str], preload: list[str]) -> ForkServer | None:
                 if server is not None:
                     return server
                 differences.append(differs)
-    if why := kept_servers.why_cold(differences):
+    if why := warm_servers.why_cold(differences):
         say(why)
     return None
 
@@ -58,7 +58,7 @@ def _use(link: socket.socket, env: dict[str, str], preload: list[str]) -> tuple[
     here, there = socket.socketpair()
     question = {"ask": "use", **_wanted(env), "env": {**env, **impatient_env()}, "preload": preload}
     with there:
-        answer = kept_servers.ask(link, question, [there.fileno(), 1, 2])
+        answer = warm_servers.ask(link, question, [there.fileno(), 1, 2])
     if answer is not None and "pid" in answer:
         with contextlib.suppress(ProcessLookupError):
             return WarmForkServer(answer["pid"], here), ""
@@ -68,7 +68,7 @@ def _use(link: socket.socket, env: dict[str, str], preload: list[str]) -> tuple[
 
 
 def is_ready() -> bool:
-    answers = kept_servers.ask_all(kept_servers.CALLS, {"ask": "matches", **_wanted(_own_env())})
+    answers = warm_servers.ask_all(warm_servers.CALLS, {"ask": "matches", **_wanted(_own_env())})
     return any(answer["differs"] == "" for answer in answers)
 
 

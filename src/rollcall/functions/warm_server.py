@@ -12,18 +12,18 @@ from typing import Any, NoReturn
 
 from rollcall.compat import torch_dns
 from rollcall.functions import module_path, worker
-from rollcall.linux import fd_messages, kept_servers
-from rollcall.worker import kept_server
+from rollcall.linux import fd_messages, warm_servers
+from rollcall.worker import warm_server
 
 
 def main() -> NoReturn:
     if not sys.flags.safe_path:
         sys.path.pop(0)
-    kept_server.main(CallsServer)
+    warm_server.main(FunctionServer)
 
 
-class CallsServer(kept_server.KeptServer):
-    kind = kept_servers.CALLS
+class FunctionServer(warm_server.WarmServer):
+    kind = warm_servers.CALLS
 
     def __init__(self, wanted: dict[str, Any]) -> None:
         with module_path.noting_names() as self._names:

@@ -64,7 +64,7 @@ def _serve_store(port: int, listener: int) -> NoReturn:
 
 
 def _call(rank: int, payload: int) -> tuple[int, bytes]:
-    """The exit code, and some fields of a CallResult, pickled."""
+    """The exit code, and some fields of a FunctionResult, pickled."""
     try:
         value = pickle.loads(read_all(payload))(rank)
         return 0, cloudpickle.dumps({"value": value})

@@ -10,7 +10,7 @@ signals        signals that would end this process, noted for later
 standard_streams  streams that are closed, or that cannot be written any more
 fd_messages    JSON and open files over a Unix socket
 private_folder a folder for sockets that only this user can open
-kept_servers   servers that this user keeps ready, and what they answer
+warm_servers   the warm servers of this user, and what they answer
 malloc         keeps freed memory for the next block
 open_files     how many files this process may have open
 process_state  what a process hands down to its children

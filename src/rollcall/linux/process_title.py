@@ -8,9 +8,9 @@ _ARG_START, _ARG_END = 48 - 3, 49 - 3
 _found: list[tuple[int, int]] = []
 
 
-def padding(words: list[str], shown: list[str]) -> list[str]:
+def padding(command: list[str], shown: list[str]) -> list[str]:
     """An argument that makes a command line as long as the one that will replace it."""
-    missing = len(_flat(shown)) - len(_flat(words)) - 1
+    missing = len(_flat(shown)) - len(_flat(command)) - 1
     return [" " * missing] if missing > 0 else []
 
 
@@ -29,17 +29,17 @@ def room() -> int:
     return end - start - 1  # the last byte stays NUL, otherwise the kernel would show the environment too
 
 
-def size(words: list[str]) -> int:
-    return len(_flat(words))
+def size(command: list[str]) -> int:
+    return len(_flat(command))
 
 
-def show(words: list[str]) -> None:
-    """Show these words as this process's command line, cut to the memory it has for them."""
+def show(command: list[str]) -> None:
+    """Show this as this process's command line, cut to the memory it has for it."""
     import ctypes  # here: the launcher needs only `padding`, and should not wait for it
 
     start, length = find()[0], room()
-    ctypes.memmove(start, _flat(words)[:length].ljust(length, b"\0"), length)
+    ctypes.memmove(start, _flat(command)[:length].ljust(length, b"\0"), length)
 
 
-def _flat(words: list[str]) -> bytes:
-    return b"\0".join(word.encode(errors="surrogateescape") for word in words)
+def _flat(command: list[str]) -> bytes:
+    return b"\0".join(word.encode(errors="surrogateescape") for word in command)

@@ -25,9 +25,9 @@ def main_thread(pid: int, native: bool = False) -> Frames:
     if found is None:
         return []
     try:
-        words = [found, "dump", "--native" if native else "--nonblocking", "--json", "--pid", str(pid)]
+        dump = [found, "dump", "--native" if native else "--nonblocking", "--json", "--pid", str(pid)]
         timeout_s = _NATIVE_TIMEOUT_S if native else _TIMEOUT_S
-        ran = subprocess.run(words, capture_output=True, timeout=timeout_s, check=True)
+        ran = subprocess.run(dump, capture_output=True, timeout=timeout_s, check=True)
         return parse(json.loads(ran.stdout))
     except (OSError, subprocess.SubprocessError, ValueError, TypeError, KeyError):
         return []

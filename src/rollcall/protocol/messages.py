@@ -139,7 +139,7 @@ class AskRank(Message):
 
 @dataclass(frozen=True)
 class ToRank(Message):
-    """What a terminal says to a rank, over the link that the rank has opened; nothing: the terminal is gone."""
+    """What a terminal says to a rank, over the connection that the rank has opened; nothing: the terminal is gone."""
 
     rank: int
     purpose: str
@@ -147,7 +147,7 @@ class ToRank(Message):
 
 
 @dataclass(frozen=True)
-class OpenLink(Message):
+class ConnectToRank(Message):
     """Somebody at the launcher wants to talk to a port that this rank has opened on its loopback interface."""
 
     rank: int
@@ -344,7 +344,7 @@ class RankAnswered(Message):
 
 
 @dataclass(frozen=True)
-class LinkOpened(Message):
+class RankConnected(Message):
     """A rank of this host wants to talk to somebody at the launcher."""
 
     rank: int
@@ -353,7 +353,7 @@ class LinkOpened(Message):
 
 @dataclass(frozen=True)
 class FromRank(Message):
-    """What a rank says over its link."""
+    """What a rank says over its connection."""
 
     rank: int
     purpose: str
@@ -361,8 +361,8 @@ class FromRank(Message):
 
 
 @dataclass(frozen=True)
-class LinkClosed(Message):
-    """The rank has ended, or needs the link no more."""
+class RankDisconnected(Message):
+    """The rank has ended, or needs the connection no more."""
 
     rank: int
     purpose: str

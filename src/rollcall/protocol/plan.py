@@ -32,12 +32,12 @@ class Program:
     args: tuple[str, ...] = ()
 
     def command(self) -> list[str]:
-        """The words that torchrun would start a rank with."""
+        """The command that torchrun would start a rank with."""
         head = {"script": [sys.executable, "-u"], "module": [sys.executable, "-u", "-m"], "command": []}
         return [*head[self.kind], self.target, *self.args]
 
-    def words(self) -> list[str]:
-        """The words that the user types after `rollcall run`."""
+    def run_arguments(self) -> list[str]:
+        """What the user types after `rollcall run`."""
         return [*{"script": [], "module": ["-m"], "command": ["--no-python"]}[self.kind], self.target, *self.args]
 
 
@@ -257,7 +257,7 @@ def describe(plan: Plan) -> str:
     spares = plan.hosts[plan.places :]
     hosts = hosts[: len(hosts) - len(spares)]
     lines = [
-        f"{plan.world_size} ranks of {shlex.join(plan.program.words())}",
+        f"{plan.world_size} ranks of {shlex.join(plan.program.run_arguments())}",
         f"on {len(hosts)} host{'s' * (len(hosts) > 1)} with {_slots(hosts)}, {plan.start} start,"
         f" at most {plan.max_restarts} restarts",
         *([f"spares: {', '.join(host.name for host in spares)}"] if spares else []),
@@ -275,7 +275,7 @@ def describe(plan: Plan) -> str:
                 "LOCAL_WORLD_SIZE": host.slots,
             }
             settings = " ".join(f"{name}={value}" for name, value in env.items())
-            lines.append(f"{settings} {shlex.join(_typed(plan.program))} &")
+            lines.append(f"{settings} {shlex.join(_python_command(plan.program))} &")
         first_rank += host.slots
     return "\n".join(lines)
 
@@ -291,6 +291,6 @@ def _slots(hosts: tuple[Host, ...]) -> str:
     return f"{counts[0]} slots each" if len(set(counts)) == 1 else f"{', '.join(map(str, counts))} slots"
 
 
-def _typed(program: Program) -> list[str]:
-    words = [program.target, *program.args]
-    return words if program.kind == "command" else [os.path.basename(sys.executable), *program.words()]
+def _python_command(program: Program) -> list[str]:
+    command = [program.target, *program.args]
+    return command if program.kind == "command" else [os.path.basename(sys.executable), *program.run_arguments()]

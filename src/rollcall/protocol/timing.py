@@ -7,4 +7,4 @@ SILENCE_S = 10.0
 SETTLE_S = 0.3  # from the first failure until the other ranks are ended: ranks that fail meanwhile are reported, too
 # For the agents of hosts that were started by hand to tell one another what they see of a hang: the launcher of each
 # notices it by itself, within about three seconds on a machine that is not busy.
-LOOK_S = 20.0
+HANG_REPORTS_S = 20.0

@@ -39,13 +39,13 @@ _SHUTDOWN_S = 20  # after the ranks' grace: rollcall ends the processes they lef
 
 @dataclass(frozen=True)
 class K8sJob:
-    """One run on Kubernetes. `words` and `options` are for the `rollcall run` inside each pod."""
+    """One run on Kubernetes. `options` and `program` are for the `rollcall run` inside each pod."""
 
     name: str
     image: str
     nodes: int
     slots: int | str  # or gpu, cpu, auto: counted in the pod
-    words: tuple[str, ...]  # the program and its arguments, as from Program.words()
+    program: tuple[str, ...]  # and its arguments, as from Program.run_arguments()
     max_restarts: int = 0
     options: tuple[str, ...] = ()  # further ones, such as ("--preload", "transformers")
     env: Mapping[str, str] = field(default_factory=dict)
@@ -161,7 +161,7 @@ def manifest(job: K8sJob) -> str:
     pods = f"{job.nodes} pod{'s' * (job.nodes > 1)}"
     return "\n".join(
         [
-            f"# {pods} with {job.ranks}, of {_one_line(shlex.join(job.words))}",
+            f"# {pods} with {job.ranks}, of {_one_line(shlex.join(job.program))}",
             "# Made by rollcall. Submit with `kubectl create -f FILE`, end and remove with `kubectl delete -f FILE`;",
             f"# read along with `kubectl logs --follow --max-log-requests {job.nodes} --selector {LABEL}={job.name}`.",
             "---",
@@ -299,7 +299,7 @@ def _arguments(job: K8sJob) -> list[str]:
         **({"--grace": f"{job.grace_s:g}"} if job.grace_s != DEFAULT_GRACE_S else {}),
     }
     ours = [str(word) for pair in network.items() for word in pair]
-    return [*ours, *map(_literal, job.options), *map(_literal, job.words)]
+    return [*ours, *map(_literal, job.options), *map(_literal, job.program)]
 
 
 def _literal(word: str) -> str:

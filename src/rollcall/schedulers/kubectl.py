@@ -42,8 +42,8 @@ class Kubectl:
     def create(self, text: str) -> str:
         """Create what the YAML describes; returns its uid."""
         # Validation would fetch a schema of some megabytes first, and this text is known to be valid.
-        words = ["create", "--validate=false", "-f", "-", "-o", "jsonpath={.metadata.uid}"]
-        return self._ask(words, text)
+        arguments = ["create", "--validate=false", "-f", "-", "-o", "jsonpath={.metadata.uid}"]
+        return self._ask(arguments, text)
 
     def get(self, kinds: str, selector: str) -> dict[str, Any]:
         listing: dict[str, Any] = json.loads(self._ask(["get", kinds, "--selector", selector, "-o", "json"]))
@@ -55,8 +55,8 @@ class Kubectl:
 
     def logs(self, pod: str, since: str | None) -> Iterator[str]:
         """The lines of a pod's log (since a time) until the pod ends, each with its time."""
-        words = ["logs", pod, "--follow", "--timestamps", *([f"--since-time={since}"] if since else [])]
-        with self._started(words) as process:
+        arguments = ["logs", pod, "--follow", "--timestamps", *([f"--since-time={since}"] if since else [])]
+        with self._started(arguments) as process:
             assert process.stdout is not None
             assert process.stderr is not None
             for line in process.stdout:
@@ -65,19 +65,19 @@ class Kubectl:
         if process.returncode != 0:
             raise self._refusal("logs", err.decode(errors="replace"))
 
-    def _ask(self, words: list[str], text: str = "") -> str:
-        with self._started([*words, f"--request-timeout={_REQUEST_S}s"]) as process:
+    def _ask(self, arguments: list[str], text: str = "") -> str:
+        with self._started([*arguments, f"--request-timeout={_REQUEST_S}s"]) as process:
             out, err = process.communicate(text.encode())
         if process.returncode != 0:
-            raise self._refusal(words[0], err.decode(errors="replace"))
+            raise self._refusal(arguments[0], err.decode(errors="replace"))
         return out.decode()
 
     @contextlib.contextmanager
-    def _started(self, words: list[str]) -> Iterator["subprocess.Popen[bytes]"]:
+    def _started(self, arguments: list[str]) -> Iterator["subprocess.Popen[bytes]"]:
         with self._lock:
             if self._closed:
                 raise UsageError("the run is over")
-            process = self._start(words)
+            process = self._start(arguments)
             self._running.add(process)
         try:
             with process:
@@ -86,11 +86,11 @@ class Kubectl:
             with self._lock:
                 self._running.discard(process)
 
-    def _start(self, words: list[str]) -> "subprocess.Popen[bytes]":
+    def _start(self, arguments: list[str]) -> "subprocess.Popen[bytes]":
         namespace = [] if self._namespace is None else ["--namespace", self._namespace]
         try:
             return subprocess.Popen(
-                ["kubectl", *words, *namespace],
+                ["kubectl", *arguments, *namespace],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -59,10 +59,10 @@ def _make_folder(folder: Path) -> None:
 # ---- SLURM's commands
 
 
-def _start(words: list[str]) -> "subprocess.Popen[str]":
+def _start(command: list[str]) -> "subprocess.Popen[str]":
     pipe = subprocess.PIPE
     # A session of its own: Ctrl-C in the terminal must reach rollcall alone.
-    return subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
 
 
 def _submit(text: str) -> str:
@@ -156,8 +156,8 @@ class JobPoller:
 
     def _ask_accounting(self) -> SlurmState:
         """The state in SLURM's accounting, if accounting is on."""
-        words = ["sacct", f"--jobs={self._number}", "--allocations", "--noheader", "--parsable2"]
-        with contextlib.suppress(OSError), _start([*words, "--format=State,ExitCode"]) as process:
+        command = ["sacct", f"--jobs={self._number}", "--allocations", "--noheader", "--parsable2"]
+        with contextlib.suppress(OSError), _start([*command, "--format=State,ExitCode"]) as process:
             out, _ = process.communicate()
             if state := read_accounting(out):
                 return state

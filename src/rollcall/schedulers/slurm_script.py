@@ -19,12 +19,12 @@ _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """One run as a batch job. `words` follow `rollcall run` in the script: options and program."""
+    """One run as a batch job. `arguments` follow `rollcall run` in the script: options and program."""
 
     name: str
     nodes: int
     slots: int | None  # ranks per node; None: as transport/slurm.py counts them in the allocation
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     python: str
     cwd: str
     log: Path  # as `sbatch --output` takes it: %j is the job's number
@@ -82,7 +82,7 @@ def script(job: SlurmJob) -> str:
     return "\n".join(
         [
             "#!/bin/bash",
-            f"# {' '.join(shlex.join(job.words).split())} on {job.size}",
+            f"# {' '.join(shlex.join(job.arguments).split())} on {job.size}",
             "# Made by rollcall. Submit it with `sbatch FILE`.",
             *(f"#SBATCH {option}" for option in options),
             "",
@@ -98,7 +98,7 @@ def _command(job: SlurmJob) -> list[str]:
     # -n is repeated here: without it, the number of GPUs would count where there are any, not that of the tasks.
     ranks = [] if job.slots is None else ["-n", str(job.slots)]
     # -P: a file in the folder must not shadow a module that the launcher imports.
-    return [job.python, "-P", "-m", "rollcall", "run", *ranks, *job.words]
+    return [job.python, "-P", "-m", "rollcall", "run", *ranks, *job.arguments]
 
 
 def _quoted(text: str) -> str:

@@ -7,13 +7,13 @@ from datetime import timedelta
 from torch.distributed import TCPStore
 
 from rollcall.shell.session import Session
-from rollcall.worker import links
+from rollcall.worker import agent_connection
 
 _STORE_S = 60.0
 
 
 def main() -> None:
-    link = links.connect("prompt")
+    link = agent_connection.connect("prompt")
     # The agent serves the store, and so no rank does.
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=_STORE_S))

@@ -37,7 +37,7 @@ class CellError(RankError):
 class NotebookRanks(shell_ranks.Ranks):
     """Ranks whose pictures are shown in the notebook, and whose errors are errors of the cell."""
 
-    def _show_displays(self, asked: list[shell_ranks.RankLink]) -> None:
+    def _show_displays(self, asked: list[shell_ranks.RankConnection]) -> None:
         """Equal ones once, with their ranks."""
         for place in range(max((len(rank.displays) for rank in asked), default=0)):
             alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
@@ -48,7 +48,7 @@ class NotebookRanks(shell_ranks.Ranks):
                 print(f"{list_of(numbers)} │ {dict(bundle)[PLAIN].splitlines()[0]}")
                 display(dict(bundle), raw=True)
 
-    def _show_errors(self, asked: list[shell_ranks.RankLink]) -> None:
+    def _show_errors(self, asked: list[shell_ranks.RankConnection]) -> None:
         failed = {rank.number: rank.errors for rank in asked if rank.errors}
         if failed:
             raise CellError(failed)

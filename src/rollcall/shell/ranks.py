@@ -25,7 +25,7 @@ _END_S = 30.0
 
 
 @dataclass
-class RankLink:
+class RankConnection:
     """One connection, and what has come of a line that is not complete."""
 
     number: int
@@ -47,7 +47,11 @@ class Ranks:
     """Sends requests to ranks and shows what they print. Everything happens in the thread of the prompt."""
 
     def __init__(
-        self, run: "subprocess.Popen[bytes]", ranks: list[RankLink], folder: Path, launcher_output: "LauncherOutput"
+        self,
+        run: "subprocess.Popen[bytes]",
+        ranks: list[RankConnection],
+        folder: Path,
+        launcher_output: "LauncherOutput",
     ) -> None:
         self._run, self._folder, self._launcher_output = run, folder, launcher_output
         self.all = {rank.number: rank for rank in ranks}
@@ -81,7 +85,7 @@ class Ranks:
         self._show_errors(asked)
         return {rank.number: rank.seconds for rank in asked}
 
-    def _cancel(self, asked: list[RankLink]) -> None:
+    def _cancel(self, asked: list[RankConnection]) -> None:
         for rank in self.all.values():
             _send(rank.link, {"kind": "interrupt"})
         until_s = time.monotonic() + _BACK_S
@@ -103,7 +107,7 @@ class Ranks:
         self._wait([first], lambda: False)
         return first.completions
 
-    def _wait(self, asked: list[RankLink], is_over: Callable[[], bool]) -> None:
+    def _wait(self, asked: list[RankConnection], is_over: Callable[[], bool]) -> None:
         while any(rank.waits_for for rank in asked) and not is_over():
             for key, _ in self._selector.select(_LOOK_S):
                 self._read(key.data)
@@ -111,7 +115,7 @@ class Ranks:
             self._launcher_output.show()
         self._console.flush()
 
-    def _read(self, rank: RankLink) -> None:
+    def _read(self, rank: RankConnection) -> None:
         data = rank.link.recv(1 << 16)
         if not data:
             self._console.flush()
@@ -122,7 +126,7 @@ class Ranks:
         for line in lines:
             self._take(rank, json.loads(line))
 
-    def _take(self, rank: RankLink, message: dict[str, Any]) -> None:
+    def _take(self, rank: RankConnection, message: dict[str, Any]) -> None:
         match message["kind"]:
             case "output":
                 self._console.feed(rank.number, message["stream"], message["text"].encode())
@@ -135,10 +139,10 @@ class Ranks:
                 rank.waits_for, rank.seconds = 0, message["seconds"]
                 rank.result, rank.errors = message["result"], message["error"]
 
-    def _show_displays(self, asked: list[RankLink]) -> None:
+    def _show_displays(self, asked: list[RankConnection]) -> None:
         """Ranks of a terminal have none."""
 
-    def _show_errors(self, asked: list[RankLink]) -> None:
+    def _show_errors(self, asked: list[RankConnection]) -> None:
         for rank in asked:
             self._console.feed(rank.number, 2, rank.errors.encode())
         self._console.flush()
@@ -209,10 +213,10 @@ def started(
 
 def _accept_ranks(
     listener: socket.socket, run: "subprocess.Popen[bytes]", launcher_output: LauncherOutput
-) -> tuple[list[RankLink], Path]:
+) -> tuple[list[RankConnection], Path]:
     """All ranks, once their group is there, and the folder of the run."""
     listener.settimeout(_LOOK_S)
-    ranks: list[RankLink] = []
+    ranks: list[RankConnection] = []
     world_size, folder = MOST_RANKS, Path()
     while len(ranks) < world_size:
         try:
@@ -226,7 +230,7 @@ def _accept_ranks(
         of_launcher, of_rank, rest = _read_greeting(link)
         world_size, folder = of_rank["world_size"], Path(of_launcher["folder"])
         check_size(world_size)
-        ranks.append(RankLink(of_rank["rank"], link, rest))
+        ranks.append(RankConnection(of_rank["rank"], link, rest))
     return sorted(ranks, key=lambda rank: rank.number), folder
 
 

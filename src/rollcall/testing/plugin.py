@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from rollcall.functions.pool import CallResult, CallServer
+    from rollcall.functions.pool import FunctionResult, RankPool
     from rollcall.testing.rank_side import Argument
 
 _DEFAULT_TIMEOUT_S = 60.0
-_server = pytest.StashKey["CallServer"]()
+_server = pytest.StashKey["RankPool"]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -86,11 +86,11 @@ def _pickled(name: str, value: Any) -> bytes:
         )
 
 
-def _server_of(config: pytest.Config) -> "CallServer":
-    from rollcall.functions.pool import CallServer
+def _server_of(config: pytest.Config) -> "RankPool":
+    from rollcall.functions.pool import RankPool
 
     if _server not in config.stash:
-        config.stash[_server] = CallServer(
+        config.stash[_server] = RankPool(
             preload=("rollcall.testing.rank_side:prepare",),
             env={"ROLLCALL_PYTEST_ARGS": json.dumps(_arguments(config))},
         )
@@ -113,7 +113,7 @@ def _arguments(config: pytest.Config) -> list[str]:
     return arguments
 
 
-def _report(results: list["CallResult"], timeout_s: float) -> None:
+def _report(results: list["FunctionResult"], timeout_s: float) -> None:
     """Turn what happened in the ranks into the outcome of this test."""
     from rollcall.functions.api import stacks
     from rollcall.protocol.first_failure import first_of

@@ -45,9 +45,9 @@ def opened(
 
     def start(hosts: list[Host], connected: Callable[[Host, Connection], None]) -> None:
         listener.expect(hosts, connected)
-        for words in commands(hosts):
+        for command in commands(hosts):
             process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env, cwd=plan.cwd, start_new_session=True
+                command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env, cwd=plan.cwd, start_new_session=True
             )
             started.append(process)
             threading.Thread(target=listener.watch, args=(process, hosts), name="scheduler", daemon=True).start()

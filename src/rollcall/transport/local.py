@@ -112,11 +112,11 @@ def _start() -> LocalAgent:
     reader_fd, its_out = os.pipe()
     os.set_inheritable(stdin_fd, True)
     # Unbuffered, as torchrun starts its ranks: they inherit it.
-    words = [sys.executable, "-u", "-c", _AGENT]
+    command = [sys.executable, "-u", "-c", _AGENT]
     # Not subprocess: to import it takes longer than to start a process.
     pid = os.posix_spawn(
         sys.executable,
-        [*words, *process_title.padding(words, [sys.executable, "-u", *sys.argv])],
+        [*command, *process_title.padding(command, [sys.executable, "-u", *sys.argv])],
         os.environ,
         file_actions=[
             (os.POSIX_SPAWN_DUP2, its_in, 0),

@@ -19,7 +19,7 @@ from rollcall.transport.connection import StartAgents
 
 Environ = Mapping[str, str]
 # pbsdsh has no stdin, no stdout and no environment of ours: what an agent needs stands in a file that only we may read.
-_RUN = "set -a; . {settings}; cd {cwd}; exec {words}"
+_RUN = "set -a; . {settings}; cd {cwd}; exec {command}"
 
 
 def is_in_allocation(environ: Environ) -> bool:
@@ -64,7 +64,7 @@ def _read(environ: Environ) -> list[str]:
 def opened(plan: Plan, purpose: str) -> Iterator[StartAgents]:
     """By ssh, as most sites allow within a job; by pbsdsh where there is no ssh, or $ROLLCALL_PBS says so."""
     if os.environ.get("ROLLCALL_PBS", "ssh") == "ssh" and shutil.which(ssh.client()[0]):
-        yield pipe.starter(plan, lambda host: ssh.words(host, plan, purpose))
+        yield pipe.starter(plan, lambda host: ssh.command(host, plan, purpose))
         return
     if shutil.which("pbsdsh") is None:
         raise UsageError("neither ssh nor pbsdsh is on the PATH: load the module that has one of them")
@@ -74,11 +74,11 @@ def opened(plan: Plan, purpose: str) -> Iterator[StartAgents]:
 
 @contextmanager
 def _by_pbsdsh(plan: Plan, purpose: str) -> Iterator[StartAgents]:
-    words = shlex.join(supervisor_command.words(plan.transport.python, purpose))
+    command = shlex.join(supervisor_command.make(plan.transport.python, purpose))
     lines = _read(os.environ)
     # In this folder, which all hosts of a job see.
     with tempfile.NamedTemporaryFile("w", prefix=".rollcall-", dir=plan.cwd) as settings:
-        script = _RUN.format(settings=shlex.quote(settings.name), cwd=shlex.quote(plan.cwd), words=words)
+        script = _RUN.format(settings=shlex.quote(settings.name), cwd=shlex.quote(plan.cwd), command=command)
 
         def commands(chosen: list[Host]) -> list[list[str]]:
             return [["pbsdsh", "-n", str(lines.index(host.name)), "--", "/bin/sh", "-c", script] for host in chosen]

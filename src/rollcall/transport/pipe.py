@@ -10,14 +10,14 @@ from rollcall.protocol.plan import Plan
 from rollcall.transport.connection import Connection, StartAgents
 
 
-def starter(plan: Plan, words: Callable[[Host], list[str]]) -> StartAgents:
-    """`words` is the command for one host."""
+def starter(plan: Plan, command: Callable[[Host], list[str]]) -> StartAgents:
+    """`command` makes the command for one host."""
     settings = json.dumps(dict(plan.transport.env)).encode() + b"\n"
 
     def start(hosts: list[Host], connected: Callable[[Host, Connection], None]) -> None:
         for host in hosts:
             process = subprocess.Popen(
-                words(host),
+                command(host),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

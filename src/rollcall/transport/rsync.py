@@ -27,7 +27,7 @@ def copy(plan: Plan, tell: Callable[[str], None]) -> None:
     tell(f"copied {plan.cwd} to {len(hosts)} host{'s' * (len(hosts) != 1)}")
 
 
-def words(host: Host, folder: str) -> list[str]:
+def command(host: Host, folder: str) -> list[str]:
     name = f"[{host.name}]" if ":" in host.name else host.name
     destination = f"{host.user}@{name}" if host.user else name
     return [
@@ -46,7 +46,7 @@ def words(host: Host, folder: str) -> list[str]:
 
 def _copy_to(host: Host, folder: str) -> str:
     """What went wrong, if anything did."""
-    done = subprocess.run(words(host, folder), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run(command(host, folder), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     if done.returncode == 0:
         return ""
     errors = done.stderr.strip().splitlines()

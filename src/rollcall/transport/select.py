@@ -39,7 +39,7 @@ def opened(plan: Plan, purpose: str, tell: Callable[[str], None]) -> Iterator[tu
                 from rollcall.transport import rsync
 
                 rsync.copy(plan, tell)
-            yield plan, pipe.starter(plan, lambda host: ssh.words(host, plan, purpose))
+            yield plan, pipe.starter(plan, lambda host: ssh.command(host, plan, purpose))
 
 
 @contextlib.contextmanager
@@ -53,5 +53,5 @@ def _virtual(plan: Plan, purpose: str, tell: Callable[[str], None]) -> Iterator[
         pairs = zip(plan.hosts, found, strict=True)
         hosts = tuple(dataclasses.replace(host, address=each.address) for host, each in pairs)
         known = dataclasses.replace(plan, hosts=hosts)
-        command = supervisor_command.words(transport.python, purpose)
+        command = supervisor_command.make(transport.python, purpose)
         yield known, pipe.starter(known, lambda host: [*enter[host.name], *command])

@@ -96,7 +96,7 @@ def opened(plan: Plan, purpose: str) -> AbstractContextManager[StartAgents]:
                 "--wait=0",
                 "--input=none",
                 *plan.transport.srun_args,  # the last value of an option counts
-                *supervisor_command.words(python, purpose),
+                *supervisor_command.make(python, purpose),
             ]
         ]
 

@@ -30,10 +30,10 @@ _REMEDIES = {
 }
 
 
-def words(host: Host, plan: Plan, purpose: str) -> list[str]:
+def command(host: Host, plan: Plan, purpose: str) -> list[str]:
     """The command that starts one agent on one host."""
     if is_here(host):
-        return supervisor_command.words(plan.transport.python, purpose)
+        return supervisor_command.make(plan.transport.python, purpose)
     return [*client(), "-T", *options(), host.destination, "--", _remote(plan, purpose)]
 
 
@@ -51,9 +51,9 @@ def is_here(host: Host) -> bool:
 
 
 def _remote(plan: Plan, purpose: str) -> str:
-    """Makes words for any login shell: a plain sh does the work, and prints how far it has come."""
+    """A command for any login shell: a plain sh does the work, and prints how far it has come."""
     cwd, python = shlex.quote(plan.cwd), shlex.quote(plan.transport.python)
-    start = shlex.join(supervisor_command.words(plan.transport.python, purpose))
+    start = shlex.join(supervisor_command.make(plan.transport.python, purpose))
     script = (
         f"echo; echo '{GREETING}ssh connected';"
         f" cd {cwd} 2>/dev/null || {{ echo '{GREETING}ssh connected, no folder '{cwd}; exit 1; }};"

@@ -11,6 +11,6 @@ _SUPERVISOR = (
 )
 
 
-def words(python: str, purpose: str) -> list[str]:
+def make(python: str, purpose: str) -> list[str]:
     """Unbuffered, as torchrun starts its ranks: they inherit it."""
     return [python, "-u", "-c", _SUPERVISOR, purpose]

@@ -6,7 +6,7 @@ Until a run has its agent, this file imports next to nothing, not even typing.
 import os
 import sys
 
-from rollcall.linux import kept_servers, process_state, process_title
+from rollcall.linux import process_state, process_title, warm_servers
 from rollcall.transport.local import LocalAgent, copy_of_stdin, inheritable_fds
 
 TYPE_CHECKING = False
@@ -24,45 +24,45 @@ _SERVER = (
 )
 
 
-def take(typed: "dict[str, Any]") -> LocalAgent | None:
+def take(start_options: "dict[str, Any]") -> LocalAgent | None:
     """An agent of a server that is exactly what a cold start would give; says what differs, if this Python has
     servers and none is. Nothing is read, sent or said where no server was started."""
     differences = []
-    with kept_servers.KeptServers(kept_servers.RUNS) as servers:
+    with warm_servers.WarmServers(warm_servers.RUNS) as servers:
         for name in servers.names:
-            question = {"ask": "use", **_wanted(typed), "title_bytes": _title_bytes()}
+            question = {"ask": "use", **_wanted(start_options), "title_bytes": _title_bytes()}
             if (link := servers.connected(name)) is not None:
                 agent, differs = _run(link, question)
                 if agent is not None:
                     return agent
                 differences.append(differs)
-    if why := kept_servers.why_cold(differences):
+    if why := warm_servers.why_cold(differences):
         from rollcall.errors import say
 
         say(why)
     return None
 
 
-def is_ready(typed: "dict[str, Any]") -> bool:
+def is_ready(start_options: "dict[str, Any]") -> bool:
     """Whether there is a server for this already."""
-    question = {"ask": "matches", **_wanted(typed), "title_bytes": _title_bytes()}
-    return any(answer["differs"] == "" for answer in kept_servers.ask_all(kept_servers.RUNS, question))
+    question = {"ask": "matches", **_wanted(start_options), "title_bytes": _title_bytes()}
+    return any(answer["differs"] == "" for answer in warm_servers.ask_all(warm_servers.RUNS, question))
 
 
-def start(typed: "dict[str, Any]", idle_s: float) -> int:
+def start(start_options: "dict[str, Any]", idle_s: float) -> int:
     """Start a server with all that a cold agent of this process would inherit. Returns a file that gets its answer when
     it is ready."""
     import json
 
-    wanted = json.dumps({**_wanted(typed), "idle_s": idle_s}).encode()
+    wanted = json.dumps({**_wanted(start_options), "idle_s": idle_s}).encode()
     inherited = inheritable_fds()
     its_in, writer_fd = os.pipe()
     reader_fd, its_out = os.pipe()
     its_err = os.memfd_create("stderr")
-    words = [sys.executable, "-u", "-c", _SERVER]
+    command = [sys.executable, "-u", "-c", _SERVER]
     os.posix_spawn(
         sys.executable,
-        [*words, " " * _TITLE_BYTES],
+        [*command, " " * _TITLE_BYTES],
         os.environ,
         file_actions=[
             *((os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate((its_in, its_out, its_err))),
@@ -77,8 +77,8 @@ def start(typed: "dict[str, Any]", idle_s: float) -> int:
     return reader_fd
 
 
-def _wanted(typed: "dict[str, Any]") -> "dict[str, Any]":
-    return {"state": process_state.current(), "typed": typed}
+def _wanted(start_options: "dict[str, Any]") -> "dict[str, Any]":
+    return {"state": process_state.current(), "start_options": start_options}
 
 
 def _title_bytes() -> int:
@@ -90,7 +90,7 @@ def _run(link: "socket.socket", question: "dict[str, Any]") -> tuple[LocalAgent 
     stdin_fd = copy_of_stdin()
     its_in, writer_fd = os.pipe()
     reader_fd, its_out = os.pipe()
-    answer = kept_servers.ask(link, question, [its_in, its_out, 2, stdin_fd])
+    answer = warm_servers.ask(link, question, [its_in, its_out, 2, stdin_fd])
     for fd in (its_in, its_out, stdin_fd):
         os.close(fd)
     if answer is not None and "stdin_fd" in answer:

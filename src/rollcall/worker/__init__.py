@@ -2,12 +2,12 @@
 
 fork_server       imports torch once, then forks a process for each rank
 fork_safety       whether forking is safe here
-kept_server       a process that is kept ready, and forks a child for each use
+warm_server       a process that has imported torch, and forks a child for each use
 installation      whether the files that a process has loaded are still the same
 main              turns a fork into `python script.py`
 fresh             has a fresh interpreter take requests, too
 numa_binding      binds a rank to the cores beside its GPU
-links             a rank's way to a terminal
+agent_connection  a socket from a rank to its agent, for debuggers and prompts
 debugger          pdb in a rank
 traceback_filter  cuts rollcall's own frames off a traceback
 """

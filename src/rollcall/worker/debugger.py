@@ -17,7 +17,7 @@ from typing import Any
 
 from rollcall.record.on_request.main_thread import PendingCall
 from rollcall.record.sites import is_users_file
-from rollcall.worker import links
+from rollcall.worker import agent_connection
 
 PURPOSE = "debugger"
 _STOP_S = 2.0  # for the main thread to come to a line of Python
@@ -115,8 +115,8 @@ def _opened() -> RankDebugger:
     global _debugger
     with _opening:
         if _debugger is None:
-            rank = links.rank()
-            _debugger = RankDebugger(_Terminal(links.connect(PURPOSE), rank))
+            rank = agent_connection.rank()
+            _debugger = RankDebugger(_Terminal(agent_connection.connect(PURPOSE), rank))
         return _debugger
 
 
@@ -140,7 +140,7 @@ def attach(_request: dict[str, Any]) -> dict[str, Any]:
 
 def _look_at_main(debugger: RankDebugger) -> None:
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    debugger.terminal.write(_ONLY_LOOK.format(rank=links.rank()))
+    debugger.terminal.write(_ONLY_LOOK.format(rank=agent_connection.rank()))
     debugger.reset()
     debugger.interaction(frame, None)
     debugger.clear_all_breaks()  # nobody would come to them: the main thread is not traced

@@ -70,12 +70,12 @@ class ForkServer:
         return cls(pid, here)
 
     @classmethod
-    def launch(cls, words: list[str], env: dict[str, str] | None = None) -> "ForkServer":
+    def launch(cls, command: list[str], env: dict[str, str] | None = None) -> "ForkServer":
         """Start a command that will serve on the socket whose number is added to it as the last word."""
         here, there = socket.socketpair()
         with there:
             process = subprocess.Popen(
-                [*words, str(there.fileno())],
+                [*command, str(there.fileno())],
                 pass_fds=(there.fileno(),),
                 env=env,
                 stdin=subprocess.DEVNULL,

@@ -23,7 +23,7 @@ from typing import Any, NoReturn, cast
 
 from rollcall.linux import prctl, process_title
 from rollcall.protocol.plan import Program
-from rollcall.worker import links, numa_binding
+from rollcall.worker import agent_connection, numa_binding
 from rollcall.worker.traceback_filter import users_part
 
 _LOW_PRIORITY = "10"  # a nice value; each rank is a session, and the kernel shares the processor among sessions
@@ -40,19 +40,19 @@ def run_request(request: dict[str, Any], _extra_fds: list[int]) -> NoReturn:
     if mode := request.get("numa_binding"):
         numa_binding.bind(mode, request["local_rank"])
     is_warm = request["start"] == "warm"
-    if where := request.get("links"):  # nobody asks ranks that have no agent
-        (links.use if is_warm else links.use_after_exec)(**where)
+    if where := request.get("agent_connection"):  # nobody asks ranks that have no agent
+        (agent_connection.use if is_warm else agent_connection.use_after_exec)(**where)
     if is_warm:
         run_here(program, request["record"])
     run_fresh(program)
 
 
 def run_fresh(program: Program) -> NoReturn:
-    words = program.command()
+    command = program.command()
     try:
-        os.execvp(words[0], words)
+        os.execvp(command[0], command)
     except OSError as error:
-        print(f"rollcall: cannot start {words[0]}: {error.strerror}", file=sys.stderr)
+        print(f"rollcall: cannot start {command[0]}: {error.strerror}", file=sys.stderr)
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
@@ -60,7 +60,7 @@ def run_here(program: Program, record: dict[str, Any] | None, seed: Callable[[],
     """Run the program in this very process, as the interpreter's own start would. `seed` sets the random state."""
     if record is not None:
         _begin_recording(**record)
-    if links.rank() >= 0:
+    if agent_connection.rank() >= 0:
         if "PYTHONBREAKPOINT" not in os.environ:  # by which Python chooses another debugger
             sys.breakpointhook = breakpointhook
         take_requests()
@@ -99,7 +99,7 @@ def breakpointhook(*_args: object, **_kwargs: object) -> None:
 
 def stop_in(frame: FrameType) -> None:
     """A child of a rank has no terminal at the launcher."""
-    if links.rank() < 0:
+    if agent_connection.rank() < 0:
         import pdb
 
         pdb.Pdb().set_trace(frame)

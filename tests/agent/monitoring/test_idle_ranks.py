@@ -40,11 +40,11 @@ def pids() -> Iterator[dict[int, int]]:
 
 def test_who_sits_somewhere_is_idle(pids: dict[int, int]) -> None:
     """In a sleep, a lock or waiting for a file; not if it, or a process of its own, computes or reads."""
-    idle_ranks.look(pids, 0.3)  # until all have done what they do at their start
-    found = idle_ranks.look(pids, 1.0)
+    idle_ranks.find(pids, 0.3)  # until all have done what they do at their start
+    found = idle_ranks.find(pids, 1.0)
     assert {name for number, name in enumerate(PROGRAMS) if found[str(number)]} == {"sleeps", "locks", "polls"}
 
 
 def test_a_process_that_is_gone_uses_nothing() -> None:
     """It may end while it is looked at."""
-    assert idle_ranks.look({0: 2**22 + 1}, 0.01) == {"0": True}
+    assert idle_ranks.find({0: 2**22 + 1}, 0.01) == {"0": True}

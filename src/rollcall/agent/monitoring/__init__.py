@@ -2,7 +2,7 @@
 
 output           passes on what ranks print
 hang_detector    notices ranks that make no progress
-host_look        what the agent of another host can know of these ranks while the run stands still
+hang_report      what the agent of another host can know of these ranks while the run stands still
 idle_ranks       tells ranks that wait from ranks that compute
 sleeping_ranks   notices ranks in which every thread waits for a lock
 stopped_ranks    notices ranks that were stopped by a signal

@@ -12,15 +12,15 @@ from dataclasses import asdict, replace
 
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.host_questions import HostQuestions
-from rollcall.agent.monitoring.host_look import HostLook
+from rollcall.agent.monitoring.hang_report import HangReport
 from rollcall.agent.rendezvous.led import LedRendezvous
 from rollcall.agent.rendezvous.store import StoreRendezvous
 from rollcall.protocol.channel import Channel
 from rollcall.protocol.messages import Begin, Note, Standstill
 from rollcall.protocol.plan import REJOINS, ByHand, Plan
-from rollcall.protocol.timing import LOOK_S
+from rollcall.protocol.timing import HANG_REPORTS_S
 
-_STANDSTILL, _LOOK = "standstill", "look"  # what agents tell one another
+_STANDSTILL, _HANG_REPORT = "standstill", "hang-report"  # what agents tell one another
 _POLL_S = 0.1
 
 
@@ -87,7 +87,7 @@ class ByHandRendezvous(LedRendezvous):
         """No launcher leads all hosts, so their agents tell one another."""
         if mine != self._told:
             self._told = mine
-            self._agreement.publish(_LOOK, "")  # the last one is of another standstill
+            self._agreement.publish(_HANG_REPORT, "")  # the last one is of another standstill
             self._agreement.publish(_STANDSTILL, json.dumps(asdict(mine)))
         if not mine.is_still:
             return mine
@@ -95,14 +95,14 @@ class ByHandRendezvous(LedRendezvous):
         others = [Standstill(**json.loads(text)) if text else Standstill(False, False) for text in texts]
         return Standstill.of_all([mine, *others])
 
-    def looks_of_others(self, mine: HostLook) -> list[HostLook]:
-        """All launchers notice a standstill within a moment, and have their agents look. One that does not answer is
+    def reports_of_others(self, mine: HangReport) -> list[HangReport]:
+        """All launchers notice a standstill within a moment, and have their agents report. One that does not answer is
         left out."""
-        self._agreement.publish(_LOOK, json.dumps(asdict(mine)))
-        deadline = time.monotonic() + LOOK_S
-        while not all(texts := self._agreement.published(_LOOK)) and time.monotonic() < deadline:
+        self._agreement.publish(_HANG_REPORT, json.dumps(asdict(mine)))
+        deadline = time.monotonic() + HANG_REPORTS_S
+        while not all(texts := self._agreement.published(_HANG_REPORT)) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        return [HostLook(**json.loads(text)) for text in texts if text]
+        return [HangReport(**json.loads(text)) for text in texts if text]
 
     def leave(self) -> None:
         if self._failure:  # and no other attempt follows here, so none can elsewhere

@@ -12,7 +12,7 @@ from torch.distributed.elastic.rendezvous import RendezvousGracefulExitError, Re
 
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.host_questions import HostQuestions
-from rollcall.agent.monitoring.host_look import HostLook
+from rollcall.agent.monitoring.hang_report import HangReport
 from rollcall.agent.rendezvous.store import Handler, serve_store
 from rollcall.ports import listen
 from rollcall.protocol.channel import Channel
@@ -91,7 +91,7 @@ class LedRendezvous(Handler):
         """Returns that of this host: the launcher puts those of all hosts together."""
         return mine
 
-    def looks_of_others(self, mine: HostLook) -> list[HostLook]:
+    def reports_of_others(self, mine: HangReport) -> list[HangReport]:
         """Returns nothing: there are no hosts that the launcher does not lead."""
         return []
 

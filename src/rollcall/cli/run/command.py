@@ -85,14 +85,17 @@ def run_and_exit(options: RunOptions) -> NoReturn:
 
 def _leave_warm_server(plan: Plan) -> None:
     """With ROLLCALL_WARM=1: start a warm server, unless one is ready for the next run like this one."""
-    from rollcall.coordinator.early_agent import typed_in  # here, and below: `rollcall --help` does not need them
-    from rollcall.linux import kept_servers
+    # Imported here: `rollcall --help` does not need them.
+    from rollcall.coordinator.early_agent import read_start_options
+    from rollcall.linux import warm_servers
     from rollcall.transport import warm
 
-    typed = typed_in(sys.argv, os.environ)
     is_here = plan.transport.kind == "local" and plan.by_hand is None and plan.start == "warm"
-    if os.environ.get(kept_servers.SWITCH) == "1" and is_here and typed is not None and not warm.is_ready(typed):
-        os.close(warm.start(typed, IDLE_S))
+    if os.environ.get(warm_servers.SWITCH) != "1" or not is_here:
+        return
+    start_options = read_start_options(sys.argv, os.environ)
+    if start_options is not None and not warm.is_ready(start_options):
+        os.close(warm.start(start_options, IDLE_S))
 
 
 def _check(options: RunOptions) -> None:

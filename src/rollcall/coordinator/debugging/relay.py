@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.coordinator.agents import Agent
-from rollcall.protocol.messages import Message, OpenLink, ToRank
+from rollcall.protocol.messages import ConnectToRank, Message, ToRank
 from rollcall.protocol.plan import LOOPBACK
 
 _CHUNK = 1 << 16
@@ -64,7 +64,7 @@ class Relay:
         for number in itertools.count():
             connection, _ = listener.accept()
             purpose = f"port {port}, connection {number}"
-            self._connect(agent, rank, purpose, connection, OpenLink(rank, purpose, port))
+            self._connect(agent, rank, purpose, connection, ConnectToRank(rank, purpose, port))
 
     def _connect(
         self, agent: Agent, rank: int, purpose: str, connection: socket.socket, first: Message | None = None

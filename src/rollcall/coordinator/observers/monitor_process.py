@@ -32,8 +32,8 @@ class MonitorProcess:
     def __init__(self, folder: Path, listener: socket.socket | None, say: Callable[[str], None]) -> None:
         self._say, self._is_gone = say, False
         fds = [] if listener is None else [listener.fileno()]
-        words = [sys.executable, "-m", "rollcall.live.metrics.monitor", str(folder), str(os.getpid()), *map(str, fds)]
-        self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, pass_fds=fds)
+        command = [sys.executable, "-m", "rollcall.live.metrics.monitor", str(folder), str(os.getpid()), *map(str, fds)]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, pass_fds=fds)
         assert self._process.stdout is not None
         self._out = self._process.stdout
         os.set_blocking(self._out.fileno(), False)

@@ -10,7 +10,7 @@ from rollcall.addresses import interface_of
 from rollcall.compat import torch_dns
 from rollcall.errors import UsageError, say
 from rollcall.functions.api import raise_first
-from rollcall.functions.pool import CallResult
+from rollcall.functions.pool import FunctionResult
 from rollcall.lab.experiment import Case, Experiment, load
 from rollcall.lab.runner import node_rendezvous, on_rank, terminal, worlds
 from rollcall.lab.runner.node import Node
@@ -41,7 +41,7 @@ def run(experiment: Experiment, node: Node, case_name: str | None, options: dict
         return max(int(answer.value) for answer in answers)
 
 
-def _print_failure(experiment: Experiment, case: Case, answers: list[CallResult]) -> None:
+def _print_failure(experiment: Experiment, case: Case, answers: list[FunctionResult]) -> None:
     """Say how a case ended that is meant to fail or to hang."""
     failed = [answer for answer in answers if answer.failed]
     for answer in failed:

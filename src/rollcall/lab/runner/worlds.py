@@ -21,7 +21,7 @@ from rollcall.agent.monitoring.stack_requests import find_rings
 from rollcall.coordinator.run_folder import RunFolder
 from rollcall.errors import RankError, RollcallError, UsageError
 from rollcall.functions.api import raise_first
-from rollcall.functions.pool import CallResult, CallServer
+from rollcall.functions.pool import FunctionResult, RankPool
 from rollcall.lab import NAMES
 from rollcall.lab.experiment import Case, Experiment, LabSettings, Results, source_of
 from rollcall.lab.runner.on_rank import ATTEMPT, measure_and_record, through_json
@@ -31,7 +31,7 @@ from rollcall.record import ring_format
 # Modules that every rank would otherwise import by itself.
 _PRELOAD = ("rollcall.initialization.process_group", "rollcall.record.recorder")
 _PRELOAD_FOR_DDP = ("torch._dynamo", "torch.nn.parallel")  # imported by the first DDP module: 0.7 s
-_servers: list[CallServer] = []  # at most one
+_servers: list[RankPool] = []  # at most one
 
 _LIMIT_S = 600.0  # for an experiment whose ranks should all return
 _LOOK_EVERY_S = 0.1  # at the progress of ranks that may hang
@@ -39,11 +39,11 @@ _EXIT_USAGE, _EXIT_HUNG = 2, 124  # exit codes of `rollcall run`
 _SOURCE_LINE = re.compile(r"\[/\S+:\d+\] ")  # of gloo's sources, in its messages
 
 
-def start_server(names: Sequence[str] = NAMES) -> CallServer:
+def start_server(names: Sequence[str] = NAMES) -> RankPool:
     """The server with what these experiments need; it imports torch in its own process while this one goes on."""
     if not _servers:
         uses_ddp = any("DistributedDataParallel" in source_of(name) for name in names)
-        _servers.append(CallServer(preload=(*_PRELOAD, *(_PRELOAD_FOR_DDP if uses_ddp else ()))))
+        _servers.append(RankPool(preload=(*_PRELOAD, *(_PRELOAD_FOR_DDP if uses_ddp else ()))))
         atexit.register(_servers[0].close)
     _servers[0].start()
     return _servers[0]
@@ -148,7 +148,7 @@ def _has_joined(folder: Path, rank: int) -> bool:
     return len(ops) > 2 or (len(ops) == 2 and not any(ring_format.blocks(ring_format.RECORD.unpack(op)) for op in ops))
 
 
-def _raise_first(experiment: Experiment, answers: list[CallResult]) -> None:
+def _raise_first(experiment: Experiment, answers: list[FunctionResult]) -> None:
     """Print the traceback of the first rank that failed, and raise one sentence."""
     try:
         raise_first(answers, _LIMIT_S)
@@ -159,7 +159,7 @@ def _raise_first(experiment: Experiment, answers: list[CallResult]) -> None:
         raise RankError(f"{experiment.name} failed on a rank ({first_line(error)}): see its traceback above") from None
 
 
-def _write_run(folder: Path, ended: str, answers: list[CallResult]) -> None:
+def _write_run(folder: Path, ended: str, answers: list[FunctionResult]) -> None:
     """What explain reads beside the recording: exit codes, and the ranks' output, as `rollcall run` writes them."""
     run = RunFolder(folder, {"attempts": []})
     codes = {str(answer.rank): answer.exit_code for answer in answers if answer.exit_code is not None}

@@ -19,7 +19,7 @@ class Layer:
 
     option: str
     kind: str
-    words: str
+    settings: str
     both_ends: bool  # of the link between a host and the switch
 
 
@@ -33,7 +33,7 @@ def stacked(device: str, layers: tuple[Layer, ...]) -> str:
     """The lines of a `tc` batch that put these layers on a device, one inside the other."""
     places = ["root", *(f"parent {number}:1" for number in range(1, len(layers)))]
     return "".join(
-        f"qdisc add dev {device} {place} handle {number}: {layer.words}\n"
+        f"qdisc add dev {device} {place} handle {number}: {layer.settings}\n"
         for number, (place, layer) in enumerate(zip(places, layers, strict=False), 1)
     )
 
@@ -60,13 +60,13 @@ def bits_per_s(link: str) -> float:
 def _rate(link: str) -> Layer:
     rate = bits_per_s(link)
     burst_bytes = max(_LEAST_BURST_BYTES, round(rate / 8 * _BURST_S))
-    words = f"tbf rate {rate:.0f}bit burst {burst_bytes} latency 50ms"
-    return Layer(f"--link {link}", "tbf", words, both_ends=True)
+    settings = f"tbf rate {rate:.0f}bit burst {burst_bytes} latency 50ms"
+    return Layer(f"--link {link}", "tbf", settings, both_ends=True)
 
 
 def _delay(delay: str) -> Layer:
     if not re.fullmatch(r"\d+(\.\d+)?(us|ms|s)", delay.lower()):
         raise UsageError(f"--delay {delay} is not a time: use a number with us, ms or s, such as --delay 2ms")
-    words = f"netem delay {delay.lower()} limit {_MOST_UNDER_WAY}"
+    settings = f"netem delay {delay.lower()} limit {_MOST_UNDER_WAY}"
     # Where a host sends, and there alone: at both ends of both links, a packet would meet it four times.
-    return Layer(f"--delay {delay}", "netem", words, both_ends=False)
+    return Layer(f"--delay {delay}", "netem", settings, both_ends=False)

@@ -27,7 +27,7 @@ _ASK_S = 5.0  # for whoever connects to say what it wants
 _READY = b"ready\n"
 
 
-def main(make: Callable[[dict[str, Any]], "KeptServer"]) -> NoReturn:
+def main(make: Callable[[dict[str, Any]], "WarmServer"]) -> NoReturn:
     """What to be comes on stdin; stdout says that it is so, or why not. stderr is a memory file."""
     with open(0, "rb", closefd=False) as file:
         wanted = json.loads(file.read())
@@ -56,7 +56,7 @@ def _restart_clock_of_logging() -> None:
     logging._startTime = time.time_ns() if isinstance(started, int) else time.time()  # type: ignore[attr-defined]
 
 
-class KeptServer(ABC):
+class WarmServer(ABC):
     """`state` is what the process that asked for it hands down to its children (linux/process_state.py)."""
 
     kind: str  # the first part of its socket's name

@@ -14,7 +14,7 @@ from rollcall.record import ring_format
 
 
 @dataclass(frozen=True)
-class HostLook:
+class HangReport:
     """The ranks of one host. A ring is the same file for two hosts if its header is the same: it says when the rank
     began, to the nanosecond."""
 
@@ -29,32 +29,32 @@ class HostLook:
         return [path for path, header in self.rings.items() if _header(Path(path)) == header]
 
 
-def look(folder: Path, attempt: int, idle: Mapping[str, bool]) -> HostLook:
+def make(folder: Path, attempt: int, idle: Mapping[str, bool]) -> HangReport:
     """Returns what this host sees."""
     rings = sorted((folder / "rings" / f"attempt-{attempt}").glob("rank-*.ring"))
     waiting = {_rank(path) for path in rings if waits(newest_ops(path))}
     computing = [int(rank) for rank, is_idle in idle.items() if not is_idle and int(rank) not in waiting]
     headers = {str(path): _header(path) for path in rings}
-    return HostLook(socket.gethostname(), str(folder), dict(idle), computing, headers)
+    return HangReport(socket.gethostname(), str(folder), dict(idle), computing, headers)
 
 
-def what_is_not_seen(looks: Iterable[HostLook]) -> Iterator[str]:
+def unread_recordings(reports: Iterable[HangReport]) -> Iterator[str]:
     """A sentence for each host whose recording this one cannot read."""
-    for each in looks:
+    for each in reports:
         if unread := sorted(set(each.rings) - set(each.readable_rings())):
             ranks = ranks_in_words([_rank(Path(path)) for path in unread])
             yield f"the recording of {ranks} is in {each.folder} on {each.host}, which cannot be read here"
-        if computing := computing_unseen([each]):
+        if computing := computing_unrecorded([each]):
             yield f"{ranks_in_words(computing)} on {each.host} computes, so the run is left alone"
 
 
-def computing_unseen(looks: Iterable[HostLook]) -> list[int]:
+def computing_unrecorded(reports: Iterable[HangReport]) -> list[int]:
     """Ranks that compute and of which no recording can be read here, so that explain does not know of them. They may
     also have none yet: a fresh interpreter is recorded from its first group on."""
-    return [rank for each in looks for rank in each.computing if rank not in _ranks_seen(each)]
+    return [rank for each in reports for rank in each.computing if rank not in _ranks_read(each)]
 
 
-def _ranks_seen(each: HostLook) -> set[int]:
+def _ranks_read(each: HangReport) -> set[int]:
     return {_rank(Path(path)) for path in each.readable_rings()}
 
 

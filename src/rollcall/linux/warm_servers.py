@@ -1,4 +1,4 @@
-"""Finds the servers that this user keeps ready, by their sockets in a folder that only this user can open.
+"""Finds the warm servers of this user, by their sockets in a folder that only this user can open.
 
 `rollcall run` waits for it, so it imports next to nothing, not even typing.
 """
@@ -17,13 +17,13 @@ SWITCH = "ROLLCALL_WARM"  # 0: no warm server is used; 1: a run without one leav
 RUNS, CALLS = "warm-", "calls-"  # what the name of a socket begins with, by what its server is for
 
 
-class KeptServers:
+class WarmServers:
     """The sockets of this user's servers of one kind, while it is open."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
 
-    def __enter__(self) -> "KeptServers":
+    def __enter__(self) -> "WarmServers":
         self._fd = private_folder.opened(private_folder.path(os.environ))
         self.names = [] if self._fd is None else sorted(n for n in os.listdir(self._fd) if n.startswith(self._kind))
         return self
@@ -54,7 +54,7 @@ class KeptServers:
 def ask_all(kind: str, question: "dict[str, Any]") -> "list[dict[str, Any]]":
     """The answers of all servers of that kind."""
     answers = []
-    with KeptServers(kind) as servers:
+    with WarmServers(kind) as servers:
         for name in servers.names:
             if (link := servers.connected(name)) is not None:
                 with link:

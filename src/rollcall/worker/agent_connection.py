@@ -39,13 +39,13 @@ def rank() -> int:
 
 def connect(purpose: str) -> socket.socket:
     """Raises OSError if the agent does not answer, or is not of this user."""
-    link = socket.socket(socket.AF_UNIX)
+    connection = socket.socket(socket.AF_UNIX)
     try:
-        link.connect(f"\0{_address}")
-        if fd_messages.peer_uid(link) != os.geteuid():
+        connection.connect(f"\0{_address}")
+        if fd_messages.peer_uid(connection) != os.geteuid():
             raise PermissionError(f"the socket {_address} belongs to another user")
-        link.sendall(json.dumps({"rank": _rank, "purpose": purpose}).encode() + b"\n")
+        connection.sendall(json.dumps({"rank": _rank, "purpose": purpose}).encode() + b"\n")
     except OSError:
-        link.close()
+        connection.close()
         raise
-    return link
+    return connection
