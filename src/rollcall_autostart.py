@@ -137,9 +137,9 @@ def _take_requests() -> None:
     from rollcall.worker import agent_connection
 
     if agent_connection.rank() >= 0:
-        from rollcall.worker import fresh
+        from rollcall.worker import fresh_interpreter
 
-        fresh.begin()
+        fresh_interpreter.begin()
 
 
 def breakpointhook(*_args: object, **_kwargs: object) -> None:

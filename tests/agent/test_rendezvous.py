@@ -13,7 +13,7 @@ from torch.distributed.elastic.rendezvous import RendezvousGracefulExitError
 
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.host_questions import HostQuestions
-from rollcall.agent.rendezvous.led import LedRendezvous
+from rollcall.agent.rendezvous.by_launcher import LauncherRendezvous
 from rollcall.agent.rendezvous.store import StoreRendezvous
 from rollcall.errors import UsageError, WorldError
 from rollcall.ports import listen
@@ -42,7 +42,7 @@ class Agent:
         channel = Channel(io.BytesIO(), self._out)
         questions = HostQuestions(channel, listener_fds)
         self.dispatcher = Dispatcher(questions)
-        self.rendezvous = LedRendezvous(channel, self.dispatcher, questions)
+        self.rendezvous = LauncherRendezvous(channel, self.dispatcher, questions)
 
     def sent(self) -> list[Message]:
         channel = Channel(io.BytesIO(self._out.getvalue()), io.BytesIO())

@@ -1,4 +1,4 @@
-"""Which hosts are sick, from figures that the test gives."""
+"""Which hosts are bad, from figures that the test gives."""
 
 from itertools import permutations
 from typing import Any
@@ -37,7 +37,7 @@ def test_hosts_that_are_alike_are_well() -> None:
 
 
 def test_figures_vary_by_chance() -> None:
-    """A tenth less is no sickness; a busy machine on which all hosts are is none either."""
+    """A tenth less is no problem; a busy machine on which all hosts are is none either."""
     assert found(flop_per_s={"cpu": 45e9}, copied_bytes_per_s={"cpu": 8e9}, all_reduce_bytes_per_s=1e9) == []
     facts = {name: {**WELL, "load_per_core": 3.0} for name in "abcd"}
     assert health.find(facts, LINKS) == []
@@ -66,7 +66,7 @@ def test_figures_vary_by_chance() -> None:
         ),
     ],
 )
-def test_each_sickness_is_named_with_its_figures(of_b: dict[str, Any], words: str) -> None:
+def test_each_problem_is_named_with_its_figures(of_b: dict[str, Any], words: str) -> None:
     (text,) = found(**of_b)
     assert text.startswith(f"b: {words}")
 
@@ -79,7 +79,7 @@ def test_a_host_with_slow_connections_is_named_and_not_its_partners() -> None:
     assert found(late) == ["b: its shortest round trip: 2.00 ms, median 50.0 µs, threshold 550 µs"]
 
 
-def test_one_slow_link_is_no_sick_host() -> None:
+def test_one_slow_link_is_no_bad_host() -> None:
     slow = [LinkSpeed(x.start, x.end, 50e-6, 1e8) if {x.start, x.end} == {"a", "b"} else x for x in LINKS]
     assert found(slow) == []
 
@@ -98,7 +98,7 @@ def plan(*names: str, **transport: Any) -> Plan:
     return Plan(Program("module", "m"), tuple(Host(name, 2) for name in names), Transport(kind, **transport))
 
 
-def test_spares_take_the_places_of_sick_hosts() -> None:
+def test_spares_take_the_places_of_bad_hosts() -> None:
     made = without(plan(*"abcd", spares=2), ["b"])
     assert [host.name for host in made.hosts] == ["a", "c", "d"]
     assert (made.transport.spares, made.world_size) == (1, 4)
@@ -110,7 +110,7 @@ def test_min_hosts_lets_the_world_shrink() -> None:
         without(plan(*"abc", min_hosts=2), ["a", "b"])
 
 
-def test_without_spares_a_sick_host_cannot_be_left_out() -> None:
+def test_without_spares_a_bad_host_cannot_be_left_out() -> None:
     with pytest.raises(WorldError, match="without b the run has 2 of 3 hosts"):
         without(plan(*"abc"), ["b"])
 

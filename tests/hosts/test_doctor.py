@@ -37,7 +37,7 @@ def test_each_failure_has_a_remedy(rollcall: Runner, hosts: Cluster) -> None:
     assert "Open the port" in ran.out
 
 
-def test_sick_hosts_are_named_before_a_rank_starts(rollcall: Runner, hosts: Cluster, tmp_path: Path) -> None:
+def test_bad_hosts_are_named_before_a_rank_starts(rollcall: Runner, hosts: Cluster, tmp_path: Path) -> None:
     """One has a broken GPU, another one a slow network. Nothing is started."""
     rollcall.script("open('started', 'w')")
     faults = ("--env", f"ROLLCALL_NVML={build(tmp_path)}", "--env", "FAKE_NVML=h2:ecc")

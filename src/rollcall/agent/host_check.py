@@ -8,7 +8,7 @@ import sys
 from rollcall.protocol.channel import Channel
 from rollcall.protocol.messages import HostChecked
 
-_MOST_S = 60.0  # an idle host takes a few seconds; one that takes this long is sick
+_MOST_S = 60.0  # an idle host takes a few seconds; one that takes this long is bad
 
 
 def report(channel: Channel, folder: str) -> None:

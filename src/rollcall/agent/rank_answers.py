@@ -23,7 +23,7 @@ from rollcall.agent.monitoring.flight_recorder import FlightRecorder
 from rollcall.agent.monitoring.hang_detector import HangDetector
 from rollcall.agent.monitoring.ring_upload import RingUpload
 from rollcall.agent.rendezvous.by_hand import ByHandRendezvous
-from rollcall.agent.rendezvous.led import LedRendezvous
+from rollcall.agent.rendezvous.by_launcher import LauncherRendezvous
 from rollcall.linux import process_tree
 from rollcall.protocol.channel import Channel
 from rollcall.protocol.devices import visible_gpus
@@ -38,7 +38,7 @@ class RankAnswers:
         self,
         channel: Channel,
         folder: HostFolder,
-        rendezvous: LedRendezvous | ByHandRendezvous,
+        rendezvous: LauncherRendezvous | ByHandRendezvous,
         workers: Mapping[int, Worker],
         hang_detector: HangDetector,
         flight_recorder: FlightRecorder,

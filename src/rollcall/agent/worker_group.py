@@ -37,7 +37,7 @@ from rollcall.agent.monitoring.stopped_ranks import StoppedRanks
 from rollcall.agent.rank_answers import RankAnswers
 from rollcall.agent.rank_connections import RankConnections
 from rollcall.agent.rendezvous.by_hand import ByHandRendezvous
-from rollcall.agent.rendezvous.led import LedRendezvous
+from rollcall.agent.rendezvous.by_launcher import LauncherRendezvous
 from rollcall.errors import RankError
 from rollcall.linux import process_tree, signals
 from rollcall.protocol.channel import Channel
@@ -80,7 +80,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
         self._handler = (
             ByHandRendezvous(channel, dispatcher, questions, plan, plan.by_hand)
             if plan.by_hand is not None
-            else LedRendezvous(channel, dispatcher, questions)
+            else LauncherRendezvous(channel, dispatcher, questions)
         )
         self._output = OutputPump(channel, keeps_logs=folder.shared)
         self.connections = RankConnections(channel)

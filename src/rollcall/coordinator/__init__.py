@@ -14,7 +14,7 @@ run_folder      the folder of a run and its run.json
 observers/      serves those who look at the run from outside: watch, stacks, metrics, a command for events
 debugging/      serves who debugs the run: breakpoint(), attach, profile
 other_launcher  runs a command whose ranks another launcher starts, and has them recorded
-health          which hosts are sick, from their figures
+health          which hosts are bad, from their figures
 healthy_hosts   checks the hosts of a run before it begins
 doctor          checks hosts before they are needed
 """

@@ -62,7 +62,7 @@ class Findings:
     health: dict[str, dict[str, Any]] = field(default_factory=dict)  # by host: what a deep check found
 
     @property
-    def sick_hosts(self) -> list[str]:
+    def bad_hosts(self) -> list[str]:
         return [check.host for check in self.checks if check.problem]
 
 
@@ -106,7 +106,7 @@ class _Examination:
         self, here: list[Agent], opened: dict[Agent, tuple[PortOpened, str]], links: list[health.LinkSpeed]
     ) -> dict[str, dict[str, Any]]:
         """Add what is wrong with hosts to the problems. A host that seems slow is measured once more, alone: a machine
-        that was busy for a moment is not sick."""
+        that was busy for a moment is not bad."""
         links += self._measure(here, opened, is_backwards=True)
         facts = self._check_hosts(here)
         first = health.find(facts, links)
@@ -117,8 +117,8 @@ class _Examination:
             again = [*self._measure(here, opened), *self._measure(here, opened, is_backwards=True)]
             links[:] = health.faster(links, again)
         by_name = {agent.name: agent for agent in here}
-        for sickness in health.find(facts, links):
-            self._note(by_name[sickness.host], sickness.text)
+        for problem in health.find(facts, links):
+            self._note(by_name[problem.host], problem.text)
         return facts
 
     def _check_hosts(self, agents: list[Agent]) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Which hosts are sick, from what they say of themselves and how fast they reach each other. Pure.
+"""Which hosts are bad, from what they say of themselves and how fast they reach each other. Pure.
 
 A figure is compared with the median of all hosts: what is normal depends on the machines, and most of them are well.
 """
@@ -25,7 +25,7 @@ _ALIKE = ("driver", "cuda", "torch_cuda", "nccl")
 
 
 @dataclass(frozen=True)
-class Sickness:
+class HostProblem:
     """One thing that is wrong with a host."""
 
     host: str
@@ -47,10 +47,10 @@ class LinkSpeed:
     error: str = ""
 
 
-def find(facts: Mapping[str, Facts], links: Sequence[LinkSpeed]) -> list[Sickness]:
+def find(facts: Mapping[str, Facts], links: Sequence[LinkSpeed]) -> list[HostProblem]:
     """All that is wrong, by host."""
     found = [
-        *(sickness for host, each in facts.items() for sickness in _alone(host, each)),
+        *(problem for host, each in facts.items() for problem in _alone(host, each)),
         *_unlike(facts),
         *_slow_devices(facts),
         *_busy(facts),
@@ -60,7 +60,7 @@ def find(facts: Mapping[str, Facts], links: Sequence[LinkSpeed]) -> list[Sicknes
     return sorted(found, key=lambda each: order.index(each.host) if each.host in order else len(order))
 
 
-def _alone(host: str, facts: Facts) -> Iterator[Sickness]:
+def _alone(host: str, facts: Facts) -> Iterator[HostProblem]:
     """What is wrong whatever other hosts have."""
     for what, key, least in (
         ("the disk of the folder", "disk_free_bytes", _LEAST_DISK),
@@ -68,18 +68,18 @@ def _alone(host: str, facts: Facts) -> Iterator[Sickness]:
     ):
         free = facts.get(key)
         if free is not None and free < least:
-            yield Sickness(host, f"{what} has {in_bytes(free)} left, expected {in_bytes(least)} — make room there")
+            yield HostProblem(host, f"{what} has {in_bytes(free)} left, expected {in_bytes(least)} — make room there")
     if facts.get("folder") == "missing":
-        yield Sickness(host, "the folder of this run is missing — share it, or use --sync")
+        yield HostProblem(host, "the folder of this run is missing — share it, or use --sync")
     files = facts.get("open_files", -1)
     if 0 <= files < _LEAST_FILES:
-        yield Sickness(host, f"at most {files} open files, expected {_LEAST_FILES} — raise `ulimit -n`")
+        yield HostProblem(host, f"at most {files} open files, expected {_LEAST_FILES} — raise `ulimit -n`")
     for link in facts.get("infiniband", []):
         if link["state"] not in ("ACTIVE", "unknown"):
-            yield Sickness(host, f"InfiniBand port {link['port']} is {link['state']} — look at its cable and switch")
+            yield HostProblem(host, f"InfiniBand port {link['port']} is {link['state']} — look at its cable and switch")
     for gpu in facts.get("gpus", []):
         for text in _gpu(gpu):
-            yield Sickness(host, f"GPU {gpu['index']} {text}")
+            yield HostProblem(host, f"GPU {gpu['index']} {text}")
 
 
 def _gpu(gpu: Facts) -> Iterator[str]:
@@ -104,7 +104,7 @@ def _gpu(gpu: Facts) -> Iterator[str]:
         yield f"is used by {processes} process{'es' * (processes > 1)} already — end them"
 
 
-def _unlike(facts: Mapping[str, Facts]) -> Iterator[Sickness]:
+def _unlike(facts: Mapping[str, Facts]) -> Iterator[HostProblem]:
     """Versions, numbers of GPUs and their clocks that differ from those of most hosts."""
     for name in _ALIKE:
         yield from _minority({host: each[name] for host, each in facts.items() if each.get(name)}, name)
@@ -118,26 +118,26 @@ def _unlike(facts: Mapping[str, Facts]) -> Iterator[Sickness]:
     )
 
 
-def _minority(values: Mapping[str, Any], what: str) -> Iterator[Sickness]:
+def _minority(values: Mapping[str, Any], what: str) -> Iterator[HostProblem]:
     if len(values) < 2:
         return
     usual, count = Counter(values.values()).most_common(1)[0]
     for host, value in values.items():
         if value != usual and count > 1:
-            yield Sickness(host, f"{what} is {value}, and {usual} on {count} of {len(values)} hosts")
+            yield HostProblem(host, f"{what} is {value}, and {usual} on {count} of {len(values)} hosts")
 
 
-def _slow_devices(facts: Mapping[str, Facts]) -> Iterator[Sickness]:
+def _slow_devices(facts: Mapping[str, Facts]) -> Iterator[HostProblem]:
     for key, what in (("flop_per_s", "matrix multiplication"), ("copied_bytes_per_s", "copying memory")):
         each = {(host, device): speed for host, known in facts.items() for device, speed in known.get(key, {}).items()}
         yield from (
-            Sickness(host, text, "host")
+            HostProblem(host, text, "host")
             for (host, device), text in _below(each, _SLOW_DEVICE, key == "flop_per_s", f"{what} on {{0[1]}}")
         )
     reduced = {host: known.get("all_reduce_bytes_per_s", 0.0) for host, known in facts.items()}
     measured = {host: speed for host, speed in reduced.items() if speed}
     for host, text in _below(measured, _SLOW_LINK, False, "all_reduce among its ranks"):
-        yield Sickness(host, text, "host")
+        yield HostProblem(host, text, "host")
 
 
 def _below(figures: Mapping[Any, float], share: float, is_flop: bool, what: str) -> Iterator[tuple[Any, str]]:
@@ -151,7 +151,7 @@ def _below(figures: Mapping[Any, float], share: float, is_flop: bool, what: str)
             yield key, "{}: {}, median {}, threshold {}".format(what.format(key), *told)
 
 
-def _busy(facts: Mapping[str, Facts]) -> Iterator[Sickness]:
+def _busy(facts: Mapping[str, Facts]) -> Iterator[HostProblem]:
     """Hosts on which other programs run, if not all of them are so."""
     loads = {host: float(each["load_per_core"]) for host, each in facts.items() if "load_per_core" in each}
     if len(loads) < 2:
@@ -161,10 +161,10 @@ def _busy(facts: Mapping[str, Facts]) -> Iterator[Sickness]:
     for host, load in loads.items():
         if load > threshold:
             text = f"load {load:.2f} per core, median {median:.2f}, threshold {threshold:.2f} — end what runs there"
-            yield Sickness(host, text, "host")
+            yield HostProblem(host, text, "host")
 
 
-def _slow_links(links: Sequence[LinkSpeed]) -> Iterator[Sickness]:
+def _slow_links(links: Sequence[LinkSpeed]) -> Iterator[HostProblem]:
     """A host is slow if even its best connection is: a slow link between two others does not count against it. Data
     flows from the end of a link to its start."""
     hosts = list(dict.fromkeys(name for link in links for name in (link.start, link.end)))
@@ -175,18 +175,18 @@ def _slow_links(links: Sequence[LinkSpeed]) -> Iterator[Sickness]:
             host: max((link.bytes_per_s for link in links if getattr(link, side) == host), default=0) for host in hosts
         }
         for host, text in _below(best, _SLOW_LINK, False, f"what it {what} on its fastest connection"):
-            yield Sickness(host, text, "links")
+            yield HostProblem(host, text, "links")
     yield from _late_links(hosts, links)
 
 
-def _late_links(hosts: Sequence[str], links: Sequence[LinkSpeed]) -> Iterator[Sickness]:
+def _late_links(hosts: Sequence[str], links: Sequence[LinkSpeed]) -> Iterator[HostProblem]:
     trips = {host: min(link.round_trip_s for link in links if host in (link.start, link.end)) for host in hosts}
     median = statistics.median(trips.values())
     threshold = max(_LATE_LINK * median, median + _LEAST_LATE_S)
     for host, trip in trips.items():
         if trip > threshold:
             figures = f"{in_seconds(trip)}, median {in_seconds(median)}, threshold {in_seconds(threshold)}"
-            yield Sickness(host, f"its shortest round trip: {figures}", "links")
+            yield HostProblem(host, f"its shortest round trip: {figures}", "links")
 
 
 def better(facts: Mapping[str, Facts], again: Mapping[str, Facts]) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`--preflight`: the hosts of a run are checked before it begins; it ends there, or goes on without the sick ones."""
+"""`--preflight`: the hosts of a run are checked before it begins; it ends there, or goes on without the bad ones."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -20,19 +20,19 @@ def checked(plan: Plan, excludes_bad: bool, say: Callable[[str], None]) -> Plan:
     if not findings.problems:
         say(f"preflight: {len(findings.checks)} of {len(findings.checks)} hosts are well")
         return plan
-    if not excludes_bad or not findings.sick_hosts:
+    if not excludes_bad or not findings.bad_hosts:
         raise WorldError("preflight has found problems: mend them, or add --exclude-bad with --spares or --min-hosts")
-    return without(plan, findings.sick_hosts)
+    return without(plan, findings.bad_hosts)
 
 
-def without(plan: Plan, sick: Collection[str]) -> Plan:
-    """The same run on the other hosts. Spares take the places of the sick ones, as far as there are any."""
-    hosts = tuple(host for host in plan.hosts if host.name not in sick)
+def without(plan: Plan, bad: Collection[str]) -> Plan:
+    """The same run on the other hosts. Spares take the places of the bad ones, as far as there are any."""
+    hosts = tuple(host for host in plan.hosts if host.name not in bad)
     spares = max(plan.transport.spares - (len(plan.hosts) - len(hosts)), 0)
     least = plan.transport.min_hosts or plan.places
     if len(hosts) - spares < least:
         raise WorldError(
-            f"without {', '.join(sick)} the run has {len(hosts)} of {least} hosts: mend them, or allow it with --spares"
+            f"without {', '.join(bad)} the run has {len(hosts)} of {least} hosts: mend them, or allow it with --spares"
             f" or --min-hosts"
         )
     if plan.transport.kind == "virtual":  # these are made anew, and numbered from one

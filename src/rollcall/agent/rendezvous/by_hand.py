@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from rollcall.agent.dispatcher import Dispatcher
 from rollcall.agent.host_questions import HostQuestions
 from rollcall.agent.monitoring.hang_report import HangReport
-from rollcall.agent.rendezvous.led import LedRendezvous
+from rollcall.agent.rendezvous.by_launcher import LauncherRendezvous
 from rollcall.agent.rendezvous.store import StoreRendezvous
 from rollcall.protocol.channel import Channel
 from rollcall.protocol.messages import Begin, Note, Standstill
@@ -24,7 +24,7 @@ _STANDSTILL, _HANG_REPORT = "standstill", "hang-report"  # what agents tell one 
 _POLL_S = 0.1
 
 
-class ByHandRendezvous(LedRendezvous):
+class ByHandRendezvous(LauncherRendezvous):
     def __init__(
         self, channel: Channel, dispatcher: Dispatcher, questions: HostQuestions, plan: Plan, by_hand: ByHand
     ) -> None:

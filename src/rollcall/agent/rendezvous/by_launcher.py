@@ -20,7 +20,7 @@ from rollcall.protocol.messages import Begin, Done, Finish, Standstill
 from rollcall.protocol.plan import LOOPBACK
 
 
-class LedRendezvous(Handler):
+class LauncherRendezvous(Handler):
     def __init__(self, channel: Channel, dispatcher: Dispatcher, questions: HostQuestions) -> None:
         self._channel, self._dispatcher, self._questions = channel, dispatcher, questions
         self._done = -1
