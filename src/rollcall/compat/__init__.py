@@ -10,4 +10,6 @@ torch_timeouts  the time limits of a group
 private_names/  what code elsewhere uses
 patch           what each of them says of itself, and its self-check
 patches         all of them
+
+torch is imported inside functions: processes that have not imported it ask for the table, or for `torch_dns`.
 """

@@ -1,7 +1,8 @@
 """The page: one HTML file with everything in it, which loads nothing else.
 
 Nothing that a run printed or named is executed: it is escaped here, and the scripts insert it as text. Sections are
-functions, not templates of Jinja2: the live page sends each of them by itself.
+functions, not templates of Jinja2: the live page sends each of them by itself. bokeh is imported inside functions:
+`rollcall compare` writes a page without it.
 """
 
 import json
@@ -116,13 +117,13 @@ def parts(results: Results) -> dict[str, Any]:
 
 @cache
 def _bokeh() -> list[str]:
-    from bokeh.resources import Resources  # here, and below: `rollcall compare` writes a page without bokeh
+    from bokeh.resources import Resources
 
     return list(Resources(mode="inline", components=["bokeh"]).js_raw)
 
 
 def _timeline_figure(content: Content) -> Any:
-    from bokeh.embed import json_item  # here: `rollcall compare` writes a page without bokeh
+    from bokeh.embed import json_item
     from bokeh.models import CustomJS
 
     from rollcall.report import figures
@@ -136,7 +137,7 @@ def _timeline_figure(content: Content) -> Any:
 
 def figures_of(results: Results) -> dict[str, Any]:
     """All figures but the timeline, by the id of their place."""
-    from bokeh.embed import json_item  # here: `rollcall compare` writes a page without bokeh
+    from bokeh.embed import json_item
 
     from rollcall.report import figures, heat_map, rehearsed_figures
 

@@ -151,7 +151,7 @@ def listen(_request: dict[str, Any]) -> dict[str, Any]:
     """A server of debugpy on this host's loopback, for VS Code; its port."""
     global _port
     try:
-        import debugpy
+        import debugpy  # here: it need not be installed
     except ImportError:
         return {"error": "has no debugpy: pip install debugpy in the environment of the ranks"}
     with _opening:

@@ -202,7 +202,7 @@ def serve(control: socket.socket, run_request: RunRequest, settle: Settle | None
     try:
         _Server(control, run_request, settle).run()
     except (EOFError, OSError):  # the parent is gone
-        from rollcall.linux import process_tree
+        from rollcall.linux import process_tree  # here: it imports psutil, which ranks shall not have loaded
 
         process_tree.end_all(0)
     os._exit(0)

@@ -75,7 +75,7 @@ def run_here(program: Program, record: dict[str, Any] | None, seed: Callable[[],
 
 def _begin_recording(folder: str, rank: int, world_size: int, attempt: int) -> None:
     try:
-        from rollcall.record import recorder
+        from rollcall.record import recorder  # here: a torch that it does not fit is told below
 
         recorder.begin(Path(folder), rank, world_size, attempt)
     except OSError as error:  # a full disk must not keep the program from running
@@ -100,11 +100,11 @@ def breakpointhook(*_args: object, **_kwargs: object) -> None:
 def stop_in(frame: FrameType) -> None:
     """A child of a rank has no terminal at the launcher."""
     if agent_connection.rank() < 0:
-        import pdb
+        import pdb  # here, and in debugger: few programs need it
 
         pdb.Pdb().set_trace(frame)
         return
-    from rollcall.worker import debugger  # here, and below: it imports pdb, which few programs need
+    from rollcall.worker import debugger
 
     debugger.stop_in(frame)
 

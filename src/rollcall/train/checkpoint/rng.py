@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
 from rollcall.seeds import seed_all
@@ -13,8 +14,6 @@ from rollcall.seeds import seed_all
 
 def read_rng(device: torch.device) -> dict[str, torch.Tensor]:
     """Those of Python, numpy, torch and this rank's GPU."""
-    import numpy as np
-
     kind, keys, *rest = np.random.get_state()
     state = {
         "python": _pack(random.getstate()),
@@ -27,8 +26,6 @@ def read_rng(device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def set_rng(state: dict[str, torch.Tensor], device: torch.device) -> None:
-    import numpy as np
-
     version, words, gauss = _unpack(state["python"])
     random.setstate((version, tuple(words), gauss))
     kind, keys, *rest = _unpack(state["numpy"])

@@ -1,5 +1,7 @@
 """Writes metrics in TensorBoard's file format.
 
+TensorBoard is imported inside functions: it need not be installed.
+
 Not with torch's SummaryWriter: it writes in a thread, which ends with a traceback when the disk is full, and from then
 on nothing is written.
 """

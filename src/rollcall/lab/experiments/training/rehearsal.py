@@ -34,6 +34,7 @@ WORLDS: dict[str, tuple[int, str, tuple[str, ...]]] = {
 CASES = tuple(Case(name, f"ranks {which} of a world of {name}", limit_s=300) for name, (_, which, _) in WORLDS.items())
 
 
+# `rehearse` writes this function to a file, as a script: so its imports are inside.
 def train(batches: int) -> None:
     """A script for GPUs, which need not be here."""
     import os
