@@ -40,24 +40,17 @@ def take(env: dict[str, str], preload: list[str]) -> ForkServer | None:
     Python fits, print what differs, and return None."""
     if env.get(warm_servers.SWITCH) == "0":
         return None
-    differences = []
-    with warm_servers.WarmServers(warm_servers.CALLS) as servers:
-        for name in servers.names:
-            if (link := servers.connected(name)) is not None:
-                with link:
-                    server, differs = _use(link, env, preload)
-                if server is not None:
-                    return server
-                differences.append(differs)
-    if why := warm_servers.why_cold(differences):
-        say(why)
-    return None
+    server: ForkServer | None
+    server, why_none = warm_servers.use_first(warm_servers.CALLS, lambda link: _use(link, env, preload))
+    if why_none:
+        say(why_none)
+    return server
 
 
 def _use(link: socket.socket, env: dict[str, str], preload: list[str]) -> tuple[ForkServer | None, str]:
     here, there = socket.socketpair()
     question = {"ask": "use", **_wanted(env), "env": {**env, **impatient_env()}, "preload": preload}
-    with there:
+    with link, there:
         answer = warm_servers.ask(link, question, [there.fileno(), 1, 2])
     if answer is not None and "pid" in answer:
         with contextlib.suppress(ProcessLookupError):

@@ -10,6 +10,7 @@ from rollcall.linux import private_folder, process_state
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
     from typing import Any
 
 _ANSWER_S = 5.0  # for a server to answer; one that is stopped never does
@@ -49,6 +50,20 @@ class WarmServers:
                 return link
         link.close()
         return None
+
+
+def use_first(kind: str, use: "Callable[[socket.socket], tuple[Any, str]]") -> "tuple[Any, str]":
+    """What `use` gets from the first server of that kind that fits, or None; and why no server fits, if there are any.
+    `use` returns None and what differs, if a server does not fit, and closes the connection."""
+    differences = []
+    with WarmServers(kind) as servers:
+        for name in servers.names:
+            if (connection := servers.connected(name)) is not None:
+                found, differs = use(connection)
+                if found is not None:
+                    return found, ""
+                differences.append(differs)
+    return None, why_cold(differences)
 
 
 def ask_all(kind: str, question: "dict[str, Any]") -> "list[dict[str, Any]]":

@@ -1,11 +1,10 @@
-"""Asks the launcher of a run something: leaves a file in the run's folder, and finds the answer in another one.
+"""Questions to the launcher of a run: a file in the run's folder, and the answer in another one.
 
 So it works wherever the run's folder is seen, and needs no port.
 """
 
 import contextlib
 import json
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,6 +46,8 @@ def read_ranks(text: str) -> tuple[int, ...] | None:
 @contextlib.contextmanager
 def asked(folder: Path, kind: str, content: Any = None) -> Iterator[Path]:
     """A question, while it is open. Files of the same name and another suffix belong to it, and go with it."""
+    import secrets  # here: the launcher imports this file, too, and asks nothing
+
     question = folder / kind / f"{secrets.token_hex(8)}.ask"
     try:
         question.parent.mkdir(exist_ok=True)
@@ -76,6 +77,14 @@ def answer_to(question: Path, limit_s: float, check: Callable[[], object]) -> di
         f"the launcher of {question.parents[1].name} has not answered for {limit_s:g} s: it is stopped, on a host that"
         " does not see this folder, or of an older version of rollcall"
     )
+
+
+def write_answer(question: Path, answer: dict[str, Any]) -> None:
+    """The launcher's side. Whoever asked may be gone, and the files with it."""
+    with contextlib.suppress(OSError):
+        fresh = question.with_suffix(".new")
+        fresh.write_text(json.dumps(answer))
+        fresh.replace(question.with_suffix(".json"))
 
 
 def answers_of(folder: Path, question: Path, limit_s: float) -> dict[int, dict[str, Any]]:

@@ -134,11 +134,15 @@ def shares(waits: Waits) -> figure:
     plot.add_tools(HoverTool(tooltips=tooltips))
     plot.xaxis.axis_label = "seconds, of all ranks together"
     plot.xaxis.formatter = CustomJSTickFormatter(code="return String(Math.abs(tick))")
+    put_legend_above(plot)
+    plot.ygrid.visible = False
+    return plain(plot)
+
+
+def put_legend_above(plot: figure) -> None:
     plot.add_layout(plot.legend[0], "above")
     plot.legend.orientation, plot.legend.border_line_color = "horizontal", None
     plot.legend.background_fill_alpha = 0
-    plot.ygrid.visible = False
-    return plain(plot)
 
 
 def what_if(waits: Waits) -> figure:

@@ -11,7 +11,7 @@ from bokeh.models.annotations import Span
 from bokeh.plotting import figure
 
 from rollcall.report import heat_map
-from rollcall.report.figures import CHOSEN, OPS, plain
+from rollcall.report.figures import CHOSEN, OPS, plain, put_legend_above
 from rollcall.report.rehearsed import MemoryCurve, RehearsedResults
 from rollcall.units import in_binary_bytes
 
@@ -64,8 +64,6 @@ def memory(found: RehearsedResults, curve: MemoryCurve, top_bytes: int) -> figur
     plot.add_tools(HoverTool(tooltips=tooltips, renderers=[line], mode="vline", line_policy="nearest"))
     plot.xaxis.axis_label, plot.yaxis.axis_label = "allocations of a rank, one after the other", "GiB"
     plot.xaxis.formatter = NumeralTickFormatter(format="0,0")
-    plot.add_layout(plot.legend[0], "above")
-    plot.legend.orientation, plot.legend.border_line_color = "horizontal", None
-    plot.legend.background_fill_alpha = 0
+    put_legend_above(plot)
     plot.xgrid.visible = False
     return plain(plot)

@@ -27,20 +27,13 @@ _SERVER = (
 def take(start_options: "dict[str, Any]") -> LocalAgent | None:
     """An agent of a server that is exactly what a cold start would give; says what differs, if this Python has
     servers and none is. Nothing is read, sent or said where no server was started."""
-    differences = []
-    with warm_servers.WarmServers(warm_servers.RUNS) as servers:
-        for name in servers.names:
-            question = {"ask": "use", **_wanted(start_options), "title_bytes": _title_bytes()}
-            if (link := servers.connected(name)) is not None:
-                agent, differs = _run(link, question)
-                if agent is not None:
-                    return agent
-                differences.append(differs)
-    if why := warm_servers.why_cold(differences):
+    agent: LocalAgent | None
+    agent, why_none = warm_servers.use_first(warm_servers.RUNS, lambda link: _run(link, start_options))
+    if why_none:
         from rollcall.errors import say
 
-        say(why)
-    return None
+        say(why_none)
+    return agent
 
 
 def is_ready(start_options: "dict[str, Any]") -> bool:
@@ -85,8 +78,9 @@ def _title_bytes() -> int:
     return process_title.size([sys.executable, "-u", *sys.argv])
 
 
-def _run(link: "socket.socket", question: "dict[str, Any]") -> tuple[LocalAgent | None, str]:
+def _run(link: "socket.socket", start_options: "dict[str, Any]") -> tuple[LocalAgent | None, str]:
     """The agent; or what differs."""
+    question = {"ask": "use", **_wanted(start_options), "title_bytes": _title_bytes()}
     stdin_fd = copy_of_stdin()
     its_in, writer_fd = os.pipe()
     reader_fd, its_out = os.pipe()

@@ -8,19 +8,18 @@ that works while the main thread is in C++, unless this holds Python's lock.
 import contextlib
 import linecache
 import socket
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from rollcall.agent.monitoring.stack_requests import ask_in_rings, stacks_size
 from rollcall.linux import py_spy
 from rollcall.protocol.rank_stack import RankStack, StackFrame
 from rollcall.record import ring_format, sites
 from rollcall.record.on_request import stacks
 from rollcall.worker import main as worker_main
 
-_RING_S = 3.0  # for a sampler's thread to notice the request; it sleeps for half a second at a time
-_INTERVAL_S = 0.02  # between two looks at the files
+_RING_S = 3.0  # for a sampler's thread to write the stack
 _AT_ONCE = 4  # py-spy reads the symbols of all libraries, which takes a core and some memory
 _ENTRY_POINT = worker_main.__file__  # runs the program: frames outside of it are rollcall's
 _HOOKS = str(Path(ring_format.__file__).parent) + "/"
@@ -48,22 +47,9 @@ def _read_with_py_spy(pid: int) -> py_spy.Frames:
 
 def _ask_in_rings(rings: Mapping[int, Path]) -> dict[int, py_spy.Frames]:
     """By pid, of those that answer."""
-    sizes = {pid: _size(ring) for pid, ring in rings.items()}
-    for ring in rings.values():
-        with contextlib.suppress(OSError):
-            stacks.ask_in_ring(ring)
-    waiting, until_s = set(rings), time.monotonic() + _RING_S
-    while waiting and time.monotonic() < until_s:
-        time.sleep(_INTERVAL_S)
-        waiting = {pid for pid in waiting if _size(rings[pid]) == sizes[pid]}
-    return {pid: _written_since(rings[pid], sizes[pid]) for pid in rings if pid not in waiting}
-
-
-def _size(ring: Path) -> int:
-    try:
-        return ring.with_suffix(".stacks").stat().st_size
-    except OSError:
-        return 0
+    sizes = {pid: stacks_size(ring) for pid, ring in rings.items()}
+    silent = ask_in_rings(rings, _RING_S)
+    return {pid: _written_since(rings[pid], sizes[pid]) for pid in rings if pid not in silent}
 
 
 def _written_since(ring: Path, size: int) -> py_spy.Frames:

@@ -13,7 +13,7 @@ from rollcall.record.on_request import stacks
 from rollcall.runs import read_facts, recorded_attempts
 
 _SIGNAL_S = 0.1  # for ranks to answer a signal
-_RING_S = 1.5  # for a sampler's thread to notice the request; it sleeps for half a second at a time
+_RING_S = 1.5  # for a sampler's thread to notice the request: see ask_in_rings
 _INTERVAL_S = 0.02  # between two looks at the files
 
 
@@ -46,34 +46,36 @@ def _maps(pid: int, ring: Path) -> bool:
 
 def ask(rings: Mapping[int, Path]) -> None:
     """Have these ranks, by pid, write their stacks beside their rings. Returns when they have, or could have."""
-    sizes = {pid: _size(ring) for pid, ring in rings.items()}
+    sizes = {pid: stacks_size(ring) for pid, ring in rings.items()}
     listening = [pid for pid, ring in rings.items() if stacks.is_listening(pid, ring)]
     for pid in listening:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, stacks.ASK)
     time.sleep(_SIGNAL_S if listening else 0)
     # Also those that listen, but whose program has closed all files: the handler cannot write then.
-    silent = {pid: ring for pid, ring in rings.items() if _size(ring) == sizes[pid]}
+    silent = {pid: ring for pid, ring in rings.items() if stacks_size(ring) == sizes[pid]}
     others = {pid: ring for pid, ring in silent.items() if os.path.exists(f"/proc/{pid}")}
-    for pid, ring in _unanswered(others).items():
+    for pid, ring in ask_in_rings(others, _RING_S).items():
         _write_from_outside(pid, ring.with_suffix(".stacks"))
 
 
-def _unanswered(rings: Mapping[int, Path]) -> dict[int, Path]:
-    """Ask through the rings; returns those that nobody has answered."""
+def ask_in_rings(rings: Mapping[int, Path], limit_s: float) -> dict[int, Path]:
+    """Ask through the rings, by pid; returns those that nobody has answered. A sampler's thread sleeps for half a
+    second at a time until it notices the request."""
     waiting = dict(rings)
-    sizes = {pid: _size(ring) for pid, ring in rings.items()}
+    sizes = {pid: stacks_size(ring) for pid, ring in rings.items()}
     for ring in rings.values():
         with contextlib.suppress(OSError):
             stacks.ask_in_ring(ring)
-    deadline = time.monotonic() + _RING_S
+    deadline = time.monotonic() + limit_s
     while waiting and time.monotonic() < deadline:
         time.sleep(_INTERVAL_S)
-        waiting = {pid: ring for pid, ring in waiting.items() if _size(ring) == sizes[pid]}
+        waiting = {pid: ring for pid, ring in waiting.items() if stacks_size(ring) == sizes[pid]}
     return waiting
 
 
-def _size(ring: Path) -> int:
+def stacks_size(ring: Path) -> int:
+    """How many bytes of stacks are written beside a ring."""
     try:
         return ring.with_suffix(".stacks").stat().st_size
     except OSError:

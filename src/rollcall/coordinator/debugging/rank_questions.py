@@ -4,7 +4,6 @@ are to do, and finds their answers in another one.
 
 import contextlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.coordinator.agents import Agent, Agents
+from rollcall.live.questions import write_answer
 from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.protocol.messages import AskRank
 from rollcall.protocol.rank_ranges import ranks_in_words
@@ -83,7 +83,7 @@ class RankQuestions:
         if not problem and asked["request"]["do"] == "attach":
             problem = self._attach(ranks[0], path)
         if problem:
-            _write(path, {"error": problem})
+            write_answer(path, {"error": problem})
             return
         running = [rank for rank in ranks if str(rank) not in facts["exit_codes"]]
         self._number += 1
@@ -97,7 +97,7 @@ class RankQuestions:
     def _finish_if_whole(self, number: int) -> None:
         if not self._open[number].awaited:
             question = self._open.pop(number)
-            _write(question.path, {"answers": question.answers})
+            write_answer(question.path, {"answers": question.answers})
 
 
 def _problem(ranks: list[int], known: list[int], exit_codes: dict[str, int]) -> str:
@@ -111,10 +111,3 @@ def _problem(ranks: list[int], known: list[int], exit_codes: dict[str, int]) -> 
 
 def _agent_of(agents: Agents, rank: int) -> Agent | None:
     return next((agent for agent in agents.all if agent.is_up and rank in agent.ranks), None)
-
-
-def _write(asker: Path, answer: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):
-        fresh = asker.with_suffix(".new")
-        fresh.write_text(json.dumps(answer))
-        os.replace(fresh, asker.with_suffix(".json"))

@@ -3,9 +3,6 @@
 All hosts are asked at once. Those that do not answer in time are named in the answer.
 """
 
-import contextlib
-import json
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -13,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.coordinator.agents import Agents
+from rollcall.live.questions import write_answer
 from rollcall.protocol.messages import CollectStacks
 from rollcall.runs import STACKS
 
@@ -71,9 +69,6 @@ class StackQuestions:
         silent = sorted(self._awaited.values())
         answer = {"attempt": attempt, "stacks": self._stacks, "silent": silent, **self._facts(attempt)}
         for asker in self._askers:
-            with contextlib.suppress(OSError):
-                fresh = asker.with_suffix(".new")
-                fresh.write_text(json.dumps(answer))
-                os.replace(fresh, asker.with_suffix(".json"))
-                asker.unlink()
+            write_answer(asker, answer)
+            asker.unlink(missing_ok=True)
         self._askers, self._awaited = [], {}
