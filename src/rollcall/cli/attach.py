@@ -16,7 +16,7 @@ def attach(
         bool, typer.Option("--debugpy", help="Start debugpy in the ranks, and print a port per rank for VS Code.")
     ] = False,
 ) -> None:
-    """Debug a rank of a running job: it stops at its next line, and you get pdb's prompt here.
+    """Debug a rank of a running job: it stops after its next op, and you get pdb's prompt here.
 
     The other ranks wait meanwhile; this is not reported as a hang. `quit` leaves the debugger, and the rank continues.
     A rank that is in C++, such as an op that hangs, can be inspected, but not stepped through.

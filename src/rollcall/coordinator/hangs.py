@@ -109,7 +109,7 @@ class Hangs:
         return action
 
     def _decide(self, attempt: int, restarts_left: int) -> Action:
-        """A restart mends what came from outside. A hang that comes again at the same op comes from the program."""
+        """A restart helps if the cause is outside. A hang that comes again at the same op comes from the program."""
         if self._plan.on_hang != "restart":
             return "stop" if self._plan.on_hang == "stop" else ""
         for earlier, verdict in self._folder.verdicts(attempt).items():

@@ -21,7 +21,7 @@ def checked(plan: Plan, excludes_bad: bool, say: Callable[[str], None]) -> Plan:
         say(f"preflight: {len(findings.checks)} of {len(findings.checks)} hosts are well")
         return plan
     if not excludes_bad or not findings.bad_hosts:
-        raise WorldError("preflight has found problems: mend them, or add --exclude-bad with --spares or --min-hosts")
+        raise WorldError("preflight has found problems: fix them, or add --exclude-bad with --spares or --min-hosts")
     return without(plan, findings.bad_hosts)
 
 
@@ -32,7 +32,7 @@ def without(plan: Plan, bad: Collection[str]) -> Plan:
     least = plan.transport.min_hosts or plan.places
     if len(hosts) - spares < least:
         raise WorldError(
-            f"without {', '.join(bad)} the run has {len(hosts)} of {least} hosts: mend them, or allow it with --spares"
+            f"without {', '.join(bad)} the run has {len(hosts)} of {least} hosts: fix them, or allow it with --spares"
             f" or --min-hosts"
         )
     if plan.transport.kind == "virtual":  # these are made anew, and numbered from one

@@ -245,7 +245,7 @@ def _check_python(name: str, path: Path) -> None:
         where = f" line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         why = error.msg if isinstance(error, SyntaxError) else error
         raise UsageError(
-            f"{name}{where} is not Python ({why}): mend it, or use --no-python if it is a command of its own"
+            f"{name}{where} is not Python ({why}): fix it, or use --no-python if it is a command of its own"
         ) from error
 
 

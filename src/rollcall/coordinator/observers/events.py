@@ -84,7 +84,7 @@ class Events:
 
 
 def check(command: str) -> None:
-    """Whether the shell knows the first word of the command: later, nobody may be there to mend it. A line that
+    """Whether the shell knows the first word of the command: later, nobody may be there to correct it. A line that
     does not begin with a plain word is left to the shell."""
     word = re.match(r"\s*([\w./+-]+)(?=\s|$)", command)
     if word and not _is_command(word[1]):
