@@ -530,6 +530,38 @@ def test_a_send_to_the_wrong_rank_explains_a_circle_that_its_rank_is_in() -> Non
     assert told(*ranks) == ("wrong-peer", (2,))
 
 
+def exchange(turn: int, peer: int, seq: int = 1, is_open: bool = False) -> list[FakeOp]:
+    """A send and a receive that a rank begins together, and waits for."""
+    began_ms, ended_ms = turn * 10, 0 if is_open else turn * 10 + 5
+    return [
+        FakeOp("send", seq, began_ms, ended_ms, peer=peer, line=SHARE, waited_ms=began_ms + 1 if is_open else 0),
+        FakeOp("recv", seq, began_ms, ended_ms, peer=peer, line=SHARE, flags=ASYNC),
+    ]
+
+
+def test_who_names_a_rank_that_is_in_another_pair_in_this_turn_has_a_wrong_peer() -> None:
+    """Gossip: in the second turn, rank 3 names rank 0 instead of rank 1. Rank 0 is past that turn, and waits for
+    rank 1, so that all wait in a circle."""
+    ranks = [[*exchange(1, peer=1)], [*exchange(1, peer=0)], [*exchange(1, peer=3)], [*exchange(1, peer=2)]]
+    ranks[0] += [*exchange(2, peer=2), *exchange(3, peer=1, seq=2, is_open=True)]
+    ranks[1] += exchange(2, peer=3, is_open=True)
+    ranks[2] += exchange(2, peer=0)
+    ranks[3] += exchange(2, peer=0, is_open=True)
+    assert told(*ranks) == ("wrong-peer", (3,))
+
+
+def test_who_waits_in_a_circle_without_pairs_has_no_wrong_peer() -> None:
+    """The same circle, where the turn before was a ring: nothing says that rank 3 is to name another rank."""
+    ranks = [exchange(1, peer=(rank + 1) % 4) for rank in range(4)]
+    for turn in ranks:
+        turn[1] = replace(turn[1], peer=(turn[0].peer - 2) % 4)
+    ranks[0] += [*exchange(2, peer=2), *exchange(3, peer=1, seq=2, is_open=True)]
+    ranks[1] += exchange(2, peer=3, is_open=True)
+    ranks[2] += exchange(2, peer=0)
+    ranks[3] += exchange(2, peer=0, seq=2, is_open=True)
+    assert told(*ranks) == ("p2p-deadlock", (0, 1, 3))
+
+
 def test_a_send_to_a_rank_that_left_their_loop_and_ended_has_no_wrong_peer() -> None:
     """Rank 2's last barrier met that of the others' loop. Rank 0 waits for rank 1, which sends to rank 2."""
     barrier = FakeOp("barrier", 1, 10, 15, line=LOSS)

@@ -148,6 +148,13 @@ def test_an_op_whose_partner_may_be_lost_is_not_without_partner() -> None:
     assert [op.seq for op in Pairs(run([[], recvs], dropped={0: 5}, unread={0: 5})).unmatched("recv")] == []
 
 
+def test_an_op_that_still_blocks_its_rank_has_lost_no_partner() -> None:
+    """A send that the ring has overwritten was over long ago, and would have ended its receive."""
+    for completed_ms, left in ((0, [2]), (9, [])):
+        made = run([[], [FakeOp("recv", 2, 2, completed_ms, peer=0)]], dropped={0: 5}, unread={0: 5})
+        assert [op.seq for op in Pairs(made).unmatched("recv")] == left
+
+
 def test_of_a_rank_without_a_ring_nobody_says_that_it_did_not_send() -> None:
     """Its ring cannot be read: what it did is not known."""
     made = run([[FakeOp("recv", 1, 0, peer=1)], []])

@@ -14,7 +14,6 @@ def test_correct_trainings_are_not_blamed() -> None:
 
 @pytest.mark.parametrize("kind", BUGS)
 def test_planted_bugs_are_named_by_the_dumps_alone(kind: str) -> None:
-    """A send to a wrong rank is often told as the circle of ranks that follows from it."""
     said = [judge(seed, kind) for seed in _SEEDS]
     wrong = [text for is_right, text in said if not is_right]
-    assert len(wrong) <= (3 if kind == "p2p-peer" else 1), wrong
+    assert len(wrong) <= 1, wrong

@@ -232,12 +232,14 @@ class Pairs:
         self._mark_lost(rows, routes * 2 + is_send, seq)
 
     def _mark_lost(self, rows: NDArray[np.int32], sides: NDArray[np.int64], seq: NDArray[np.int64]) -> None:
-        """An op without partner may have had one that is no longer known."""
+        """An op without partner may have had one that is no longer known. Not an op that still blocks its rank: what a
+        ring has overwritten was over long ago, and would have ended its partner with it."""
         peer = self.table.peer[rows]
         self._is_lost[rows] = (seq == 0) | ~np.isin(peer, list(self._run.ranks))
         if self._losses.ranks:
             first = self._first_known(rows, sides, seq)
-            self._is_lost[rows] |= (self.partner[rows] < 0) & np.isin(peer, self._losses.ranks) & (seq < first)
+            is_alone = (self.partner[rows] < 0) & ~self.table.is_blocked[rows]
+            self._is_lost[rows] |= is_alone & np.isin(peer, self._losses.ranks) & (seq < first)
 
     def _first_known(
         self, rows: NDArray[np.int32], sides: NDArray[np.int64], seq: NDArray[np.int64]

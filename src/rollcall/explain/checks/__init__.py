@@ -5,7 +5,10 @@ collectives    ranks that are in the same call and disagree
 call_order     the same calls in another order
 missing_ranks  calls that a rank does not come to
 locks          ranks that all wait for locks, and are in no op
-p2p            sends and receives
+p2p            sends and receives that wait in a circle, or have no partner
+p2p_waits      what a stuck send or receive waits for
+misaddressed   messages to or from a wrong rank, or under a wrong tag
+p2p_mismatches sends and receives that differ in size or type
 async_work     async ops: buffers that change, waits that are missing
 ddp            modules that are wrapped in DDP
 stragglers     ranks that keep the others waiting
@@ -26,6 +29,7 @@ from rollcall.explain.checks import (
     locks,
     missing_ranks,
     p2p,
+    p2p_mismatches,
     stragglers,
 )
 from rollcall.explain.evidence import Evidence
@@ -45,7 +49,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     locks.locked_ranks,
     p2p.deadlocks,
     p2p.unmatched,
-    p2p.mismatches,
+    p2p_mismatches.mismatches,
     async_work.overwritten_buffers,
     async_work.unwaited_work,
     ddp.uneven_inputs,

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from rollcall.explain import source
 from rollcall.explain.checks import ddp, p2p
 from rollcall.explain.checks.deaths import was_stopped
+from rollcall.explain.checks.misaddressed import misaddressed
+from rollcall.explain.checks.p2p_waits import polls
 from rollcall.explain.ends import is_init_lost
 from rollcall.explain.evidence import Evidence, Seen
 from rollcall.explain.findings import Finding, in_ops, of_call, of_ops, sites, wait_in, where
@@ -130,7 +132,7 @@ def idle_peers(evidence: Evidence) -> Iterator[Finding]:
         if not idle:
             in_circles.update(chain)
             continue
-        if any(_has_fallen(evidence, rank) or p2p.polls(evidence, rank) for rank in chain):
+        if any(_has_fallen(evidence, rank) or polls(evidence, rank) for rank in chain):
             continue
         if seen := evidence.seen_now(idle[0]):
             direct = [each for each in waiting if each.peer == idle[0]] or [op]
@@ -207,7 +209,7 @@ def _have_reasons(evidence: Evidence, call: Call, in_ops: list[Op]) -> bool:
     """Whether one of these ranks is stuck for a reason of its own: in a call on which its ranks disagree, in a receive
     of what was sent under another tag or to another rank, in a circle of sends and receives; or, by their dumps, in an
     op that the device does not end though all are there, or for which a rank without a dump is missing."""
-    told = evidence.once(p2p.misaddressed)
+    told = evidence.once(misaddressed)
     told_rows = set(told.evidence["rows"]) if told else set()
     deadlock = evidence.once(p2p.deadlock)
     in_circle = deadlock.ranks if deadlock else ()
@@ -385,7 +387,7 @@ def _has_gone_on(evidence: Evidence, rank: int, waiting: list[Op]) -> bool:
     forwards = evidence.forwards
     if ddp.is_in_forward(evidence, rank) and any(forwards[rank] > forwards[op.rank] for op in waiting):
         return True
-    return p2p.polls(evidence, rank, waiting)
+    return polls(evidence, rank, waiting)
 
 
 def at_work(evidence: Evidence, ranks: Iterable[int]) -> dict[str, list[int]]:
