@@ -153,6 +153,13 @@ def test_a_receive_against_a_collective() -> None:
     assert named(explain(barrier, barrier, [FakeOp("recv", 1, 0, peer=0)]))[:2] == ("p2p-against-collective", (2,))
 
 
+def test_of_few_ranks_in_a_collective_those_are_named_whom_a_message_is_awaited_from() -> None:
+    """Three stages wait for each other, and the first of them for rank 3: nobody waits for a message of rank 4."""
+    waiting = [[FakeOp("recv", 1, rank, peer=rank + 1)] for rank in range(3)]
+    barrier = [FakeOp("barrier", 1, 0)]
+    assert named(explain(*waiting, barrier, barrier))[:2] == ("p2p-against-collective", (3,))
+
+
 def test_groups_that_are_used_in_another_order() -> None:
     """Each rank waits in one group for a rank that waits in the other."""
     groups = {"a": [0, 1], "b": [0, 1]}

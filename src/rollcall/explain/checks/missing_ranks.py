@@ -342,13 +342,15 @@ def _comes_later(evidence: Evidence, group: Op, other: Op) -> bool:
 
 
 def _sides(absent: list[int], call: Call, in_ops: list[Op]) -> list[int]:
-    """The smaller side; of sends and receives, those that wait for a rank on the other side: the others wait for them.
-    If the sides are equal, these, and the ranks that they wait for."""
+    """The smaller side; of that, the ranks of the sends and receives that wait for a rank on the other side: the others
+    wait for them. If the sides are equal, both ranks of each."""
     looked_at = _fewer(absent, call)
     meeting = [op for op in in_ops if op.peer in call.ops]
     is_tie = len(looked_at) > max(len(absent), len(call.ops))
-    if not meeting or set(looked_at) <= set(call.ops):
+    if not meeting:
         return looked_at
+    if set(looked_at) <= set(call.ops):
+        return sorted({op.peer for op in meeting})
     return sorted({rank for op in meeting for rank in ((op.rank, op.peer) if is_tie else (op.rank,))})
 
 
