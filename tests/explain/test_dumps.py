@@ -1,6 +1,7 @@
 """Dumps of torch's Flight Recorder are explained like rings."""
 
 import contextlib
+import gzip
 import json
 import os
 import pickle
@@ -506,6 +507,13 @@ def test_an_empty_dump_is_named(tmp_path: Path) -> None:
     write(tmp_path, {0: steps(3)}, world_size=2)
     (tmp_path / "nccl_trace_rank_1").write_bytes(b"")
     assert "nccl_trace_rank_1: it is empty" in explain(tmp_path).run.problems
+
+
+def test_compressed_dumps_are_told_as_such(tmp_path: Path) -> None:
+    """Else it would seem that there is no dump."""
+    (tmp_path / "nccl_trace_rank_0.gz").write_bytes(gzip.compress(b"a dump"))
+    with pytest.raises(UsageError, match=r"nccl_trace_rank_0\.gz: it is compressed: unpack it first"):
+        explain(tmp_path)
 
 
 def test_ops_with_unknown_names_are_left_out_and_counted(tmp_path: Path) -> None:

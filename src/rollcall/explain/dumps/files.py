@@ -9,6 +9,7 @@ from typing import Any
 from rollcall.explain.dumps import plain
 
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")  # protocol 2 to 5
+_PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ", b"PK\x03\x04")  # gzip, zstd, bzip2, xz, zip
 _RANK = re.compile(r"rank[_.-]?(\d+)", re.I)
 _NUMBER = re.compile(r"\d+")
 _DEPTH = 3  # a folder of folders, one per host
@@ -40,7 +41,8 @@ def _files(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _may_be_dump(path: Path) -> bool:
-    """By its first bytes. An empty file counts if its name is that of a dump: it is one that was never written."""
+    """By its first bytes. An empty file counts if its name is that of a dump: it is one that was never written. So does
+    a compressed one, to be told as such."""
     try:
         with open(path, "rb") as file:
             begin = file.read(16)
@@ -48,6 +50,8 @@ def _may_be_dump(path: Path) -> bool:
         return False
     if not begin:
         return bool(_RANK.search(path.name)) and path.suffix in ("", ".pkl", ".pickle", ".json")
+    if begin.startswith(_PACKED):
+        return bool(_RANK.search(path.name))
     is_json = begin.lstrip().startswith(b"{") and (path.suffix in ("", ".json") or _RANK.fullmatch(path.suffix[1:]))
     return bool(_PICKLE.match(begin) or is_json)
 
@@ -68,6 +72,8 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(f"it cannot be read ({error.strerror})") from error
     if not data:
         raise ValueError("it is empty")
+    if data.startswith(_PACKED):
+        raise ValueError("it is compressed: unpack it first")
     content = _parse(data)
     if not isinstance(content, dict) or not ({"entries", "pg_config"} & set(content)):
         raise NotADumpError("it is no dump of the Flight Recorder")
