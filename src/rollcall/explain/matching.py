@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.explain.loading.load import Run
-from rollcall.explain.loading.lost_records import ALL, IS_COLLECTIVE, Losses, begins_of_runs
+from rollcall.explain.loading.lost_records import ALL, Losses, begins_of_runs
 from rollcall.explain.loading.table import Group, Op, Ops
 from rollcall.record import ring_format
 
@@ -43,7 +43,7 @@ class Calls:
         self._made: dict[int, Call] = {}
         is_group = np.array([not group.is_non_member for group in table.names.groups])
         is_group[0] = False
-        kept = IS_COLLECTIVE[table.op] & is_group[table.group]
+        kept = table.is_collective & is_group[table.group]
         losses = Losses(run)
         first, last = losses.first_known_calls(), losses.last_known_calls()
         if first.any() or (last < ALL).any():

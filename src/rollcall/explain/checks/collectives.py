@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcall.explain import exchanges, siblings, source
+from rollcall.explain import exchanges, parallel_groups, source
 from rollcall.explain.checks import ddp
 from rollcall.explain.checks.call_order import permutation
 from rollcall.explain.effects import effect_of_call
@@ -16,7 +16,7 @@ from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect, Finding, each, of_call, of_ops, sites, where
 from rollcall.explain.loading.table import Op, Site
 from rollcall.explain.matching import Call, deviants
-from rollcall.explain.out_of_step import is_left_out, out_of_step
+from rollcall.explain.skipped_calls import first_skipped_call, has_skipped
 from rollcall.protocol.rank_ranges import ranks_in_words
 
 # What must be the same on all ranks, the one that explains most first: kind of the finding, name, value.
@@ -46,7 +46,7 @@ def mismatches(evidence: Evidence) -> Iterator[Finding]:
         if finding is not None and ddp.explains(evidence, call):
             return
         if finding is not None:
-            finding = _since_out_of_step(evidence, call, finding)
+            finding = _since_skipped_call(evidence, call, finding)
             finding = _with_count(evidence, finding, number, differing)
             yield replace(finding, since_ns=_differs_since_ns(call), effect=effect_of_call(evidence, call))
             return
@@ -56,16 +56,16 @@ def mismatches(evidence: Evidence) -> Iterator[Finding]:
 _IN_STEP = ("order-swap", "order-inversion", "group-incomplete", "ddp-model-mismatch")  # say more than a missing call
 
 
-def _since_out_of_step(evidence: Evidence, call: Call, finding: Finding) -> Finding:
+def _since_skipped_call(evidence: Evidence, call: Call, finding: Finding) -> Finding:
     """If the rank has made a call too many or too few before, and this one differs only for that: which one."""
     other = next((rank for rank in call.ops if rank not in finding.ranks), None)
     other = next((rank for rank in finding.ranks[1:]), None) if other is None else other
     if finding.kind in _IN_STEP or other is None:
         return finding
-    if (ops := out_of_step(evidence, call, finding.ranks[0], other)) is not None:
+    if (ops := first_skipped_call(evidence, call, finding.ranks[0], other)) is not None:
         message = f"{finding.message}; they are out of step since {where(ops[0])} and {where(ops[1])}"
         return replace(finding, kind="missing-rank", message=message, sites=(*sites(ops), *finding.sites))
-    if is_left_out(evidence, call, finding.ranks[0], other):
+    if has_skipped(evidence, call, finding.ranks[0], other):
         message = f"{finding.message}; {ranks_in_words(finding.ranks)} left out what the others make in this call"
         return replace(finding, kind="missing-rank", message=message)
     return finding
@@ -114,7 +114,7 @@ def _identity(op: Op) -> tuple[Any, ...]:
 def _mismatch(evidence: Evidence, call: Call) -> Finding | None:
     names = {rank: op.op for rank, op in call.ops.items()}
     if len(set(names.values())) > 1:
-        odd = siblings.decide(evidence, call, deviants(names))
+        odd = parallel_groups.narrow_down(evidence, call, deviants(names))
         by_rank = each({rank: f"in {where(op)}" for rank, op in call.ops.items()})
         message = f"call {call.seq} of group {call.group.name} is not the same on all ranks ({by_rank})"
         finding = of_call(_kind_of_difference(call, odd), call, odd, message, _some(call, odd), seen=names)
@@ -189,7 +189,7 @@ def _some(call: Call, odd: list[int]) -> list[Op]:
 
 def _odd_ones(evidence: Evidence, call: Call, values: dict[int, Any], read: Callable[[Op], Any]) -> list[int]:
     """The ranks that differ from the majority; if there is none, those that differ from earlier calls on this line."""
-    odd = siblings.decide(evidence, call, deviants(values))
+    odd = parallel_groups.narrow_down(evidence, call, deviants(values))
     if len(odd) < len(values) or len(call.group.ranks) < 3:
         return odd
     table = evidence.table

@@ -12,7 +12,7 @@ from rollcall.explain.findings import Finding, of_call, wait_in, where
 from rollcall.explain.loading.load import Rank
 from rollcall.explain.loading.table import Op, Site
 from rollcall.explain.matching import Call
-from rollcall.explain.out_of_step import out_of_step
+from rollcall.explain.skipped_calls import first_skipped_call
 from rollcall.protocol.rank_ranges import ranks_in_words
 
 
@@ -170,7 +170,7 @@ def _explain_exit(evidence: Evidence, call: Call, gone: list[int], waiting: list
     """Either it left in the middle of the program, or only this call is missing from it."""
     found = [evidence.run.ranks[rank] for rank in gone]
     exits = tuple(site for rank in found if (site := way_out(rank, waiting[0])) is not None)
-    first = () if exits else out_of_step(evidence, call, waiting[0].rank, gone[0]) or ()
+    first = () if exits else first_skipped_call(evidence, call, waiting[0].rank, gone[0]) or ()
     done = [rank for rank in call.missing if rank not in evidence.held and rank not in evidence.died_by_themselves]
     if not exits and len(waiting) < len(done):  # most ranks came to the end of the program: these few make a call more
         odd = [op.rank for op in waiting]

@@ -18,7 +18,7 @@ from rollcall.explain.findings import Finding, in_ops, of_call, of_ops, sites, w
 from rollcall.explain.loading.load import Rank
 from rollcall.explain.loading.table import Op, Site, Table
 from rollcall.explain.matching import Call
-from rollcall.explain.out_of_step import out_of_step
+from rollcall.explain.skipped_calls import first_skipped_call
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 from rollcall.record.sites import saves_or_compiles
@@ -265,7 +265,7 @@ def _explain_other_ops(
     message = f"{wait_in(waiting)}, while {ranks_in_words(absent)} {_are(absent)} in {where(first)}"
     if left is not None:
         message += f"; rank {left[1].rank} is past the loop in which rank {left[0].rank} waits for it"
-    since = out_of_step(evidence, call, absent[0], waiting[0].rank) or ()
+    since = first_skipped_call(evidence, call, absent[0], waiting[0].rank) or ()
     if since and since[0].op != "new_group" and kind == "group-incomplete":  # it went wrong before a group was made
         kind, looked_at = "missing-rank", _fewer(absent, call)
     finding = of_call(kind, call, looked_at, message, [*since, *waiting, *in_other_ops])
@@ -294,8 +294,7 @@ def _of_other_turns(evidence: Evidence, inner: Op, outer: Op) -> list[int]:
     """Who has made another number of turns than ranks of other groups on the same line: the one that left the loop, if
     they have made as many as the one inside, or the one inside, if nobody has. Both, if nobody else was there."""
     table = evidence.table
-    is_collective = ~np.isin(table.op, ring_format.POINT_TO_POINT) & ~table.is_event
-    turns = np.bincount(table.rank[(table.site == table.site[inner.row]) & is_collective])
+    turns = np.bincount(table.rank[(table.site == table.site[inner.row]) & table.is_collective])
     others = np.delete(turns, [rank for rank in (inner.rank, outer.rank) if rank < len(turns)])
     others = others[others > 0]
     if not len(others):
@@ -323,7 +322,7 @@ def _other_choices(evidence: Evidence, ops: list[Op]) -> list[int]:
 def _groups_in_turn(evidence: Evidence, op: Op) -> dict[int, tuple[int, ...]]:
     """By rank: the group of its n-th collective on the line of an op, which is the n-th of its own rank."""
     table = evidence.table
-    is_there = (table.site == table.site[op.row]) & ~np.isin(table.op, ring_format.POINT_TO_POINT) & ~table.is_event
+    is_there = (table.site == table.site[op.row]) & table.is_collective
     rows = {rank: low + np.flatnonzero(is_there[low:high]) for rank, (low, high) in table.spans.items()}
     turn = int(np.searchsorted(rows[op.rank], op.row))
     return {rank: tuple(table.get(found[turn]).group.ranks) for rank, found in rows.items() if turn < len(found)}

@@ -38,12 +38,12 @@ def mismatches(evidence: Evidence) -> Iterator[Finding]:
             evidence.is_stuck[op.row] or op.is_failed for op in _after(evidence, send, recv)
         )
         effect: Effect = "stopped" if has_stopped else "wrong"
-        known = _out_of_step(evidence, send, recv) or _out_of_exchange(evidence, send, recv)
+        known = _skipped_message(evidence, send, recv) or _skipped_exchange(evidence, send, recv)
         finding = known or of_ops(kind, {op.rank for op in odd}, message, [send, recv])
         yield replace(finding, effect=effect)
 
 
-def _out_of_step(evidence: Evidence, send: Op, recv: Op) -> Finding | None:
+def _skipped_message(evidence: Evidence, send: Op, recv: Op) -> Finding | None:
     """Of a send and a receive that differ: whether they were never meant for each other. On their lines, all others
     have met ops of other lines: one of the two ranks has left out an op there, or made one too many, and is a message
     ahead."""
@@ -71,7 +71,7 @@ def _out_of_step(evidence: Evidence, send: Op, recv: Op) -> Finding | None:
     return replace(finding, sites=(*finding.sites, *([meant] if meant else [])))
 
 
-def _out_of_exchange(evidence: Evidence, send: Op, recv: Op) -> Finding | None:
+def _skipped_exchange(evidence: Evidence, send: Op, recv: Op) -> Finding | None:
     """The same where nobody has met on these lines before: one of them stands on a line that both sends and receives,
     as a ring does, so it was meant for that line on its peer; and it is past the line of the other."""
     took = f"rank {recv.rank}'s {where(recv)} took what rank {send.rank} sent in {where(send)}"

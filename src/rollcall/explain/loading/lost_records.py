@@ -14,7 +14,6 @@ from rollcall.explain.loading.table import Group
 from rollcall.record import ring_format
 
 ALL = np.iinfo(np.int64).max  # in place of a number of ops: all of them may be lost
-IS_COLLECTIVE = np.frombuffer(ring_format.SORTS, dtype=np.uint8) == 0
 _PAIRS = tuple(ring_format.OPS[op] for op in ring_format.POINT_TO_POINT)
 
 
@@ -52,7 +51,7 @@ class Losses:
         last = np.full(len(groups), ALL)
         for rank in self._run.ranks.values():
             if rank.stopped:
-                rows = rank.ops.rows[IS_COLLECTIVE[table.op[rank.ops.rows]]]
+                rows = rank.ops.rows[table.is_collective[rank.ops.rows]]
                 reached = np.zeros(len(groups), dtype=np.int64)
                 np.maximum.at(reached, table.group[rows], table.seq[rows].astype(np.int64))
                 is_member = np.array([rank.number in group.ranks for group in groups])
@@ -63,7 +62,7 @@ class Losses:
         """By number of a group: the oldest call from which on the rank has all."""
         table = self._table
         rows = np.arange(*table.spans[rank.number])
-        rows = rows[IS_COLLECTIVE[table.op[rows]]]
+        rows = rows[table.is_collective[rows]]
         rows = rows[np.argsort(table.group[rows], kind="stable")]
         group, seq = table.group[rows].astype(np.int64), table.seq[rows].astype(np.int64)
         begins = begins_of_runs(group, seq)

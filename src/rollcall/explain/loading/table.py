@@ -250,6 +250,7 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "was_overwritten": np.bool_,
 }
 _NAMED = {"group": "groups", "site": "sites", "signature": "signatures", "phase": "phases"}
+_IS_COLLECTIVE = np.frombuffer(ring_format.SORTS, dtype=np.uint8) == 0
 _TIMES = ("entered_ns", "issued_ns", "waited_ns", "completed_ns")
 
 
@@ -351,6 +352,11 @@ class Table:
     def is_event(self) -> NDArray[np.bool_]:
         """Records that are no communication."""
         return self.is_one_of(*(ring_format.OPS[op] for op in ring_format.EVENTS))
+
+    @cached_property
+    def is_collective(self) -> NDArray[np.bool_]:
+        """Ops of a whole group, the making of groups included."""
+        return np.asarray(_IS_COLLECTIVE[self.op])
 
     @cached_property
     def is_async(self) -> NDArray[np.bool_]:

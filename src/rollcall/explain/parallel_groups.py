@@ -10,24 +10,23 @@ from numpy.typing import NDArray
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.loading.table import Op
 from rollcall.explain.matching import Call
-from rollcall.record import ring_format
 
 
-def decide(evidence: Evidence, call: Call, odd: list[int]) -> list[int]:
-    """Of ranks that differ without a majority: those that do something else than the ranks of sibling groups in their
+def narrow_down(evidence: Evidence, call: Call, odd: list[int]) -> list[int]:
+    """Of ranks that differ without a majority: those that do something else than the ranks of parallel groups in their
     call with the same number; if these have not come to it, something else than what came next in earlier turns. All of
     them, if that does not decide it."""
-    siblings = _siblings(evidence, call) if len(odd) == len(call.ops) else []
-    if not siblings:
+    parallel = _parallel(evidence, call) if len(odd) == len(call.ops) else []
+    if not parallel:
         return odd
-    usual = _made_in(evidence, siblings, call.seq)
-    if not usual and _have_done_the_same(evidence, call, siblings):
-        usual = _following(evidence, call, siblings)
+    usual = _made_in(evidence, parallel, call.seq)
+    if not usual and _have_done_the_same(evidence, call, parallel):
+        usual = _following(evidence, call, parallel)
     unusual = [rank for rank in odd if _identity(call.ops[rank]) not in usual]
     return unusual if 0 < len(unusual) < len(odd) else odd
 
 
-def _siblings(evidence: Evidence, call: Call) -> list[int]:
+def _parallel(evidence: Evidence, call: Call) -> list[int]:
     """Groups of the same size that have no rank of this one, by their numbers."""
     members = set(call.group.ranks)
     return [
@@ -43,23 +42,23 @@ def _made_in(evidence: Evidence, groups: list[int], seq: int) -> set[tuple[objec
     return {_identity(evidence.table.get(row)) for row in rows[:_MOST]}
 
 
-def _have_done_the_same(evidence: Evidence, call: Call, siblings: list[int]) -> bool:
+def _have_done_the_same(evidence: Evidence, call: Call, parallel: list[int]) -> bool:
     """Whether the newest call of these groups is one that this group has made, too. They may be some calls behind: what
     went wrong in this one has ended them, as on a busy machine."""
     table = evidence.table
-    newest = table.seq[_are_collectives_of(evidence, siblings)].max(initial=0)
+    newest = table.seq[_are_collectives_of(evidence, parallel)].max(initial=0)
     group = int(table.group[next(iter(call.ops.values())).row])
-    return newest > 0 and not _made_in(evidence, siblings, newest).isdisjoint(_made_in(evidence, [group], newest))
+    return newest > 0 and not _made_in(evidence, parallel, newest).isdisjoint(_made_in(evidence, [group], newest))
 
 
-def _following(evidence: Evidence, call: Call, siblings: list[int]) -> set[tuple[object, ...]]:
+def _following(evidence: Evidence, call: Call, parallel: list[int]) -> set[tuple[object, ...]]:
     """What ranks of these groups did after a call like the one before this, if its ranks agreed in that."""
     table = evidence.table
     group = int(table.group[next(iter(call.ops.values())).row])
     before = _made_in(evidence, [group], call.seq - 1)
     if len(before) != 1:
         return set()
-    rows = np.flatnonzero(_are_collectives_of(evidence, [group, *siblings]) & (table.seq < call.seq))[-_TURNS:]
+    rows = np.flatnonzero(_are_collectives_of(evidence, [group, *parallel]) & (table.seq < call.seq))[-_TURNS:]
     made = {(int(table.rank[row]), int(table.group[row]), int(table.seq[row])): table.get(row) for row in rows}
     identities = {place: _identity(op) for place, op in made.items()}
     following = {place: (place[0], place[1], place[2] + 1) for place, found in identities.items() if found in before}
@@ -67,9 +66,7 @@ def _following(evidence: Evidence, call: Call, siblings: list[int]) -> set[tuple
 
 
 def _are_collectives_of(evidence: Evidence, groups: list[int]) -> NDArray[np.bool_]:
-    table = evidence.table
-    is_pair = np.isin(table.op, ring_format.POINT_TO_POINT)
-    return np.asarray(np.isin(table.group, groups) & ~table.is_event & ~is_pair)
+    return np.asarray(np.isin(evidence.table.group, groups) & evidence.table.is_collective)
 
 
 _TURNS = 1000  # ops: some turns of a loop on all ranks of a few groups

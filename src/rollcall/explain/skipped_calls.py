@@ -1,4 +1,4 @@
-"""Where two ranks fell out of step: one has made a call of a group more than the other, or some of them.
+"""Which call one of two ranks has skipped: since then, the other has made a call of the group more, or some of them.
 
 The calls after that may match by chance, as two barriers do, until one of them differs or somebody waits in vain. The
 lines of the calls tell since when: from there on, one rank makes each call of the other one later.
@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.loading.table import Op
 from rollcall.explain.matching import Call
-from rollcall.record import ring_format
 
 _SHIFTS = (1, -1)  # this rank has made one call more than the other, or one less
 
 
-def out_of_step(evidence: Evidence, call: Call, rank: int, other: int) -> tuple[Op, Op] | None:
+def first_skipped_call(evidence: Evidence, call: Call, rank: int, other: int) -> tuple[Op, Op] | None:
     """The first call of a group in which two ranks came from different lines, and since when one of them lags by one,
     or by several: the op of each. None if they were in step until this call."""
     table = evidence.table
@@ -49,7 +48,7 @@ def _since_a_block(evidence: Evidence, mine: NDArray[np.intp], theirs: NDArray[n
     return (table.get(mine[since]), table.get(theirs[since])) if is_behind else None
 
 
-def is_left_out(evidence: Evidence, call: Call, rank: int, other: int) -> bool:
+def has_skipped(evidence: Evidence, call: Call, rank: int, other: int) -> bool:
     """Whether a rank has left out the op that the other makes in this call, and makes one that comes later: after the
     op before these two it has made both of them earlier, in the order of a loop over tensors, whose ops have one
     line."""
@@ -72,8 +71,7 @@ def _rows(evidence: Evidence, call: Call, rank: int) -> NDArray[np.intp]:
     table = evidence.table
     rows = np.arange(*table.spans[rank])
     group = table.group[next(iter(call.ops.values())).row]
-    is_pair = np.isin(table.op[rows], [ring_format.OP[op] for op in ("send", "recv")])
-    rows = rows[(table.group[rows] == group) & ~table.is_event[rows] & ~is_pair & (table.seq[rows] <= call.seq)]
+    rows = rows[(table.group[rows] == group) & table.is_collective[rows] & (table.seq[rows] <= call.seq)]
     return np.asarray(rows[np.argsort(table.seq[rows], kind="stable")])
 
 
