@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rollcall.protocol.plan import Program
 from rollcall.protocol.rank_ranges import ranks_in_words
-from rollcall.rehearse import passes, rehearsal
+from rollcall.rehearse import forked_ranks, rehearsal
 from rollcall.rehearse.settings import GPUS, RehearsalSettings
 from rollcall.units import in_seconds
 from rollcall.worker.fork_server import ForkServer
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("words", nargs="*", metavar="WORD")
     options = parser.parse_args()
-    with contextlib.closing(passes.start_server(rehearsal.build_library())) as server:
+    with contextlib.closing(forked_ranks.start_server(rehearsal.build_library())) as server:
         for path in sorted(PROGRAMS.glob("*.py")):
             if not options.words or any(word in path.stem for word in options.words):
                 print(judged(path, options.ranks, server), flush=True)

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from rollcall.protocol.plan import Program
-from rollcall.rehearse import check, passes, rehearsal
+from rollcall.rehearse import check, forked_ranks, rehearsal
 from rollcall.rehearse.rehearsal import Rehearsal
 from rollcall.rehearse.settings import GPUS, RehearsalSettings
 from rollcall.worker.fork_server import ForkServer
@@ -48,7 +48,7 @@ def main() -> None:
         if not options.words or any(w in path.stem for w in options.words)
     ]
     equal, ops = 0, 0
-    with contextlib.closing(passes.start_server(rehearsal.build_library())) as server:
+    with contextlib.closing(forked_ranks.start_server(rehearsal.build_library())) as server:
         for path in paths:
             outcome = compared(path, options.ranks, server)
             print(f"{path.stem}: {in_words(outcome)}", flush=True)

@@ -17,7 +17,7 @@ from contenders import PROGRAMS, REPOSITORY
 from jobs import Jobs
 from results import Goal, Result, how_it_failed, progress, table
 from rollcall.protocol.plan import Program
-from rollcall.rehearse import passes, rehearsal
+from rollcall.rehearse import forked_ranks, rehearsal
 from rollcall.rehearse.memory.allocator import replay
 from rollcall.rehearse.memory.use import CATEGORIES, fits_within
 from rollcall.rehearse.settings import GPUS, RehearsalSettings
@@ -114,7 +114,7 @@ def predict(path: Path) -> None:
     from memory_configurations import CONFIGURATIONS, described
 
     found: dict[str, Any] = {}
-    with contextlib.closing(passes.start_server(rehearsal.build_library())) as server, Jobs() as jobs:
+    with contextlib.closing(forked_ranks.start_server(rehearsal.build_library())) as server, Jobs() as jobs:
         for name, made in CONFIGURATIONS.items():
             predicted = _predict_one(_rehearse(server, jobs, name, made.world_size))
             found[name] = {"configuration": described(made), **predicted}
@@ -122,7 +122,7 @@ def predict(path: Path) -> None:
     path.write_text(json.dumps({"torch": torch_version(), "configurations": found}, indent=2) + "\n")
 
 
-def _predict_one(result: passes.RankResult) -> dict[str, Any]:
+def _predict_one(result: forked_ranks.RankResult) -> dict[str, Any]:
     whole = result.memory
     assert whole is not None
     limits = [int(share * whole.allocated_bytes) for share in CARDS]
@@ -136,16 +136,16 @@ def _predict_one(result: passes.RankResult) -> dict[str, Any]:
     }
 
 
-def _fits(result: passes.RankResult, limit_bytes: int) -> str:
+def _fits(result: forked_ranks.RankResult, limit_bytes: int) -> str:
     tried = replay(result.memory_log, limit_bytes)
     return fits_within(tried.has_overflowed, tried.peak_allocated_bytes, limit_bytes)
 
 
-def _rehearse(server: Any, jobs: Jobs, name: str, world_size: int) -> passes.RankResult:
+def _rehearse(server: Any, jobs: Jobs, name: str, world_size: int) -> forked_ranks.RankResult:
     folder = jobs.new_folder()
     settings = RehearsalSettings(world_size, min(world_size, 8), (0,), 0, _LARGE, logs_memory=True)
     program = Program("script", str(PROGRAMS / "memory_configurations.py"), (name,))
-    result = passes.ForkedRanks(settings, program, folder, server).run([0], None, lambda: None)[0]
+    result = forked_ranks.ForkedRanks(settings, program, folder, server).run([0], None, lambda: None)[0]
     if result.exit_code or result.memory is None:
         log = (folder / "logs" / "attempt-0" / "rank-0.log").read_text()
         sys.exit(f"the rehearsal of {name!r} failed:\n{log[-2000:]}")

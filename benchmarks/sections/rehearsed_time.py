@@ -9,7 +9,7 @@ from typing import Any
 
 from jobs import Jobs
 from results import Goal, Result, progress, seconds, table
-from rollcall.rehearse import passes, rehearsal
+from rollcall.rehearse import forked_ranks, rehearsal
 from rollcall.rehearse.network.estimate import estimate
 from rollcall.rehearse.network.link import parse
 from sections.rehearsed_traffic import OPS, rehearse, run_for_real
@@ -26,7 +26,7 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
     errors: dict[str, Any] = {}
     link = parse(1.0, LINK)
     assert link is not None
-    with contextlib.closing(passes.start_server(rehearsal.build_library())) as server:
+    with contextlib.closing(forked_ranks.start_server(rehearsal.build_library())) as server:
         for op in OPS:
             told_s = estimate(replace(rehearse(jobs, server, op), is_step=True), link).communication_s
             real = run_for_real(jobs, op, options.timeout_s, "--link", LINK)

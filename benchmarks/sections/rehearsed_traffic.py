@@ -11,7 +11,7 @@ from contenders import PROGRAMS, ROLLCALL
 from jobs import Jobs
 from results import Goal, Result, how_it_failed, progress, table
 from rollcall.protocol.plan import Program
-from rollcall.rehearse import passes, rehearsal
+from rollcall.rehearse import forked_ranks, rehearsal
 from rollcall.rehearse.network.traffic import Traffic
 from rollcall.rehearse.settings import GPUS, RehearsalSettings
 
@@ -28,7 +28,7 @@ def measure(jobs: Jobs, options: argparse.Namespace) -> Result:
     if os.geteuid() != 0:
         progress("virtual hosts need root: this section is left out")
         return Result([], [Goal("traffic", f"± {MOST:.0%}", "needs root", None)])
-    with contextlib.closing(passes.start_server(rehearsal.build_library())) as server:
+    with contextlib.closing(forked_ranks.start_server(rehearsal.build_library())) as server:
         for op in OPS:
             real = run_for_real(jobs, op, options.timeout_s)
             told = rehearse(jobs, server, op)

@@ -15,7 +15,7 @@ from typing import Any
 
 from rollcall.explain.verdict import to_json
 from rollcall.protocol import plan
-from rollcall.rehearse import passes, rehearsal
+from rollcall.rehearse import forked_ranks, rehearsal
 from rollcall.rehearse.rehearsal import Rehearsal
 from rollcall.rehearse.settings import GPUS, RehearsalSettings
 from rollcall.worker.fork_server import ForkServer
@@ -72,7 +72,7 @@ def _compared(program: Program, verdict: dict[str, Any] | None) -> str:
 def main(words: list[str]) -> None:
     wanted = chosen(words)
     wrong: list[Program] = []
-    with contextlib.closing(passes.start_server(rehearsal.build_library())) as server:
+    with contextlib.closing(forked_ranks.start_server(rehearsal.build_library())) as server:
         for program in wanted:
             with tempfile.TemporaryDirectory() as folder:
                 problem = judge(program, rehearse(program, server, Path(folder)))

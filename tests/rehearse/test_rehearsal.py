@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rollcall.protocol.plan import Program
-from rollcall.rehearse import passes, rehearsal, terminal
+from rollcall.rehearse import forked_ranks, rehearsal, terminal
 from rollcall.rehearse.check import check
 from rollcall.rehearse.rehearsal import Rehearsal
 from rollcall.rehearse.settings import GPUS, RehearsalSettings
@@ -17,7 +17,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkServer]:
-    started = passes.start_server(rehearsal.build_library())
+    started = forked_ranks.start_server(rehearsal.build_library())
     yield started
     started.close()
 
@@ -81,18 +81,32 @@ def test_what_ranks_tell_each_other_is_true_and_the_same_as_on_real_ranks(server
     assert list((outcome.folder / "real" / "files").rglob("told.pt"))
 
 
-def test_one_of_each_kind_of_rank_is_rehearsed_with_rollcalls_own_init(server: ForkServer) -> None:
+def test_some_ranks_of_each_kind_are_rehearsed_with_rollcalls_own_init(server: ForkServer) -> None:
     path = PROGRAMS / "kinds.py"
     assumed = path.read_text().split("# ASSUMED")[0].count("\n") + 1
-    settings = RehearsalSettings(4, 2, (0, 1, 2, 3), 0, GPUS["h200"], ((f"kinds.py:{assumed}", 0.5),))
+    settings = RehearsalSettings(12, 2, tuple(range(12)), 0, GPUS["h200"], ((f"kinds.py:{assumed}", 0.5),))
     outcome = rehearsal.run(settings, Program("script", str(path), ()), server, by_kinds=True)
     assert outcome.unsupported == ()
-    assert outcome.kinds == ((0, 1), (2, 3))
-    assert sorted(outcome.explanation.run.ranks) == [0, 2]
+    assert outcome.kinds == (tuple(range(6)), tuple(range(6, 12)))
+    assert not {3, 8, 9} & outcome.explanation.run.ranks.keys()
     assert outcome.explanation.run.ranks[0].ops[-1].size_bytes == 4 * 4  # a half of eight rows
     assert [unknown.assumed for unknown in outcome.unknowns] == ["0.5 of the rows"]
     assert outcome.explanation.verdict is not None
-    assert outcome.explanation.verdict.ranks == (0,) or outcome.explanation.verdict.ranks == (2,)
+    said = "\n".join(terminal.lines(outcome))
+    assert "assumed   3 ranks did not run" in said
+    assert "ran for ranks 6-11, which make the same calls" in said
+
+
+def test_partners_of_a_kind_of_ranks_are_rehearsed_too(server: ForkServer) -> None:
+    """Whether rank 17 sends what its partner waits for is seen only if the partner runs."""
+    settings = RehearsalSettings(32, 1, tuple(range(32)), 0, GPUS["h200"])
+    program = Program("script", str(PROGRAMS / "far_messages.py"), ())
+    outcome = rehearsal.run(settings, program, server, by_kinds=True)
+    verdict = outcome.explanation.verdict
+    assert verdict is not None
+    assert line_of("far_messages", "# GUILTY") in [site.line for site in verdict.sites]
+    assert {17, 25} <= set(outcome.explanation.run.ranks)
+    assert len(outcome.explanation.run.ranks) < 32
 
 
 def test_a_rank_that_never_ends_is_told_with_its_line(server: ForkServer) -> None:

@@ -24,7 +24,7 @@ def rehearse(
     gpus_per_host: Annotated[int, typer.Option(help="GPUs, and so ranks, of each host.", metavar="N")] = 8,
     ranks: Annotated[str, typer.Option(help="Rehearse these ranks only: 0,1023 or 0-7. Default: all.")] = "all",
     classes: Annotated[
-        bool, typer.Option("--classes", help="Run all ranks for two steps, then one rank of each kind to the end.")
+        bool, typer.Option("--classes", help="Run only some ranks: at least one of each kind, by their calls.")
     ] = False,
     steps: Annotated[
         int, typer.Option(help="Stop each rank after N optimizer steps; 0: run to the end.", metavar="N")
@@ -129,14 +129,14 @@ class _Wanted:
 
 
 def _rehearse(settings: "RehearsalSettings", program: Program, wanted: _Wanted) -> int:
-    from rollcall.rehearse import passes, rehearsal, terminal  # here: --help needs none of them
+    from rollcall.rehearse import forked_ranks, rehearsal, terminal  # here: --help needs none of them
     from rollcall.rehearse.check import check_size
 
     if wanted.check:
         check_size(settings.world_size)
     if not wanted.json:
         print(terminal.heading(settings), flush=True)
-    with contextlib.closing(passes.start_server(rehearsal.build_library())) as server, _Progress() as progress:
+    with contextlib.closing(forked_ranks.start_server(rehearsal.build_library())) as server, _Progress() as progress:
         outcome = rehearsal.run(settings, program, server, progress, wanted.check, wanted.classes)
         page = _write_page(outcome.folder, progress) if wanted.report else None
     print(terminal.as_json(outcome) if wanted.json else "\n".join(terminal.lines(outcome)))

@@ -15,8 +15,11 @@ from rollcall.explain.loading.load import Run, load
 from rollcall.explain.verdict import Explanation, explain
 from rollcall.protocol.plan import Program
 from rollcall.record import sites
-from rollcall.rehearse import check, passes, replay
+from rollcall.rehearse import check, kinds, replay
 from rollcall.rehearse.check import CheckResult
+from rollcall.rehearse.fixed_point import FixedPoint, Progress, Rehearsed
+from rollcall.rehearse.forked_ranks import ForkedRanks, RankResult
+from rollcall.rehearse.kinds import Kinds
 from rollcall.rehearse.memory import use
 from rollcall.rehearse.memory.use import RanksUse
 from rollcall.rehearse.network import traffic
@@ -43,7 +46,7 @@ class Rehearsal:
     unknowns: tuple["UnknownRead", ...]
     unsupported: tuple["UnsupportedRanks", ...]
     explanation: Explanation
-    kinds: tuple[tuple[int, ...], ...]  # ranks that make the same calls
+    kinds: Kinds
     memory: tuple[RanksUse, ...]
     traffic: Traffic
     comparison: CheckResult | None = None  # with real ranks
@@ -97,26 +100,28 @@ def run(
     settings: RehearsalSettings,
     program: Program,
     server: ForkServer,
-    on_progress: passes.Progress = lambda *_: None,
+    on_progress: Progress = lambda *_: None,
     with_check: bool = False,
     by_kinds: bool = False,
 ) -> Rehearsal:
-    """`by_kinds`: one rank of each kind, by what all of them do first."""
+    """`by_kinds`: not all ranks, but at least one of each kind."""
     folder = RunFolder.create_for_command([program.target, *program.args], None)
     facts = {"world_size": settings.world_size, "gpus_per_host": settings.gpus_per_host, "gpu": settings.gpu.name}
     folder.save(command=command_line(), recorded_by="rollcall rehearse", rehearsed=facts)
     began_s = time.monotonic()
-    first: _FirstSteps | None = None
+    ranks = ForkedRanks(settings, program, folder.path, server)
+    point = FixedPoint(ranks, settings.world_size, folder.path, on_progress)
     if by_kinds:
-        first = _first_steps(settings, program, server, folder.path, on_progress)
-        settings = replace(settings, ranks=tuple(sorted(kind[0] for kind in first.kinds)))
-    ranks = passes.ForkedRanks(settings, program, folder.path, server)
-    found = passes.rehearse(ranks, settings, folder.path, on_progress, first.ranks if first else None)
+        _run_all_kinds(point, settings, program, folder.path)
+        settings = replace(settings, ranks=tuple(sorted(point.results)))
+    else:
+        point.add(settings.ranks)
+    found = point.outcome()
     on_progress("the ranks wait for each other", 1)
+    of_all = kinds.spread(kinds.calls_of(load(folder.path)), settings) if by_kinds else None
     hung = _replay(folder.path, [rank for rank, result in found.ranks.items() if result.is_cut])
     _write_outcome(folder, settings, found, hung)
     explanation = explain(folder.path)
-    kinds = first.kinds if first else kinds_of(explanation.run)
     return Rehearsal(
         settings,
         folder.path,
@@ -129,32 +134,19 @@ def run(
         _unknowns(found.ranks),
         _unsupported(found.ranks, explanation.run, folder.path / "files"),
         explanation,
-        kinds,
-        _memory(folder.path, settings, found.ranks, kinds),
+        of_all or kinds.kinds_of(kinds.calls_of(explanation.run)),
+        _memory(folder.path, settings, found.ranks, by_kinds),
         _traffic(folder.path, settings, found.ranks, explanation.run),
         check.check(explanation.run, program, settings.steps, folder.path) if with_check else None,
     )
 
 
-_FIRST_STEPS = 2  # in the second one, a rank does what it does in all later ones, such as to have an optimizer's state
-
-
-@dataclass(frozen=True)
-class _FirstSteps:
-    ranks: dict[int, passes.RankResult]
-    kinds: tuple[tuple[int, ...], ...]
-
-
-def _first_steps(
-    settings: RehearsalSettings, program: Program, server: ForkServer, run_folder: Path, on_progress: passes.Progress
-) -> _FirstSteps:
-    """Set-up and two steps of every rank, recorded in a folder of their own."""
-    folder = run_folder / "kinds"
-    folder.mkdir()
-    steps = min(settings.steps or _FIRST_STEPS, _FIRST_STEPS)
-    short = replace(settings, steps=steps)
-    found = passes.rehearse(passes.ForkedRanks(short, program, folder, server), short, folder, on_progress)
-    return _FirstSteps(found.ranks, kinds_of(load(folder)))
+def _run_all_kinds(point: FixedPoint, settings: RehearsalSettings, program: Program, folder: Path) -> None:
+    """Runs ranks until each kind has one. It ends at the latest when all ranks have run."""
+    chosen = kinds.first_ranks(settings, Path(program.target))
+    while chosen:
+        point.add(chosen)
+        chosen = kinds.more_ranks(load(folder), settings)
 
 
 def _replay(folder: Path, cut: list[int]) -> list[int]:
@@ -164,7 +156,7 @@ def _replay(folder: Path, cut: list[int]) -> list[int]:
     return hung
 
 
-def _write_outcome(folder: RunFolder, settings: RehearsalSettings, found: passes.Rehearsed, hung: list[int]) -> None:
+def _write_outcome(folder: RunFolder, settings: RehearsalSettings, found: Rehearsed, hung: list[int]) -> None:
     """Ranks that hang have no end, and neither have those that were cut."""
     codes = {
         str(rank): result.exit_code for rank, result in found.ranks.items() if rank not in hung and not result.is_cut
@@ -174,7 +166,7 @@ def _write_outcome(folder: RunFolder, settings: RehearsalSettings, found: passes
     folder.save(outcome=outcome, exit_code=int(outcome != "ok"))
 
 
-def _unknowns(ranks: dict[int, passes.RankResult]) -> tuple[UnknownRead, ...]:
+def _unknowns(ranks: dict[int, RankResult]) -> tuple[UnknownRead, ...]:
     merged: dict[tuple[str, str], list[Any]] = defaultdict(lambda: [0, set(), set()])
     for rank, result in ranks.items():
         for each in result.unknowns:
@@ -195,7 +187,7 @@ def _place(file: str, line: int) -> str:
     return f"{parts[-1] if sites.is_users_file(file) else '/'.join(parts[-2:])}:{line}"
 
 
-def _unsupported(ranks: dict[int, passes.RankResult], run: Run, files: Path) -> tuple[UnsupportedRanks, ...]:
+def _unsupported(ranks: dict[int, RankResult], run: Run, files: Path) -> tuple[UnsupportedRanks, ...]:
     merged: dict[str, list[int]] = defaultdict(list)
     for rank, result in sorted(ranks.items()):
         sentence = result.unsupported or _crash(result.exit_code, run, rank) or _others_file(result, ranks, files)
@@ -204,7 +196,7 @@ def _unsupported(ranks: dict[int, passes.RankResult], run: Run, files: Path) -> 
     return tuple(UnsupportedRanks(sentence, tuple(numbers)) for sentence, numbers in merged.items())
 
 
-def _others_file(result: passes.RankResult, ranks: Iterable[int], files: Path) -> str:
+def _others_file(result: RankResult, ranks: Iterable[int], files: Path) -> str:
     """Which files of others are there would depend on who has run already, so a rank does not see them."""
     path, place = result.missing
     if not path or not any(Path(f"{files}/rank-{each}{path}").exists() for each in ranks):
@@ -222,7 +214,7 @@ def _crash(exit_code: int, run: Run, rank: int) -> str:
     return f"{place}code in C crashed, as it does if it reads a tensor, which has no data here; {unsupported.STUB}"
 
 
-def _traffic(folder: Path, settings: RehearsalSettings, ranks: dict[int, passes.RankResult], run: Run) -> Traffic:
+def _traffic(folder: Path, settings: RehearsalSettings, ranks: dict[int, RankResult], run: Run) -> Traffic:
     marks = {rank: result.marks for rank, result in ranks.items()}
     measured = traffic.measure(run, marks, settings.gpus_per_host)
     traffic.write(folder / TRAFFIC_FILE, measured)
@@ -230,22 +222,13 @@ def _traffic(folder: Path, settings: RehearsalSettings, ranks: dict[int, passes.
 
 
 def _memory(
-    folder: Path, settings: RehearsalSettings, ranks: dict[int, passes.RankResult], kinds: tuple[tuple[int, ...], ...]
+    folder: Path, settings: RehearsalSettings, ranks: dict[int, RankResult], by_kinds: bool
 ) -> tuple[RanksUse, ...]:
-    """A rank that was not rehearsed, but is of the kind of one that was, needs what that one needs."""
+    """A rank that did not run needs what the one needs that stands for it."""
     needs = {rank: result.memory for rank, result in ranks.items()}
-    for kind in kinds:
-        needs.update({rank: needs.get(kind[0]) for rank in kind if rank not in ranks})
+    if by_kinds:
+        all_ranks = range(settings.world_size)
+        needs = {rank: needs[kinds.stand_in(rank, needs, settings)] for rank in all_ranks}
     merged = use.merge(needs.items())
     use.write(folder / MEMORY_FILE, merged, settings.gpu)
     return merged
-
-
-def kinds_of(run: Run) -> tuple[tuple[int, ...], ...]:
-    """Ranks whose calls have the same ops, lines and sizes, whoever their partners are."""
-    table = run.table
-    merged: dict[bytes, list[int]] = defaultdict(list)
-    for rank, (start, end) in table.spans.items():
-        columns = (table.op, table.site, table.size_bytes, table.reduce)
-        merged[b"".join(column[start:end].tobytes() for column in columns)].append(rank)
-    return tuple(sorted((tuple(sorted(each)) for each in merged.values()), key=lambda kind: (-len(kind), kind)))

@@ -45,6 +45,7 @@ def lines(outcome: Rehearsal) -> Iterator[str]:
     yield from use.lines(outcome.memory, outcome.settings.gpu)
     yield from traffic.lines(outcome.traffic)
     yield from estimate.lines(outcome.traffic, outcome.settings.link)
+    yield from _assumed(outcome)
     for unknown in outcome.unknowns:
         yield f"unknown   {_in_words(unknown)}"
     for place in outcome.unstable:
@@ -61,14 +62,28 @@ def _passes(outcome: Rehearsal) -> str:
 def _kinds(outcome: Rehearsal) -> str:
     kinds = outcome.kinds
     if len(kinds) == 1:
-        return f"all make the same calls{_by_kinds(outcome)}"
+        return "all make the same calls"
     named = "; ".join(ranks_in_words(kind) for kind in kinds[:3])
-    return f"{len(kinds)} kinds of ranks by their calls ({named}{'; …' if len(kinds) > 3 else ''}){_by_kinds(outcome)}"
+    return f"{len(kinds)} kinds of ranks by their calls ({named}{'; …' if len(kinds) > 3 else ''})"
 
 
-def _by_kinds(outcome: Rehearsal) -> str:
-    is_part = sum(map(len, outcome.kinds)) > len(outcome.explanation.run.ranks)
-    return ", of which the first of each was rehearsed" if is_part else ""
+def _assumed(outcome: Rehearsal) -> Iterator[str]:
+    """With --classes: what was not run, and what was taken for it."""
+    if left_out := sum(map(len, outcome.kinds)) - len(outcome.explanation.run.ranks):
+        yield (
+            f"assumed   {_in_ranks(left_out)} did not run: each is taken to do what the ranks before and after it do"
+            " that ran on the same GPU of other hosts, and make the same calls; without --classes, all ranks run"
+        )
+
+
+def _same_kind(outcome: Rehearsal, ranks: tuple[int, ...]) -> Iterator[str]:
+    """The ranks of a verdict are some that ran. If they are all of a kind that ran, it is about the others of the kind,
+    too."""
+    ran = outcome.explanation.run.ranks
+    for kind in outcome.kinds:
+        named = [rank for rank in kind if rank in ran]
+        if set(named) <= set(ranks) and len(named) < len(kind):
+            yield f"  {ranks_in_words(named)} ran for {ranks_in_words(kind)}, which make the same calls"
 
 
 def _verdict(outcome: Rehearsal) -> Iterator[str]:
@@ -82,6 +97,7 @@ def _verdict(outcome: Rehearsal) -> Iterator[str]:
         yield f"{word} {in_words(finding)}"
     if explanation.verdict is None:
         return
+    yield from _same_kind(outcome, explanation.verdict.ranks)
     if deciding := _deciding(outcome):
         yield f"  this may depend on values that are not known ({', '.join(deciding)}): --assume {deciding[0]}=VALUE"
     if outcome.unstable:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollcall.protocol.plan import Program
-from rollcall.rehearse import passes, rehearsal, terminal
+from rollcall.rehearse import forked_ranks, rehearsal, terminal
 from rollcall.rehearse.memory.use import CATEGORIES, CONTEXT_BYTES
 from rollcall.rehearse.network.link import Link
 from rollcall.rehearse.rehearsal import Rehearsal
@@ -22,7 +22,7 @@ CUBLAS = 32 * MIB  # of each of two threads, on this GPU
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkServer]:
-    started = passes.start_server(rehearsal.build_library())
+    started = forked_ranks.start_server(rehearsal.build_library())
     yield started
     started.close()
 

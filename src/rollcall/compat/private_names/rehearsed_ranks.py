@@ -23,6 +23,8 @@ PATCH = Patch(
         "torch.distributed.distributed_c10d:_new_process_group_helper",
         "torch.distributed.distributed_c10d:_object_to_tensor",
         "torch.distributed.fsdp._fully_shard._fsdp_param:_chunk_with_empty",
+        "torch.distributed.tensor._sharding_prop:_propagate_use_strided_shard_flag",
+        "torch.distributed.tensor.placement_types:_StridedShard",
         "torch.nn:Module._load_from_state_dict",
         "torch.ops:aten._amp_foreach_non_finite_check_and_unscale_",
         "torch.ops:aten._local_scalar_dense",

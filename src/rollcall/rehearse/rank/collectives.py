@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[
 from rollcall.compat.torch_groups import group_named, ranks_of
 from rollcall.record.hooks.arguments import METHODS
 from rollcall.record.ring_format import REDUCE_OPS
-from rollcall.rehearse.combine import Data, Given, Key, Took, combine, pack
+from rollcall.rehearse.collective_results import Data, Given, Key, Took, combine, pack
 from rollcall.rehearse.rank.unsupported import Unsupported
 from rollcall.rehearse.rank.values import is_followed, users_place
 

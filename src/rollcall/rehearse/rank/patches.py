@@ -25,6 +25,7 @@ def install(data: Data, capability: tuple[int, int]) -> None:
     _replace_data_setter()
     _replace_ddp()
     _replace_fsdp()
+    _shorten_sharding()
     _replace_attention(capability)
     _replace_addresses()
     _allow_foreach()
@@ -229,6 +230,25 @@ def _replace_fsdp() -> None:
     from torch.distributed.fsdp._fully_shard import _fsdp_param
 
     _set(_fsdp_param, "_chunk_with_empty", _Chunks)
+
+
+def _shorten_sharding() -> None:
+    """For each DTensor of a list, torch asks all of the list whether their shards are strided: the time of an
+    optimizer's step grows with the square of its parameters. Here it is asked once for each op."""
+    from torch.distributed.tensor import _sharding_prop
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    plain: Any = _sharding_prop._propagate_use_strided_shard_flag
+    asked: list[Any] = [None, False]  # the op that was asked last, and whether one of its tensors has such shards
+
+    def propagate(strategy: Any, schema: Any) -> None:
+        if asked[0] is not schema:
+            has_strided = any(isinstance(each, _StridedShard) for spec in schema.args_spec for each in spec.placements)
+            asked[:] = schema, has_strided
+        if asked[1]:
+            plain(strategy, schema)
+
+    _set(_sharding_prop, plain.__name__, propagate)
 
 
 def _allow_foreach() -> None:

@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from rollcall.rehearse.idle_ranks import GIVE_UP
 from rollcall.rehearse.rank.collectives import count_ops
 from rollcall.rehearse.rank.unsupported import Unsupported
-from rollcall.rehearse.standstill import GIVE_UP
 
 is_cut = False  # whether this rank was stopped
 _process_time = time.process_time  # the real one

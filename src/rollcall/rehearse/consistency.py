@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from rollcall.rehearse.combine import Given, Key, Took
+from rollcall.rehearse.collective_results import Given, Key, Took
 from rollcall.rehearse.rank.collectives import Table, digest, message_from, result_for
 
 # Each rank gets something else from these; of the others, one result is that of all ranks.

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rollcall.rehearse.combine import Given, combine, pack, unpack
+from rollcall.rehearse.collective_results import Given, combine, pack, unpack
 from rollcall.rehearse.rank.collectives import message_from, result_for
 
 
