@@ -30,8 +30,11 @@ class ChildProcess:
 
     def kill(self) -> None:
         if not self._is_over:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+            self._kill()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
 
     def _wait(self, timeout: float | None) -> int | None:
         try:

@@ -8,7 +8,6 @@ from typing import IO
 
 from rollcall.linux.child_process import ChildProcess
 from rollcall.protocol.hosts import Host
-from rollcall.transport.warm_process import WarmProcess
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,7 @@ class Connection:
 
     reader: IO[bytes]
     writer: IO[bytes]
-    process: "subprocess.Popen[bytes] | ChildProcess | WarmProcess | None" = None
+    process: "subprocess.Popen[bytes] | ChildProcess | None" = None
     greets: bool = True  # prints how far it has come before it speaks in messages
     needs_heartbeat: bool = True  # a cut network is noticed by silence alone
     stdin_fd: int | None = None  # the launcher's standard input, as the agent knows it

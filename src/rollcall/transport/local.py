@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rollcall.linux.child_process import ChildProcess
     from rollcall.protocol.hosts import Host
     from rollcall.transport.connection import Connection, StartAgents
-    from rollcall.transport.warm_process import WarmProcess
 
 # Without this folder on its path: nothing that lies here may take the place of a module it imports.
 _AGENT = (
@@ -31,7 +30,7 @@ class LocalAgent:
 
     def __init__(
         self,
-        process: "Callable[[], ChildProcess | WarmProcess]",
+        process: "Callable[[], ChildProcess]",
         writer_fd: int,
         reader_fd: int,
         stdin_fd: int,

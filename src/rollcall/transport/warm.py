@@ -89,14 +89,16 @@ def _run(link: "socket.socket", start_options: "dict[str, Any]") -> tuple[LocalA
         os.close(fd)
     if answer is not None and "stdin_fd" in answer:
         link.settimeout(None)
-        return LocalAgent(lambda: _process(link), writer_fd, reader_fd, answer["stdin_fd"], link.close), ""
+        return LocalAgent(
+            lambda: _process(answer["pid"], link), writer_fd, reader_fd, answer["stdin_fd"], link.close
+        ), ""
     for fd in (writer_fd, reader_fd):
         os.close(fd)
     link.close()
     return None, "a server that does not answer" if answer is None else answer["differs"]
 
 
-def _process(link: "socket.socket") -> "WarmProcess":
+def _process(pid: int, link: "socket.socket") -> "WarmProcess":
     from rollcall.transport.warm_process import WarmProcess
 
-    return WarmProcess(link)
+    return WarmProcess(pid, link)
