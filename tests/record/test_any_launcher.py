@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
+import rollcall as package
 from rollcall import find_free_port
 from rollcall.explain.loading.load import load
 from rollcall.record import autostart, ring_format
@@ -16,6 +18,7 @@ from rollcall.record.ring import Ring
 from rollcall.runs import recorded_attempts
 from tests.record.rings_of import ops_of
 from tests.rollcall_command import Result, Runner
+from tests.said import said
 from tests.torch_output import without_torchs
 
 SUM = """\
@@ -345,3 +348,22 @@ def test_hosts_that_are_started_by_hand_are_recorded(rollcall: Runner) -> None:
     assert all("ranks 0-1: script.py:7 in receive" in told for told in noticed), ran
     folders = [path for path in (rollcall.folder / ".rollcall/runs").iterdir() if not path.is_symlink()]
     assert sorted(rank for folder in folders for rank in recorded(folder)) == [0, 1]
+
+
+def test_a_python_that_only_imports_rollcall_says_that_fresh_interpreters_are_not_recorded(rollcall: Runner) -> None:
+    """By PYTHONPATH, without an installation: Python then reads no .pth file of ours."""
+    bare = rollcall.folder / "bare"
+    venv.create(bare, symlinks=True)
+    installed = Path(sys.prefix, "lib", f"python{sys.version_info.major}.{sys.version_info.minor}", "site-packages")
+    next(bare.glob("lib/python*/site-packages")).joinpath("others.pth").write_text(f"{installed}\n")
+    rollcall.script("print('ran')\n")
+    ran = subprocess.run(
+        [bare / "bin" / "python", "-m", "rollcall", "run", "-n", "1", "script.py"],
+        cwd=rollcall.folder,
+        env={**rollcall.env, "PYTHONPATH": str(Path(str(package.__file__)).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert (ran.returncode, said(ran.stdout)) == (0, {"ran": [0]})
+    assert ran.stderr.startswith("rollcall: ranks are not recorded: this Python imports rollcall but has not installed")

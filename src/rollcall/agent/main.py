@@ -31,6 +31,7 @@ from rollcall.protocol.channel import Channel, take_stdio
 from rollcall.protocol.messages import Note, Prepare, Ready, Refused
 from rollcall.protocol.plan import Plan
 from rollcall.torch_version import refuse_older, torch_version
+from rollcall.worker import fresh_interpreter
 from rollcall.worker import main as worker_main
 from rollcall.worker.fork_safety import folder_of, why_not_to_fork
 from rollcall.worker.fork_server import ForkServers
@@ -41,6 +42,10 @@ _MOST_SERVERS = 4
 _FILES_PER_RANK = 5  # two pipes, its log, the times of its log, its connection to the store
 _OWN_FILES = 16  # beyond those that are open at the start
 _AMPLE = 4  # times more than needed: debuggers, stacks, further connections to the store
+_NOT_INSTALLED = (
+    "ranks are not recorded: this Python imports rollcall but has not installed it, and fresh interpreters are "
+    "recorded by a file of the installation; install rollcall with pip"
+)
 
 
 def main() -> NoReturn:
@@ -125,6 +130,7 @@ def _run(
             plan, servers = _fork_servers(channel, prepare, plan, listener_fds or [])
         else:
             plan, servers = _settle_servers(channel, prepare, plan, warm, chose_threads)
+        _warn_if_not_recorded(channel, plan)
         code = _serve(channel, prepare, plan, servers, questions, supervisor)
     except RollcallError as error:
         with contextlib.suppress(BrokenPipeError):  # the launcher may be gone, too
@@ -135,6 +141,12 @@ def _run(
     process_tree.end_all(0)
     # Not sys.exit: tearing torch down takes a third of a second, and nothing is left to save.
     os._exit(code)
+
+
+def _warn_if_not_recorded(channel: Channel, plan: Plan) -> None:
+    is_fresh_python = plan.start == "fresh" and plan.program.kind != "command"
+    if plan.record and is_fresh_python and not fresh_interpreter.has_autostart():
+        channel.send(Note(_NOT_INSTALLED))
 
 
 def _change_environ(prepare: Prepare, chose_threads: bool) -> None:

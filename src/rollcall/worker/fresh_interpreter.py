@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import site
 import sys
 import warnings
 from pathlib import Path
@@ -19,3 +20,9 @@ def begin() -> None:
     with contextlib.suppress(OSError, SyntaxError, ValueError), warnings.catch_warnings(action="ignore"):
         if file:
             main.wait_longer_if_stopping(compile(Path(file).read_bytes(), file, "exec", dont_inherit=True))
+
+
+def has_autostart() -> bool:
+    """Whether fresh interpreters begin to record by themselves: by a file that an installation has."""
+    folders = [*site.getsitepackages(), site.getusersitepackages()]
+    return any(Path(folder, "rollcall_autostart.pth").exists() for folder in folders)
