@@ -109,6 +109,15 @@ def test_partners_of_a_kind_of_ranks_are_rehearsed_too(server: ForkServer) -> No
     assert len(outcome.explanation.run.ranks) < 32
 
 
+def test_the_size_of_a_told_number_that_is_not_known_is_no_difference(server: ForkServer) -> None:
+    settings = RehearsalSettings(2, 2, (0, 1), 0, GPUS["h200"])
+    program = Program("script", str(PROGRAMS / "told_numbers.py"), ())
+    found = rehearsal.run(settings, program, server, with_check=True).comparison
+    assert found is not None
+    assert (found.outcome, found.differences) == ("ok", ())
+    assert found.unsized == (f"told_numbers.py:{line_of('told_numbers', '# TELLS')}",)
+
+
 def test_a_rank_that_never_ends_is_told_with_its_line(server: ForkServer) -> None:
     path = PROGRAMS / "endless.py"
     settings = RehearsalSettings(2, 2, (0, 1), 0, GPUS["h200"], limit_s=1.0)

@@ -37,6 +37,7 @@ class UnknownValue:
     assumed: str
     reads: int = 0
     decided: set[str] = field(default_factory=set)  # lines on which the program compared it, or made it a plain number
+    told: set[str] = field(default_factory=set)  # lines on which an object with it was pickled for other ranks
 
 
 def is_followed(size_bytes: int, dtype: torch.dtype) -> bool:
@@ -177,9 +178,10 @@ def telling() -> Iterator[None]:
 
 
 def _note_sharing(number: Any) -> Any:
-    """Other ranks get a plain number: what they do with it is not seen."""
+    """Other ranks get a plain number: what they do with it is not seen. Nor is known how many bytes it takes."""
     if _is_telling:
         number.note.decided.add(users_place())
+        number.note.told.add(users_place())
     return number
 
 
