@@ -137,7 +137,9 @@ def run(
         of_all or kinds.kinds_of(kinds.calls_of(explanation.run)),
         _memory(folder.path, settings, found.ranks, by_kinds),
         _traffic(folder.path, settings, found.ranks, explanation.run),
-        check.check(explanation.run, program, settings.steps, folder.path, _told(found.ranks)) if with_check else None,
+        check.check(explanation.run, program, settings.steps, folder.path, _sharing_places(found.ranks))
+        if with_check
+        else None,
     )
 
 
@@ -181,7 +183,7 @@ def _unknowns(ranks: dict[int, RankResult]) -> tuple[UnknownRead, ...]:
     )
 
 
-def _told(ranks: dict[int, RankResult]) -> set[str]:
+def _sharing_places(ranks: dict[int, RankResult]) -> set[str]:
     """Lines at which objects that hold unknown numbers are told to other ranks."""
     return {place for result in ranks.values() for each in result.unknowns for place in each["told"]}
 

@@ -29,13 +29,14 @@ def main() -> None:
         import torch._dynamo  # FakeTensorMode imports it, and it does not like our torch.cuda
         import torch._meta_registrations
         import torch.distributed.fsdp
-        import torch.distributed.tensor  # noqa: F401  (here, once for all ranks)
+        import torch.distributed.tensor  # here, once for all ranks
 
         from rollcall.record import recorder
-        from rollcall.rehearse.rank import collectives
+        from rollcall.rehearse.rank import collectives, patches
         from rollcall.rehearse.rank import main as rank
         from rollcall.worker.fork_server import serve
 
+    patches.find_jit_builtin(torch.full)  # makes the table of all of torch's functions, once for all ranks
     collectives.note_reduce_ops()
     recorder.prepare()
     serve(socket.socket(fileno=int(fd)), rank.become)

@@ -25,6 +25,8 @@ PATCH = Patch(
         "torch.distributed.fsdp._fully_shard._fsdp_param:_chunk_with_empty",
         "torch.distributed.tensor._sharding_prop:_propagate_use_strided_shard_flag",
         "torch.distributed.tensor.placement_types:_StridedShard",
+        "torch.jit._builtins:_find_builtin",
+        "torch.jit._builtins:_register_builtin",
         "torch.nn:Module._load_from_state_dict",
         "torch.ops:aten._amp_foreach_non_finite_check_and_unscale_",
         "torch.ops:aten._local_scalar_dense",

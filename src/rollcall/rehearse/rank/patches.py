@@ -119,7 +119,8 @@ def _replace_reads(data: Data) -> None:
     _set(torch.Tensor, "__format__", formatted)
     for name, answer in (("isfinite", True), ("isnan", False), ("isinf", False)):
         for owner in (torch, torch.Tensor):
-            _set(owner, name, _answering(getattr(owner, name), answer, data))
+            plain = getattr(owner, name)
+            _set(owner, name, _known_to_jit(plain, _answering(plain, answer, data)))
 
 
 _TAKE_NUMBERS = (
@@ -132,7 +133,8 @@ def _replace_writes(data: Data) -> None:
     """A number that is not known may become a part of a tensor: the tensor is not known then, either."""
     for owner, names in ((torch, ("tensor", "as_tensor", "full")), (torch.Tensor, _TAKE_NUMBERS)):
         for name in names:
-            _set(owner, name, _taking(getattr(owner, name), data))
+            plain = getattr(owner, name)
+            _set(owner, name, _known_to_jit(plain, _taking(plain, data)))
     pickled: Any = distributed_c10d._object_to_tensor
 
     @functools.wraps(pickled)
@@ -141,6 +143,19 @@ def _replace_writes(data: Data) -> None:
             return pickled(*args, **kwargs)
 
     _set(distributed_c10d, "_object_to_tensor", tell)
+
+
+def _known_to_jit(plain: Any, replaced: Any) -> Any:
+    """torch.jit.script knows torch's own functions by their identity, and would compile others."""
+    if op := find_jit_builtin(plain):
+        register: Any = torch.jit._builtins._register_builtin
+        register(replaced, op)
+    return replaced
+
+
+def find_jit_builtin(function: Any) -> Any:
+    find: Any = torch.jit._builtins._find_builtin
+    return find(function)
 
 
 def _taking(plain: Any, data: Data) -> Any:
