@@ -160,6 +160,14 @@ def test_of_few_ranks_in_a_collective_those_are_named_whom_a_message_is_awaited_
     assert named(explain(*waiting, barrier, barrier))[:2] == ("p2p-against-collective", (3,))
 
 
+def test_a_stage_that_left_its_loop_is_named_not_those_before_and_behind_it() -> None:
+    """A send to rank 2 and a receive from it wait: it explains both. Two ranks that both send to rank 2 are odd."""
+    barrier, send, recv = [FakeOp("barrier", 1, 0)], [FakeOp("send", 1, 0, peer=2)], [FakeOp("recv", 1, 0, peer=2)]
+    for behind, ranks in ((recv, (2,)), (send, (1, 3))):
+        found = explain(barrier, send, barrier, behind, barrier, barrier)
+        assert named(found)[:2] == ("p2p-against-collective", ranks)
+
+
 def test_groups_that_are_used_in_another_order() -> None:
     """Each rank waits in one group for a rank that waits in the other."""
     groups = {"a": [0, 1], "b": [0, 1]}

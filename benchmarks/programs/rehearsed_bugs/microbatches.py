@@ -1,6 +1,6 @@
 """Eight stages of a pipeline in each host; one stage sends a microbatch fewer than the next one waits for.
 
-kind: unmatched-recv
+kind: p2p-against-collective
 """
 
 import os

@@ -342,9 +342,13 @@ def _comes_later(evidence: Evidence, group: Op, other: Op) -> bool:
 
 def _sides(absent: list[int], call: Call, in_ops: list[Op]) -> list[int]:
     """The smaller side; of that, the ranks of the sends and receives that wait for a rank on the other side: the others
-    wait for them. If the sides are equal, both ranks of each."""
+    wait for them. If the sides are equal, both ranks of each. But a rank between a send to it and a receive from it,
+    like a stage that left its loop too early, explains both, which are different calls and wrong by chance alone."""
     looked_at = _fewer(absent, call)
     meeting = [op for op in in_ops if op.peer in call.ops]
+    awaited = {op.peer for op in meeting}
+    if len(awaited) == 1 and {op.op for op in meeting} >= {"send", "recv"}:
+        return sorted(awaited)
     is_tie = len(looked_at) > max(len(absent), len(call.ops))
     if not meeting:
         return looked_at
