@@ -1,5 +1,7 @@
 """rollcall.spawn: Python functions on ranks."""
 
+import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 import rollcall
+from rollcall.functions.pool import RankPool
 
 
 def add_up(rank: int, start: int) -> int:
@@ -176,3 +179,35 @@ def test_the_server_dies_with_its_caller(tmp_path: Path) -> None:
     gone, alive = psutil.wait_procs(descendants, timeout=180)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
     assert len(gone) >= 3
+
+
+def wait_for_each_other(rank: int, folder: Path) -> None:
+    """Rank 0 waits for ever, and rank 1 until rank 0 is gone: a neighbour in a group notices that at once."""
+    (folder / f"writes-{rank}").write_text(str(os.getpid()))
+    (folder / f"writes-{rank}").rename(folder / f"pid-{rank}")
+    while rank == 0 or not (folder / "pid-0").exists():
+        time.sleep(0.01)
+    psutil.Process(int((folder / "pid-0").read_text())).wait()
+    raise ConnectionError("connection closed by peer")
+
+
+def test_an_error_about_a_rank_that_was_ended_is_no_error_of_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that hang are ended one after the other, and those that come later may fail of it."""
+    kill = os.killpg
+
+    def kill_slowly(pid: int, number: int) -> None:
+        kill(pid, number)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(int((tmp_path / "pid-1").read_text())).wait(timeout=60)
+
+    monkeypatch.setattr("rollcall.functions.pool.os.killpg", kill_slowly)
+    have_begun = [(tmp_path / f"pid-{rank}").exists for rank in range(2)]
+    with contextlib.closing(RankPool()) as pool:
+        results = pool.call(
+            functools.partial(wait_for_each_other, folder=tmp_path),
+            2,
+            is_stuck=lambda: all(each() for each in have_begun),
+        )
+    assert [(result.exit_code, result.failed) for result in results] == [(None, False)] * 2

@@ -135,6 +135,7 @@ class _FunctionCall:
         self._outputs = [self._memory(f"output-{r}") if capture else -1 for r in range(ranks)]
         self._running: dict[int, int] = {}  # the ranks that run, by pid
         self._exits: dict[int, Exit] = {}  # by rank
+        self._unreported: set[int] = set()  # ranks that had reported nothing when they were ended
         self._store = server.start({"port": port}, (null, 2, 2), (listener.fileno(),))
         sys.stdout.flush()
         sys.stderr.flush()
@@ -189,8 +190,10 @@ class _FunctionCall:
         time.sleep(0.05)  # a stack is written in several pieces
 
     def _end(self) -> None:
-        """End the ranks that still run; they have no exit code of their own."""
+        """End the ranks that still run; they have no exit code of their own. What one of them reports only now, as an
+        error about a rank that was ended before it, is not how its call ended."""
         still_running = dict(self._running)
+        self._unreported = {rank for rank in still_running.values() if not os.fstat(self._results[rank]).st_size}
         for pid in (*still_running, self._store):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
@@ -208,6 +211,8 @@ class _FunctionCall:
             output=_text(self._outputs[rank]),
             stacks=users_stack(_text(self._stacks[rank])),
         )
+        if rank in self._unreported:
+            return bare
         pickled = read_all(self._results[rank])
         if pickled:
             return _unpickled(bare, pickled)
