@@ -9,6 +9,7 @@ recorded op has completed.
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -94,6 +95,17 @@ def mesh() -> None:
     dist.all_reduce(tensor(), group=made["dp", "tp"]._flatten("all").get_group())
 
 
+def thread() -> None:
+    """It has used no CUDA before."""
+    other = threading.Thread(target=thread_body, args=(tensor(),))
+    other.start()
+    other.join()
+
+
+def thread_body(given: torch.Tensor) -> None:
+    dist.all_reduce(given)
+
+
 def symmetric_memory() -> None:
     import torch.distributed._symmetric_memory as memory  # here: it may not be there
 
@@ -105,7 +117,7 @@ def symmetric_memory() -> None:
 
 FORMS: tuple[Callable[[], None], ...] = (
     batch, coalesced_fast, coalesced_by_backend, coalesced_async, synchronized, stream_blocked, polled, result, future,
-    all_to_all, split, mesh, symmetric_memory,
+    all_to_all, split, mesh, thread, symmetric_memory,
 )  # fmt: skip
 
 
@@ -142,7 +154,7 @@ def _error_of(form: Callable[[], None]) -> str:
 
 
 def _ops_in(form: Callable[[], None], ops: list[Op]) -> list[Op]:
-    return [op for op in ops if op.site and any(site.function == form.__name__ for site in op.site.chain)]
+    return [op for op in ops if op.site and any(site.function.startswith(form.__name__) for site in op.site.chain)]
 
 
 def _print(name: str, error: str, ops: list[Op]) -> bool:

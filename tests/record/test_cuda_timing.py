@@ -1,5 +1,6 @@
 """GPU timing without a GPU: the clock's decisions, over a stand-in for the few calls of CUDA that it makes. Both clocks
-pass the same tests: Python's has a stand-in in Python, that of C++ one for torch's device guard (fake_cuda.cpp)."""
+pass the same tests: Python's has a stand-in in Python, that of C++ one for torch's device guard, and one for that and
+CUDA's driver (fake_cuda.cpp)."""
 
 import contextlib
 import ctypes
@@ -7,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic_ns
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from rollcall.record import cuda_timing
 from rollcall.record.cuda_timing import ARRIVED, COMPLETED, WAITED, CudaEvents, DeviceClock, loaded
 from rollcall.record.ring import Ring
 from rollcall.record.ring_format import FIELDS, OP, RECORD
+from tests.record.conftest import is_built
 
 DEVICES = range(8)
 TIMES = {ARRIVED: "issued_ns", WAITED: "waited_ns", COMPLETED: "completed_ns"}  # fields of a record, by moment
@@ -30,6 +33,9 @@ class Gpu(CudaEvents):
 
     def is_capturing(self) -> bool:
         return self.is_in_capture
+
+    def capture(self, is_on: bool) -> None:
+        self.is_in_capture = is_on
 
     def relax_capture(self) -> bool:
         self.relaxed += 1
@@ -121,11 +127,22 @@ class PythonGpu(Gpu):
 
 
 class CppGpu(Gpu):
-    def __init__(self) -> None:
+    def __init__(self, *, has_driver: bool) -> None:
         super().__init__()
-        self.fake = ctypes.CDLL(str(native.build(FAKE_CUDA)))
+        self.path, self.has_driver = str(native.build(FAKE_CUDA)), has_driver
+        self.fake = ctypes.CDLL(self.path)
         self.fake.fake_has_context.restype = ctypes.c_bool
         self.fake.fake_begin()
+
+    def driver(self) -> str | None:
+        return self.path if self.has_driver else None
+
+    def stream_handle(self, device: int) -> int:
+        return self.stream
+
+    def capture(self, is_on: bool) -> None:
+        super().capture(is_on)
+        self.fake.fake_capture(ctypes.c_bool(is_on))
 
     @contextlib.contextmanager
     def on(self, device: int) -> Iterator[None]:
@@ -134,6 +151,7 @@ class CppGpu(Gpu):
         self.fake.fake_exchange_device(before)
 
     def use_stream(self, stream: int, is_stuck: bool) -> None:
+        self.stream = stream
         self.fake.fake_use_stream(stream, ctypes.c_bool(is_stuck))
 
     def go_on(self, stream: int) -> None:
@@ -179,16 +197,20 @@ class Rank:
         return [mark for mark in self.marks if self.time_ns(mark, COMPLETED)]
 
 
-@pytest.fixture
-def rank(tmp_path: Path, language: str) -> Rank:
-    if language == "python":
-        return Rank(Ring, DeviceClock, PythonGpu(), tmp_path)
+def cpp_rank(folder: Path, *, has_driver: bool) -> Rank:
     if native.find(FAKE_CUDA) is None and shutil.which("g++") is None:
         pytest.skip("needs g++")
     from rollcall.record.cpp.device_clock import CppDeviceClock  # here: they cannot be imported where not compiled
     from rollcall.record.cpp.ring import CppRing
 
-    return Rank(CppRing, CppDeviceClock, CppGpu(), tmp_path)
+    return Rank(CppRing, CppDeviceClock, CppGpu(has_driver=has_driver), folder)
+
+
+@pytest.fixture(params=[pytest.param("driver", marks=is_built), pytest.param("guard", marks=is_built), "python"])
+def rank(tmp_path: Path, request: pytest.FixtureRequest) -> Rank:
+    if request.param == "python":
+        return Rank(Ring, DeviceClock, PythonGpu(), tmp_path)
+    return cpp_rank(tmp_path, has_driver=request.param == "driver")
 
 
 def test_no_context_is_opened_on_a_device_that_the_rank_does_not_use(rank: Rank) -> None:
@@ -268,11 +290,11 @@ def test_nothing_is_asked_during_a_capture(rank: Rank) -> None:
     rank.gpu.can_relax = False
     before = rank.op(7)
     rank.clock.settle_aside()
-    rank.gpu.is_in_capture = True
+    rank.gpu.capture(True)
     captured = rank.op(9)
     rank.clock.settle()
     assert (rank.over, rank.gpu.counts()) == ([captured], (1, 0))
-    rank.gpu.is_in_capture = False
+    rank.gpu.capture(False)
     rank.clock.settle()
     assert rank.over == [before, captured]
 
@@ -295,7 +317,7 @@ def test_an_op_is_late_if_its_gpu_comes_to_it_late(rank: Rank) -> None:
 
 def test_an_op_that_is_captured_has_no_arrival(rank: Rank) -> None:
     """No event of ours may get into the graph."""
-    rank.gpu.is_in_capture = True
+    rank.gpu.capture(True)
     rank.marks.append(rank.ring.add(OP["all_reduce"], group=1))
     rank.note(ARRIVED, 9)
     rank.note(WAITED, 9)
@@ -323,6 +345,29 @@ def test_the_base_is_renewed(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> Non
         rank.clock.settle_aside()
     first, second, third = (rank.time_ns(mark, COMPLETED) for mark in rank.over)
     assert first < second < third
+
+
+@is_built
+def test_a_gpu_that_is_idle_comes_to_an_op_at_once(tmp_path: Path) -> None:
+    """That takes a question, and no event. The question is asked as one that invalidates no graph of another thread."""
+    rank = cpp_rank(tmp_path, has_driver=True)
+    rank.marks.append(rank.ring.add(OP["all_reduce"], group=1))
+    before_ns = monotonic_ns()
+    rank.note(ARRIVED, 7)
+    assert before_ns <= rank.time_ns(rank.marks[0], ARRIVED) <= monotonic_ns()
+    rank.note(COMPLETED, 7)
+    assert isinstance(rank.gpu, CppGpu)
+    assert (rank.gpu.fake.fake_record_count(), rank.gpu.fake.fake_capture_mode()) == (1, 0)
+
+
+@is_built
+def test_an_event_is_recorded_by_the_driver_once_torch_has_made_it(tmp_path: Path) -> None:
+    """The stand-in's driver refuses another stream than the current one."""
+    rank = cpp_rank(tmp_path, has_driver=True)
+    for _ in range(3):
+        rank.op(7, device=2)
+        rank.clock.settle_aside()
+    assert (rank.over, rank.gpu.counts()[0]) == (rank.marks, 2)
 
 
 def test_a_library_is_found_where_the_process_has_it() -> None:

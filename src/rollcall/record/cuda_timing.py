@@ -64,6 +64,14 @@ class CudaEvents:
         """Makes this device current: a query while another device is current would open a context on that one."""
         return torch.cuda.device(device)
 
+    def driver(self) -> str | None:
+        """The file of CUDA's driver, where its streams can be told to it."""
+        return None if _get_raw_stream is None else loaded("libcuda.so")
+
+    def stream_handle(self, device: int) -> int | None:
+        """The driver's handle of the current stream of a device."""
+        return None if _get_raw_stream is None else int(_get_raw_stream(device))
+
     def relax_capture(self) -> bool:
         """Let this thread query events while another one captures a CUDA graph, as nccl's watchdog does. Otherwise a
         query invalidates the capture. False where that is not possible."""

@@ -4,8 +4,10 @@ Where it is not compiled (rollcall.native does that), Python records alone.
 
 recorder.cpp    writes records; `library` is the compiled module, or None
 device_clock.h  when ops on a GPU completed; a part of the same module
+cuda_driver.h   the calls of CUDA that most ops make
 ring            a ring whose records C++ writes
 recorder        a recorder whose frequent methods are in C++
+calls           all_reduce and wait without the Python of their hooks
 device_clock    the clock of a GPU
 """
 

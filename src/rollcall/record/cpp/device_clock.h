@@ -1,5 +1,6 @@
 // When a GPU came to its ops and completed them: the clock of ../cuda_timing.py, in C++. It calls CUDA through torch's own
-// device guard, so that it compiles without CUDA, and it neither runs Python nor needs the GIL.
+// device guard, so that it compiles without CUDA, and what most ops need straight through the driver. It neither runs Python
+// nor needs the GIL.
 
 #pragma once
 
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -18,6 +20,8 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/SmallVector.h>
+
+#include "cuda_driver.h"
 
 namespace rollcall {
 
@@ -33,34 +37,58 @@ inline uint64_t now_ns() {
 enum class Moment : uint8_t { kArrived, kWaited, kCompleted };
 constexpr size_t kMoments = 3;
 
+struct PendingEvent {
+  Marks marks;
+  Moment moment;
+  void* event;
+};
+
+struct StreamQueue {  // the events of a stream
+  explicit StreamQueue(c10::Stream stream) : stream(stream) {}
+
+  const c10::Stream stream;
+  bool is_asked = false;  // whether its handle was asked for
+  std::optional<void*> handle;  // the driver's, where that can be called
+  std::vector<PendingEvent> pending;
+  std::vector<void*> free;
+  size_t size = 0;  // how many are pending, also while they are being settled
+};
+
 class DeviceClock {
  public:
   using SetTime = std::function<void(uint64_t mark, Moment moment, uint64_t at_ns)>;
 
   explicit DeviceClock(SetTime set_time) : set_time_(std::move(set_time)) {}
 
-  // An event recorded now completes when the current stream comes to this moment of these ops.
-  void note(Marks marks, Moment moment) {
+  StreamQueue& current_stream() {
     c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
     c10::Stream stream = cuda.getStream(cuda.getDevice());
-    void* event = nullptr;  // torch makes one where there is none to reuse: creating takes longer than recording
-    Queue* queue;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (queues_.empty()) first_device_ = stream.device_index();
+    return queues_.try_emplace({stream.device_index(), stream.id()}, stream).first->second;
+  }
+
+  // The stream, which is the current one, comes to this moment of these ops when it has done what was put into it.
+  void note(StreamQueue& queue, Marks marks, Moment moment, bool can_use_driver) {
+    // An op that was just put into it is not over yet: that question is asked later.
+    if (moment != Moment::kCompleted && can_use_driver && driver->is_idle(*queue.handle)) {
+      for (uint64_t mark : marks) set_time_(mark, moment, now_ns());
+      return;
+    }
+    void* event = nullptr;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      if (queues_.empty()) first_device_ = stream.device_index();
-      queue = &queues_[{stream.device_index(), stream.id()}];
-      if (queue->size == kMostPending) return;
-      ++queue->size;
-      if (!queue->free.empty()) {
-        event = queue->free.back();
-        queue->free.pop_back();
+      if (queue.size == kMostPending) return;
+      ++queue.size;
+      if (!queue.free.empty()) {
+        event = queue.free.back();
+        queue.free.pop_back();
       }
     }
-    // The default of the backend measures time, that of torch does not.
-    cuda.record(&event, stream, stream.device_index(), c10::EventFlag::BACKEND_DEFAULT);
+    record(event, queue, can_use_driver);
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      queue->pending.push_back({std::move(marks), moment, event});
+      queue.pending.push_back({std::move(marks), moment, event});
     }
     if (uint64_t base_age_ns = settles_itself) settle(base_age_ns);
   }
@@ -70,12 +98,12 @@ class DeviceClock {
   void settle(uint64_t base_age_ns) {
     std::unique_lock<std::mutex> settling(settling_, std::try_to_lock);
     if (!settling) return;
-    std::vector<std::pair<Key, Queue*>> queues;
+    std::vector<StreamQueue*> queues;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      for (auto& each : queues_) queues.emplace_back(each.first, &each.second);
+      for (auto& each : queues_) queues.push_back(&each.second);
     }
-    for (auto& each : queues) settle(each.first.first, *each.second, base_age_ns);
+    for (auto* each : queues) settle(*each, base_age_ns);
   }
 
   // The device that was used first; -1 if none has been.
@@ -84,23 +112,12 @@ class DeviceClock {
     return first_device_;
   }
 
+  std::unique_ptr<CudaDriver> driver;  // set before the first handle
   std::atomic<uint64_t> settles_itself = 0;  // the age of a base, where no other thread may ask CUDA
 
  private:
   static constexpr size_t kMostPending = 16384;  // as in cuda_timing.py
   static constexpr uint64_t kRenewNs = 1000000;
-
-  struct Pending {
-    Marks marks;
-    Moment moment;
-    void* event;
-  };
-
-  struct Queue {  // of a stream
-    std::vector<Pending> pending;
-    std::vector<void*> free;
-    size_t size = 0;  // how many are pending, also while they are being settled
-  };
 
   struct Base {
     void *event = nullptr, *next = nullptr;
@@ -110,18 +127,27 @@ class DeviceClock {
 
   using Key = std::pair<c10::DeviceIndex, c10::StreamId>;
 
-  void settle(c10::DeviceIndex device, Queue& queue, uint64_t base_age_ns) {
-    std::vector<Pending> taken;
+  // Has an event completed by what is in the stream now. Torch makes one where there is none to reuse: creating one takes
+  // longer than recording it.
+  void record(void*& event, const StreamQueue& queue, bool can_use_driver) {
+    if (event && can_use_driver) return driver->record(event, *queue.handle);
+    // The default of the backend measures time, that of torch does not.
+    c10::impl::VirtualGuardImpl(c10::kCUDA).record(&event, queue.stream, queue.stream.device_index(), c10::EventFlag::BACKEND_DEFAULT);
+  }
+
+  void settle(StreamQueue& queue, uint64_t base_age_ns) {
+    std::vector<PendingEvent> taken;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       taken.swap(queue.pending);
     }
     if (taken.empty()) return;
+    const c10::DeviceIndex device = queue.stream.device_index();
     // A query while another device is current would open a context on that one.
     c10::DeviceGuard on(c10::Device(c10::kCUDA, device));
     c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
     // Events of one stream complete in order, so that a few questions are enough.
-    auto end = std::partition_point(taken.begin(), taken.end(), [&](const Pending& each) { return cuda.queryEvent(each.event); });
+    auto end = std::partition_point(taken.begin(), taken.end(), [&](const PendingEvent& each) { return cuda.queryEvent(each.event); });
     std::vector<void*> free;
     Base& base = bases_[device];
     if (end != taken.begin() && !base.event) begin(cuda, device, base);
@@ -159,7 +185,7 @@ class DeviceClock {
 
   const SetTime set_time_;
   std::mutex mutex_;  // of the queues; held for a few stores only
-  std::map<Key, Queue> queues_;  // a stream that hangs does not delay the others
+  std::map<Key, StreamQueue> queues_;  // a stream that hangs does not delay the others
   int first_device_ = -1;
   std::mutex settling_;
   std::map<c10::DeviceIndex, Base> bases_;  // used by the thread that settles

@@ -17,7 +17,19 @@ class CppDeviceClock(DeviceClock):
 
     def __init__(self, ring: Ring, cuda: CudaEvents | None = None) -> None:
         super().__init__(ring, cuda)
-        library.follow_device(_is_capturing if _is_capturing and cuda is None else self._cuda.is_capturing)
+        self._has_driver: bool | None = None  # None: there was nothing to call it for
+        library.follow_device(
+            _is_capturing if _is_capturing and cuda is None else self._cuda.is_capturing, self._find_handle
+        )
+
+    def _find_handle(self, device: int) -> int | None:
+        """The driver's, of the current stream; None where C++ cannot call the driver, and calls torch instead."""
+        if self._has_driver is None:
+            path = self._cuda.driver()
+            if path is not None:
+                library.use_driver(path)
+            self._has_driver = path is not None
+        return self._cuda.stream_handle(device) if self._has_driver else None
 
     def _settle(self) -> None:
         library.settle_device(cuda_timing.BASE_AGE_NS)

@@ -38,6 +38,7 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -50,9 +51,12 @@
 
 namespace {
 
+using rollcall::Capture;
+using rollcall::CudaDriver;
 using rollcall::DeviceClock;
 using rollcall::Moment;
 using rollcall::Marks;
+using rollcall::StreamQueue;
 using rollcall::now_ns;
 
 constexpr uint16_t kAsync = 1, kFailed = 2, kWaited = 4, kBucket = 8;
@@ -172,6 +176,7 @@ struct State {
   PyObject *watched = nullptr, *waited_for = nullptr;  // the recorder's own: ops whose end Python follows
   DeviceClock* clock = nullptr;  // of the ring's ops on a GPU
   PyObject* is_capturing = nullptr;  // asks CUDA; None where the device is pretended
+  PyObject* find_handle = nullptr;  // of the current stream: the driver's, or None; asked once for each stream
   PyTypeObject* options_type = nullptr;
   std::vector<PyObject*> reduce_ops;  // by number of torch's reduce op: its number in the ring
   std::vector<Bucket> buckets;
@@ -500,22 +505,37 @@ std::vector<Pending> take_pending() {
   return taken;
 }
 
+// Returns false with an exception set.
+bool find_handle(StreamQueue& stream) {
+  stream.is_asked = true;
+  PyObject* answer = PyObject_CallFunction(state->find_handle, "i", int(stream.stream.device_index()));
+  if (answer && answer != Py_None) stream.handle = PyLong_AsVoidPtr(answer);
+  Py_XDECREF(answer);
+  return !PyErr_Occurred();
+}
+
+// Whether the current stream is being captured, as torch says; -1 with an exception set.
+int is_capturing() {
+  PyObject* answer = PyObject_CallNoArgs(state->is_capturing);
+  Py_XDECREF(answer);
+  return answer ? answer == Py_True : -1;
+}
+
 // The host has queued these ops; the GPU may come to this moment of them later. Needs the GIL; returns false with an
 // exception set.
 bool note_on_device(Marks marks, Moment moment) {
   // Nothing runs on a pretended device, nor in a capture: the graph runs when it is replayed.
-  bool is_over = is_rehearsed();
+  int is_over = is_rehearsed();
   if (!is_over) {
-    PyObject* answer = PyObject_CallNoArgs(state->is_capturing);
-    if (!answer) return false;
-    is_over = answer == Py_True;
-    Py_DECREF(answer);
+    StreamQueue& stream = state->clock->current_stream();
+    if (!stream.is_asked && !find_handle(stream)) return false;
+    Capture capture = stream.handle ? state->clock->driver->capture(*stream.handle) : Capture::kUnknown;
+    is_over = capture == Capture::kUnknown ? is_capturing() : capture == Capture::kYes;
+    if (is_over < 0) return false;
+    if (!is_over) state->clock->note(stream, std::move(marks), moment, capture == Capture::kNo);
   }
-  if (!is_over) {
-    state->clock->note(std::move(marks), moment);
-  } else if (moment == Moment::kCompleted) {
+  if (is_over && moment == Moment::kCompleted)
     for (uint64_t mark : marks) complete(mark, now_ns());
-  }
   return true;
 }
 
@@ -839,29 +859,34 @@ bool note(Marks marks, Moment moment) {
   }
 }
 
-// An op of one plain tensor, whose names are known. What torch may throw comes before the record is written.
-PyObject* enter(PyObject* const* args) {
-  PyObject* call = args[2];
-  auto group = state->groups.find(args[1]);
-  PyObject *tensors = PyTuple_GET_ITEM(call, 0), *splits = PyTuple_GET_ITEM(call, 4);
-  bool is_usual = group != state->groups.end() && PyTuple_GET_SIZE(tensors) == 1 && PyTuple_GET_SIZE(splits) == 0 && !has_objects;
-  if (!is_usual || !is_plain(PyTuple_GET_ITEM(tensors, 0))) return enter_slowly(args);
-  const at::Tensor& tensor = THPVariable_Unpack(PyTuple_GET_ITEM(tensors, 0));
+// What an op of one plain tensor is called with. `peer` is a rank of the group.
+struct PlainOp {
+  uint16_t op = 0, flags = 0, reduce = 0;
+  int32_t peer = -1, tag = 0;
+  PyObject* tensor = nullptr;
+};
+
+// The number of its signature; 0 where Python has to describe the op.
+uint32_t plain_signature(PyObject* tensor) {
+  return is_plain(tensor) && !has_objects ? shape_number(THPVariable_Unpack(tensor)) : 0;
+}
+
+// Records the op, whose signature is known. What torch may throw comes before the record is written.
+PyObject* enter_plain(const PlainOp& called, const Group& group, uint32_t signature) {
+  const at::Tensor& tensor = THPVariable_Unpack(called.tensor);
   Record record{};
-  record.signature = shape_number(tensor);
-  record.flags = PyLong_AsLong(PyTuple_GET_ITEM(call, 5));
-  if (!record.signature || record.flags & kBucket) return enter_slowly(args);
-  record.op = PyLong_AsLong(args[0]);
-  record.group = group->second.number;
-  record.peer = PyLong_AsLong(PyTuple_GET_ITEM(call, 1));
-  const auto& ranks = group->second.ranks;
-  if (record.peer >= 0 && size_t(record.peer) < ranks.size()) record.peer = ranks[record.peer];
-  record.tag = PyLong_AsLong(PyTuple_GET_ITEM(call, 2));
-  record.reduce = PyLong_AsLong(PyTuple_GET_ITEM(call, 3));
+  record.signature = signature;
+  record.flags = called.flags;
+  record.op = called.op;
+  record.group = group.number;
+  record.peer = called.peer;
+  if (record.peer >= 0 && size_t(record.peer) < group.ranks.size()) record.peer = group.ranks[record.peer];
+  record.tag = called.tag;
+  record.reduce = called.reduce;
   record.size_bytes = tensor.nbytes();
   bool is_cuda = tensor.is_cuda(), is_watched = record.flags & kAsync || is_cuda;
   if (is_watched) record.version_issued = version(tensor);
-  int64_t thread = PyErr_Occurred() ? -1 : thread_number(), site = thread < 0 ? -1 : site_number();
+  int64_t thread = thread_number(), site = thread < 0 ? -1 : site_number();
   if (site < 0) return nullptr;
   record.thread = thread;
   record.site = site;
@@ -875,14 +900,30 @@ PyObject* enter(PyObject* const* args) {
   PyObject* result = PyLong_FromLongLong(mark);
   if (!is_watched || !result) return result;
   // A program may never use the result of a functional collective: its input is not kept for that.
-  PyObject* first = PyTuple_GET_ITEM(tensors, 0);
-  PyObject* kept = record.flags & kWaited ? PyWeakref_NewRef(first, nullptr) : Py_NewRef(first);
-  PyObject* facts = kept ? Py_BuildValue("(ONO)", PyTuple_GET_ITEM(call, 5), kept, is_cuda ? Py_True : Py_False) : nullptr;
+  PyObject* kept = record.flags & kWaited ? PyWeakref_NewRef(called.tensor, nullptr) : Py_NewRef(called.tensor);
+  PyObject* facts = kept ? Py_BuildValue("(iNO)", int(record.flags), kept, is_cuda ? Py_True : Py_False) : nullptr;
   int failed = facts ? PyDict_SetItem(state->watched, result, facts) : -1;
   Py_XDECREF(facts);
   if (!failed) return result;
   Py_DECREF(result);
   return nullptr;
+}
+
+PyObject* enter(PyObject* const* args) {
+  PyObject *call = args[2], *tensors = PyTuple_GET_ITEM(call, 0);
+  auto group = state->groups.find(args[1]);
+  bool is_usual = group != state->groups.end() && PyTuple_GET_SIZE(tensors) == 1 && PyTuple_GET_SIZE(PyTuple_GET_ITEM(call, 4)) == 0;
+  uint32_t signature = is_usual ? plain_signature(PyTuple_GET_ITEM(tensors, 0)) : 0;
+  long flags = PyLong_AsLong(PyTuple_GET_ITEM(call, 5));
+  if (!signature || flags & kBucket) return enter_slowly(args);
+  PlainOp called;
+  called.op = PyLong_AsLong(args[0]);
+  called.flags = flags;
+  called.peer = PyLong_AsLong(PyTuple_GET_ITEM(call, 1));
+  called.tag = PyLong_AsLong(PyTuple_GET_ITEM(call, 2));
+  called.reduce = PyLong_AsLong(PyTuple_GET_ITEM(call, 3));
+  called.tensor = PyTuple_GET_ITEM(tensors, 0);
+  return PyErr_Occurred() ? nullptr : enter_plain(called, group->second, signature);
 }
 
 // op, group, CallArgs: tensors, peer, tag, reduce, splits, flags
@@ -902,10 +943,16 @@ bool is_queued(PyObject* mark) {
   return facts && PyTuple_GET_ITEM(facts, 2) == Py_True && !PySet_GET_SIZE(state->waited_for) && state->is_on;
 }
 
-PyObject* complete_queued(PyObject* mark) {
+bool complete_queued(PyObject* mark) {
   Marks marks(1, PyLong_AsUnsignedLongLong(mark));
-  if (PyDict_DelItem(state->watched, mark) || !note(std::move(marks), Moment::kCompleted)) return nullptr;
-  Py_RETURN_NONE;
+  return !PyDict_DelItem(state->watched, mark) && note(std::move(marks), Moment::kCompleted);
+}
+
+PyObject* complete_slowly(PyObject* const* marks, Py_ssize_t count) {
+  static PyObject* const name = PyUnicode_InternFromString("complete_slowly");
+  std::vector<PyObject*> words(1, state->recorder);
+  words.insert(words.end(), marks, marks + count);
+  return PyObject_VectorcallMethod(name, words.data(), words.size(), nullptr);
 }
 
 // A tuple of marks, the number of a moment
@@ -920,10 +967,27 @@ PyObject* py_note_on_device(PyObject*, PyObject* const* args, Py_ssize_t count) 
   Py_RETURN_NONE;
 }
 
-// A function that tells whether the current stream is being captured, or None.
-PyObject* py_follow_device(PyObject*, PyObject* is_capturing) {
+// A function that tells whether the current stream is being captured, and one that finds the driver's handle of the current
+// stream of a device; or None twice.
+PyObject* py_follow_device(PyObject*, PyObject* args) {
+  PyObject *is_capturing, *find_handle;
+  if (!PyArg_ParseTuple(args, "OO", &is_capturing, &find_handle)) return nullptr;
   Py_INCREF(is_capturing);
   Py_XSETREF(state->is_capturing, is_capturing);
+  Py_INCREF(find_handle);
+  Py_XSETREF(state->find_handle, find_handle);
+  Py_RETURN_NONE;
+}
+
+// The path of CUDA's driver.
+PyObject* py_use_driver(PyObject*, PyObject* path) {
+  const char* text = PyUnicode_AsUTF8(path);
+  if (!text) return nullptr;
+  try {
+    state->clock->driver = std::make_unique<CudaDriver>(text);
+  } catch (const std::exception& error) {
+    return PyErr_Format(PyExc_OSError, "%s", error.what());
+  }
   Py_RETURN_NONE;
 }
 
@@ -951,20 +1015,26 @@ PyObject* py_settle_in_ops(PyObject*, PyObject* age) {
 
 PyObject* py_first_device(PyObject*, PyObject*) { return PyLong_FromLong(state->clock->first_device()); }
 
+// Returns false with an exception set.
+bool complete_op(PyObject* mark) {
+  if (!PyDict_GET_SIZE(state->watched) && !PySet_GET_SIZE(state->waited_for)) {
+    int64_t number = PyLong_AsLongLong(mark);
+    if (number == -1 && PyErr_Occurred()) return false;
+    if (number != kNoRecord && state->is_on) complete(number, now_ns());
+    return true;
+  }
+  if (is_queued(mark)) return complete_queued(mark);
+  if (PyErr_Occurred()) return false;
+  PyObject* done = complete_slowly(&mark, 1);
+  Py_XDECREF(done);
+  return done;
+}
+
 // marks: Python follows the ends of async ops, and of those on a GPU.
 PyObject* py_op_completed(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  static PyObject* const name = PyUnicode_InternFromString("complete_slowly");
-  if (count == 1 && !PyDict_GET_SIZE(state->watched) && !PySet_GET_SIZE(state->waited_for)) {
-    int64_t mark = PyLong_AsLongLong(args[0]);
-    if (mark == -1 && PyErr_Occurred()) return nullptr;
-    if (mark != kNoRecord && state->is_on) complete(mark, now_ns());
-    Py_RETURN_NONE;
-  }
-  if (count == 1 && is_queued(args[0])) return complete_queued(args[0]);
-  if (PyErr_Occurred()) return nullptr;
-  std::vector<PyObject*> words(1, state->recorder);
-  words.insert(words.end(), args, args + count);
-  return PyObject_VectorcallMethod(name, words.data(), words.size(), nullptr);
+  if (count != 1) return complete_slowly(args, count);
+  if (!complete_op(args[0])) return nullptr;
+  Py_RETURN_NONE;
 }
 
 // group, number, ranks
@@ -1004,18 +1074,21 @@ PyObject* py_set_object_count(PyObject*, PyObject* count) {
   Py_RETURN_NONE;
 }
 
-// The reduce op of an all_reduce, and its flags. pybind11 takes a microsecond for them; here they are read from the
-// object that it wraps.
+// The options of an all_reduce; null where they are not a plain object of torch's. pybind11 takes a microsecond for them; here
+// they are read from the object that it wraps.
+const c10d::AllreduceOptions* all_reduce_options(PyObject* options) {
+  auto* instance = reinterpret_cast<pybind11::detail::instance*>(options);
+  if (Py_TYPE(options) != state->options_type || !instance->simple_layout) return nullptr;
+  auto* value = static_cast<const c10d::AllreduceOptions*>(instance->simple_value_holder[0]);
+  return value && size_t(value->reduceOp.op_) < state->reduce_ops.size() ? value : nullptr;
+}
+
+// The reduce op of an all_reduce, and its flags.
 PyObject* py_all_reduce_options(PyObject*, PyObject* options) {
   static PyObject* const name = PyUnicode_InternFromString("read_options");
   static PyObject* const flags[] = {PyLong_FromLong(0), PyLong_FromLong(kAsync)};
-  auto* instance = reinterpret_cast<pybind11::detail::instance*>(options);
-  if (Py_TYPE(options) == state->options_type && instance->simple_layout && instance->simple_value_holder[0]) {
-    auto* value = static_cast<const c10d::AllreduceOptions*>(instance->simple_value_holder[0]);
-    size_t reduce = size_t(value->reduceOp.op_);
-    if (reduce < state->reduce_ops.size())
-      return PyTuple_Pack(2, state->reduce_ops[reduce], flags[value->asyncOp]);
-  }
+  const auto* value = all_reduce_options(options);
+  if (value) return PyTuple_Pack(2, state->reduce_ops[size_t(value->reduceOp.op_)], flags[value->asyncOp]);
   return PyObject_CallMethodOneArg(state->recorder, name, options);
 }
 
@@ -1030,6 +1103,169 @@ PyObject* py_attach(PyObject*, PyObject* args) {
   state->options_type = reinterpret_cast<PyTypeObject*>(type);
   state->reduce_ops.clear();
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(reduce_ops); ++i) state->reduce_ops.push_back(PyTuple_GET_ITEM(reduce_ops, i));
+  Py_RETURN_NONE;
+}
+
+// Calls without a frame of Python. A hook of ../hooks is a few functions of Python around an original. Almost every op is an
+// all_reduce that is waited for at once: for these, the calls below do what its hooks do. What is unusual is left to the hooks.
+
+// As the methods of torch it is a function of C++ that torch.compile knows not to trace.
+struct HookedCall {
+  PyMethodDef definition;
+  PyObject *original, *hooked;  // torch's own, and that with the hook around it
+  PyObject *after, *failed;  // the hook's functions
+};
+
+// What the hooks share with these calls.
+struct Shared {
+  PyTypeObject *group = nullptr, *work = nullptr;  // torch's own classes; subclasses may override their methods
+  PyObject* batches = nullptr;  // by id of a group: ops that begin together later
+  PyObject* unwaited = nullptr;  // by id: handles that have not been waited for, and the state of each
+  PyObject* newest = nullptr;  // a list of one: the id of the newest handle of an op that is not async
+  PyObject* report = nullptr;  // takes the name of a hook and its error
+} shared;
+
+// Whether the program sees what functions of torch are asked for: ../hooks/patching.py.
+bool has_modes() { return at::impl::PythonTorchFunctionTLS::stack_len() > 0; }
+
+// The error that is set goes to the guard of the hooks. Returns false if it is the program's, and set again.
+bool report_error(const char* name) {
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback) PyException_SetTraceback(value, traceback);
+  PyObject* done = PyObject_CallFunction(shared.report, "sO", name, value);
+  for (PyObject* each : {type, value, traceback, done}) Py_XDECREF(each);
+  return done;
+}
+
+// Calls a function of a hook. Returns false with the program's error set.
+bool call_hook(const char* name, PyObject* function, PyObject* state, PyObject* result = nullptr) {
+  PyObject* done = PyObject_CallFunctionObjArgs(function, state, result, nullptr);
+  Py_XDECREF(done);
+  return done || report_error(name);
+}
+
+// The original has raised: the hook is told, and the program gets that error.
+void tell_failure(const char* name, PyObject* failed, PyObject* state) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  if (call_hook(name, failed, state)) PyErr_Restore(type, value, traceback);
+  else for (PyObject* each : {type, value, traceback}) Py_XDECREF(each);
+}
+
+// As works.keep_until_next of the hooks, where it keeps nothing yet. Returns false with an exception set.
+bool keep_until_next(PyObject* work, PyObject* state) {
+  PyObject *key = PyLong_FromVoidPtr(work), *kept = key ? PyTuple_Pack(2, work, state) : nullptr;
+  bool is_kept = kept && !PyDict_SetItem(shared.unwaited, key, kept) && !PyList_SetItem(shared.newest, 0, Py_NewRef(key));
+  Py_XDECREF(key);
+  Py_XDECREF(kept);
+  return is_kept;
+}
+
+// Returns the mark of an all_reduce as torch's own function calls it; null without an exception where it is unusual.
+PyObject* enter_all_reduce(PyObject* const* args, uint16_t& flags) {
+  if (PyDict_GET_SIZE(shared.batches) || !PyList_CheckExact(args[1]) || PyList_GET_SIZE(args[1]) != 1) return nullptr;
+  const auto* options = all_reduce_options(args[2]);
+  auto group = options ? state->groups.find(args[0]) : state->groups.end();
+  if (group == state->groups.end()) return nullptr;
+  PlainOp called;
+  called.op = state->all_reduce;
+  called.flags = flags = options->asyncOp ? kAsync : 0;
+  called.reduce = PyLong_AsLong(state->reduce_ops[size_t(options->reduceOp.op_)]);
+  called.tensor = PyList_GET_ITEM(args[1], 0);
+  try {
+    uint32_t signature = plain_signature(called.tensor);
+    return signature ? enter_plain(called, group->second, signature) : nullptr;
+  } catch (const std::exception&) {  // a tensor that does not tell its size
+    return nullptr;
+  }
+}
+
+PyObject* run_all_reduce(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  static const char* const name = "all_reduce";
+  auto* call = static_cast<HookedCall*>(PyCapsule_GetPointer(self, nullptr));
+  bool is_usual = state->is_on && count == 3 && !names && Py_TYPE(args[0]) == shared.group && !has_modes();
+  uint16_t flags = 0;
+  PyObject* mark = is_usual ? enter_all_reduce(args, flags) : nullptr;
+  if (!mark) {
+    if (PyErr_Occurred() && !report_error(name)) return nullptr;
+    return PyObject_Vectorcall(call->hooked, args, count, names);
+  }
+  PyObject* entered = Py_BuildValue("(Ni)", mark, int(flags));
+  if (!entered) return nullptr;
+  is_in_op = true;
+  PyObject* result = PyObject_Vectorcall(call->original, args, count, nullptr);
+  is_in_op = false;
+  if (!result) {
+    tell_failure(name, call->failed, entered);
+  } else {
+    bool is_first = !flags && Py_TYPE(result) == shared.work && !PyDict_GET_SIZE(shared.unwaited);
+    bool is_well = is_first ? keep_until_next(result, entered) || report_error(name) : call_hook(name, call->after, entered, result);
+    if (!is_well) Py_CLEAR(result);
+  }
+  Py_DECREF(entered);
+  return result;
+}
+
+// Takes what is kept of a handle, where its op is not async; null without an exception where there is nothing.
+PyObject* take_waited_for(PyObject* work) {
+  PyObject *key = PyLong_FromVoidPtr(work), *kept = key ? PyDict_GetItemWithError(shared.unwaited, key) : nullptr;
+  PyObject* entered = kept ? PyTuple_GET_ITEM(kept, 1) : nullptr;
+  bool is_usual = entered && PyTuple_GET_SIZE(entered) == 2 && !PyLong_AsLong(PyTuple_GET_ITEM(entered, 1));
+  PyObject* taken = is_usual ? Py_NewRef(entered) : nullptr;
+  if (taken && PyDict_DelItem(shared.unwaited, key)) Py_CLEAR(taken);
+  Py_XDECREF(key);
+  return taken;
+}
+
+PyObject* run_wait(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  static const char* const name = "wait";
+  auto* call = static_cast<HookedCall*>(PyCapsule_GetPointer(self, nullptr));
+  bool is_usual = state->is_on && count == 1 && !names && Py_TYPE(args[0]) == shared.work && !has_modes();
+  PyObject* entered = is_usual ? take_waited_for(args[0]) : nullptr;
+  if (!entered) {
+    if (PyErr_Occurred() && !report_error(name)) return nullptr;
+    return PyObject_Vectorcall(call->hooked, args, count, names);
+  }
+  PyObject* result = PyObject_Vectorcall(call->original, args, count, nullptr);
+  if (!result) tell_failure(name, call->failed, entered);
+  else if (!complete_op(PyTuple_GET_ITEM(entered, 0)) && !report_error(name)) Py_CLEAR(result);
+  Py_DECREF(entered);
+  return result;
+}
+
+// Torch's own method, that with its hook around it, and the hook's two functions that follow: returns a method.
+using Run = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
+
+PyObject* make_call(Run run, PyObject* args) {
+  PyObject *original, *hooked, *after, *failed;
+  if (!PyArg_ParseTuple(args, "O!OOO", &PyCFunction_Type, &original, &hooked, &after, &failed)) return nullptr;
+  for (PyObject* kept : {original, hooked, after, failed}) Py_INCREF(kept);  // until the process ends, as the hooks
+  const PyMethodDef* known = reinterpret_cast<PyCFunctionObject*>(original)->m_ml;
+  auto* call = new HookedCall{
+      {known->ml_name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run)), METH_FASTCALL | METH_KEYWORDS, known->ml_doc},
+      original, hooked, after, failed};
+  PyObject* capsule = PyCapsule_New(call, nullptr, nullptr);
+  PyObject* function = capsule ? PyCFunction_NewEx(&call->definition, capsule, reinterpret_cast<PyCFunctionObject*>(original)->m_module) : nullptr;
+  PyObject* method = function ? PyInstanceMethod_New(function) : nullptr;
+  Py_XDECREF(capsule);
+  Py_XDECREF(function);
+  return method;
+}
+
+PyObject* py_make_all_reduce(PyObject*, PyObject* args) { return make_call(run_all_reduce, args); }
+
+PyObject* py_make_wait(PyObject*, PyObject* args) { return make_call(run_wait, args); }
+
+PyObject* py_share(PyObject*, PyObject* args) {
+  PyObject *group, *work, *batches, *unwaited, *newest, *report;
+  if (!PyArg_ParseTuple(args, "O!O!O!O!O!O", &PyType_Type, &group, &PyType_Type, &work, &PyDict_Type, &batches, &PyDict_Type, &unwaited,
+                        &PyList_Type, &newest, &report))
+    return nullptr;
+  for (PyObject* kept : {group, work, batches, unwaited, newest, report}) Py_INCREF(kept);  // until the process ends
+  shared = {reinterpret_cast<PyTypeObject*>(group), reinterpret_cast<PyTypeObject*>(work), batches, unwaited, newest, report};
   Py_RETURN_NONE;
 }
 
@@ -1229,7 +1465,8 @@ PyMethodDef methods[] = {
     {"enter", FAST(py_enter), METH_FASTCALL, "Record an op that begins; returns its mark."},
     {"op_completed", FAST(py_op_completed), METH_FASTCALL, "Record that ops have completed."},
     {"note_on_device", FAST(py_note_on_device), METH_FASTCALL, "Have the time noted when the GPU comes to a moment of queued ops."},
-    {"follow_device", py_follow_device, METH_O, "How to ask whether a CUDA graph is being captured."},
+    {"follow_device", py_follow_device, METH_VARARGS, "How to ask whether a CUDA graph is being captured."},
+    {"use_driver", py_use_driver, METH_O, "Call CUDA's driver where most ops need it."},
     {"settle_device", py_settle_device, METH_O, "Record which ops a GPU has completed."},
     {"settle_in_ops", py_settle_in_ops, METH_O, "Do so with every op from now on."},
     {"first_device", py_first_device, METH_NOARGS, "The GPU that was used first, or -1."},
@@ -1238,6 +1475,9 @@ PyMethodDef methods[] = {
     {"name_shape", py_name_shape, METH_VARARGS, "The number of the signature of a tensor."},
     {"set_object_count", py_set_object_count, METH_O, "How many objects the collective of this thread is about."},
     {"all_reduce_options", py_all_reduce_options, METH_O, "The reduce op and flags of an all_reduce."},
+    {"share", py_share, METH_VARARGS, "What the hooks share with calls."},
+    {"make_all_reduce", py_make_all_reduce, METH_VARARGS, "An all_reduce that does what its hook does, mostly without Python."},
+    {"make_wait", py_make_wait, METH_VARARGS, "The same, for the wait of a handle."},
     {"received_from", FAST(py_received_from), METH_FASTCALL, "Note whose message a receive from any rank has taken."},
     {"site", py_site, METH_NOARGS, "The number of the site of the caller."},
     {"completed", py_completed, METH_O, "Note that an op completed now."},

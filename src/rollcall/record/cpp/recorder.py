@@ -10,7 +10,7 @@ import torch.distributed as dist
 from rollcall.compat import dynamo_frames
 from rollcall.compat.torch_groups import group_named
 from rollcall.record import ring_format, sites
-from rollcall.record.cpp import library
+from rollcall.record.cpp import calls, library
 from rollcall.record.cpp.device_clock import CppDeviceClock
 from rollcall.record.cpp.ring import CppRing
 from rollcall.record.hooks.arguments import REDUCE
@@ -49,9 +49,13 @@ class CppRecorder(PythonRecorder):
         ring.attach(self)
         library.attach(self._watched, self._waited_for, _OPTIONS, _REDUCE_OPS)
 
+    def begin(self) -> None:
+        super().begin()
+        calls.install()
+
     def rehearse(self) -> None:
         super().rehearse()
-        library.follow_device(None)
+        library.follow_device(None, None)
 
     def turn_off(self, why: str = "") -> None:
         library.stop()

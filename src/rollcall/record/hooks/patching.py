@@ -42,6 +42,7 @@ class Hook:
 
 
 installed: dict[str, Hook] = {}  # by what is hooked: "ProcessGroup.allreduce"
+wrappers: dict[str, Any] = {}  # by the same: what is called in place of torch's own function, its `__wrapped__`
 sought: dict[str, bool] = {}  # by name of the hook: whether this torch has a place for it
 failures: Counter[str] = Counter()  # by name of the hook
 
@@ -63,6 +64,7 @@ def install(owner: Any, attribute: str, hook: Hook) -> None:
     if is_python and not hasattr(original, "__wrapped__"):
         # inspect.getfullargspec does not ask what was wrapped. A function that wraps another tells it nothing either.
         wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    wrappers[f"{owner.__name__}.{attribute}"] = wrapper
     setattr(owner, attribute, wrapper)
 
 
@@ -86,7 +88,7 @@ def wrap(original: Any, hook: Hook, where: str) -> Any:
     """The original with the hook around it."""
     installed[where] = hook
 
-    recorded = recording(original, hook, _fail, guarded, _has_modes, _unseen, where.rpartition(".")[2])
+    recorded = recording(original, hook, report_error, guarded, _has_modes, _unseen, where.rpartition(".")[2])
     dynamo_frames.leave_out(recorded, with_callees=False)
     for part in (hook.before, hook.after, hook.failed, leave_traceback):
         dynamo_frames.leave_out(part, with_callees=True)
@@ -110,7 +112,7 @@ def guarded(name: str, body: Callable[..., Any], *args: Any) -> Any:
     try:
         return _unseen(body, *args) if _has_modes() else body(*args)
     except Exception as error:
-        _fail(name, error)
+        report_error(name, error)
 
 
 # Whether the program has modes that see every function of torch. An older or newer torch may have none.
@@ -123,7 +125,8 @@ def _unseen(body: Callable[..., Any], *args: Any) -> Any:
         return body(*args)
 
 
-def _fail(name: str, error: Exception) -> None:
+def report_error(name: str, error: Exception) -> None:
+    """Ends recording because of an error in a hook. Raises the error if it is the program's."""
     stop(name, error)
     if _is_of_signal_handler(error) or _is_thrown(error):
         raise error

@@ -18,7 +18,7 @@ _FROM_ANY = "recv_anysource"
 # and scatter_object_list only the root's list counts, and torch checks that itself.
 _OBJECT_LISTS = {"all_gather_object": 0, "broadcast_object_list": 0}
 # By id of a group: the marks of the ops since _start_coalescing, which begin together at _end_coalescing.
-_batches: dict[int, list[int]] = {}
+batches: dict[int, list[int]] = {}
 
 
 def install_all() -> None:
@@ -60,7 +60,7 @@ def _op_hook(name: str, read: Reader) -> Hook:
             call = read(args, kwargs)
         except Exception:  # arguments that we do not know: torch will say whether they are right
             call = _UNREADABLE
-        if _batches and id(args[0]) in _batches:
+        if batches and id(args[0]) in batches:
             return _enter_batch(op, args[0], call)
         mark = current.enter(op, args[0], call)
         if mark < 0:
@@ -101,7 +101,7 @@ def _enter_batch(op: int, group: Any, call: CallArgs) -> State | None:
     if mark < 0:
         return None
     sink.current.set_in_op(True)
-    _batches[id(group)].append(mark)
+    batches[id(group)].append(mark)
     return mark, ASYNC, _IN_BATCH
 
 
@@ -110,7 +110,7 @@ def _before_start(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
 
 
 def _after_start(key: int, _: Any) -> None:
-    _batches[key] = []
+    batches[key] = []
 
 
 def _before_handing_over(args: tuple[Any, ...], _: dict[str, Any]) -> None:
@@ -127,7 +127,7 @@ def _complete_for_torch(mark: int) -> None:
 
 
 def _before_end(args: tuple[Any, ...], _: dict[str, Any]) -> list[int] | None:
-    return (_batches.pop(id(args[0]), None) if args else None) or None
+    return (batches.pop(id(args[0]), None) if args else None) or None
 
 
 def _after_end(marks: list[int], work: Any) -> None:

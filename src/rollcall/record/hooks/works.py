@@ -15,7 +15,7 @@ _from_any: dict[int, tuple[Any, int, Any]] = {}  # by id: works of receives from
 
 
 _hooked: set[type] = set()  # classes of works
-_newest = 0  # the id of the newest work whose op is not async
+newest = [0]  # the id of the newest work whose op is not async
 _Work = dist.Work  # looked up once
 
 
@@ -71,14 +71,13 @@ def keep(work: Any, state: State) -> None:
 def keep_until_next(work: Any, state: State) -> None:
     """Of an op that is not async: torch waits at once, so a weak reference would cost more than it is worth. A program
     that calls the method itself need not wait: the handle before this one is the program's alone again."""
-    global _newest
     if type(work) is not _Work:
         hook_class(type(work))
-    before = unwaited.get(_newest)
+    before = unwaited.get(newest[0])
     if before is not None and type(before[0]) is not weakref.ref:
         keep(*before)
-    _newest = id(work)
-    unwaited[_newest] = (work, state)
+    newest[0] = id(work)
+    unwaited[newest[0]] = (work, state)
 
 
 def keep_from_any(work: Any, mark: int, group: Any) -> None:
