@@ -26,17 +26,19 @@ def main() -> int:
     options.add_argument("--looks", type=int, default=1000, help="at all jobs together")
     options.add_argument("--ranks", type=int, default=4)
     options.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    options.add_argument("--limit", type=float, default=3600, help="begin no more jobs of a kind after so many seconds")
     given = options.parse_args()
-    found = {kind: look_at(kind, given.ranks, given.looks // len(given.kinds)) for kind in given.kinds}
+    found = {kind: look_at(kind, given.ranks, given.looks // len(given.kinds), given.limit) for kind in given.kinds}
     for kind, counts in found.items():
         print(f"{kind}: {counts.total()} looks: {dict(counts)}")
     return any(set(counts) - {"nothing", "straggler"} for counts in found.values())
 
 
-def look_at(kind: str, ranks: int, looks: int) -> Counter[str]:
+def look_at(kind: str, ranks: int, looks: int, limit_s: float) -> Counter[str]:
     """What was found, and how often."""
     counts: Counter[str] = Counter()
-    while counts.total() < looks:
+    deadline_s = time.monotonic() + limit_s
+    while counts.total() < looks and time.monotonic() < deadline_s:
         with tempfile.TemporaryDirectory() as folder:
             job = start(kind, ranks, Path(folder))
             try:

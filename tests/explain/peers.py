@@ -22,7 +22,7 @@ from . import places
 from .corpus import Program
 
 SECONDS = 20
-_AT_ONCE = 3  # most of the time they only wait
+_AT_ONCE = (os.cpu_count() or 1) + 1  # most of the time they only wait
 _HERE = Path(__file__).parent
 _BIN = Path(sys.executable).parent
 
