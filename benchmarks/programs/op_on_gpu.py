@@ -3,7 +3,7 @@
 Needs torch and a GPU, and nothing else. One nccl rank reduces 4 KB, back to back, in blocks that are recorded and not
 in turn: in the others torch's own methods are back in place. Prints nanoseconds per op of both, and the difference of
 blocks that followed each other: of time, and of the processor time of the thread that calls, which other programs on
-the machine do not lengthen. --backend gloo does the same on the CPU.
+the machine do not lengthen. --backend gloo does the same on the CPU; with --idle, the GPU is idle when an op begins.
 """
 
 import argparse
@@ -24,7 +24,7 @@ ELEMENTS = 1024  # of 4 bytes
 WARM_UP = 500
 
 
-def main(backend: str, blocks: int, ops: int) -> None:
+def main(backend: str, blocks: int, ops: int, is_idle: bool) -> None:
     device = torch.device("cuda" if backend == "nccl" else "cpu")
     with tempfile.TemporaryDirectory() as folder:
         recording = recorder.begin(Path(folder), rank=0, world_size=1, attempt=0)
@@ -33,13 +33,13 @@ def main(backend: str, blocks: int, ops: int) -> None:
         tensor = torch.ones(ELEMENTS, device=device)
         for is_recorded in (True, False):
             switch(recording if is_recorded else None)
-            block_ns(tensor, WARM_UP)
+            block_ns(tensor, WARM_UP, is_idle)
         rounds = []
         for _ in range(blocks):
             switch(None)
-            plain = block_ns(tensor, ops)
+            plain = block_ns(tensor, ops, is_idle)
             switch(recording)
-            rounds.append((plain, block_ns(tensor, ops)))
+            rounds.append((plain, block_ns(tensor, ops, is_idle)))
         name = torch.cuda.get_device_name() if backend == "nccl" else "CPU"
         print(f"{name}, torch {torch.__version__}, {type(recording).__name__}, {blocks} blocks of {ops} in turn")
         if patching.failures:
@@ -59,11 +59,13 @@ def report(kind: str, rounds: list[tuple[float, float]]) -> None:
     print(f"  difference {median(differences):,.0f} ns ({half})")
 
 
-def block_ns(tensor: torch.Tensor, ops: int) -> tuple[float, float]:
+def block_ns(tensor: torch.Tensor, ops: int, is_idle: bool) -> tuple[float, float]:
     """Nanoseconds of an op until the GPU is done, and processor time until the host has queued it."""
     began_ns, cpu_began_ns = time.perf_counter_ns(), time.thread_time_ns()
     for _ in range(ops):
         dist.all_reduce(tensor)
+        if is_idle:
+            torch.cuda.synchronize()
     cpu_ns = time.thread_time_ns() - cpu_began_ns
     if tensor.is_cuda:
         torch.cuda.synchronize()
@@ -91,6 +93,7 @@ if __name__ == "__main__":
     parser.add_argument("--backend", default="nccl", choices=("nccl", "gloo"))
     parser.add_argument("--blocks", type=int, default=40)
     parser.add_argument("--ops", type=int, default=1000, help="of a block")
+    parser.add_argument("--idle", action="store_true", help="wait for the GPU after each op")
     options = parser.parse_args()
     os.environ.update(RANK="0", WORLD_SIZE="1")
-    main(options.backend, options.blocks, options.ops)
+    main(options.backend, options.blocks, options.ops, options.idle)

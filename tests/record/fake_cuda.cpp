@@ -16,11 +16,11 @@ struct Event {
   bool is_stuck = false;
 };
 
-int current = 0, stream_id = 0, event_count = 0, record_count = 0, query_count = 0;
-int capture_mode = 0;
+int current = 0, stream_id = 0, event_count = 0, query_count = 0;
 bool is_stuck = false;  // what is recorded from now on
 bool is_in_capture = false;
 std::set<int> contexts;
+thread_local bool is_used_in_thread = false;
 std::multimap<int, Event*> events;  // by stream
 
 void touch() { contexts.insert(current); }
@@ -46,6 +46,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag flag) const override {
     touch();
+    is_used_in_thread = true;
     if (flag != c10::EventFlag::BACKEND_DEFAULT) throw std::runtime_error("an event that measures no time");
     auto* recorded = static_cast<Event*>(*event);
     if (!recorded) {
@@ -57,7 +58,6 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     *recorded = {stream.device_index(), is_stuck && stream.id() != 1000};
     events.emplace(stream.id(), recorded);
     *event = recorded;
-    if (stream.id() != 1000) ++record_count;
   }
   bool queryEvent(void* event) const override {
     touch();
@@ -79,7 +79,7 @@ EXPORT void fake_begin() {
   static Guard guard;
   // Each time: torch's FakeTensorMode, which other tests of this process may use, registers one of its own.
   c10::impl::DeviceGuardImplRegistrar registered(c10::kCUDA, &guard);
-  current = event_count = record_count = query_count = capture_mode = 0;
+  current = event_count = query_count = 0;
   is_in_capture = false;
   contexts.clear();
   events.clear();
@@ -92,33 +92,25 @@ EXPORT void fake_use_stream(int id, bool stuck) {
 EXPORT void fake_continue(int id) {
   for (auto [each, end] = events.equal_range(id); each != end; ++each) each->second->is_stuck = false;
 }
-EXPORT int fake_record_count() { return record_count; }
-EXPORT int fake_capture_mode() { return capture_mode; }
 EXPORT void fake_capture(bool is_on) { is_in_capture = is_on; }
 EXPORT int fake_event_count() { return event_count; }
 EXPORT int fake_query_count() { return query_count; }
 EXPORT bool fake_has_context(int device) { return contexts.count(device); }
 
-// The driver: a stream's handle is its number.
+// The driver: a stream's handle is its number. It works in threads that have used the device guard, as the real one does.
+
+constexpr int kInvalidContext = 201;
 
 EXPORT int cuEventRecord(void* event, void* stream) {
+  if (!is_used_in_thread) return kInvalidContext;
   touch();
   if (reinterpret_cast<intptr_t>(stream) != stream_id) return 400;  // CUDA_ERROR_INVALID_HANDLE
   *static_cast<Event*>(event) = {current, is_stuck};
   events.emplace(stream_id, static_cast<Event*>(event));
-  ++record_count;
   return 0;
 }
 EXPORT int cuStreamIsCapturing(void*, int* status) {
+  if (!is_used_in_thread) return kInvalidContext;
   *status = is_in_capture;
-  return 0;
-}
-EXPORT int cuStreamQuery(void*) {
-  touch();
-  if (capture_mode != 2) return 900;  // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: another thread captures
-  return is_stuck ? 600 : 0;  // CUDA_ERROR_NOT_READY
-}
-EXPORT int cuThreadExchangeStreamCaptureMode(int* mode) {
-  std::swap(*mode, capture_mode);
   return 0;
 }

@@ -5,10 +5,10 @@ CUDA's driver (fake_cuda.cpp)."""
 import contextlib
 import ctypes
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic_ns
 from typing import Any
 
 import pytest
@@ -348,19 +348,6 @@ def test_the_base_is_renewed(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @is_built
-def test_a_gpu_that_is_idle_comes_to_an_op_at_once(tmp_path: Path) -> None:
-    """That takes a question, and no event. The question is asked as one that invalidates no graph of another thread."""
-    rank = cpp_rank(tmp_path, has_driver=True)
-    rank.marks.append(rank.ring.add(OP["all_reduce"], group=1))
-    before_ns = monotonic_ns()
-    rank.note(ARRIVED, 7)
-    assert before_ns <= rank.time_ns(rank.marks[0], ARRIVED) <= monotonic_ns()
-    rank.note(COMPLETED, 7)
-    assert isinstance(rank.gpu, CppGpu)
-    assert (rank.gpu.fake.fake_record_count(), rank.gpu.fake.fake_capture_mode()) == (1, 0)
-
-
-@is_built
 def test_an_event_is_recorded_by_the_driver_once_torch_has_made_it(tmp_path: Path) -> None:
     """The stand-in's driver refuses another stream than the current one."""
     rank = cpp_rank(tmp_path, has_driver=True)
@@ -368,6 +355,18 @@ def test_an_event_is_recorded_by_the_driver_once_torch_has_made_it(tmp_path: Pat
         rank.op(7, device=2)
         rank.clock.settle_aside()
     assert (rank.over, rank.gpu.counts()[0]) == (rank.marks, 2)
+
+
+def test_a_thread_that_has_not_used_the_gpu_yet_is_recorded(rank: Rank) -> None:
+    """The driver knows no context there; what torch calls makes one."""
+    rank.op(7)
+    rank.clock.settle_aside()
+    other = threading.Thread(target=rank.op, args=(7,))
+    other.start()
+    other.join()
+    rank.clock.settle_aside()
+    assert rank.over == rank.marks
+    assert len(rank.marks) == 2
 
 
 def test_a_library_is_found_where_the_process_has_it() -> None:

@@ -1,5 +1,4 @@
-// The calls of CUDA that most ops make, straight to its driver: through torch's device guard each takes twice as long, and a
-// question to the runtime would leave "not ready" behind as the last error of the program.
+// The calls of CUDA that every op makes, straight to its driver: through torch's device guard each takes twice as long.
 
 #pragma once
 
@@ -20,8 +19,6 @@ class CudaDriver {
     if (!library) throw std::runtime_error(dlerror());
     find(library, "cuEventRecord", record_);
     find(library, "cuStreamIsCapturing", is_capturing_);
-    find(library, "cuStreamQuery", query_);
-    find(library, "cuThreadExchangeStreamCaptureMode", exchange_mode_);
   }
 
   void record(void* event, void* stream) const {
@@ -37,18 +34,7 @@ class CudaDriver {
     return error ? Capture::kUnknown : status ? Capture::kYes : Capture::kNo;
   }
 
-  // Whether everything that was put into the stream is over. Without the relaxed mode, the question would invalidate the
-  // graph that another thread captures.
-  bool is_idle(void* stream) const {
-    int mode = kRelaxed;
-    if (exchange_mode_(&mode)) return false;
-    bool is_idle = !query_(stream);
-    exchange_mode_(&mode);
-    return is_idle;
-  }
-
  private:
-  static constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
   static constexpr int kImplicit = 906;  // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
 
   template <typename Function>
@@ -59,8 +45,6 @@ class CudaDriver {
 
   int (*record_)(void*, void*);
   int (*is_capturing_)(void*, int*);
-  int (*query_)(void*);
-  int (*exchange_mode_)(int*);
 };
 
 }  // namespace rollcall

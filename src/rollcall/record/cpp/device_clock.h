@@ -70,11 +70,6 @@ class DeviceClock {
 
   // The stream, which is the current one, comes to this moment of these ops when it has done what was put into it.
   void note(StreamQueue& queue, Marks marks, Moment moment, bool can_use_driver) {
-    // An op that was just put into it is not over yet: that question is asked later.
-    if (moment != Moment::kCompleted && can_use_driver && driver->is_idle(*queue.handle)) {
-      for (uint64_t mark : marks) set_time_(mark, moment, now_ns());
-      return;
-    }
     void* event = nullptr;
     {
       std::lock_guard<std::mutex> lock(mutex_);
