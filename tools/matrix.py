@@ -1,14 +1,14 @@
 """Run with `make matrix`: tries rollcall on each version of torch and Python below, and writes docs/compatibility.md.
 
-    make matrix                            all of them, which takes about an hour and downloads 9 GB
-    make matrix MATRIX='--only 2.9.1'      those with one torch; the page keeps what it says of the others
-    make matrix MATRIX='--python 3.13'     those with one Python
-    make matrix MATRIX='--tests record'    a part of the tests
-    make matrix MATRIX='--failed'          those that failed the last time, as on a machine that was too busy
-    make matrix MATRIX='--page'            the page alone, from docs/compatibility.json
-    make matrix MATRIX='--keep --folder F' environments stay in F, and the next call uses them again
+    make matrix                            all versions: takes about an hour and downloads 9 GB
+    make matrix MATRIX='--only 2.9.1'      only this torch; the page keeps its rows of other versions
+    make matrix MATRIX='--python 3.13'     only this Python
+    make matrix MATRIX='--tests record'    only this part of the tests
+    make matrix MATRIX='--failed'          only tests that failed the last time, for example on a busy machine
+    make matrix MATRIX='--page'            runs no test: writes the page from docs/compatibility.json
+    make matrix MATRIX='--keep --folder F' keeps the environments in F, and uses them again the next time
 
-There is one environment at a time, in a folder that is removed after it: a torch with CUDA takes seven gigabytes.
+It makes one environment at a time, and removes its folder afterwards: a torch with CUDA takes seven gigabytes.
 """
 
 import argparse
@@ -62,7 +62,7 @@ TESTS = {
 }
 PACKAGES = ("hypothesis", "pytest", "pytest-xdist", "tensorboard")
 BEGIN, END = "<!-- matrix -->\n", "<!-- end of matrix -->\n"
-NOTHING_LOST = "Every hook and every private name was found on each of them."
+NOTHING_LOST = "Every hook and every private name works in each row."
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
 
 
@@ -115,7 +115,7 @@ def chosen_tests(options: argparse.Namespace, before: dict[str, Any]) -> dict[st
 
 
 def merge(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """What came out of all tests, of which those that had failed were run again."""
+    """The results of all tests, after those that had failed were run again."""
     counts = {**before["counts"], "passed": before["counts"].get("passed", 0) + now["counts"].get("passed", 0)}
     counts = {what: number for what, number in counts.items() if what not in ("failed", "error")}
     return {**now, "counts": counts | ({"failed": len(set(now["failed"]))} if now["failed"] else {})}
@@ -291,7 +291,7 @@ def losses(result: dict[str, Any]) -> Iterator[str]:
         return
     where = f"- torch {result['torch']}, Python {result['python']}"
     for name, (state, lost) in result["compat"].items():
-        yield f"{where}: `{name}` finds nothing ({state}): {lost}."
+        yield f"{where}: `{name}` does not work ({state}): {lost}."
     for name in result["hooks"]["missing"]:
         yield f"{where}: {name} is not recorded."
     for tests in result["tests"].values():
