@@ -54,7 +54,7 @@ def test_what_is_lost_is_named(matrix: ModuleType) -> None:
     hooks = {"seen": ["wait"], "missing": ["barrier"]}
     text = matrix.table({"2.16.0 3.12": _result(compat=compat, hooks=hooks, tests={"start": failed})})
     assert "| 6 of 7 | not run | not run | not run | 1 of 2 | 18 of 19 | an earlier day |" in text
-    assert "`torch_dns` finds nothing (there is no x): ranks start later." in text
+    assert "`torch_dns` does not work (there is no x): ranks start later." in text
     assert "barrier is not recorded." in text
     assert "`tests/a.py::b` fails." in text
 
