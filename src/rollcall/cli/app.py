@@ -1,4 +1,5 @@
-"""The commands of rollcall, one short function each. No logic: each hands over to its module."""
+"""The commands of rollcall, one short function each. A function reads its options, and calls the module that does the
+work."""
 
 import os
 import signal
@@ -51,7 +52,7 @@ def explain(
     attempt: AttemptNumber = None,
     json: AsJson = False,
 ) -> None:
-    """Say why a run failed, hung or was slow: the rank, the call, the line; and who waited for whom.
+    """Say why a run failed, hung or was slow: the rank, the call, the line, and which ranks waited for which.
 
     [bold]Examples[/]
 
@@ -196,7 +197,7 @@ def runs() -> None:
 
 @app.command()
 def demo() -> None:
-    """Show what rollcall does, on this machine alone: a roll call, a barrier, a training, deadlocks, two hosts.
+    """Show the main features on ranks of this machine: a roll call, a barrier, a training, deadlocks, two hosts.
 
     It takes about half a minute, and prints the command of each step, so that you can repeat it.
 

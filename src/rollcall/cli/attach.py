@@ -13,13 +13,13 @@ def attach(
     run: RunName = None,
     rank: Annotated[str, typer.Option(help="The rank; with --debugpy also 0,2-3, or all.", metavar="RANK")] = "all",
     debugpy: Annotated[
-        bool, typer.Option("--debugpy", help="Start debugpy in the ranks, and print a port per rank for VS Code.")
+        bool, typer.Option("--debugpy", help="Start debugpy in the ranks, and print a port for each rank, for VS Code.")
     ] = False,
 ) -> None:
-    """Debug a rank of a running job: it stops after its next op, and you get pdb's prompt here.
+    """Debug a rank of a running job: it stops after its next op, and pdb's prompt opens here.
 
-    The other ranks wait meanwhile; this is not reported as a hang. `quit` leaves the debugger, and the rank continues.
-    A rank that is in C++, such as an op that hangs, can be inspected, but not stepped through.
+    The other ranks wait; rollcall does not report this as a hang. `quit` leaves the debugger, and the rank continues.
+    If a rank is in C++, for example in an op that hangs, you can inspect it, but not step through it.
 
     [bold]Examples[/]
 

@@ -35,14 +35,14 @@ def bench(
     sizes: Annotated[str, _option("Sizes: 8-1G in steps, or 8,64K,16M.", "SIZES")] = "8-1G",
     step: Annotated[int, _option("Each size is N times the one before.", "N")] = 4,
     groups: Annotated[
-        str, _option("Rows or columns of a mesh call each op at the same time: rows:2x4, columns:2x4.", "GROUPS")
+        str, _option("Call each op in all rows or columns of a mesh at the same time: rows:2x4, columns:2x4.", "GROUPS")
     ] = "",
-    like: Annotated[str, _option("The ops, sizes and groups of a recorded run, without its program.", "RUN")] = "",
+    like: Annotated[str, _option("Measure the ops, sizes and groups of a recorded run; or latest.", "RUN")] = "",
     queue: Annotated[
         bool | None,
         typer.Option(
             "--queue/--no-queue",
-            help="Queue all calls and wait once, as nccl-tests does; or wait for each. Default: queue on GPUs.",
+            help="Queue all calls and wait once, as nccl-tests does; or wait for each call. Default: queue on GPUs.",
             show_default=False,
         ),
     ] = None,
@@ -55,13 +55,15 @@ def bench(
     ] = "float32",
     place: Annotated[str, _option("out (the input is kept), in (the result overwrites it), or both.")] = "both",
     backend: Annotated[str, _option("gloo, nccl … Default: nccl where there are GPUs, else gloo.", "NAME")] = "",
-    max_time: Annotated[float, _option("Seconds for all measurements; slow sizes are left out.", "S")] = 60.0,
+    max_time: Annotated[
+        float, _option("Seconds for all measurements; sizes that are too slow are left out.", "S")
+    ] = 60.0,
     warmup: Annotated[int, _option("Untimed calls before each measurement.", "N")] = 5,
     iterations: Annotated[int, _option("Timed calls of each measurement, at most.", "N")] = 1000,
     compare: Annotated[
         Path | None,
         _option(
-            "Compare with an earlier --json; exit code 1 if an op is slower by more than noise.",
+            "Compare with an earlier --json file; exit code 1 if an op is slower by more than noise.",
             "FILE",
             _OUT,
         ),
@@ -79,7 +81,7 @@ def bench(
     delay: LinkDelay = None,
     python: HostPython = "",
 ) -> None:
-    """Measure how fast this network and backend are: time and bandwidth of each op. Results are checked.
+    """Measure time and bandwidth of each op on this network and backend, and check the results of the ops.
 
     [bold]Examples[/]
 

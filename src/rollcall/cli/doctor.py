@@ -19,14 +19,14 @@ def doctor(
     link: LinkBandwidth = None,
     delay: LinkDelay = None,
     python: HostPython = "",
-    master_addr: Annotated[str | None, typer.Option(help="Try this address of the first host only.")] = None,
-    master_port: Annotated[int, typer.Option(help="Try this port there. Default: a free one.")] = 0,
+    master_addr: Annotated[str | None, typer.Option(help="Connect to the first host by this address only.")] = None,
+    master_port: Annotated[int, typer.Option(help="Port of the first host to connect to. Default: a free one.")] = 0,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Also compute, copy and reduce on each host, and look at its GPUs by NVML.")
+        bool, typer.Option("--deep", help="Also measure computing, copying and all_reduce, and check GPUs with NVML.")
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Check hosts before a run: ssh, versions, GPUs, clocks, connection to the master, speed between each two.
+    """Check hosts before a run: ssh, versions, GPUs, clocks, connection to the master, speed between each two hosts.
 
     In a SLURM or PBS job it checks the hosts of the job. Without hosts it checks this machine, and prints a table of
     what rollcall patches in torch, gloo and Python.

@@ -1,4 +1,4 @@
-"""`rollcall lab`: on ranks of its own, on ranks that another launcher has started, or node by node."""
+"""`rollcall lab`: experiments on ranks that it starts, on ranks of another launcher, or started node by node."""
 
 import os
 from dataclasses import replace
@@ -24,7 +24,7 @@ def _node_flag(help_text: str, name: str) -> Any:
 def lab(
     name: Annotated[
         str,
-        typer.Argument(help="The experiment; 'all' runs every one. Default: list them.", show_default=False),
+        typer.Argument(help="The experiment; 'all' runs all of them. Default: list them.", show_default=False),
     ] = "",
     ranks: Annotated[
         int | None, typer.Option("-n", help="Ranks on each host. Default: 4 in all.", show_default=False)
@@ -43,22 +43,26 @@ def lab(
         typer.Option(
             "--case",
             "--arm",
-            help="Under torchrun or rollcall run, or node by node: only this case.",
+            help="Run only this case; for ranks of torchrun or rollcall run, or node by node.",
             show_default=False,
         ),
     ] = None,
     largest: Annotated[
-        str | None, typer.Option(help="bandwidth: the largest size, such as 64MB.", show_default=False)
+        str | None, typer.Option(help="For the experiment bandwidth: largest size, such as 64MB.", show_default=False)
     ] = None,
     results: Annotated[Path | None, typer.Option(hidden=True)] = None,
     master_addr: Annotated[str | None, _node_flag("Address of node 0.", "master_addr")] = None,
-    master_port: Annotated[int | None, _node_flag("Port of node 0, or the next free one.", "master_port")] = None,
+    master_port: Annotated[
+        int | None, _node_flag("Port of node 0; if it is in use, the next free one.", "master_port")
+    ] = None,
     nnodes: Annotated[int | None, _node_flag("Number of nodes.", "nnodes")] = None,
     nproc_per_node: Annotated[int | None, _node_flag("Ranks on each node.", "nproc_per_node")] = None,
     node_rank: Annotated[int | None, _node_flag("Number of this node, from 0.", "node_rank")] = None,
-    world_size: Annotated[int | None, _node_flag("Ranks of all nodes together.", "world_size")] = None,
+    world_size: Annotated[int | None, _node_flag("Number of ranks of all nodes together.", "world_size")] = None,
     init_method: Annotated[str | None, _node_flag("env://, tcp://host:port or file:///path.", "init_method")] = None,
-    run_with_no_barrier: Annotated[bool, _node_flag("barrier: leave the barrier out.", "run_with_no_barrier")] = False,
+    run_with_no_barrier: Annotated[
+        bool, _node_flag("For the experiment barrier: leave the barrier out.", "run_with_no_barrier")
+    ] = False,
 ) -> None:
     """Run experiments on real ranks. Each asks a question, measures the answer, and draws it.
 

@@ -13,12 +13,12 @@ def profile(
     rank: Annotated[str, typer.Option(help="The ranks: 3, or 0,2-3, or all.", metavar="RANKS")] = "0",
     steps: Annotated[int, typer.Option(help="Stop after N steps.", metavar="N")] = 5,
     seconds: Annotated[
-        float, typer.Option(help="Stop after N seconds, even if there were fewer steps.", metavar="N")
+        float, typer.Option(help="Stop after N seconds, even before the last step.", metavar="N")
     ] = 60.0,
 ) -> None:
     """Profile ranks of a running job with torch.profiler. The program is not changed, and continues.
 
-    `rollcall export --perfetto FILE` then shows kernels and functions beside the ops, on one clock.
+    `rollcall export --perfetto FILE` then shows kernels and functions beside the ops, on the same time axis.
 
     [bold]Examples[/]
 

@@ -1,4 +1,4 @@
-"""`rollcall record -- COMMAND`: records ranks that another launcher starts."""
+"""`rollcall record -- COMMAND`: records the ranks that another launcher starts."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,14 +11,15 @@ from rollcall.cli.shared_options import RingMb
 def record(
     command: Annotated[list[str], typer.Argument(help="Any command that starts ranks.", metavar="-- COMMAND…")],
     out: Annotated[
-        Path | None, typer.Option(help="Record into this new folder. Default: a run of this folder.", metavar="DIR")
+        Path | None, typer.Option(help="Record into this new folder. Default: a run in .rollcall/runs.", metavar="DIR")
     ] = None,
     ring_mb: RingMb = None,
 ) -> None:
     """Record the ranks that another launcher starts, for `rollcall explain`, `report` and `watch`.
 
-    Every Python that COMMAND starts, and that forms a process group, is recorded; rollcall must be installed in its
-    environment. The program is not changed. In a job script, ROLLCALL_RECORD=DIR does the same without this command.
+    Every Python process that COMMAND starts is recorded from its first init_process_group on. rollcall must be
+    installed in its environment. The program is not changed. In a job script, ROLLCALL_RECORD=DIR does the same without
+    this command.
 
     [bold]Examples[/]
 

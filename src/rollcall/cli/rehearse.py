@@ -21,18 +21,18 @@ def rehearse(
     script: Annotated[Path, typer.Argument(help="The training script, unmodified.", metavar="SCRIPT")],
     args: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.", metavar="[ARGS]...")] = None,
     ranks_in_world: Annotated[int, typer.Option("-n", help="Ranks of the world.", metavar="N")] = 8,
-    gpus_per_host: Annotated[int, typer.Option(help="GPUs, and so ranks, of each host.", metavar="N")] = 8,
+    gpus_per_host: Annotated[int, typer.Option(help="Number of GPUs of each host, and of its ranks.", metavar="N")] = 8,
     ranks: Annotated[str, typer.Option(help="Rehearse these ranks only: 0,1023 or 0-7. Default: all.")] = "all",
     classes: Annotated[
-        bool, typer.Option("--classes", help="Run only some ranks: at least one of each kind, by their calls.")
+        bool, typer.Option("--classes", help="Run only some ranks of each kind; ranks of a kind make the same calls.")
     ] = False,
     steps: Annotated[
         int, typer.Option(help="Stop each rank after N optimizer steps; 0: run to the end.", metavar="N")
     ] = 3,
-    gpu: Annotated[str, typer.Option(help="The pretended GPU: h200, a100-80 …, or memory=24GB.")] = "h200",
+    gpu: Annotated[str, typer.Option(help="The GPU to pretend: h200, a100-80 …, or memory=24GB.")] = "h200",
     assume: Annotated[
         list[str] | None,
-        typer.Option(help="The value that a line of the script reads, if it is not known.", metavar="train.py:33=0.5"),
+        typer.Option(help="The value that this line reads, where it is not known.", metavar="train.py:33=0.5"),
     ] = None,
     check: Annotated[
         bool,
@@ -42,19 +42,20 @@ def rehearse(
         float, typer.Option(help="Stop a rank that makes no op and no step for S seconds.", metavar="S")
     ] = 120.0,
     step_ms: Annotated[
-        float | None, typer.Option(help="Time of a step without the network, for an estimate.", metavar="210")
+        float | None,
+        typer.Option(help="Milliseconds of a step without the network, to estimate communication.", metavar="210"),
     ] = None,
     link: Annotated[
-        str | None, typer.Option(help="Speed of a host's link, for an estimate.", metavar="400gbit")
+        str | None, typer.Option(help="Speed of a host's link, to estimate communication.", metavar="400gbit")
     ] = None,
     report: Annotated[
         bool, typer.Option("--report", help="Also write the page of `rollcall report`, and print its path.")
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Run a script as each rank of a large job, on this machine alone: which ranks would hang, and on which line.
+    """Run a script as each rank of a large job, on this machine alone, and print which ranks would hang, and where.
 
-    No GPU and no other machine is needed, and the script stays as it is, with nccl and cuda.
+    It needs no GPU and no other machine. The script stays as it is, with nccl and cuda.
 
     [bold]Examples[/]
 

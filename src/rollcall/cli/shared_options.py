@@ -9,13 +9,15 @@ SEVERAL_HOSTS = "Several hosts"
 
 
 def host_option(name: str, help_text: str, metavar: str | None = None) -> Any:
-    """One of the panel about several hosts."""
+    """An option that `--help` shows in the panel "Several hosts"."""
     return typer.Option(name, help=help_text, metavar=metavar, rich_help_panel=SEVERAL_HOSTS, show_default=False)
 
 
 HostNames = Annotated[
     str | None,
-    host_option("--hosts", "Hosts with their slots, reached by ssh; ranks in this order.", "a:3,user@b:3,node[01-04]"),
+    host_option(
+        "--hosts", "Hosts and their number of ranks, in the order of the ranks; by ssh.", "a:3,user@b:3,node[01-04]"
+    ),
 ]
 HostFile = Annotated[
     Path | None, host_option("--hostfile", "The same from a file, one host per line: `a slots=3`, or `a:3`.", "FILE")
@@ -35,7 +37,8 @@ RingMb = Annotated[
     int | None,
     typer.Option(
         "--ring-mb",
-        help="Size of the recording of each rank, in megabytes: the oldest ops are overwritten. Default: 64.",
+        help="Size of the recording of each rank, in megabytes. If it is full, the oldest ops are overwritten."
+        " Default: 64.",
         metavar="MB",
         min=1,
         max=65535,
@@ -45,7 +48,8 @@ RingMb = Annotated[
     ),
 ]
 HangAfter = Annotated[
-    float, typer.Option("--hang-after", help="Explain the run if no rank makes progress for N seconds.", metavar="N")
+    float,
+    typer.Option("--hang-after", help="If no rank makes progress for N seconds, explain why.", metavar="N"),
 ]
 Preload = Annotated[
     list[str] | None,

@@ -24,7 +24,8 @@ def shell(
 ) -> None:
     """Open a prompt on several ranks: each line runs on all of them, with a process group ready.
 
-    Equal answers are shown once. A line that hangs is explained, and Ctrl-C cancels it. Ctrl-D ends.
+    If ranks print the same, it is shown once. If a line hangs, rollcall explains why; Ctrl-C cancels the line. Ctrl-D
+    ends the shell.
 
     [bold]Examples[/]
 

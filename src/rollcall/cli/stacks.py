@@ -1,4 +1,4 @@
-"""`rollcall stacks`: from its options to a question to the run's launcher."""
+"""`rollcall stacks`: asks the run's launcher for the stacks of its ranks, and prints them."""
 
 import json
 import re
@@ -19,7 +19,7 @@ def stacks(
     rank: Annotated[str, typer.Option(help="Only these ranks: 2, or 0,2-3.", metavar="RANKS")] = "all",
     as_json: AsJson = False,
 ) -> None:
-    """Show where every rank of a running job is now, on every host; ranks with equal stacks are shown together.
+    """Show the stack of every rank of a running job, on every host. Ranks with equal stacks are shown together.
 
     The run continues, and no signal is sent to its ranks. Frames of C++ are shown where py-spy is installed.
 
@@ -39,7 +39,7 @@ def stacks(
 
 
 def _ask(folder: Path) -> "Answer":
-    """A run of another launcher has no launcher of ours to ask: its ranks on this host are found by their rings."""
+    """Asks the run's launcher. Other launchers do not answer, so ranks of this host are then found by their rings."""
     from rollcall.live import questions
     from rollcall.live import stacks as live_stacks
 

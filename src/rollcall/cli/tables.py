@@ -48,7 +48,7 @@ def _console() -> Console:
 
 
 def _ranks(run: dict[str, Any]) -> int | str:
-    """Returns the ranks as planned, or as recorded if another launcher has started them."""
+    """Returns the number of ranks: of the plan, or of the recording if another launcher has started them."""
     plan = run.get("plan") or {}
     if not plan:
         return next((int(attempt["world_size"]) for attempt in run["attempts"] if "world_size" in attempt), "")
@@ -136,7 +136,7 @@ def _gpus(health: dict[str, dict[str, Any]]) -> Table:
 
 
 def _of(gpu: dict[str, Any], now: str, most: str, unit: str) -> str:
-    """`38 of 89 °C`; a driver may leave out either."""
+    """`38 of 89 °C`; a driver may leave out one of the two numbers."""
     words = [f"{gpu[name]:g}" for name in (now, most) if name in gpu]
     return f"{' of '.join(words)} {unit}" if words else "—"
 

@@ -27,7 +27,9 @@ def train(
     max_restarts: Annotated[int, _ranks("Restart from the newest snapshot up to N times.", "--max-restarts")] = 0,
     grace: Annotated[float, _ranks("Seconds to save a last snapshot after SIGTERM. Default: 10.", "--grace")] = 10.0,
     timeout: Annotated[float | None, _ranks("End the run after N seconds.", "--timeout")] = None,
-    dry_run: Annotated[bool, _ranks("Print the plan and the commands it replaces.", "--dry-run")] = False,
+    dry_run: Annotated[
+        bool, _ranks("Print the plan, and the commands that it replaces. Start nothing.", "--dry-run")
+    ] = False,
     **options: Any,
 ) -> None:
     """Train a model; continue from the newest snapshot after any interruption.

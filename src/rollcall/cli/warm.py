@@ -16,22 +16,22 @@ _FOR_CALLS = "for rollcall.spawn, pytest and rollcall lab"
 def warm(
     script: Annotated[
         str | None,
-        typer.Argument(help="Also import the parts of torch that this script uses: DDP, FSDP, torch.compile."),
+        typer.Argument(help="Also import the parts of torch that this script uses, such as DDP, FSDP, torch.compile."),
     ] = None,
     preload: Annotated[
-        list[str] | None, typer.Option("--preload", help="Also import this module, for runs with the same option.")
+        list[str] | None, typer.Option("--preload", help="Also import this module, for runs with the same --preload.")
     ] = None,
-    minutes: Annotated[float, typer.Option(help="Minutes after its last use until the server ends.")] = IDLE_S / 60,
-    stop: Annotated[bool, typer.Option("--stop", help="End all servers. Runs continue.")] = False,
-    status: Annotated[bool, typer.Option("--status", help="Show what is ready.")] = False,
+    minutes: Annotated[float, typer.Option(help="End the server this many minutes after its last use.")] = IDLE_S / 60,
+    stop: Annotated[bool, typer.Option("--stop", help="End all warm servers. Runs continue.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="List the warm servers.")] = False,
 ) -> None:
-    """Keep torch imported, so that the next `rollcall run` starts in a fraction of a second.
+    """Start a server that has imported torch, so that the next `rollcall run` starts in a fraction of a second.
 
-    rollcall.spawn, tests with ranks under pytest, and `rollcall lab` use it, too.
+    rollcall.spawn, tests with ranks under pytest, and `rollcall lab` use the server, too.
 
     A run uses the server only if Python, packages, environment variables, limits, user and --preload are the same.
-    Otherwise it imports torch itself, and prints what differs. ROLLCALL_WARM=0 starts a run without the server; with
-    ROLLCALL_WARM=1, a run leaves a server behind.
+    Otherwise it imports torch itself, and prints what differs. With ROLLCALL_WARM=0, a run does not use the server.
+    With ROLLCALL_WARM=1, a run starts a server for later runs when it ends.
 
     [bold]Examples[/]
 

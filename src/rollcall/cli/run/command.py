@@ -22,7 +22,7 @@ _START_METHODS = {"spawn": "fresh", "fork": "warm", "forkserver": "warm"}
 
 
 def run(options: RunOptions) -> None:
-    """Start SCRIPT on several ranks, as torchrun does, only faster.
+    """Start SCRIPT on several ranks, as torchrun does, and record their torch.distributed calls.
 
     [bold]Examples[/]
 

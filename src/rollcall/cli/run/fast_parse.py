@@ -1,7 +1,7 @@
-"""Reads the command line of `rollcall run` without typer, which takes longer than a warm start.
+"""Reads the command line of `rollcall run` without typer: to import typer takes longer than a warm start.
 
-The options, their names and their types are those of RunOptions. Only plain command lines are read here. Everything
-else (a mistake, --help, an option given by a variable of torchrun) is left to typer.
+The options, their names and their types are those of RunOptions. Only plain command lines are read here. typer reads
+everything else: mistakes, --help, options from torchrun's environment variables.
 """
 
 import dataclasses

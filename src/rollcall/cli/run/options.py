@@ -1,4 +1,4 @@
-"""The options of `rollcall run`, as one value: torchrun's names, dashes or underscores, and ours."""
+"""The options of `rollcall run`, as one value: those of torchrun, with dashes or underscores, and those of rollcall."""
 
 import dataclasses
 import inspect
@@ -54,13 +54,16 @@ class RunOptions:
         str, _torchrun("Ranks per host: a number, auto, gpu or cpu. Also -n. Default: 1.", "--nproc-per-node", "-n")
     ] = ""
     start: Annotated[
-        str, typer.Option("--start", help="warm: fork ranks from a server that has torch loaded; fresh: start Python.")
+        str,
+        typer.Option("--start", help="warm: fork ranks from a process that has imported torch; fresh: start Python."),
     ] = "warm"
     preload: Preload = None
     timeout: Annotated[float | None, _ours("--timeout", "End the run after N seconds, with exit code 124.")] = None
     grace: Annotated[
         float,
-        _torchrun("Seconds from SIGINT or SIGTERM to SIGKILL when ranks are ended.", "--shutdown-timeout", "--grace"),
+        _torchrun(
+            "Seconds that ranks have to end after SIGINT or SIGTERM, before SIGKILL.", "--shutdown-timeout", "--grace"
+        ),
     ] = 10.0
     no_record: Annotated[bool, typer.Option("--no-record", help="Do not record the ops of the ranks.")] = False
     ring_mb: RingMb = None
@@ -78,11 +81,16 @@ class RunOptions:
         _ours("--on-event", "Run a command for each event; it gets one JSON object on standard input.", "CMD"),
     ] = ""
     metrics: Annotated[
-        str, _ours("--metrics", "Serve metrics for Prometheus here. A port alone means loopback.", "127.0.0.1:9100")
+        str,
+        _ours(
+            "--metrics", "Serve metrics for Prometheus at this address; a port alone means loopback.", "127.0.0.1:9100"
+        ),
     ] = ""
     prompt: Annotated[str, typer.Option("--prompt", help="The socket of `rollcall shell`.", hidden=True)] = ""
     report: Annotated[bool, typer.Option("--report", help="Write a page about the run when it is over.")] = False
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and the commands it replaces.")] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan, and the commands that it replaces. Start nothing.")
+    ] = False
     show: Annotated[
         str, typer.Option("--show", help="Ranks to show: 0, or 0,2-3, or all.", rich_help_panel=_LOGS, metavar="RANKS")
     ] = "all"
@@ -90,24 +98,28 @@ class RunOptions:
     redirects: Annotated[
         str,
         _torchrun(
-            "Do not show a stream: 1 stdout, 2 stderr, 3 both; 0:1,1:3 by local rank.",
+            "Write a stream only to the logs: 1 stdout, 2 stderr, 3 both; 0:1,1:3 by local rank.",
             "--redirects",
             "-r",
             panel=_LOGS,
         ),
     ] = "0"
-    tee: Annotated[str, _torchrun("Show a stream although --redirects hides it.", "--tee", "-t", panel=_LOGS)] = "0"
+    tee: Annotated[
+        str, _torchrun("Also show a stream that --redirects hides; same values.", "--tee", "-t", panel=_LOGS)
+    ] = "0"
     local_ranks_filter: Annotated[str, _torchrun("Local ranks to show: 0,1.", "--local-ranks-filter", panel=_LOGS)] = ""
     max_restarts: Annotated[
-        int, _torchrun("Start all ranks again, at most N times, when a rank fails.", "--max-restarts")
+        int, _torchrun("If a rank fails, start all ranks again, at most N times.", "--max-restarts")
     ] = 0
     module: Annotated[bool, _torchrun("SCRIPT is a module, as in python -m.", "--module", "-m")] = False
     no_python: Annotated[bool, _torchrun("SCRIPT is a command: run it without Python.", "--no-python")] = False
     run_path: Annotated[
         bool, _torchrun("SCRIPT is run by its path. That is the default here.", "--run-path", hidden=True)
     ] = False
-    role: Annotated[str, _torchrun("A name for the ranks, seen as ROLE_NAME.", "--role")] = "default"
-    standalone: Annotated[bool, _torchrun("This host alone, on a free port. The default.", "--standalone")] = False
+    role: Annotated[str, _torchrun("A name for the ranks; they get it as ROLE_NAME.", "--role")] = "default"
+    standalone: Annotated[
+        bool, _torchrun("Use this host only, and a free port. This is the default.", "--standalone")
+    ] = False
     start_method: Annotated[
         str | None, _torchrun("spawn means --start fresh; fork and forkserver mean warm.", "--start-method")
     ] = None
@@ -118,7 +130,7 @@ class RunOptions:
         str, _torchrun("Signals that end the run: SIGTERM,SIGUSR1,…", "--signals-to-handle")
     ] = ""
     virtual_local_rank: Annotated[
-        bool, _torchrun("Every rank sees LOCAL_RANK 0 and its own GPU only.", "--virtual-local-rank")
+        bool, _torchrun("Every rank sees LOCAL_RANK 0, and only its own GPU.", "--virtual-local-rank")
     ] = False
     numa_binding: Annotated[
         str | None, _torchrun("Bind ranks near their GPUs: node, socket, exclusive or core-complex.", "--numa-binding")
@@ -138,46 +150,51 @@ class RunOptions:
     delay: LinkDelay = None
     min_hosts: Annotated[int, host_option("--min-hosts", "Continue while at least N hosts are available.", "N")] = 0
     spares: Annotated[
-        int, host_option("--spares", "Keep the last N hosts ready: one takes the place of a host that is lost.", "N")
+        int, host_option("--spares", "Keep the last N hosts without ranks: one of them replaces a lost host.", "N")
     ] = 0
     preflight: Annotated[
         bool, host_option("--preflight", "Check all hosts first, as `rollcall doctor --deep` does.")
     ] = False
     exclude_bad: Annotated[
         bool,
-        host_option("--exclude-bad", "With --preflight: go on without bad hosts, if --spares or --min-hosts allow."),
+        host_option("--exclude-bad", "With --preflight: continue without bad hosts, if --spares or --min-hosts allow."),
     ] = False
     python: HostPython = ""
     env: Annotated[
-        list[str] | None, host_option("--env", "Pass a variable on to the hosts; NAME=VALUE sets it.", "NAME|'NCCL_*'")
+        list[str] | None,
+        host_option("--env", "Pass this environment variable to the hosts; NAME=VALUE sets it.", "NAME|'NCCL_*'"),
     ] = None
     sync: Annotated[
         bool, host_option("--sync", "Copy this folder to the hosts first (rsync; respects .gitignore).")
     ] = False
     interface: Annotated[
         str | None,
-        host_option("--interface", "Network interface for gloo and NCCL. Default: on the route to the master.", "NAME"),
+        host_option(
+            "--interface", "Network interface for gloo and NCCL. Default: that of the route to the master.", "NAME"
+        ),
     ] = None
     allow_mixed: Annotated[
         bool, host_option("--allow-mixed", "Allow different versions of Python, torch and rollcall.")
     ] = False
     slurm: Annotated[bool, _scheduler("--slurm", "Submit the run to SLURM, and follow it.")] = False
-    kubernetes: Annotated[bool, _scheduler("--kubernetes", "Run as a Job on the cluster that kubectl knows.")] = False
+    kubernetes: Annotated[
+        bool, _scheduler("--kubernetes", "Run as a Job on the cluster of kubectl's context, and follow it.")
+    ] = False
     nodes: Annotated[int | None, _scheduler("--nodes", "Number of nodes, or pods.", "N")] = None
     name: Annotated[str, _scheduler("--name", "Name of the job. Default: that of the script.", "NAME")] = ""
     sbatch_arg: Annotated[
-        list[str] | None, _scheduler("--sbatch-arg", "An option that is passed to sbatch unchanged.", "--partition=gpu")
+        list[str] | None, _scheduler("--sbatch-arg", "An option for sbatch, passed on unchanged.", "--partition=gpu")
     ] = None
     srun_arg: Annotated[
         list[str] | None,
-        _scheduler("--srun-arg", "An option that is passed to the srun of the agents unchanged.", "--cpu-bind=cores"),
+        _scheduler("--srun-arg", "An option for the srun that starts the agents, unchanged.", "--cpu-bind=cores"),
     ] = None
     image: Annotated[
-        str, _scheduler("--image", "The container image, which contains rollcall and your program.", "IMG")
+        str, _scheduler("--image", "The container image. It must contain rollcall and your program.", "IMG")
     ] = ""
     gpus: Annotated[int, _scheduler("--gpus", "GPUs of each pod. Default: none.", "N")] = 0
     cpu: Annotated[str | None, _scheduler("--cpu", "CPUs that each pod asks for.", "8")] = None
-    memory: Annotated[str | None, _scheduler("--memory", "Memory of each pod: request and limit.", "64Gi")] = None
+    memory: Annotated[str | None, _scheduler("--memory", "Memory of each pod, as request and limit.", "64Gi")] = None
     namespace: Annotated[
         str | None, _scheduler("--namespace", "Namespace. Default: that of kubectl's context.", "NS")
     ] = None
@@ -186,9 +203,9 @@ class RunOptions:
         list[str] | None, _scheduler("--volume", "Mount a PersistentVolumeClaim in each pod.", "CLAIM:/data")
     ] = None
     secret: Annotated[
-        list[str] | None, _scheduler("--secret", "Set a variable for each value of this Secret.", "NAME")
+        list[str] | None, _scheduler("--secret", "Set an environment variable for each key of this Secret.", "NAME")
     ] = None
-    shm: Annotated[str | None, _scheduler("--shm", "The most that /dev/shm of a pod may take.", "16Gi")] = None
+    shm: Annotated[str | None, _scheduler("--shm", "Largest size of /dev/shm in each pod.", "16Gi")] = None
     toleration: Annotated[
         list[str] | None, _scheduler("--toleration", "Also use nodes with this taint.", "KEY=VALUE")
     ] = None
@@ -196,14 +213,16 @@ class RunOptions:
     nnodes: Annotated[
         str,
         _torchrun(
-            "Number of hosts; 2:4 with --hosts: continue while 2 of 4 are available.", "--nnodes", panel=_BY_HAND
+            "Number of hosts. With --hosts, 2:4: continue while at least 2 of 4 are available.",
+            "--nnodes",
+            panel=_BY_HAND,
         ),
     ] = "1"
     node_rank: Annotated[int | None, _torchrun("This host's number, from 0.", "--node-rank", panel=_BY_HAND)] = None
     master_addr: Annotated[str | None, _torchrun("The address of host 0.", "--master-addr", panel=_BY_HAND)] = None
     master_port: Annotated[
         int | None,
-        _torchrun("Its port. Default: a free one; 29500 with several hosts.", "--master-port", panel=_BY_HAND),
+        _torchrun("A port of host 0. Default: a free one; 29500 with several hosts.", "--master-port", panel=_BY_HAND),
     ] = None
     local_addr: Annotated[
         str | None,
@@ -213,7 +232,7 @@ class RunOptions:
         str, _torchrun("HOST:PORT, in place of --master-addr and --master-port.", "--rdzv-endpoint", panel=_BY_HAND)
     ] = ""
     rdzv_backend: Annotated[
-        str, _torchrun("static, c10d or rollcall: all mean rollcall's own.", "--rdzv-backend", panel=_BY_HAND)
+        str, _torchrun("static, c10d or rollcall: all three mean rollcall's.", "--rdzv-backend", panel=_BY_HAND)
     ] = "static"
     rdzv_id: Annotated[str, _torchrun("The name of the run.", "--rdzv-id", panel=_BY_HAND)] = ""
     rdzv_conf: Annotated[

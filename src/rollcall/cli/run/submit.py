@@ -1,4 +1,4 @@
-"""A run that a scheduler starts for us: `--slurm` submits a batch job, `--kubernetes` a Job of pods.
+"""A run that a scheduler starts: `--slurm` submits a batch job, `--kubernetes` a Job of pods.
 
 The job calls `rollcall run` again, with all options that are not about submitting.
 """
