@@ -1,7 +1,7 @@
 """How hosts reach each other: the port that the master reserves, and the address at which the others reach it.
 
-A host is never asked for its address by its name: on many systems a host's own name means 127.0.1.1 there.
-The master offers all its addresses, the others connect to each, and what answers with the run's token counts.
+A host never looks up its own name to find its address: on many systems the name resolves to 127.0.1.1 there. The master
+offers all its addresses, and the others connect to each. An address counts if the run's token is answered there.
 """
 
 import contextlib

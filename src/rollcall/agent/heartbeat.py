@@ -1,4 +1,4 @@
-"""Reads the launcher's messages; reports a lost connection by ending this host's part of the run."""
+"""Reads the launcher's messages. If the connection is lost, ends the ranks of this host."""
 
 import os
 import threading

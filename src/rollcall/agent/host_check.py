@@ -1,4 +1,4 @@
-"""Has this host checked by a process of its own, which imports torch and ends."""
+"""Checks this host in a separate process, which imports torch and ends."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What a host says of itself in its first message. Imports little: the launcher waits for it."""
+"""What a host reports about itself in its first message. Imports little: the launcher waits for this message."""
 
 import os
 import platform

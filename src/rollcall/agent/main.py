@@ -1,9 +1,9 @@
 """The agent: one process per host that starts its ranks, watches them, and ends them.
 
-The launcher starts the one of its own machine (`main`); on other hosts their supervisor forks it (`follow`). Both then
-do the same: import torch, prepare a fork server, and run one attempt after the other as the launcher says. When the
-launcher is gone, so are the ranks. The engine is torch elastic's agent; here it gets our rendezvous and our way of
-starting a process.
+The launcher starts the agent of its own machine (`main`). On other hosts the supervisor forks the agent (`follow`).
+Both then do the same: they import torch, prepare a fork server, and run one attempt after the other when the launcher
+says so. If the launcher ends, the agent ends its ranks. It builds on torch elastic's agent, with a rendezvous and a way
+to start processes of its own.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Answers the launcher's questions about the ranks of this host: where they are, what they have recorded, what they
 are asked to do.
 
-Each answer comes from a thread of its own: ranks and other hosts take their time, and the launcher's messages must be
-read meanwhile.
+Each answer is made in a thread of its own: it may have to wait for ranks or other hosts, and the launcher's messages
+must be read at the same time.
 """
 
 import contextlib

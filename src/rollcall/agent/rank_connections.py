@@ -1,7 +1,7 @@
-"""Connections from ranks of this host to the launcher: for debuggers and prompts. What a rank writes to its socket goes
-to the launcher in messages, and back.
+"""Connections from ranks of this host to the launcher, for debuggers and prompts. The agent sends what a rank writes to
+its socket to the launcher in messages, and writes the launcher's answers to the socket.
 
-The socket is one of Linux's abstract ones: it has no file, and whoever connects must be of this user.
+The socket is an abstract socket of Linux: it has no file, and only processes of this user can connect.
 """
 
 import contextlib

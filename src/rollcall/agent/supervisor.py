@@ -2,10 +2,10 @@
 
     launcher ── ssh, srun, … ── supervisor ── agent ── fork server ── ranks
 
-The agent is forked at once and imports torch. Meanwhile the supervisor, which never does, answers the launcher: which
-host this is, how it reaches the master. With the message Prepare the connection passes on to the agent. From then on
-the supervisor does here what the launcher does on its own machine: when the agent ends, however it ends, or when the
-connection breaks, it ends whatever is left on this host.
+The supervisor forks the agent at once, and the agent imports torch. The supervisor never imports torch, so it can
+answer the launcher at the same time: which host this is, how it reaches the master. With the message Prepare, the agent
+takes over the connection. From then on the supervisor does here what the launcher does on its own machine: when the
+agent ends for any reason, or when the connection breaks, it ends all processes of the run that are left on this host.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Torch elastic's agent, with ranks from the fork server.
 
-Elastic brings the life of a worker group: rendezvous, rank assignment, monitoring, restarts. We fill
-in the four methods that it leaves open: start, monitor, stop, shut down.
+torch elastic implements the phases of a worker group: rendezvous, rank assignment, monitoring, restarts. This module
+implements its four abstract methods: start, monitor, stop, shut down.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""Loads torch's libraries in a thread, which takes a fifth of a second, while Python imports modules that do not need
-them and reads the code of those that do. That saves time where two cores are free, and costs none elsewhere.
+"""Loads torch's libraries in a thread, which takes 0.2 s. Meanwhile Python imports modules that do not need them, and
+reads the code of those that do. This saves time if two cores are free, and costs no time otherwise.
 
-All ranks wait for that thread, so this file imports almost nothing, not even typing, before the thread has begun.
+All ranks wait for this thread, so this file imports almost nothing, not even typing, before the thread has started.
 """
 
 import _thread

@@ -1,4 +1,4 @@
-"""Reads the code of modules from the disk before they are imported: torch has 700, which takes a tenth of a second."""
+"""Reads the code of modules from the disk before they are imported: torch has 700 modules, which take 0.1 s."""
 
 import contextlib
 import os

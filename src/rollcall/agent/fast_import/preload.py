@@ -1,4 +1,4 @@
-"""Which modules the agent imports in advance, so that not every rank has to."""
+"""Which modules the agent imports once, so that not each rank has to import them."""
 
 import os
 import re

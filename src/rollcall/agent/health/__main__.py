@@ -1,4 +1,4 @@
-"""`python -m rollcall.agent.health FOLDER`: prints what is known of this host as JSON."""
+"""`python -m rollcall.agent.health FOLDER`: checks this host, and prints the results as JSON."""
 
 import json
 import sys

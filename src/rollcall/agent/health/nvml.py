@@ -1,4 +1,4 @@
-"""GPUs as NVML sees them, NVIDIA's library for their management. The only module that calls it, by ctypes."""
+"""GPUs as NVML, NVIDIA's management library, reports them. Only this module calls NVML, by ctypes."""
 
 import contextlib
 import ctypes

@@ -1,7 +1,7 @@
 """How fast each device multiplies matrices and copies memory, and how fast the ranks of this host reduce.
 
-Each figure is the best of several: what the device can do, and not what chance adds. A processor is measured in
-processor time, so that other programs on the host do not count: the load tells of those.
+Each figure is the best of several measurements: this is what the device can do, without disturbances. A CPU is measured
+in CPU time, so that other programs on the host do not count; they show in the load.
 """
 
 import os

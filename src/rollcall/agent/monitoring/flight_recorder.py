@@ -1,8 +1,8 @@
-"""Has nccl leave its own record in the run's folder: the dumps of torch's Flight Recorder.
+"""Makes nccl write dumps of torch's Flight Recorder to the run's folder.
 
-nccl's ops are queued on the GPU. Our rings tell what each rank asked for, its dumps what the device has finished. torch
-records by itself (2,000 ops by default), and writes when an op times out. So it costs nothing to tell it where to
-write; and a pipe, at which one of its threads looks every second, lets us ask for a dump when a run hangs.
+nccl's ops are queued on the GPU. The rings have the ops that each rank has started; the dumps have the ops that the GPU
+has completed. torch records anyway (2,000 ops by default), and writes when an op times out. So it costs nothing to tell
+it where to write. A thread of torch also checks a pipe every second: a write to it asks for a dump when a run hangs.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Notes what the GPUs of this host do while ranks run, beside their rings: explain reads it."""
+"""Writes what the GPUs of this host do while ranks run to a file beside their rings, which explain reads."""
 
 import json
 import os

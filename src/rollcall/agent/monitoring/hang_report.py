@@ -1,6 +1,6 @@
-"""What agents of hosts that were started by hand tell one another while the run stands still.
+"""What agents of hosts that were started by hand tell one another when no rank makes progress.
 
-Each has a launcher of its own, which leads the ranks of one host only.
+Each of these hosts has its own launcher, which knows only the ranks of its host.
 """
 
 import socket

@@ -1,4 +1,4 @@
-"""Tells ranks that only sit somewhere (in a lock, a sleep, or waiting for a file) from ranks that compute or read."""
+"""Tells ranks that only wait (for a lock, in a sleep, for a file) from ranks that compute or read."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""Asks NCCL's RAS service, which its ranks run from version 2.24 on, what it knows of a run that stands still."""
+"""Asks NCCL's RAS service, which runs in the ranks from NCCL 2.24 on, about a run that makes no progress."""
 
 import contextlib
 import os

@@ -1,4 +1,5 @@
-"""Has ranks do something while their program runs: a file beside the ring says what, a thread of the rank reads it."""
+"""Asks ranks to do something while their program runs: a file beside the ring says what, and a thread of the rank reads
+the file."""
 
 import contextlib
 import json

@@ -1,6 +1,6 @@
-"""Sends what is new in the rings of this host to a launcher that does not see them, while somebody watches the run.
+"""Sends new records of this host's rings to a launcher that does not see this disk, while somebody watches the run.
 
-A ring arrives with gaps if a rank was too fast; all of it is sent when the attempt is over.
+If a rank records faster than this sends, records are missing until the attempt is over; then the whole ring is sent.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
-"""Notices ranks that no longer run at all, and that nothing outside of them can wake: their threads wait for locks.
+"""Notices ranks in which all threads wait for locks, so that they never run again.
 
-A rank that sleeps for a time goes on by itself. One that waits for a connection, a pipe, the keyboard or a process of
-its own waits for something that may come. So does one that looks again and again whether something has changed: it
-runs, if only for a moment.
+Other ranks may still continue: one that sleeps for a time; one that waits for a connection, a pipe, the keyboard or a
+child process; and one that polls, since it runs now and then.
 """
 
 import contextlib

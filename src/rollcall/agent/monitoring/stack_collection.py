@@ -1,8 +1,8 @@
-"""Finds out where ranks are without that their program notices: with py-spy, else through their rings.
+"""Reads the stacks of ranks so that their program does not notice: with py-spy, else through their rings.
 
 Unlike stack_requests.py it sends no signal: a signal may interrupt a system call of a library that does not expect it.
-py-spy reads the rank's memory and knows its frames of C++, too. Without py-spy, the sampler's thread writes the stack:
-that works while the main thread is in C++, unless this holds Python's lock.
+py-spy reads the rank's memory, and finds frames of C++, too. Without py-spy, the sampler's thread in the rank writes
+the stack. This also works while the main thread is in C++, unless the main thread holds Python's lock (GIL).
 """
 
 import contextlib

@@ -1,6 +1,7 @@
-"""Notices ranks that were stopped by a signal (SIGSTOP): all others wait for them, and no error ever comes.
+"""Notices ranks that were stopped by a signal (SIGSTOP): all others wait for them, and no rank reports an error.
 
-Time is counted in checks, not by the clock: if a scheduler suspends a whole job, this process is stopped, too.
+Time is counted in checks, not by the clock: if a scheduler suspends the whole job, this process is stopped, too, and
+that time must not count.
 """
 
 import time

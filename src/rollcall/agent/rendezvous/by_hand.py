@@ -1,8 +1,8 @@
 """The rendezvous of hosts that were started by hand, one `rollcall run` on each: they agree through a store.
 
-Each host has a launcher of its own that begins attempts and counts restarts, as everywhere; an attempt that fails on
-one host fails on all, so the launchers count alike. What they cannot know alone, this agrees on: who is there, in which
-order, and where the ranks meet.
+Each host has its own launcher, which begins attempts and counts restarts as in other runs. An attempt that fails on one
+host fails on all hosts, so all launchers count the same. Through the store they agree on what none of them knows alone:
+which hosts there are, in which order, and where the ranks meet.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""The rendezvous of a host that a launcher leads: each attempt begins when the launcher says so, and where it says.
+"""The rendezvous of a run with one launcher for all hosts: the launcher says when and where each attempt begins.
 
-A RendezvousHandler of torch elastic. The launcher, which hears all agents, decides: who is there, who is the master,
-and whether another attempt follows.
+A RendezvousHandler of torch elastic. The launcher gets the messages of all agents, and decides which hosts take part,
+which one is the master, and whether another attempt follows.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Agents that agree through a store: who is here, in which order, and at which store their ranks meet.
+"""Agents agree through a store: which hosts there are, in which order, and which store their ranks use.
 
-A RendezvousHandler for torch elastic. Ranks follow the user's order of hosts, every attempt has a store of its own (on
-a shared one restarted ranks find the addresses of dead ones), and hosts that have not answered are named.
+A RendezvousHandler for torch elastic. Ranks are numbered in the user's order of hosts. Every attempt has a store of its
+own: in a shared store, restarted ranks would find the addresses of dead ranks. Hosts that do not answer are named.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """The entry point of `torchrun --rdzv-backend rollcall …`: plain torchrun with rollcall's rendezvous.
 
-Torch loads this module while its own elastic package is being imported, so nothing of torch is imported here before
-a handler is asked for.
+torch loads this module while it imports its own elastic package. So this module imports nothing of torch before torch
+asks for a handler.
 """
 
 from collections.abc import Callable

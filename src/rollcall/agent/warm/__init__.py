@@ -1,5 +1,5 @@
-"""A warm start: a server that has torch imported before a run begins, and gives each run its agent.
+"""A warm start: a server that has imported torch before a run begins, and forks the agent of each run.
 
-server        the server: keeps ready, answers `rollcall run` and `rollcall warm`
-run           one run: an agent that is forked from the server, and the process that cleans up behind it
+server        the server: answers `rollcall run` and `rollcall warm`
+run           one run: an agent that is forked from the server, and the process that ends what the agent leaves
 """

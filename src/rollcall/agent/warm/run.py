@@ -2,8 +2,8 @@
 
     warm server ── supervisor ── agent ── fork servers ── ranks
 
-With a cold start, the launcher is the process above. The server cannot be it: it serves several runs, and may end
-before them.
+With a cold start, the launcher is the process above the agent. The server cannot do this: it serves several runs, and
+may end before them.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 """Keeps torch and the recorder imported until a run needs an agent.
 
-`rollcall warm` starts it, or a run that leaves one behind.
-It gives a run its agent only if a cold start would give the same: what launcher and server would hand down to a child
-is the same, the run imports the same modules in advance, and no file that is loaded has changed. Else it says what
-differs, and the run starts without it.
+`rollcall warm` starts it; with ROLLCALL_WARM=1, a run starts it when it ends.
+The server forks an agent for a run only if a cold start would give the same agent: a child of the launcher and a child
+of the server inherit the same, the run imports the same modules in advance, and no loaded file has changed. Otherwise
+the server says what differs, and the run starts cold.
 """
 
 import socket
