@@ -1,6 +1,6 @@
-"""All agents of a run, from the launcher's side: starting them, reading from them all, losing one.
+"""All agents of a run, from the launcher's side: starts them, reads their messages, notices a lost one.
 
-What comes from all of them goes into one queue, so that one thread decides.
+The messages of all agents go into one queue, so that one thread decides.
 """
 
 import collections

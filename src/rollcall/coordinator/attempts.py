@@ -4,8 +4,8 @@
                                             ↑                        │ a rank failed, a host was lost
                                             └── GATHERING ←── ENDING ┘ or FINISHING, if no attempt is left
 
-One machine is one host: the same phases, without the search for a master. The launcher's loop calls a `note_…` for each
-message and `tick`; nothing here waits, and the clock is passed in.
+A run on one machine is a run on one host: the same phases, without the search for a master. The launcher's loop calls a
+`note_…` method for each message, and `tick`. Nothing here waits, and the clock is passed in.
 """
 
 import os

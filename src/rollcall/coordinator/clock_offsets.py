@@ -1,4 +1,4 @@
-"""How far the clocks of a host are ahead of ours, measured over the run by the answers to pings."""
+"""How far the clocks of a host are ahead of the launcher's, measured during the run by the answers to pings."""
 
 import time
 from dataclasses import dataclass, field

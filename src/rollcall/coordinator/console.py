@@ -1,10 +1,10 @@
 """The merged console: prints whole lines with the ranks that printed them, and equal lines once.
 
-Bytes of ranks come in; lines for the terminal go out, in the order they were written as far as the
-pipes tell. Three things happen to them on the way:
-- equal lines of several ranks within a short window become one: `0-3 │ epoch 1`;
-- a progress bar's many states, parted by carriage returns, become at most one line a second;
-- a traceback is held back a moment: if its rank then ends, the launcher's report shows it once.
+Bytes of ranks come in; lines for the terminal go out, in the order in which they were written, as far as the pipes tell
+it. Three things happen to them on the way:
+- equal lines of several ranks within a short time become one: `0-3 │ epoch 1`;
+- the many states of a progress bar, separated by carriage returns, become at most one line a second;
+- a traceback is held back for a moment: if its rank then ends, the launcher's report shows it once.
 """
 
 import math

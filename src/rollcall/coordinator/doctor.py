@@ -1,6 +1,6 @@
 """`rollcall doctor`: checks hosts before a run needs them, and measures how fast they reach each other.
 
-The same agents answer as in a run, only that none of them imports torch or starts a rank.
+The same agents answer as in a run, but they import no torch and start no ranks.
 """
 
 import secrets

@@ -1,7 +1,7 @@
-"""Starts this machine's agent before anything else, for it takes a second to import torch.
+"""Starts this machine's agent before anything else, because it takes a second to import torch.
 
-While the agent imports torch, this process, which never does, reads the command line, makes the plan, and imports what
-it needs to follow the run.
+This process never imports torch. While the agent does, it reads the command line, makes the plan, and imports what it
+needs to follow the run.
 """
 
 import os

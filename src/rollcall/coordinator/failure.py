@@ -1,4 +1,4 @@
-"""Who failed first, and how that is told: one sentence, one traceback, one line for all the others."""
+"""Which rank failed first, and the message about it: one sentence, one traceback, one line for all other ranks."""
 
 import re
 import textwrap

@@ -1,6 +1,6 @@
-"""Which hosts are bad, from what they say of themselves and how fast they reach each other. Pure.
+"""Which hosts are bad, by what they report about themselves and how fast they reach each other. Pure functions.
 
-A figure is compared with the median of all hosts: what is normal depends on the machines, and most of them are well.
+A figure is compared with the median of all hosts: what is normal depends on the machines, and most hosts are healthy.
 """
 
 import statistics

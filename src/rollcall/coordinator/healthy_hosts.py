@@ -1,4 +1,4 @@
-"""`--preflight`: the hosts of a run are checked before it begins; it ends there, or goes on without the bad ones."""
+"""`--preflight`: checks the hosts of a run before it begins. The run then ends, or continues without bad hosts."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace

@@ -1,6 +1,6 @@
-"""Pings hosts that are reached over a network: one that stays silent is lost, and answers tell the offset of its clock.
+"""Pings hosts that are reached over a network. A host that stays silent is lost. Answers give the offset of its clock.
 
-The launcher's loop calls a `note_…` for each message and `tick`; nothing here waits, and the clock is passed in.
+The launcher's loop calls a `note_…` method for each message, and `tick`. Nothing here waits; the clock is passed in.
 """
 
 import time

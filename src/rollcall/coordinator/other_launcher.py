@@ -1,4 +1,4 @@
-"""Runs a command whose ranks another launcher starts, and has them recorded."""
+"""Runs a command whose ranks another launcher starts, and records these ranks."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What hosts answered before a run, in sentences: which are missing or differ, where the master is. Pure."""
+"""What hosts answered before a run, in sentences: which are missing or differ, where the master is. Pure functions."""
 
 from collections.abc import Callable
 

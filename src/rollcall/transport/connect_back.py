@@ -1,7 +1,7 @@
-"""Agents that a scheduler starts, many at once: each connects back to the launcher, and proves who it is.
+"""Agents that a scheduler starts, many at once: each connects back to the launcher, and authenticates.
 
-A scheduler's own pipes mix what the agents of all hosts say, so each makes a connection of its own. Both sides
-prove that they know the run's secret before the first message (a challenge each, as in multiprocessing).
+A scheduler's own pipes mix the output of the agents of all hosts, so each agent makes its own connection. Before the
+first message, both sides prove that they know the run's secret (a challenge each, as in multiprocessing).
 """
 
 import contextlib

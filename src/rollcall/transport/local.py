@@ -1,7 +1,7 @@
-"""This machine: its agent is started before anything else, for its import of torch takes longest.
+"""This machine: its agent is started before anything else, because its import of torch takes longest.
 
-`start_early` comes before the command line is even read; the run that follows takes over that agent. Until it is on its
-way this file imports next to nothing, not even typing.
+`start_early` is called before the command line is read; the run then takes over this agent. Before the agent is
+started, this file imports almost nothing, not even typing: imports would delay the start.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Agents at the other end of a process of ours (ssh, nsenter): its stdin and stdout are the connection."""
+"""Agents that a child process of the launcher reaches (ssh, nsenter): its stdin and stdout are the connection."""
 
 import contextlib
 import json

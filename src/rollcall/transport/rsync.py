@@ -1,4 +1,4 @@
-"""--sync: the working tree goes to hosts without a shared disk, by rsync over the same ssh. .gitignore counts."""
+"""--sync: copies the working tree to hosts without a shared disk, by rsync over the same ssh. Respects .gitignore."""
 
 import shlex
 import shutil

@@ -1,4 +1,4 @@
-"""From a plan to agents on its hosts: which transport starts them."""
+"""Chooses the transport that starts the agents of a plan on its hosts."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""SLURM: within an allocation one srun starts an agent per node."""
+"""SLURM: in an allocation, one srun starts an agent on each node."""
 
 import os
 import socket

@@ -1,6 +1,6 @@
-"""Over ssh: OpenSSH's own client, so the user's config, agent, jump hosts and ControlMaster count.
+"""Starts agents by ssh. It uses OpenSSH's client, so the user's config, agent, jump hosts and ControlMaster work.
 
-$ROLLCALL_SSH takes the place of `ssh`, as in ROLLCALL_SSH="ssh -F my_config".
+$ROLLCALL_SSH replaces the command `ssh`, as in ROLLCALL_SSH="ssh -F my_config".
 """
 
 import os

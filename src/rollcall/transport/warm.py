@@ -1,6 +1,6 @@
 """A warm start from the launcher's side: finds the warm servers of this user, and takes an agent from one of them.
 
-Until a run has its agent, this file imports next to nothing, not even typing.
+Before a run has its agent, this file imports almost nothing, not even typing: imports would delay the start.
 """
 
 import os

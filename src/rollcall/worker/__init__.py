@@ -5,7 +5,7 @@ fork_safety       whether forking is safe here
 warm_server       a process that has imported torch, and forks a child for each use
 installation      whether the files that a process has loaded are still the same
 main              turns a fork into `python script.py`
-fresh_interpreter has a fresh interpreter take requests, too
+fresh_interpreter lets a fresh interpreter take requests, too
 numa_binding      binds a rank to the cores beside its GPU
 agent_connection  a socket from a rank to its agent, for debuggers and prompts
 debugger          pdb in a rank

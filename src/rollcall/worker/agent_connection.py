@@ -1,4 +1,5 @@
-"""A rank's way to a terminal: a socket of its agent, which passes everything on to the launcher. No port is opened."""
+"""A rank's connection to a terminal: a socket of its agent, which passes all bytes on to the launcher. No port is
+opened."""
 
 import json
 import os

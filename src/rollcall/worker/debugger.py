@@ -1,7 +1,8 @@
-"""pdb in a rank, whose terminal is at the launcher, or wherever somebody typed `rollcall attach`.
+"""pdb in a rank. Its terminal is that of the launcher, or that of `rollcall attach`.
 
-`breakpoint()` stops the rank that calls it. `rollcall attach` stops a rank at its next line of Python. A rank that is
-in C++, as in an op that hangs, cannot be stopped: the debugger then looks at it from another thread.
+`breakpoint()` stops the rank that calls it. `rollcall attach` stops a rank at the next line of Python that its main
+thread runs. A rank that stays in C++, as in an op that hangs, cannot be stopped: the debugger then inspects it from
+another thread.
 """
 
 import contextlib

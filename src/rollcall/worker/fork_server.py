@@ -1,9 +1,9 @@
 """Forks a rank in milliseconds, from a process that has imported torch once.
 
 The server is forked from an agent that has already imported everything, so torch is loaded once per host. It only forks
-and reports how its children end. Children wait for a request that says what to run, so that some can be forked in
-advance. The standard library's fork server is not used: it goes through multiprocessing, whose traces in a rank (main
-process, start method, resource tracker, stdin) `python script.py` does not have.
+children and reports how they end. A child waits for a request that says what to run, so children can be forked in
+advance. The standard library's fork server is not used: it uses multiprocessing, which changes things in a rank that
+`python script.py` does not change (main process, start method, resource tracker, stdin).
 """
 
 import contextlib

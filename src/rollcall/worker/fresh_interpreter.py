@@ -1,4 +1,5 @@
-"""What a fresh interpreter of `rollcall run` does when its recording begins: it can be debugged, and ends well."""
+"""What a fresh interpreter of `rollcall run` does when its recording begins: it takes requests, such as those of a
+debugger, and registers a function that prevents an abort of torch at its end."""
 
 import atexit
 import contextlib

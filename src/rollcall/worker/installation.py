@@ -1,4 +1,4 @@
-"""Whether a fresh interpreter would load what this process has loaded: by the files and folders that it came from."""
+"""Whether a fresh interpreter would load the same modules as this process: by their files and folders."""
 
 import os
 import sys

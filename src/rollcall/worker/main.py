@@ -1,8 +1,8 @@
 """Makes a fork of the fork server behave like `python script.py`.
 
-A program must see what it would see in a fresh interpreter. If the agent found that a fork cannot do that, the rank
-becomes a fresh interpreter by exec: same process, same streams. docs/fidelity.md lists the few differences that remain;
-a test compares everything else with torchrun.
+A program must see what it would see in a fresh interpreter. If the agent finds that a fork cannot do this, the rank
+becomes a fresh interpreter by exec: same process, same streams. docs/fidelity.md lists the differences; a test compares
+everything else with torchrun.
 """
 
 import atexit

@@ -1,4 +1,4 @@
-"""Binds a rank to the processors near its GPU, by torch's own functions: the affinity is the same as under torchrun."""
+"""Binds a rank to the CPU cores near its GPU, by torch's own functions: the affinity is the same as under torchrun."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
-"""The user's part of a traceback or stack: without the frames of rollcall that called the program, and without those of
-the recorder between the program and torch."""
+"""The user's part of a traceback or stack: without the frames of rollcall that call the program, and without the frames
+of the recorder between the program and torch."""
 
 import runpy
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""A process that is kept ready until somebody needs what it has imported.
+"""A process that has imported modules, and forks a child for each request.
 
-It listens on a socket that only this user can open, and forks a child for each use. It ends some time after its last
-use, or once a file that it has loaded has changed.
+It listens on a socket that only this user can open. It ends some time after its last request, or when a file that it
+has loaded has changed.
 """
 
 import contextlib

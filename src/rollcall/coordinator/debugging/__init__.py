@@ -1,7 +1,7 @@
-"""Serves who works with the ranks of a run: `breakpoint()`, `rollcall attach`, `rollcall profile`, `rollcall shell`.
+"""The launcher's part of `breakpoint()`, `rollcall attach`, `rollcall profile` and `rollcall shell`.
 
-debuggers       ranks that stand in a debugger, and whose turn it is
-terminals       where somebody talks to a debugger
+debuggers       ranks that are stopped in a debugger, and which of them has the terminal
+terminals       the terminals of debuggers
 rank_questions  answers `rollcall attach` and `rollcall profile`
 relay           passes bytes between ranks and the prompt of `rollcall shell`, or a client of debugpy
 """

@@ -1,5 +1,5 @@
-"""Ranks that stand in a debugger. The launcher's terminal belongs to one of them at a time, and moves on to the next
-when that one goes on; the others wait at theirs. A rank that somebody has attached to has a terminal of its own.
+"""Ranks that are stopped in a debugger. The launcher's terminal shows the prompt of one rank at a time. When this rank
+continues, it shows the next one; the others wait. A rank of `rollcall attach` has a terminal of its own.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""Answers `rollcall attach` and `rollcall profile`: each leaves a file in the run's folder that says what which ranks
-are to do, and finds their answers in another one.
+"""Answers `rollcall attach` and `rollcall profile`: each writes a file in the run's folder that says what the ranks
+shall do, and reads their answers from another file.
 """
 
 import contextlib

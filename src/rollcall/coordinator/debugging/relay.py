@@ -1,7 +1,7 @@
-"""Passes bytes between a link of a rank and a socket of the launcher's machine, both ways: for the prompt of `rollcall
-shell`, and for debugpy on other hosts.
+"""Passes bytes between a rank's connection and a socket of the launcher's machine, in both directions: for the prompt
+of `rollcall shell`, and for debugpy on other hosts.
 
-The prompt reads only while a line runs, and the launcher must not wait for it. So a thread writes to it.
+The prompt reads only while a line runs, and the launcher must not wait for it. So a thread writes to the prompt.
 """
 
 import contextlib

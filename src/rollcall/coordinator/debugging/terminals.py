@@ -1,4 +1,4 @@
-"""Where somebody talks to a debugger: the terminal of the launcher, or `rollcall attach` through files of the run."""
+"""The terminals of debuggers: that of the launcher, or that of `rollcall attach`, through files of the run."""
 
 import contextlib
 import json

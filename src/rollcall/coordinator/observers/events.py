@@ -1,4 +1,4 @@
-"""Tells a command of the user what happens to a run: one JSON object on its standard input for each event."""
+"""Runs a command of the user for each event of a run, with one JSON object on its standard input."""
 
 import contextlib
 import json

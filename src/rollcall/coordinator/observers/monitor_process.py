@@ -1,4 +1,4 @@
-"""Starts the process that computes metrics and looks for stragglers, and hears of those."""
+"""Starts the process that computes metrics and looks for stragglers, and reads which stragglers it finds."""
 
 import contextlib
 import json

@@ -1,6 +1,6 @@
-"""Answers `rollcall stacks`: it leaves a file in the run's folder, and waits there for another one.
+"""Answers `rollcall stacks`, which writes a question to a file in the run's folder, and waits for one with the answer.
 
-All hosts are asked at once. Those that do not answer in time are named in the answer.
+All hosts are asked at once. The answer names those that do not reply in time.
 """
 
 import shutil

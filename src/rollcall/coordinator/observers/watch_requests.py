@@ -1,7 +1,7 @@
-"""Whether somebody watches a run: `rollcall watch` touches a file of its folder whenever it looks.
+"""Whether somebody watches a run: `rollcall watch` touches a file of the run's folder each time it reads.
 
-As long as it does, hosts that do not share the folder are asked for what is new in their rings, one answer at a time:
-a slow line falls behind, and is not filled.
+As long as it does, the launcher asks hosts that do not share the folder for new records of their rings. It sends the
+next question only after the answer, so a slow connection shows older data, but is never full.
 """
 
 import os

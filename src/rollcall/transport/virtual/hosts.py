@@ -1,9 +1,8 @@
 """Virtual hosts: each with its own network, address and hostname, all on this machine.
 
-A host is entered by putting words before a command (`nsenter …`), which then *is* that command: same pid,
-folder, environment, open files and user. As root nothing else is needed; other users get the right to make
-a network from a user namespace in which they keep their own uid. Where neither is possible, the hosts are
-addresses of the loopback device, and the user is told.
+To run a command on a host, words are put before it (`nsenter …`). nsenter becomes the command: same pid, folder,
+environment, open files and user. root needs nothing else. Other users may make a network in a user namespace, in which
+they keep their own uid. If neither is possible, the hosts are addresses of the loopback device, and a message says so.
 """
 
 import os

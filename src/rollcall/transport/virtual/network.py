@@ -1,10 +1,9 @@
 """A network for virtual hosts: a switch, and a link from it to each host.
 
-Every one of them is a network namespace; a host has a UTS namespace as well, for its hostname. They are made
-by a process of their own, `main` below, since the launcher must not leave the machine's namespaces: it
-walks from one new namespace to the next and hands back an open file of each. Those files are all that
-keeps the network alive. There is no name to clean up and no process to end: when the launcher closes them,
-or is killed, the kernel takes the network away.
+The switch and each host are network namespaces; a host also has a UTS namespace, for its hostname. A separate process,
+`main` below, makes them, since the launcher must not leave the machine's namespaces: it enters one new namespace after
+the other, and returns an open file of each. The network exists as long as these files are open. So there is no name to
+clean up and no process to end: when the launcher closes the files, or is killed, the kernel removes the network.
 """
 
 import ctypes

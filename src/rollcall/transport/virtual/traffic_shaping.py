@@ -1,4 +1,4 @@
-"""Slow links between virtual hosts: `--link 100mbit --delay 2ms` as layers of the kernel's traffic control."""
+"""Slow links between virtual hosts: `--link 100mbit --delay 2ms`, by the kernel's traffic control (tc)."""
 
 import re
 from dataclasses import dataclass
