@@ -1,5 +1,6 @@
 """Inside a real SLURM allocation."""
 
+import json
 import subprocess
 import sys
 
@@ -20,6 +21,17 @@ dist.init_process_group('gloo')
 total = torch.ones(1)
 dist.all_reduce(total)
 print(int(total.item()), flush=True)
+"""
+
+
+PLACED_BY_SLURM = """\
+import os, torch, torch.distributed as dist
+rank, size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+dist.init_process_group("gloo", f"file://{os.getcwd()}/meet", rank=rank, world_size=size)
+total = torch.ones(1)
+dist.all_reduce(total)
+print(int(total.item()), flush=True)
+dist.destroy_process_group()
 """
 
 
@@ -52,6 +64,18 @@ def test_srun_may_start_rollcall_itself(rollcall: Runner, slurm: Slurm) -> None:
     ran = run_in(rollcall, slurm, before, "run", "-n", 2, "script.py")
     assert ran.code == 0, ran.err
     assert said(ran.out) == {"4": [0, 1, 2, 3]}
+
+
+def test_ranks_that_srun_starts_are_recorded(rollcall: Runner, slurm: Slurm) -> None:
+    """They find their places in SLURM's variables, as programs do that know nothing of rollcall."""
+    rollcall.script(PLACED_BY_SLURM)
+    before = ["salloc", "--quiet", "--nodes=1", "--ntasks=3"]
+    command = ["srun", "--ntasks=3", sys.executable, "script.py"]
+    recorded = run_in(rollcall, slurm, before, "record", "--out", "recorded", "--", *command)
+    assert (recorded.code, recorded.out.split()) == (0, ["3", "3", "3"]), recorded.err
+    assert "3 ranks recorded in recorded" in recorded.err
+    explained = json.loads(rollcall("explain", "--json", "recorded").out)
+    assert (explained["outcome"], explained["findings"]) == ("ok", [])
 
 
 def test_several_tasks_per_node_are_refused(rollcall: Runner, slurm: Slurm) -> None:
