@@ -1,4 +1,5 @@
-"""The only folder that hooks into torch for recording. Hooks are installed once per process and call the current sink.
+"""Hooks into torch for recording. They are installed once per process and call the current sink. Of two of them, the usual
+call is done in C++: ../cpp/calls.py.
 
 sink           the interface that hooks call, which recorders implement
 patching       puts a hook around a function, and keeps its errors away from the program
