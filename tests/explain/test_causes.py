@@ -76,6 +76,27 @@ def ddp(count: int, is_last_open: bool = False) -> list[FakeOp]:
     return made
 
 
+def accumulated(plan: str, is_last_open: bool = False) -> list[FakeOp]:
+    """Forwards and backwards of a DDP module. `+` averages its gradients, `.` is in no_sync(), `!` has no backward."""
+    made: list[FakeOp] = []
+    for n, kind in enumerate(plan, 1):
+        size_bytes = 1000 if kind == "+" else 0
+        made.append(
+            FakeOp("ddp_forward", 0, n * 10, n * 10 + 2, phase="forward", group="", line=FORWARD, size_bytes=size_bytes)
+        )
+        if kind != "!":
+            made.append(FakeOp("phase", 0, n * 10 + 3, n * 10 + 6, phase="backward", group="", line=BACKWARD))
+        if kind == "+":
+            seq = plan[:n].count("+")
+            made.append(
+                FakeOp(
+                    "all_reduce", seq, n * 10 + 4, n * 10 + 6, waited_ms=n * 10 + 5, flags=ASYNC | WAITED | BUCKET,
+                    phase="backward", line=BACKWARD,
+                )
+            )  # fmt: skip
+    return [*made[:-1], replace(made[-1], completed_ms=0)] if is_last_open else made
+
+
 # A rank that is known to sit somewhere.
 
 
@@ -139,6 +160,42 @@ def test_ranks_that_the_launcher_ended_may_have_had_more_batches() -> None:
         "ddp-uneven-inputs",
         (2,),
     )
+
+
+@pytest.mark.parametrize(("plan", "lines"), [("..+", {FORWARD}), ("!.+", {FORWARD, BACKWARD})])
+def test_a_rank_that_left_out_a_backward_explains_who_waits_for_it_in_a_forward(plan: str, lines: set[int]) -> None:
+    """Rank 0 did not average its gradients in its second step, or made no backward in its first: its only average met
+    the one that the others made before it. DDP's reducer waits for it in their next forward, in C++. It has made as
+    many forwards as they."""
+    raised = [*accumulated(".+!"), FakeOp("exception", 0, 60, group="", line=FORWARD)]
+    others = (1, 2, 3)
+    facts = {
+        "outcome": "failed",
+        "exit_code": {0: 0, **dict.fromkeys(others, 1)},
+        "error": dict.fromkeys(others, "RuntimeError: closed"),
+        "error_site": dict.fromkeys(others, at(FORWARD)),
+        "ended_ns": {0: START_NS + 50_000_000, **dict.fromkeys(others, START_NS + 60_000_000)},
+    }
+    found = explain(accumulated(plan), raised, raised, raised, **facts)
+    assert [(each.kind, each.ranks) for each in found.findings] == [("missing-rank", (0,))]
+    assert {site.line for site in found.findings[0].sites} == lines
+    # Its twin has made that forward, too: it has no part in their error.
+    assert verdict(accumulated(".+."), raised, raised, raised, **facts) == ("rank-failed", (1, 2, 3))
+
+
+def test_a_rank_that_left_out_a_backward_and_is_past_its_loop_explains_a_hang_in_a_forward() -> None:
+    """It waits behind the loop. Its twin is still in the loop, and may come."""
+    waiting = accumulated(".+!", is_last_open=True)
+    behind = [*accumulated("..+"), FakeOp("barrier", 2, 70, line=BARRIER)]
+    found = explain(behind, waiting, waiting, stack={1: (at(FORWARD),), 2: (at(FORWARD),)})
+    assert [(each.kind, each.ranks) for each in found.findings] == [("missing-rank", (0,))]
+    assert verdict(accumulated("..+"), waiting, waiting, stack={0: (at(3),)}) != ("missing-rank", (0,))
+
+
+def test_ranks_that_accumulate_gradients_in_another_order_are_not_blamed() -> None:
+    """They average as often, and all of them came to their end."""
+    ends = {"outcome": "ok", "exit_code": dict.fromkeys(range(3), 0)}
+    assert verdict(accumulated("..+"), accumulated(".+."), accumulated(".+."), **ends) is None
 
 
 def test_a_rank_that_exits_before_its_own_async_op_is_over_left_the_others_in_it() -> None:

@@ -90,8 +90,14 @@ def raised_at(rank: Rank, site: Site | None) -> bool:
 
 
 def _keeps_from_forward(evidence: "Evidence", other: Rank, rank: Rank) -> bool:
-    """Whether the other rank was gone before, and never came to this forward."""
-    return _died_before(other, rank) and evidence.forwards[other.number] < evidence.forwards[rank.number]
+    """Whether the other rank was gone before, and never came to this forward. It may have made as many forwards as
+    this rank, and have left out a backward before: what counts is what came after the last average that both made."""
+    if not _died_before(other, rank):
+        return False
+    average = evidence.last_averages.get(rank.number)
+    if average is None or other.number not in average.ops:
+        return evidence.forwards[other.number] < evidence.forwards[rank.number]
+    return evidence.forwards_since(average, other.number) < evidence.forwards_since(average, rank.number)
 
 
 def is_init_lost(call: "Call") -> bool:

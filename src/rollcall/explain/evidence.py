@@ -12,7 +12,7 @@ from rollcall.explain import source
 from rollcall.explain.ends import died_by_itself, last_failed, was_killed
 from rollcall.explain.loading.load import Run
 from rollcall.explain.loading.table import Op, Ops, Site
-from rollcall.explain.matching import Calls, Pairs
+from rollcall.explain.matching import Call, Calls, Pairs
 from rollcall.explain.waits import Intervals, Waits, blocked_since_ns, count, intervals, is_setup, last_rows, waits_for
 from rollcall.record import ring_format
 from rollcall.record.sites import waits_for_data
@@ -142,12 +142,34 @@ class Evidence:
     def forwards(self) -> dict[int, int]:
         """By rank: how many forwards of a DDP module it has begun on the line of the newest one. On other lines may be
         other modules, which ranks may use any number of times."""
-        rows = np.flatnonzero(self.table.op == ring_format.OP["ddp_forward"])
-        if len(rows):
-            newest = rows[self.table.entered_ns[rows].argmax()]
-            rows = rows[self.table.site[rows] == self.table.site[newest]]
-        counts = np.bincount(self.table.rank[rows], minlength=max(self.run.ranks, default=-1) + 1)
+        ranks = self.table.rank[self._forward_rows]
+        counts = np.bincount(ranks, minlength=max(self.run.ranks, default=-1) + 1)
         return {rank: int(counts[rank]) for rank in self.run.ranks}
+
+    @cached_property
+    def _forward_rows(self) -> NDArray[np.intp]:
+        rows = np.flatnonzero(self.table.op == ring_format.OP["ddp_forward"])
+        if not len(rows):
+            return rows
+        newest = rows[self.table.entered_ns[rows].argmax()]
+        return np.asarray(rows[self.table.site[rows] == self.table.site[newest]])
+
+    def forwards_since(self, average: Call, rank: int) -> int:
+        """How many of these forwards a rank has begun since an average of gradients that it took part in."""
+        first, last = np.searchsorted(self._forward_rows, (average.ops[rank].row, self.table.spans[rank][1]))
+        return int(last - first)
+
+    @cached_property
+    def last_averages(self) -> dict[int, Call]:
+        """By rank: the last average of gradients that it began before its newest forward."""
+        is_forward, is_bucket = self.table.op == ring_format.OP["ddp_forward"], self.table.has(ring_format.BUCKET)
+        found = {}
+        for rank, (start, end) in self.table.spans.items():
+            forwards = np.flatnonzero(is_forward[start:end])
+            buckets = np.flatnonzero(is_bucket[start : start + forwards[-1]]) if len(forwards) else forwards
+            if len(buckets) and (call := self.calls.of(self.table.get(start + buckets[-1]))) is not None:
+                found[rank] = call
+        return found
 
     @cached_property
     def is_of_killed(self) -> NDArray[np.bool_]:

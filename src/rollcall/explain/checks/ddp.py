@@ -11,7 +11,7 @@ from rollcall.explain import source
 from rollcall.explain.ends import raised_in_forward
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Finding, each, of_ops
-from rollcall.explain.loading.table import Op
+from rollcall.explain.loading.table import Op, Site
 from rollcall.explain.matching import Call, deviants
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
@@ -23,10 +23,15 @@ def uneven_inputs(evidence: Evidence) -> Iterator[Finding]:
 
 
 def uneven(evidence: Evidence) -> Finding | None:
-    """Ranks that are in a forward or backward of their DDP module, while those with fewer batches are past their loop:
-    they have ended, or are in another call after it. A rank that is in no op may still come."""
+    """Ranks that had fewer batches than others, or that have left out a backward."""
     if any(rank.dropped or rank.stopped for rank in evidence.run.ranks.values()):
         return None  # some are overwritten or were not recorded: how many batches there were is not known
+    return _fewer_batches(evidence) or _left_out_backward(evidence)
+
+
+def _fewer_batches(evidence: Evidence) -> Finding | None:
+    """Ranks that are in a forward or backward of their DDP module, while those with fewer batches are past their loop:
+    they have ended, or are in another call after it. A rank that is in no op may still come."""
     counts = evidence.forwards
     if len(set(counts.values())) < 2 or not all(counts.values()):
         return None
@@ -54,9 +59,81 @@ def uneven(evidence: Evidence) -> Finding | None:
     return replace(finding, since_ns=began_ns, sites=(*finding.sites, *ways_out))
 
 
+def _left_out_backward(evidence: Evidence) -> Finding | None:
+    """Ranks that are in a forward in which DDP's reducer waits for the others, in no op, while those are past their
+    loop. Averages meet by number: a rank that has left one out has made its last one with an earlier one of the others,
+    and comes to no forward after that, though it may have made as many forwards as they."""
+    in_forward = [] if evidence.run.cut_ns else sorted(evidence.once(_in_forward) - evidence.blocked.keys())
+    average = next((call for rank in in_forward if (call := evidence.last_averages.get(rank)) is not None), None)
+    if average is None:
+        return None
+    counts = {rank: evidence.forwards_since(average, rank) for rank in average.ops}
+    most, cut_short = max(counts.values()), _cut_short(evidence)
+    waiting = [rank for rank in in_forward if counts.get(rank) == most]
+    fewer = [rank for rank, count in counts.items() if count < most and rank not in cut_short]
+    if not waiting or not fewer or not all(_has_left(evidence, rank, waiting[0]) for rank in fewer):
+        return None
+    parted = _parted(evidence, average, fewer[0], waiting[0])
+    return _explain_parted(evidence, parted, waiting, fewer, fewer if cut_short else deviants(counts))
+
+
+def _explain_parted(
+    evidence: Evidence, parted: tuple[Op, Op] | None, waiting: list[int], fewer: list[int], odd: list[int]
+) -> Finding | None:
+    if parted is None:
+        return None
+    forward = _last_forward(evidence, waiting[0])
+    message = (
+        f"the forward of {ranks_in_words(waiting)} at {forward.site} needs {ranks_in_words(fewer)}, which made none"
+        f" after the last average of gradients that all of them made; before, {_how_parted(*parted)}"
+    )
+    return of_ops("missing-rank", odd, message, [*parted, forward, _last_forward(evidence, fewer[0])])
+
+
+def _has_left(evidence: Evidence, rank: int, waiting: int) -> bool:
+    """Whether a rank is past the loop in which another one waits for it, and has not gone to another loop."""
+    if not evidence.forwards[rank]:
+        return False  # with join(), a rank without batches takes part in the averages
+    mine, theirs = (_last_forward(evidence, each).site for each in (rank, waiting))
+    if mine is None or theirs is None or (mine != theirs and source.is_outside_loop(mine, theirs)):
+        return False
+    return _is_past_loop(evidence, rank)
+
+
+def _parted(evidence: Evidence, average: Call, mine: int, theirs: int) -> tuple[Op, Op] | None:
+    """The first forward or backward of two ranks that is not the same on both, before an average that both made."""
+    made = zip(_passes(evidence, average.ops[mine]), _passes(evidence, average.ops[theirs]), strict=False)
+    return next(((own, other) for own, other in made if _facts_of_pass(own) != _facts_of_pass(other)), None)
+
+
+def _passes(evidence: Evidence, average: Op) -> Iterator[Op]:
+    """The forwards and backwards of a rank until its part of an average."""
+    table = evidence.table
+    rows = np.arange(table.spans[average.rank][0], average.row)
+    found = (table.get(row) for row in rows[table.is_one_of("ddp_forward", "phase")[rows]])
+    return (op for op in found if op.phase in ("forward", "backward"))
+
+
+def _facts_of_pass(op: Op) -> tuple[str, Site | None, bool]:
+    return op.phase, op.site, _is_averaged(op)
+
+
+def _is_averaged(op: Op) -> bool:
+    """Whether the gradients of a forward are to be averaged: not in no_sync()."""
+    return op.op == "ddp_forward" and op.size_bytes > 0
+
+
+def _how_parted(mine: Op, theirs: Op) -> str:
+    if (mine.phase, mine.site) == (theirs.phase, theirs.site):
+        one, other = (mine.rank, theirs.rank) if _is_averaged(mine) else (theirs.rank, mine.rank)
+        return f"rank {one} averaged the gradients of the forward at {mine.site}, and rank {other} did not"
+    return " while ".join(f"rank {op.rank} made the {op.phase} at {op.site}" for op in (mine, theirs))
+
+
 def explains(evidence: Evidence, call: Call) -> bool:
     """Whether ranks differ in a call because some are in their DDP module, and those with fewer batches are past it."""
-    if evidence.once(uneven) is None:
+    finding = evidence.once(uneven)
+    if finding is None or finding.kind != "ddp-uneven-inputs":
         return False
     most = max(evidence.forwards.values())
     return all(_is_of_module(op) == (evidence.forwards.get(rank) == most) for rank, op in call.ops.items())
