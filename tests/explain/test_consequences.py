@@ -670,26 +670,44 @@ def test_who_is_the_last_in_its_share_of_the_calls_is_late_by_chance() -> None:
     assert told(*in_turns(habit), outcome="ok") == ("straggler", (3,))
 
 
+def pipeline(computes_ms: float, first: int = 0) -> list[list[FakeOp]]:
+    """The first of two stages hands over a batch and waits for its gradients, for which the second one computes."""
+    ops: tuple[list[FakeOp], list[FakeOp]] = [], []
+    now = 0.0
+    for n in range(1, 31):
+        came = now + 40  # messages take their time
+        back = came + computes_ms
+        ops[0].append(FakeOp("send", n, now, now + 1, peer=first + 1, line=LOOP))
+        ops[0].append(FakeOp("recv", n, now + 5, back + 40, peer=first + 1, line=LOSS))
+        ops[1].append(FakeOp("recv", n, now, came, peer=first, line=SHARE))
+        ops[1].append(FakeOp("send", n, back, back + 40, peer=first, line=FIRST))
+        now = back + 46
+    return list(ops)
+
+
 def test_stages_that_wait_for_each_other_in_turn_are_no_stragglers() -> None:
-    """Rank 0 hands over a batch and waits for its gradients, which come as fast as rank 1 can compute and send them.
-    Its twin computes much longer than rank 0."""
-
-    def pipeline(computes_ms: float) -> list[list[FakeOp]]:
-        first, second, now = [], [], 0.0
-        for n in range(1, 31):
-            came = now + 40  # messages take their time
-            back = came + computes_ms
-            first.append(FakeOp("send", n, now, now + 1, peer=1, line=LOOP))
-            first.append(FakeOp("recv", n, now + 5, back + 40, peer=1, line=LOSS))
-            second.append(FakeOp("recv", n, now, came, peer=0, line=LOOP))
-            second.append(FakeOp("send", n, back, back + 40, peer=0, line=LOSS))
-            now = back + 46
-        return [first, second]
-
+    """Rank 0 waits for gradients, which come as fast as rank 1 can compute and send them. Its twin computes much longer
+    than rank 0."""
     assert explain_run(Evidence(run(pipeline(10)))).findings == []
     found = verdict(*pipeline(200), outcome="ok")
     assert (found.kind, found.ranks) == ("straggler", (1,))
     assert "kept others waiting in 30 sends and receives" in found.message
+
+
+def test_a_stage_that_no_other_rank_can_be_compared_with_is_blamed_for_nothing() -> None:
+    """It may have been given more work than the stage before it: that is advice, and no verdict while the job runs. Its
+    twin is slower than the same stage of another pipeline; another twin is a rank that the others wait for in
+    collectives."""
+    alone = explain_run(Evidence(run(pipeline(200), outcome="running", cut_ms=8000)))
+    assert [(each.kind, each.ranks, each.effect) for each in alone.findings] == [("straggler", (1,), "advice")]
+    assert alone.verdict is None
+    assert "no other rank has this part of the program" in alone.findings[0].message
+    compared = [*pipeline(200), *pipeline(10, first=2)]
+    late = slow_by([150] * 8, [LOSS] * 8)
+    for ranks, at_ms in ((compared, 8000), (late, 1300)):
+        found = explain_run(Evidence(run(ranks, outcome="running", cut_ms=at_ms))).verdict
+        assert found is not None
+        assert (found.kind, found.ranks, found.effect) == ("straggler", (1,), "slow")
 
 
 def test_a_rank_on_which_each_op_ends_last_is_no_straggler() -> None:

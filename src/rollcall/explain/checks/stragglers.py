@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,18 +57,22 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
         yield replace(finding, effect="slow")
     elif is_habit:
         seen = _samples(evidence, rank)[:2]
+        more: dict[str, Any] = {}
         if throttled := gpus.why_slow(evidence, ranks, saved_s):
             message += f"; {throttled}"
+            more = {"throttled": throttled}
         elif seen:
             message += f"; meanwhile it was seen at {seen[0].site}"
-        more = {"throttled": throttled} if throttled else {}
+        if not throttled and _have_own_part(evidence, ranks):
+            message += "; no other rank has this part of the program, which may be more work than the other parts"
+            more = {"own_part": True}
         finding = of_ops("straggler", ranks, message, [*seen, *_late(evidence, rank)], waits=caused_s, **more)
-        yield replace(finding, effect="slow")
+        yield replace(finding, effect="advice" if "own_part" in more else "slow")
 
 
 def _how_often(evidence: Evidence, ranks: list[int]) -> str:
     waits = evidence.waits
-    if waits.calls:
+    if waits.calls and not _are_awaited_in_p2p(evidence, ranks):
         return f"arrived last in {int(waits.last_in[ranks].sum())} of {waits.calls} calls"
     late = np.unique(waits.last[waits.is_over & np.isin(waits.for_rank, ranks)])
     return f"kept others waiting in {len(late)} sends and receives"
@@ -84,6 +89,28 @@ def _is_of_its_own(evidence: Evidence, ranks: list[int]) -> bool:
     others = [rank for rank in evidence.run.ranks if rank not in ranks]
     more_s = float(np.mean(busy_s[ranks]) - (np.median(busy_s[others]) if others else 0))
     return evidence.waits.share(more_s) >= _NOTABLE
+
+
+def _have_own_part(evidence: Evidence, ranks: list[int]) -> bool:
+    """Whether the others wait for these ranks mostly in sends and receives, and no other rank makes them on the same
+    lines, as with the last stage of a pipeline, or a server. All ranks of a collective come to it from the same part of
+    the program, and a stage in the middle does the same as its neighbours: one that is slower is at fault. A stage of
+    its own kind has nobody to be compared with: it may have been given more work."""
+    if not _are_awaited_in_p2p(evidence, ranks):
+        return False
+    table = evidence.table
+    is_p2p = table.is_one_of("send", "recv")
+    rows = {rank: start + np.flatnonzero(is_p2p[start:end]) for rank, (start, end) in table.spans.items()}
+    parts = {rank: frozenset(np.unique(_lines(evidence, found)).tolist()) for rank, found in rows.items()}
+    return {parts[rank] for rank in ranks}.isdisjoint(part for rank, part in parts.items() if rank not in ranks)
+
+
+def _are_awaited_in_p2p(evidence: Evidence, ranks: list[int]) -> bool:
+    """Whether most of the time that the others wait for these ranks is in sends and receives."""
+    waits = evidence.waits
+    counted = waits.is_over & np.isin(waits.for_rank, ranks)
+    seconds, is_p2p = waits.seconds[counted], evidence.table.is_one_of("send", "recv")[waits.last[counted]]
+    return bool(seconds[is_p2p].sum() * 2 > seconds.sum())
 
 
 def _enough_calls(evidence: Evidence, rank: int, saved_s: float) -> int:
