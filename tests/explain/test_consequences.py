@@ -13,7 +13,7 @@ from rollcall.explain.verdict import explain_run
 from rollcall.record import ring_format
 from tests.report.rings import FILE, START_NS, FakeOp, run
 
-ASYNC, FAILED, BUCKET = ring_format.ASYNC, ring_format.FAILED, ring_format.BUCKET
+ASYNC, WAITED, FAILED, BUCKET = ring_format.ASYNC, ring_format.WAITED, ring_format.FAILED, ring_format.BUCKET
 
 PROGRAM = """\
 def train():
@@ -104,6 +104,29 @@ def test_a_rank_that_exited_in_the_middle_explains_who_waits_for_its_send() -> N
     found = verdict(waiting, [], exit_code={1: 0}, exit_site={1: at(SHARE)})
     assert (found.kind, found.ranks, lines(found)) == ("rank-exited-early", (1,), [SHARE, LOOP])
     assert told(waiting, [], exit_code={1: 0}, exit_site={1: at(LOOP)}) == ("unmatched-recv", (0,))
+
+
+def test_a_rank_that_exited_in_the_middle_explains_who_waits_for_any_rank() -> None:
+    """A server takes what comes first, and rank 2 still waits for its answer. If all workers have exited, it is the
+    receive that is one too many."""
+    served = [FakeOp("recv", 1, 5, 6, peer=-1, line=LOOP), FakeOp("recv", 2, 7, peer=-1, line=LOOP)]
+    worker = [FakeOp("send", 1, 5, 6, peer=0, line=LOSS), FakeOp("recv", 1, 7, peer=0, line=LOSS)]
+    found = verdict(served, [], worker, exit_code={1: 0}, exit_site={1: at(SHARE)})
+    assert (found.kind, found.ranks, lines(found)) == ("rank-exited-early", (1,), [SHARE, LOOP])
+    gone = {"exit_code": {1: 0, 2: 0}, "exit_site": {1: at(SHARE), 2: at(SHARE)}}
+    assert told(served, [], worker[:1], **gone) == ("unmatched-recv", (0,))
+
+
+def test_later_sends_to_a_rank_that_is_astray_have_no_wrong_peer() -> None:
+    """A stage of a pipeline hands on all its batches, and waits for the first to be received: rank 2 is alone in a
+    barrier. In the twin nobody waits for a send to that rank, which is in a barrier with others."""
+    later = FakeOp("send", 2, 12, peer=2, flags=ASYNC, line=LOSS)
+    first = [FakeOp("recv", 1, 13, peer=1, line=LOOP)]
+    stage = [FakeOp("send", 1, 11, waited_ms=13, peer=2, flags=ASYNC | WAITED, line=LOSS), later]
+    last = [FakeOp("recv", 1, 10, peer=2, line=SHARE)]
+    barrier = [FakeOp("barrier", 1, 14, line=LAST)]
+    assert told(first, stage, barrier, last) == ("p2p-against-collective", (2,))
+    assert told(first, [replace(later, seq=1), *barrier], barrier, barrier) == ("wrong-peer", (1,))
 
 
 def test_a_send_to_a_rank_that_is_in_a_collective_only_waits() -> None:

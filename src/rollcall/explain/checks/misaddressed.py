@@ -183,7 +183,11 @@ def _by_sender(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -
 def _is_only_early(evidence: Evidence, send: Op) -> bool:
     """Whether its receiver may still come to receive it: it is in a circle of sends; or stuck for something else than
     this rank; or in a collective that this rank has left behind, or to which few ranks have come, so that it is the
-    receiver that is astray."""
+    receiver that is astray. Messages to a rank are received in order: if an earlier one waits for that, so does this
+    one, which its rank has begun at the same time."""
+    held = evidence.blocked.get(send.rank)
+    if held is not None and (held.op, held.peer, held.tag) == (send.op, send.peer, send.tag) and held.row < send.row:
+        send = held
     is_stuck = send.peer in evidence.blocked and send.rank not in evidence.ways_on([send.peer])
     call = _collective_of(evidence, send.peer)
     is_behind = call is not None and (send.rank in call.ops or len(call.ops) < len(call.missing))

@@ -87,16 +87,27 @@ def exited(evidence: Evidence, ops: list[Op]) -> Finding | None:
     """A rank that exited in the middle of the program, or left a loop before the others and came to its end, while
     others wait for its sends or receives."""
     for op in ops:
-        peer = evidence.run.ranks.get(op.peer)
+        number = op.peer if op.peer >= 0 else _first_exited(evidence, op)
+        peer = evidence.run.ranks.get(number)
         if peer is None or peer.exit_code != 0:
             continue
         if (site := way_out(peer, op)) is not None:
-            message = f"rank {op.peer} exited at {site} while {wait_in([op])} for it"
-            exited = of_ops("rank-exited-early", [op.peer], message, [op])
+            message = f"rank {number} exited at {site} while {wait_in([op])} for {'it' if op.peer >= 0 else 'any rank'}"
+            exited = of_ops("rank-exited-early", [number], message, [op])
             return replace(exited, sites=(site, *exited.sites))
         if has_stopped(evidence, op) and (finding := _left_loop(evidence, peer, op)) is not None:
             return finding
     return None
+
+
+def _first_exited(evidence: Evidence, recv: Op) -> int:
+    """Of those that a receive from any rank may wait for: the first that exited in the middle of the program, while
+    others still run; -1: none did. If all of them have exited, it is the receive that is one too many."""
+    others = [evidence.run.ranks[rank] for rank in recv.group.ranks if rank in evidence.run.ranks and rank != recv.rank]
+    gone = [rank for rank in others if rank.exit_code == 0 and way_out(rank, recv) is not None]
+    if all(rank.has_ended for rank in others):
+        return -1
+    return min(gone, key=lambda rank: rank.ended_ns).number if gone else -1
 
 
 def _left_loop(evidence: Evidence, peer: Rank, op: Op) -> Finding | None:
