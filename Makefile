@@ -14,7 +14,7 @@ SYSTEM_PACKAGES := openmpi-bin openssh-server openssh-client slurm-wlm munge rsy
 setup: $(VENV)/.setup
 
 # What is C++ is compiled meanwhile. It goes without a compiler, only slower.
-$(VENV)/.setup: pyproject.toml constraints.txt $(shell find src -name "*.cpp")
+$(VENV)/.setup: pyproject.toml constraints.txt $(shell find src -name "*.cpp" -o -name "*.h")
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch numpy
 	PYTHONPATH=src $(BIN)/python -m rollcall.native & $(PIP) --editable '.[demo]' && { wait; touch $@; }

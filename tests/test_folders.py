@@ -25,7 +25,8 @@ def docstring(folder: Path) -> str:
 
 def contents(folder: Path) -> list[str]:
     modules = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
-    return modules + [path.parent.name for path in folder.glob("*/__init__.py")]
+    headers = [path.name for path in folder.glob("*.h")]
+    return modules + headers + [path.parent.name for path in folder.glob("*/__init__.py")]
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(SOURCE)))

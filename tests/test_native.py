@@ -63,6 +63,16 @@ def test_a_file_for_another_torch_is_not_taken(source: Path, monkeypatch: pytest
     assert native.find(source) is None
 
 
+def test_a_file_of_other_headers_is_not_taken(source: Path) -> None:
+    """A part of a module may be in a header beside its source."""
+    header = source.with_name("part.h")
+    header.write_text("constexpr int kAnswer = 42;")
+    native._targets(source)[0].touch()
+    assert native.find(source)
+    header.write_text("constexpr int kAnswer = 43;")
+    assert native.find(source) is None
+
+
 def test_where_nothing_can_be_written_one_sentence_says_so(
     source: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

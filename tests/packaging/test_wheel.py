@@ -74,7 +74,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
 def test_it_holds_sources_and_no_compiled_file(wheel: Path) -> None:
     """C++ sources, what pages are made of, the marker of typed packages; and the license beside them."""
     kinds = {Path(name).suffix for name in zipfile.ZipFile(wheel).namelist()}
-    assert kinds >= {".py", ".cpp", ".c", ".js", ".css", ".typed"}
+    assert kinds >= {".py", ".cpp", ".h", ".c", ".js", ".css", ".typed"}
     assert not kinds & {".so", ".pyc"}
 
 

@@ -1,4 +1,4 @@
-"""Used by record/hooks/ddp.py, record/hooks/reducer.py and record/cpp/recorder.cpp."""
+"""Used by record/hooks/ddp.py, record/hooks/reducer.py, record/cpp/buckets.h and record/cpp/phases.h."""
 
 from rollcall.compat.patch import Patch
 
