@@ -1,4 +1,4 @@
-"""The recorder in C++: a phase of a DDP step takes a tenth of the time that Python takes, an op two thirds.
+"""The recorder in C++: a phase of a DDP step and the usual op take about a tenth of the time that Python takes.
 
 Where it is not compiled (rollcall.native does that), Python records alone.
 

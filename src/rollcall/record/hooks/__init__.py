@@ -1,5 +1,5 @@
-"""Hooks into torch for recording. They are installed once per process and call the current sink. Of two of them, the usual
-call is done in C++: ../cpp/calls.py.
+"""Hooks into torch for recording. They are installed once per process and call the current sink. ../cpp/calls.py puts
+calls in C++ around two of them, which leave to them what is unusual.
 
 sink           the interface that hooks call, which recorders implement
 patching       puts a hook around a function, and keeps its errors away from the program
