@@ -1,8 +1,11 @@
 """The verdict is the finding from which the others follow. Each claim comes with a twin that stays innocent, or that
 has another cause."""
 
+import codecs
 import linecache
 import queue
+import sysconfig
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +37,7 @@ def train():
     dist.all_reduce(total)
 """
 FORWARD, BACKWARD, METRIC, BARRIER, TOTAL = 4, 5, 8, 12, 13
+PACKAGES = sysconfig.get_paths()["purelib"]
 
 
 @pytest.fixture(autouse=True)
@@ -100,10 +104,13 @@ def accumulated(plan: str, is_last_open: bool = False) -> list[FakeOp]:
 # A rank that is known to sit somewhere.
 
 
+@pytest.mark.parametrize(
+    "inside", ["", threading.__file__, codecs.__file__, f"{PACKAGES}/torch/_dynamo/output_graph.py"]
+)
 @pytest.mark.parametrize("is_idle", [True, False, None])
-def test_a_rank_that_sits_before_its_forward_is_busy(is_idle: bool | None) -> None:
+def test_a_rank_that_sits_before_its_forward_is_busy(inside: str, is_idle: bool | None) -> None:
     """It has had fewer batches only because it is asleep, in a lock, in a file or in a compile."""
-    facts = {"stack": {1: (at(3),)}, "is_idle": {1: is_idle}}
+    facts = {"stack": {1: (*([at(1, inside)] if inside else []), at(3))}, "is_idle": {1: is_idle}}
     found = explain(ddp(6, True), ddp(5), ddp(6, True), **facts)
     assert found.verdict is not None
     assert (found.verdict.kind, found.verdict.ranks, found.verdict.sites[0]) == ("busy-rank", (1,), at(3))
@@ -242,6 +249,20 @@ def test_unused_parameters_are_told_with_the_forward_that_did_not_use_them() -> 
     assert found is not None
     assert (found.kind, {site.line for site in found.sites}) == ("ddp-unused-parameter", {BACKWARD, FORWARD})
     assert verdict(ddp(2), ddp(2), outcome="ok") is None
+
+
+def test_functional_collectives_beside_ddp_are_no_gradients() -> None:
+    """A functional all_reduce in each backward: it is not counted with the buckets."""
+    for made, expected in ((2000, ("ddp-unused-parameter", (0, 1))), (1000, None)):
+        ops = [replace(op, size_bytes=made) if op.op == "ddp_forward" else op for op in ddp(2)]
+        ops += [
+            FakeOp(
+                "all_reduce", n, n * 10 - 21, n * 10 - 20, waited_ms=n * 10 - 21, flags=ASYNC | WAITED,
+                phase="backward", line=BACKWARD, group="functional",
+            )
+            for n in (3, 4)
+        ]  # fmt: skip
+        assert verdict(ops, ops, outcome="ok") == expected
 
 
 def test_the_rank_at_the_end_of_a_chain_is_named() -> None:
@@ -383,6 +404,21 @@ def test_a_rank_that_left_the_loop_is_not_told_to_use_another_dtype() -> None:
     assert verdict(inside, other, inside) == ("mismatched-dtype", (1,))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [("int64", ("missing-rank", (1,))), ("float16", ("mismatched-dtype", (1,)))]
+)
+def test_a_rank_that_left_out_an_op_of_a_framework(dtype: str, expected: tuple[str, tuple[int, ...]]) -> None:
+    """All ops of a framework have the same line of the program. Rank 1 comes early to the int64 op of the last turn.
+    Its twin makes an op of a dtype that no turn has."""
+    dtypes = ("float32", "float32", "int64") * 4
+    turns = [
+        FakeOp("all_reduce", n, n * 10, n * 10 + 5 if n < 11 else 0, line=METRIC, dtype=each)
+        for n, each in enumerate(dtypes[:11], 1)
+    ]
+    early = [*turns[:10], replace(turns[10], dtype=dtype)]
+    assert verdict(turns, early, turns) == expected
+
+
 def test_a_group_that_only_its_members_make_is_incomplete() -> None:
     """The others are in the next new_group, on another line."""
     members = [FakeOp("new_group", 1, 0, group="0", line=3, splits=((0, 1),)), FakeOp("new_group", 2, 9, line=5)]
@@ -472,8 +508,8 @@ def test_threads_of_autograd_do_not_disturb_the_order() -> None:
     ranks = [
         [
             *steps(2),
-            FakeOp("all_reduce", 3, 40, 45, line=METRIC + rank, thread=0),
-            FakeOp("barrier", 4, 50, 55, thread=1),
+            FakeOp("all_reduce", 3, 40, 45, line=METRIC + rank, thread=1),
+            FakeOp("barrier", 4, 50, 55),
         ]
         for rank in range(2)
     ]

@@ -10,6 +10,7 @@ import pytest
 from bokeh.document import Document
 from bokeh.models import ColumnDataSource
 
+from rollcall.explain import terminal
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.loading.load import load
 from rollcall.explain.verdict import explain, to_json
@@ -66,6 +67,12 @@ def test_the_page_shows_what_the_terminal_says(folder: Path, told: list[dict[str
         rank = int(str(name).split()[1])
         assert saved_s / run_s == pytest.approx(told[rank]["run_shorter_without"], abs=1e-3)
     assert len(what_if["name"]) == 1 + sum(row["run_shorter_without"] > 0.01 for row in told)
+
+
+def test_the_table_of_the_terminal_shows_the_same(folder: Path, told: list[dict[str, Any]]) -> None:
+    rows = terminal.waits_table(explain(folder)).rows
+    assert [row[-1] for row in rows] == [f"{told[int(row[0])]['run_shorter_without']:.0%} shorter" for row in rows]
+    assert rows
 
 
 def _columns(figure: dict[str, Any], name: str) -> dict[str, np.ndarray]:

@@ -148,6 +148,7 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
                 "suffered_s": round(float(counted.suffered_s[rank]), 6),
                 "suffered_share": round(counted.share(counted.suffered_s[rank]), 4),
                 "last_in_calls": int(counted.last_in[rank]),
+                "saved_without_s": round(float(counted.saved_s[rank]), 6),
                 "run_shorter_without": round(counted.share(counted.saved_s[rank]), 4),
             }
             for rank in sorted(explanation.run.ranks)

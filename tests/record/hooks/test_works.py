@@ -1,9 +1,10 @@
-"""Programs that wait for the future of a handle, and not for the handle itself."""
+"""Programs that poll a handle, or wait for its future, and not for the handle itself."""
 
 from collections.abc import Callable
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from rollcall.record.hooks import sink, works
 
@@ -30,3 +31,14 @@ def test_an_op_whose_future_failed_has_failed(has_failed: bool, monkeypatch: pyt
     else:
         future.set_result([torch.ones(3)])
     assert fake.calls == ["waiting", "failed" if has_failed else "completed"]
+
+
+def test_a_handle_that_is_not_complete_yet_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the answer that it is complete counts as a wait."""
+    fake, work = FakeSink(), dist.Work()
+    monkeypatch.setattr(sink, "current", fake)
+    works.keep(work, (7, 1))
+    works._after_poll(id(work), False)
+    assert (fake.calls, id(work) in works.unwaited) == ([], True)
+    works._after_poll(id(work), True)
+    assert (fake.calls, id(work) in works.unwaited) == (["polled"], False)

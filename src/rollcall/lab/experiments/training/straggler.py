@@ -50,8 +50,8 @@ def explain_delay(ending: dict[str, Any]) -> dict[str, Any]:
     caused = {row["rank"]: row["caused_s"] for row in ending["waits"]}
     suffered = {row["rank"]: row["suffered_s"] for row in ending["waits"]}
     slowest = max(caused, key=caused.__getitem__)
-    # The others wait at the same time, so the run loses the time that one of them waited.
-    lost_s = caused[slowest] / (len(caused) - 1)
+    # The others wait at the same time, so the run loses less than the sum of their waits.
+    lost_s = {row["rank"]: row["saved_without_s"] for row in ending["waits"]}[slowest]
     took, steps = max(value["step_s"] for value in ending["values"]), ending["values"][0]["steps"]
     return {
         "step_s": took,
