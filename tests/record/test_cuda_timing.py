@@ -357,6 +357,16 @@ def test_an_event_is_recorded_by_the_driver_once_torch_has_made_it(tmp_path: Pat
     assert (rank.over, rank.gpu.counts()[0]) == (rank.marks, 2)
 
 
+@is_built
+def test_where_the_driver_lacks_a_function_torch_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = cpp_rank(tmp_path, has_driver=True)
+    monkeypatch.setattr(rank.gpu, "driver", lambda: loaded("libtorch_cpu"))
+    for _ in range(2):
+        rank.op(7)
+        rank.clock.settle_aside()
+    assert rank.over == rank.marks
+
+
 def test_a_thread_that_has_not_used_the_gpu_yet_is_recorded(rank: Rank) -> None:
     """The driver knows no context there; what torch calls makes one."""
     rank.op(7)

@@ -1,5 +1,7 @@
 """The clock of a GPU, in C++: an op runs no Python for it, and the thread that asks for its times needs no GIL."""
 
+from contextlib import suppress
+
 import torch
 
 from rollcall.record import cuda_timing
@@ -25,10 +27,11 @@ class CppDeviceClock(DeviceClock):
     def _find_handle(self, device: int) -> int | None:
         """The driver's, of the current stream; None where C++ cannot call the driver, and calls torch instead."""
         if self._has_driver is None:
-            path = self._cuda.driver()
+            path, self._has_driver = self._cuda.driver(), False
             if path is not None:
-                library.use_driver(path)
-            self._has_driver = path is not None
+                with suppress(OSError):  # it lacks a function
+                    library.use_driver(path)
+                    self._has_driver = True
         return self._cuda.stream_handle(device) if self._has_driver else None
 
     def _settle(self) -> None:
