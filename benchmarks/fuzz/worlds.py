@@ -17,6 +17,7 @@ from benchmarks.fuzz.activity import Activity, Look
 
 from rollcall.agent.monitoring.hang_detector import newest_ops
 from rollcall.compat.torch_dns import impatient_env
+from rollcall.linux import process_group
 from rollcall.protocol.plan import LOOPBACK
 from rollcall.protocol.timing import SETTLE_S
 from rollcall.protocol.torchrun_env import rank_env
@@ -25,6 +26,7 @@ from rollcall.record.on_request.stacks import ASK, is_listening
 from rollcall.worker.fork_server import Exit, ForkServer
 
 _LOOK_S = 0.1
+_RUNNABLE = ("R", "D")  # has a processor, or waits for one or for a disk: a traceback needs the sources
 _STACKS_S = 0.1  # for the rest of a stack, once it has begun to be written
 _MOST_STACKS_S = 1.0
 _KILL_S = 1.0
@@ -181,7 +183,7 @@ class _World:
         rings = sorted((self.job.folder / "rings" / "attempt-0").glob("rank-*.ring"))
         ops = tuple(map(newest_ops, rings))
         is_waiting = any(ring_format.blocks(ring_format.RECORD.unpack(op)) for of_rank in ops for op in of_rank)
-        is_runnable = "R" in map(_state, self.running)
+        is_runnable = any(_state(pid) in _RUNNABLE for pid in self.running)
         ticks = sum(map(_cpu_ticks, self.running))
         return self._activity.hangs(Look(now_s, (*self.running, *ops), ticks, is_runnable, is_waiting))
 
@@ -204,8 +206,7 @@ class _World:
         """Whole sessions: a rank may have children."""
         for pid, rank in self.running.items():
             self.asked.add(rank)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
+            process_group.send(pid, signal.SIGKILL)
         self._end_by_s = time.monotonic() + _KILL_S  # then once more
 
     def close(self) -> Ended:

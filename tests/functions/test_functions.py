@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 import rollcall
 from rollcall.functions.pool import RankPool
+from rollcall.linux import process_group
 
 
 def add_up(rank: int, start: int) -> int:
@@ -195,14 +196,14 @@ def test_an_error_about_a_rank_that_was_ended_is_no_error_of_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ranks that hang are ended one after the other, and those that come later may fail of it."""
-    kill = os.killpg
+    kill = process_group.send
 
     def kill_slowly(pid: int, number: int) -> None:
         kill(pid, number)
         with contextlib.suppress(psutil.NoSuchProcess):
             psutil.Process(int((tmp_path / "pid-1").read_text())).wait(timeout=60)
 
-    monkeypatch.setattr("rollcall.functions.pool.os.killpg", kill_slowly)
+    monkeypatch.setattr("rollcall.functions.pool.process_group.send", kill_slowly)
     have_begun = [(tmp_path / f"pid-{rank}").exists for rank in range(2)]
     with contextlib.closing(RankPool()) as pool:
         results = pool.call(

@@ -33,6 +33,12 @@ def test_a_rank_that_waits_for_the_cpu_is_no_hang_yet() -> None:
     assert hangs_at(looks(30, is_runnable=True)) is None
 
 
+def test_looks_that_come_late_are_not_enough() -> None:
+    """On a busy machine two looks may be a second apart, and the ranks have had no time between them."""
+    assert hangs_at(Look(float(second), 0, 0, False) for second in range(10)) == 4.0
+    assert hangs_at(Look(second * 0.6, 0, 0, False) for second in range(10)) == 3.0
+
+
 def test_ranks_that_wait_for_nobody_may_be_about_to_end() -> None:
     assert hangs_at(replace(look, is_waiting=False) for look in looks(30)) is None
 

@@ -1,5 +1,6 @@
 """How ranks find the store of their world, each decided in this process."""
 
+import gc
 import time
 from pathlib import Path
 
@@ -46,6 +47,19 @@ class TestClaims:
         first, second = claim_world(store, zero), claim_world(store, zero)
         assert first != second
         assert join_world(store, self.ONE, 0, FakeTime().clock) == second
+
+
+def test_a_file_that_was_left_is_never_opened_again(tmp_path: Path) -> None:
+    """FileStore's destructor opens its file. Where somebody is just removing the folder, it waits for minutes."""
+    world = open_file_store(RankAssignment("by hand", 0, 1), tmp_path / "store", time.monotonic() + TIMEOUT_S)
+    world.store.set("key", "value")
+    (data,) = set(tmp_path.iterdir()) - {tmp_path / "store"}
+    world.leave(True)
+    assert list(tmp_path.iterdir()) == []
+    data.touch()
+    del world
+    gc.collect()
+    assert data.read_bytes() == b""
 
 
 class TestWithoutRank0:

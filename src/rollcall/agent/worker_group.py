@@ -39,7 +39,7 @@ from rollcall.agent.rank_connections import RankConnections
 from rollcall.agent.rendezvous.by_hand import ByHandRendezvous
 from rollcall.agent.rendezvous.by_launcher import LauncherRendezvous
 from rollcall.errors import RankError
-from rollcall.linux import process_tree, signals
+from rollcall.linux import process_group, process_tree, signals
 from rollcall.protocol.channel import Channel
 from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.protocol.log_files import RankLogs
@@ -312,12 +312,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
     def _signal(self, number: signal.Signals) -> None:
         for pid in list(self._rank_of):
             for each in (number, signal.SIGCONT):  # a stopped rank gets no other signal until it continues
-                try:
-                    # The whole group, as a terminal does: workers of a DataLoader hear it too.
-                    os.killpg(pid, each)
-                except ProcessLookupError:  # so young that it has no group of its own yet, or gone
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, each)
+                process_group.send(pid, each)
 
     def _assign_worker_ranks(self, store: Store, group_rank: int, group_world_size: int, spec: Any) -> list[Worker]:
         """Each host knows its place: elastic's exchange of sizes through a store is not needed."""

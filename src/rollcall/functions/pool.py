@@ -20,6 +20,7 @@ from rollcall.compat.torch_dns import impatient_env
 from rollcall.errors import RankError, UsageError
 from rollcall.functions import warm
 from rollcall.functions.worker import MODULES, STACKS_SIGNAL, read_all, write_all
+from rollcall.linux import process_group
 from rollcall.ports import listen
 from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.protocol.first_failure import is_echo
@@ -195,8 +196,7 @@ class _FunctionCall:
         still_running = dict(self._running)
         self._unreported = {rank for rank in still_running.values() if not os.fstat(self._results[rank]).st_size}
         for pid in (*still_running, self._store):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
+            process_group.send(pid, signal.SIGKILL)
         while self._running:
             self._collect_exits(1.0)
         for rank in still_running.values():

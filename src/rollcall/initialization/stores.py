@@ -5,6 +5,7 @@ So rank 0 writes a claim with a fresh id into the store, and the others join tha
 methods have no such claim: a file left over from a crash makes them hang without a message.
 """
 
+import ctypes
 import errno
 import fcntl
 import json
@@ -104,7 +105,6 @@ def open_file_store(assignment: RankAssignment, path: Path, deadline: float) -> 
         _left.add(claim.rollcall)
         if last:
             mine.unlink(missing_ok=True)
-        if not mine.exists():  # the store of a late rank may have created the data again
             data.unlink(missing_ok=True)
         if lock is not None:
             os.close(lock)
@@ -113,6 +113,9 @@ def open_file_store(assignment: RankAssignment, path: Path, deadline: float) -> 
         store = FileStore(str(data), assignment.world_size)
     except RuntimeError as error:
         raise UsageError(f"file:// store {data} cannot be opened ({error}): use another path") from error
+    # Never destroyed: FileStore's destructor opens the file once more. Where somebody removes its folder at that
+    # moment, it waits for minutes with the GIL held, and then aborts the process.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(store))
     return WorldStore(PrefixStore(claim.rollcall, store), claim, leave)
 
 
