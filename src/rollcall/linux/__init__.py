@@ -3,6 +3,7 @@
 prctl          ties the lifetime of processes together
 landlock       takes the right to change files outside of some folders
 process_tree   all descendants of a process, and ending them
+process_group  signals to a process and what it has started
 process_title  the command line that ps shows
 py_spy         the Python stack of another process, where py-spy is installed
 child_process  a child that was started without the subprocess module
