@@ -110,7 +110,7 @@ class Agents:
     def __init__(self, hosts: Iterable[Host], start: StartAgents, show_error: Callable[[str], None]) -> None:
         self.all = [Agent(node, host) for node, host in enumerate(hosts)]
         self._start, self._show_error = start, show_error
-        self._received: queue.SimpleQueue[tuple[Agent, Message]] = queue.SimpleQueue()
+        self._received: queue.SimpleQueue[tuple[Agent, Connection, Message]] = queue.SimpleQueue()
         self._waiting: collections.deque[Agent] = collections.deque()
         self._connected: queue.SimpleQueue[tuple[Agent, Connection]] = queue.SimpleQueue()
         self._starting: set[Agent] = set()
@@ -134,10 +134,14 @@ class Agents:
             while True:
                 self._connect(*self._connected.get_nowait())
         try:
-            agent, message = self._received.get(timeout=timeout_s)
+            agent, connection, message = self._received.get(timeout=timeout_s)
         except queue.Empty:
             return None
+        if agent.connection is not connection:  # it was started anew: this is of the agent before
+            return None
         agent.heard_s = time.monotonic()
+        if isinstance(message, Disconnected):
+            agent.connection, agent.speaks = None, False
         if agent.speaks or isinstance(message, Disconnected):
             self._starting.discard(agent)
             self._start_more()
@@ -211,16 +215,14 @@ class Agents:
             if not connection.greets or self._read_greeting(agent, connection):
                 channel = Channel(connection.reader, connection.writer)
                 while (message := channel.receive()) is not None:
-                    self._received.put((agent, message))
+                    self._received.put((agent, connection, message))
         code = None
         if connection.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = connection.process.wait(_REAP_S)
             if connection.process.stderr is not None and not connection.errors:
                 connection.errors_read.wait(_LAST_ERRORS_S)  # a shared connection's master may keep it open
-        if agent.connection is connection:  # else it has a new one already
-            agent.connection, agent.speaks = None, False
-            self._received.put((agent, Disconnected(code, is_of_agent=not connection.greets)))
+        self._received.put((agent, connection, Disconnected(code, is_of_agent=not connection.greets)))
 
     def _read_greeting(self, agent: Agent, connection: Connection) -> bool:
         """Reads until the agent itself speaks: a login shell may print other things before."""
@@ -230,7 +232,7 @@ class Agents:
                 agent.speaks = True
                 return True
             if text.startswith(GREETING):
-                self._received.put((agent, Stage(text.removeprefix(GREETING))))
+                self._received.put((agent, connection, Stage(text.removeprefix(GREETING))))
         return False
 
     def _read_errors(self) -> None:
