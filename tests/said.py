@@ -3,7 +3,7 @@
 import subprocess
 from collections import defaultdict
 
-from rollcall.protocol.rank_ranges import ranks_of
+from rollcall.protocol.rank_ranges import read_ranks
 from tests.torch_output import without_torchs
 
 
@@ -13,7 +13,7 @@ def said(out: str) -> dict[str, list[int]]:
     for line in without_torchs(out).splitlines():
         label, found, text = line.partition(" │ ")
         if found:
-            ranks[text.rstrip()].update(ranks_of(label.strip()) or ())
+            ranks[text.rstrip()].update(read_ranks("label", label.strip()) or ())
     return {text: sorted(who) for text, who in ranks.items()}
 
 

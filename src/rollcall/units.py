@@ -1,4 +1,4 @@
-"""Bytes, seconds and speeds as people read and write them."""
+"""Numbers, bytes, seconds and speeds as people read and write them."""
 
 import math
 import re
@@ -7,6 +7,11 @@ _DECIMAL = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 _BINARY = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:I?B)?", re.IGNORECASE)
 _SECONDS = (("s", 1.0), ("ms", 1e-3))
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 rank`, `1,024 ranks`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def in_bytes(size_bytes: float) -> str:

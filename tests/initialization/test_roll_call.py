@@ -92,7 +92,7 @@ class TestMissing:
         ranks.register(registration(2))
         error = ranks.error(0)
         assert isinstance(error, WorldError)
-        expected = f"after 10 s 2 of 4 ranks had come, missing: ranks 1, 3, expected from this host ({get_hostname()})"
+        expected = f"after 10 s 2 of 4 ranks had come, missing: ranks 1,3, expected from this host ({get_hostname()})"
         assert str(error).startswith(expected)
 
     def test_every_rank_raises_the_same_error(self) -> None:
@@ -114,7 +114,7 @@ class TestMissing:
         """Where the launcher counts hosts, the missing ranks of two hosts are named separately."""
         ranks = Ranks(6, master_addr="10.0.0.1", nnodes=2)
         ranks.register(registration(0, node_rank=0, nnodes=2, local_rank=0, local_world_size=2))
-        assert "rank 1, expected from h; ranks 2–5, expected from node 1, from which no rank came" in str(
+        assert "rank 1, expected from h; ranks 2-5, expected from node 1, from which no rank came" in str(
             ranks.error(0)
         )
 

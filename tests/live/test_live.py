@@ -210,7 +210,7 @@ def test_stacks_of_a_run_are_folded(watched: WatchedRun) -> None:
     ("asked", "said"),
     [
         ("7", "there is no rank 7 in this run: it has ranks 0-2"),
-        ("x", "--rank x does not name ranks: use 2, or 0,2-3"),
+        ("x", "--rank x does not name ranks: use 0, or 0,2-3, or all"),
         ("ended", "has ended (ok): `rollcall explain` says where its ranks were"),
     ],
 )

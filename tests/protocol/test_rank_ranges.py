@@ -2,7 +2,8 @@
 
 import pytest
 
-from rollcall.protocol.rank_ranges import list_of, ranks_in_words, ranks_of
+from rollcall.errors import UsageError
+from rollcall.protocol.rank_ranges import list_of, ranks_in_words, read_ranks
 
 
 def test_neighbours_become_a_range() -> None:
@@ -25,8 +26,8 @@ def test_of_very_many_ranges_the_first_few_are_told() -> None:
 
 def test_rank_lists() -> None:
     """`0`, `0,2-3` and `all` are understood, other words are not."""
-    assert ranks_of("0") == (0,)
-    assert ranks_of("0,2-3") == (0, 2, 3)
-    assert ranks_of("all") is None
-    with pytest.raises(ValueError, match="invalid literal"):
-        ranks_of("one")
+    assert read_ranks("--rank", "0") == (0,)
+    assert read_ranks("--rank", "0,2-3") == (0, 2, 3)
+    assert read_ranks("--rank", "all") is None
+    with pytest.raises(UsageError, match=r"^--rank one does not name ranks: use 0, or 0,2-3, or all$"):
+        read_ranks("--rank", "one")

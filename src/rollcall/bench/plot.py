@@ -7,6 +7,7 @@ from typing import Any
 from rollcall.bench.results import BenchResults
 from rollcall.errors import UsageError
 from rollcall.lab import plots
+from rollcall.units import plural
 
 _MARKERS = "osD^vPX*"
 _SUFFIXES = (".png", ".svg", ".pdf")
@@ -45,7 +46,7 @@ def _draw(results: BenchResults, figure: plots.Figure) -> None:
         time_axes.plot(size, [row.p50_s * 1e6 for row in found], **style)
         speed_axes.plot(size, [row.bus_gb_s for row in found], **style)
     hosts = len(set(results.hosts))
-    figure.suptitle(f"{results.ranks} ranks on {hosts} host{'s' * (hosts > 1)}, {results.backend}", fontweight="bold")
+    figure.suptitle(f"{results.ranks} ranks on {plural(hosts, 'host')}, {results.backend}", fontweight="bold")
     for axes, title, label in ((time_axes, "time", "median, µs"), (speed_axes, "bus bandwidth", "GB/s")):
         axes.set_xscale("log", base=2)
         axes.set(title=title, xlabel="size, bytes", ylabel=label)

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from rollcall.bench.comparison import BenchComparison, Change
 from rollcall.bench.results import BenchResults, MpiRow, Pair, Row
-from rollcall.units import in_binary_bytes, in_seconds
+from rollcall.units import in_binary_bytes, in_seconds, plural
 
 _MOST_HOSTS_IN_MATRIX = 16
 
@@ -20,7 +20,7 @@ def show(results: BenchResults, comparison: BenchComparison | None) -> None:
         console = Console(highlight=False, width=200)
     hosts = len(set(results.hosts))
     console.print(
-        f"[bold]{results.ranks} ranks[/] on {hosts} host{'s' * (hosts > 1)}, {escape(results.backend)} on"
+        f"[bold]{results.ranks} ranks[/] on {plural(hosts, 'host')}, {escape(results.backend)} on"
         f" {results.device}, {', '.join(f'{name} {number}' for name, number in results.versions.items())};"
         f" {results.seconds:.0f} s"
     )

@@ -28,10 +28,10 @@ def attach(
       rollcall attach --debugpy
     """
     from rollcall.live import attach as live_attach
-    from rollcall.live import questions
+    from rollcall.protocol.rank_ranges import read_ranks
     from rollcall.runs import find_run
 
-    ranks = questions.read_ranks(rank)
+    ranks = read_ranks("--rank", rank)
     folder = find_run(run)
     if debugpy:
         _print_ports(live_attach.listen(folder, ranks))

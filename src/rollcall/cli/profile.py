@@ -6,6 +6,7 @@ import typer
 
 from rollcall.cli.shared_options import RunName
 from rollcall.errors import UsageError
+from rollcall.units import plural
 
 
 def profile(
@@ -26,18 +27,17 @@ def profile(
 
       rollcall profile 2026-11-15T10-02-11-train --rank all
     """
-    from rollcall.live import questions
     from rollcall.live.profile import profile as profile_ranks
-    from rollcall.protocol.rank_ranges import ranks_in_words
+    from rollcall.protocol.rank_ranges import ranks_in_words, read_ranks
     from rollcall.runs import find_run
 
     if steps < 1:
         raise UsageError(f"--steps {steps} profiles nothing: use 1 or more")
     if seconds <= 0:
         raise UsageError(f"--seconds {seconds:g} is not a time: use seconds, such as 60")
-    ranks = questions.read_ranks(rank)
+    ranks = read_ranks("--rank", rank)
     folder = find_run(run)
     found = profile_ranks(folder, ranks, steps, seconds)
     for number, answer in found.items():
-        print(f"rank {number}: {answer['steps']} step{'s' * (answer['steps'] != 1)} in {folder / answer['file']}")
+        print(f"rank {number}: {plural(answer['steps'], 'step')} in {folder / answer['file']}")
     print(f"`rollcall export {folder.name} --perfetto trace.json` shows {ranks_in_words(found)} beside the ops")

@@ -106,12 +106,9 @@ def _link(step_ms: float | None, link: str | None) -> "Link | None":
 
 
 def _chosen(text: str, world_size: int) -> tuple[int, ...]:
-    from rollcall.protocol.rank_ranges import ranks_of
+    from rollcall.protocol.rank_ranges import read_ranks
 
-    try:
-        found = ranks_of(text)
-    except ValueError:
-        raise UsageError(f"--ranks {text} is not a list of ranks: write 0,1023 or 0-7") from None
+    found = read_ranks("--ranks", text)
     if found is None:
         return tuple(range(world_size))
     if not found or found[-1] >= world_size:

@@ -8,6 +8,7 @@ import typer
 
 from rollcall.cli.shared_options import HangAfter, HostFile, HostNames, HostPython, Preload, VirtualHosts
 from rollcall.errors import UsageError
+from rollcall.units import plural
 
 
 def shell(
@@ -50,6 +51,5 @@ def shell(
     with shell_ranks.started(options) as (found, folder):
         from rollcall.shell import prompt
 
-        count = len(found.all)
-        print(prompt.BANNER.format(ranks=f"{count} rank{'s' * (count != 1)}"))
+        print(prompt.BANNER.format(ranks=plural(len(found.all), "rank")))
         raise typer.Exit(prompt.open_prompt(found, folder))

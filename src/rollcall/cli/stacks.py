@@ -29,11 +29,11 @@ def stacks(
 
       rollcall stacks 2026-11-15T10-02-11-train --rank 2
     """
-    from rollcall.live import questions
     from rollcall.live import stacks as live_stacks
+    from rollcall.protocol.rank_ranges import read_ranks
     from rollcall.runs import find_run
 
-    wanted = questions.read_ranks(rank)
+    wanted = read_ranks("--rank", rank)
     answer = live_stacks.chosen(_ask(find_run(run)), wanted)
     print(json.dumps(answer.to_dict()) if as_json else live_stacks.in_words(answer))
 

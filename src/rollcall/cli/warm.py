@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from rollcall.errors import RollcallError, UsageError, say
-from rollcall.units import in_seconds
+from rollcall.units import in_seconds, plural
 
 IDLE_S = 30 * 60.0  # how long a server stays after its last use
 _FOR_CALLS = "for rollcall.spawn, pytest and rollcall lab"
@@ -95,7 +95,7 @@ def _show(server: dict[str, Any], use: str, state: str) -> None:
     facts = [
         *([use] if use else []),
         f"{state} for {in_seconds(server['age_s'])}" if state == "ready" else state,
-        f"{server['starts']} start{'s' * (server['starts'] != 1)}",
+        f"{plural(server['starts'], 'start')}",
         *([left] if state == "ready" else []),
         *([f"imports {', '.join(server['preload'])}"] if server["preload"] else []),
         *([f"out of date: {server['changed']} has changed"] if server["changed"] else []),

@@ -9,7 +9,7 @@ from rollcall.coordinator.console import Traceback, indent
 from rollcall.protocol.exit_codes import how_it_ended, shell_code
 from rollcall.protocol.first_failure import first_of, is_echo
 from rollcall.protocol.messages import Ended
-from rollcall.protocol.rank_ranges import list_of
+from rollcall.protocol.rank_ranges import ranks_in_words
 
 HOST_LOST = 1
 _MOST_OF_AN_ERROR = 120
@@ -83,9 +83,9 @@ class Report:
             return "no rank was started"
         silent = [rank for rank in ranks if rank not in self._exit_codes]
         if silent:
-            return f"{_ranks(silent)} did not report how {'it' if len(silent) == 1 else 'they'} ended"
+            return f"{ranks_in_words(silent)} did not report how {'it' if len(silent) == 1 else 'they'} ended"
         bad = [rank for rank in ranks if self._exit_codes[rank] != 0]
-        return f"{_ranks(bad)} ended with another exit code than 0" if bad else ""
+        return f"{ranks_in_words(bad)} ended with another exit code than 0" if bad else ""
 
     def first_failure(self) -> Failure | None:
         return first_of(self._failures)
@@ -108,8 +108,7 @@ class Report:
     def lines(self) -> list[str]:
         first = self.first_failure()
         if self._lost:
-            ranks = [f.rank for f in self._failures]
-            return [*self._lost, *([f"{_ranks(ranks)} failed after it, most likely because of it"] if ranks else [])]
+            return [*self._lost, *([_after_it([f.rank for f in self._failures])] if self._failures else [])]
         if first is None:
             return []
         lines = [self.sentence()]
@@ -118,17 +117,15 @@ class Report:
         others = [f for f in self._failures if f is not first]
         alike = [f.rank for f in others if (f.exit_code, f.error) == (first.exit_code, first.error)]
         if alike:
-            lines.append(f"{_ranks(alike)} failed in the same way")
+            lines.append(f"{ranks_in_words(alike)} failed in the same way")
         after = [f for f in others if f.rank not in alike]
         if after:
             why = sorted({_WHERE.sub("", f.error) or how_it_ended(f.exit_code) for f in after})
             more = f", and {len(why) - 1} more" if len(why) > 1 else ""
-            lines.append(
-                f"{_ranks([f.rank for f in after])} failed after it, most likely because of it"
-                f" ({textwrap.shorten(why[0], _MOST_OF_AN_ERROR, placeholder=' …')}{more})"
-            )
+            shown = textwrap.shorten(why[0], _MOST_OF_AN_ERROR, placeholder=" …")
+            lines.append(f"{_after_it([f.rank for f in after])} ({shown}{more})")
         return lines
 
 
-def _ranks(numbers: list[int]) -> str:
-    return f"rank{'s' * (len(numbers) > 1)} {list_of(numbers)}"
+def _after_it(ranks: list[int]) -> str:
+    return f"{ranks_in_words(ranks)} failed after it, most likely because of it"

@@ -13,6 +13,7 @@ from rollcall.coordinator.run_folder import RunFolder
 from rollcall.errors import UsageError, say
 from rollcall.protocol.exit_codes import how_it_ended, shell_code
 from rollcall.record import ring_format
+from rollcall.units import plural
 
 
 def run(command: list[str], out: Path | None, ring_mb: int | None = None) -> int:
@@ -56,4 +57,4 @@ def _tell(folder: Path, code: int) -> None:
 
         say(f"the command {how_it_ended(code)}")
         tell(folder, said=())
-    say(f"{ranks} rank{'s' * (ranks > 1)} recorded in {where}: `rollcall explain` says what happened")
+    say(f"{plural(ranks, 'rank')} recorded in {where}: `rollcall explain` says what happened")

@@ -16,6 +16,7 @@ from rollcall.initialization.environment import RankAssignment
 from rollcall.initialization.placement import Placement, locate, place_by_host
 from rollcall.initialization.stores import WorldStore
 from rollcall.initialization.waiting import SYSTEM_TIME, TimeSource, poll
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.world import get_hostname, get_process_id
 
 LEAVE_S = 5.0
@@ -256,7 +257,7 @@ def missing_ranks(came: Sequence[Registration], assignment: RankAssignment, time
     for rank in range(assignment.world_size):
         if rank not in present:
             hosts.setdefault(expected_host(rank, came, assignment), []).append(rank)
-    missing = "; ".join(f"{_name(ranks)}, expected from {host}" for host, ranks in hosts.items())
+    missing = "; ".join(f"{ranks_in_words(ranks)}, expected from {host}" for host, ranks in hosts.items())
     return WorldError(
         f"after {timeout_s:g} s {len(present)} of {assignment.world_size} ranks had come, missing: {missing}: "
         "see whether they have failed or were never started, or use a longer timeout_s"
@@ -288,14 +289,6 @@ def _fill_hosts_in_order(came: Sequence[Registration], assignment: RankAssignmen
     """Whether the registered ranks are where they would be if hosts were filled one after the other."""
     counts = assignment.ranks_per_host
     return bool(counts) and all(locate(each.rank, counts) == (each.node_rank, each.local_rank) for each in came)
-
-
-def _name(ranks: Sequence[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"ranks {ranks[0]}–{ranks[-1]}"
-    return f"ranks {', '.join(map(str, ranks))}"
 
 
 def _key(rank: int) -> str:

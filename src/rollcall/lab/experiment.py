@@ -181,10 +181,6 @@ def compared(before: float, after: float) -> str:
     return f"{abs(share):.0%} {'less' if share >= 0 else 'more'}"
 
 
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
-
-
 def found_kind(ending: dict[str, Any]) -> str:
     """The kind of problem that explain found in the recording of a case; "nothing" if it found none."""
     return str(ending["verdict"]["kind"]) if ending["verdict"] else "nothing"

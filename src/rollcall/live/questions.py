@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.errors import UsageError, WorldError
-from rollcall.protocol.rank_ranges import ranks_of
 from rollcall.runs import is_over, read_facts
 
 _INTERVAL_S = 0.02
@@ -33,14 +32,6 @@ def check_has_launcher(folder: Path) -> None:
     """Ranks that another launcher has started have nobody who could pass anything on."""
     if not check_runs(folder).get("plan"):
         raise UsageError(f"the ranks of {folder.name} were not started by `rollcall run`, so they cannot be asked")
-
-
-def read_ranks(text: str) -> tuple[int, ...] | None:
-    """What --rank says; None: all."""
-    try:
-        return ranks_of(text)
-    except ValueError:
-        raise UsageError(f"--rank {text} does not name ranks: use 2, or 0,2-3") from None
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 from rollcall.errors import UsageError
 from rollcall.live import questions
 from rollcall.protocol.exit_codes import how_it_ended
-from rollcall.protocol.rank_ranges import list_of, ranks_in_words
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.protocol.rank_stack import RankStack, StackFrame
 from rollcall.runs import STACKS
 
@@ -81,7 +81,7 @@ def in_words(answer: Answer) -> str:
     if unknown:
         groups[(f"({_missing(answer.silent)})",)] = unknown
     ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[1]))
-    return _blocks([(f"rank{'s' * (len(ranks) > 1)} {list_of(ranks)}", lines) for lines, ranks in ordered])
+    return _blocks([(ranks_in_words(ranks), lines) for lines, ranks in ordered])
 
 
 def _none(stack: RankStack) -> str:

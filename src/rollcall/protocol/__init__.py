@@ -1,4 +1,4 @@
-"""Values that the launcher and the agents share. Imports nothing else of rollcall but its errors.
+"""Values that the launcher and the agents share. Imports nothing else of rollcall but its errors and units.
 
 plan           what runs where: a pure, printable value
 hosts          a host and its slots; host lists and host files

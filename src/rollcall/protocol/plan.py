@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from rollcall.errors import UsageError
 from rollcall.protocol.hosts import Host
+from rollcall.units import plural
 
 MOST_RANKS_PER_HOST = 4096
 REJOINS = "ROLLCALL_REJOINS"  # set where a scheduler starts lost hosts again: they take their old places
@@ -258,7 +259,7 @@ def describe(plan: Plan) -> str:
     hosts = hosts[: len(hosts) - len(spares)]
     lines = [
         f"{plan.world_size} ranks of {shlex.join(plan.program.run_arguments())}",
-        f"on {len(hosts)} host{'s' * (len(hosts) > 1)} with {_slots(hosts)}, {plan.start} start,"
+        f"on {plural(len(hosts), 'host')} with {_slots(hosts)}, {plan.start} start,"
         f" at most {plan.max_restarts} restarts",
         *([f"spares: {', '.join(host.name for host in spares)}"] if spares else []),
     ]

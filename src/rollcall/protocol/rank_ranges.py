@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from rollcall.errors import UsageError
+
 _MOST_RANGES = 8
 
 
@@ -28,12 +30,15 @@ def _ranges(numbers: Iterable[int]) -> list[str]:
     return [str(first) if first == last else f"{first}-{last}" for first, last in spans]
 
 
-def ranks_of(text: str) -> tuple[int, ...] | None:
-    """`0`, `0,2-3` or `all`. ValueError if it is none of these."""
+def read_ranks(option: str, text: str) -> tuple[int, ...] | None:
+    """The ranks that an option names by `0`, `0,2-3` or `all`. None: all."""
     if text == "all":
         return None
     ranks: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        ranks.update(range(int(first), int(last if dash else first) + 1))
+    try:
+        for part in text.split(","):
+            first, dash, last = part.partition("-")
+            ranks.update(range(int(first), int(last if dash else first) + 1))
+    except ValueError:
+        raise UsageError(f"{option} {text} does not name ranks: use 0, or 0,2-3, or all") from None
     return tuple(sorted(ranks))

@@ -13,24 +13,20 @@ from rollcall.rehearse.memory import use
 from rollcall.rehearse.network import estimate, traffic
 from rollcall.rehearse.rehearsal import Rehearsal, UnknownRead
 from rollcall.rehearse.settings import RehearsalSettings
-from rollcall.units import in_bytes, in_seconds
+from rollcall.units import in_bytes, in_seconds, plural
 
 _FEW = 8
 
 
 def heading(settings: RehearsalSettings) -> str:
-    each = f"{settings.steps} step{'s' * (settings.steps > 1)} each" if settings.steps else "to their end"
-    hosts = f"{settings.hosts:,} host{'s' * (settings.hosts > 1)} × {settings.gpus_per_host}"
+    each = f"{plural(settings.steps, 'step')} each" if settings.steps else "to their end"
+    hosts = f"{plural(settings.hosts, 'host')} × {settings.gpus_per_host}"
     memory = in_bytes(settings.gpu.memory_bytes)
-    return f"{_in_ranks(settings.world_size)} on {hosts} (pretended: {settings.gpu.name}, {memory}), {each}"
-
-
-def _in_ranks(count: int) -> str:
-    return f"{count:,} rank{'s' * (count != 1)}"
+    return f"{plural(settings.world_size, 'rank')} on {hosts} (pretended: {settings.gpu.name}, {memory}), {each}"
 
 
 def lines(outcome: Rehearsal) -> Iterator[str]:
-    done = f"{_in_ranks(len(outcome.explanation.run.ranks))} rehearsed in {in_seconds(outcome.seconds)}"
+    done = f"{plural(len(outcome.explanation.run.ranks), 'rank')} rehearsed in {in_seconds(outcome.seconds)}"
     yield f"{done}{_passes(outcome)}; {_kinds(outcome)}"
     yield ""
     for each in outcome.unsupported[:_FEW]:
@@ -71,8 +67,8 @@ def _assumed(outcome: Rehearsal) -> Iterator[str]:
     """With --classes: what was not run, and what was taken for it."""
     if left_out := sum(map(len, outcome.kinds)) - len(outcome.explanation.run.ranks):
         yield (
-            f"assumed   {_in_ranks(left_out)} did not run: each is taken to do what the ranks before and after it do"
-            " that ran on the same GPU of other hosts, and make the same calls; without --classes, all ranks run"
+            f"assumed   {plural(left_out, 'rank')} did not run: each is taken to do what the ranks before and after it"
+            " do that ran on the same GPU of other hosts, and make the same calls; without --classes, all ranks run"
         )
 
 
@@ -90,7 +86,7 @@ def _verdict(outcome: Rehearsal) -> Iterator[str]:
     explanation = outcome.explanation
     if explanation.verdict is None:
         steps = outcome.settings.steps
-        until = f" in the first {steps} step{'s' * (steps > 1)}; --steps 0 runs to the end" if outcome.cut else ""
+        until = f" in the first {plural(steps, 'step')}; --steps 0 runs to the end" if outcome.cut else ""
         yield f"{nothing_found(explanation)}{until}"
     for finding in explanation.findings:
         word = "verdict:" if finding is explanation.verdict else "advice:" if finding.is_advice else "also:"
@@ -114,7 +110,7 @@ def _deciding(outcome: Rehearsal) -> list[str]:
 
 def _in_words(unknown: UnknownRead) -> str:
     who = ranks_in_words(unknown.ranks)
-    read = f"{unknown.place} was read {unknown.reads:,} time{'s' * (unknown.reads > 1)} on {who}, as {unknown.assumed}"
+    read = f"{unknown.place} was read {plural(unknown.reads, 'time')} on {who}, as {unknown.assumed}"
     if not unknown.decided:
         return f"{read}, and only printed or computed with: nothing depends on it"
     return f"{read}; the program may decide by it at {', '.join(unknown.decided[:_FEW])}"

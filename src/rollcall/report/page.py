@@ -24,7 +24,7 @@ from rollcall.report.excerpt import Excerpt, excerpt
 from rollcall.report.logs import LogLine
 from rollcall.report.rehearsed import RehearsedResults
 from rollcall.timeline.encode import deflate
-from rollcall.units import in_bytes, in_seconds
+from rollcall.units import in_bytes, in_seconds, plural
 
 _SCRIPTS = ("columns.js", "lanes.js", "theme.js", "timeline.js", "samples.js", "tables.js", "page.js")
 _MOST_FINDINGS = 20
@@ -199,7 +199,7 @@ def _verdict(results: Results) -> str:
     parts = [_finding(results.verdict)] if results.verdict else [nothing]
     if rest:
         kind = "advice" if all(finding.is_advice for finding in rest) else "other"
-        summary = f"{len(rest)} {kind} finding{'s' * (len(rest) != 1)}"
+        summary = f"{plural(len(rest), f'{kind} finding')}"
         parts.append(f"<details><summary>{summary}</summary>{''.join(map(_finding, rest))}</details>")
     parts += [f'<p class="problem">{escape(problem)}</p>' for problem in results.problems]
     return f'<section id="verdict"><h2>Verdict</h2>{"".join(parts)}</section>'

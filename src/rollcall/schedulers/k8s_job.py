@@ -18,7 +18,7 @@ from rollcall.schedulers import k8s_state
 from rollcall.schedulers.k8s_manifest import LABEL, K8sJob, batch_job, check, service
 from rollcall.schedulers.k8s_state import K8sState, Pod
 from rollcall.schedulers.kubectl import ForbiddenError, Kubectl
-from rollcall.units import in_seconds
+from rollcall.units import in_seconds, plural
 
 PULL_TIMEOUT_S = 120.0  # for an image that cannot be pulled: kubelet tries four times meanwhile
 _TICK_S = 0.05
@@ -76,7 +76,7 @@ def run(job: K8sJob, tell: Tell, pull_timeout_s: float = PULL_TIMEOUT_S) -> int:
         return 128 + interrupts.pop(0)
     with Kubectl(job.namespace) as kubectl:
         _submit(job, kubectl)
-        tell(f"Job {job.name} is submitted: {job.nodes} pod{'s' * (job.nodes > 1)} with {job.ranks}")
+        tell(f"Job {job.name} is submitted: {plural(job.nodes, 'pod')} with {job.ranks}")
         return _K8sFollower(job, kubectl, tell, pull_timeout_s).follow()
 
 

@@ -17,6 +17,7 @@ import yaml
 
 from rollcall.errors import LostHostError, UsageError
 from rollcall.protocol.plan import DEFAULT_PORT, REJOINS
+from rollcall.units import plural
 
 LABEL = "rollcall/run"  # on Job, Service and pods; its value is the name of the Job
 CONTAINER = "rollcall"
@@ -71,7 +72,7 @@ class K8sJob:
     @property
     def ranks(self) -> str:
         """How many in each pod, in words."""
-        return _COUNTED.get(str(self.slots)) or f"{self.slots} rank{'s' * (self.slots != 1)} each"
+        return _COUNTED.get(str(self.slots)) or f"{plural(int(self.slots), 'rank')} each"
 
     def host(self, index: int) -> str:
         """The host name of a pod, also inside it."""
@@ -158,7 +159,7 @@ def _check_name(job: K8sJob) -> None:
 def manifest(job: K8sJob) -> str:
     """Service and Job as YAML for `kubectl create -f`, made to be read and changed."""
     check(job)
-    pods = f"{job.nodes} pod{'s' * (job.nodes > 1)}"
+    pods = plural(job.nodes, "pod")
     return "\n".join(
         [
             f"# {pods} with {job.ranks}, of {_one_line(shlex.join(job.program))}",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollcall.errors import UsageError
+from rollcall.units import plural
 
 # Options that would make something else than one job that can be followed.
 _REFUSED = {
@@ -33,10 +34,10 @@ class SlurmJob:
     @property
     def size(self) -> str:
         """Nodes and ranks in words."""
-        nodes = f"{self.nodes} node{'s' * (self.nodes > 1)}"
+        nodes = plural(self.nodes, "node")
         if self.slots is None:
             return nodes
-        return f"{nodes} with {self.slots} rank{'s' * (self.slots > 1)}{' each' * (self.nodes > 1)}"
+        return f"{nodes} with {plural(self.slots, 'rank')}{' each' * (self.nodes > 1)}"
 
 
 def check(job: SlurmJob) -> SlurmJob:

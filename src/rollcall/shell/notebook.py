@@ -3,7 +3,7 @@
 import atexit
 import contextlib
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from IPython.display import display
 
 from rollcall.errors import RankError, RollcallError, UsageError
-from rollcall.protocol.rank_ranges import list_of, ranks_in_words, ranks_of
+from rollcall.protocol.rank_ranges import list_of, ranks_in_words
 from rollcall.shell import ranks as shell_ranks
 from rollcall.shell.notebook_output import PLAIN
 from rollcall.shell.options import ShellOptions
@@ -105,7 +105,7 @@ class NotebookMagics(Magics):
 
     def _start(self, options: Any) -> None:
         if self._ranks is not None:
-            self._check_same(options)
+            self._check_same(options, len(self._ranks.all))
             return
         if options.count is None and not options.hosts:
             raise UsageError("there are no ranks yet: say how many, as in %%ranks 4")
@@ -117,23 +117,19 @@ class NotebookMagics(Magics):
         assert isinstance(found, NotebookRanks)
         self._ranks, self._folder, self._options = found, folder, wanted
 
-    def _check_same(self, options: Any) -> None:
+    def _check_same(self, options: Any, count: int) -> None:
         """A cell that says nothing of the ranks means those that are there."""
         says = options.count, options.virtual_hosts, options.hosts or None
         have = self._options.ranks, self._options.virtual_hosts, self._options.hosts
         if any(value not in (None, its) for value, its in zip(says, have, strict=True)):
             raise UsageError(
-                f"this notebook has {len(self._all())} ranks already: leave the number out to use them,"
+                f"this notebook has {count} ranks already: leave the number out to use them,"
                 " or end them with `%ranks --stop`"
             )
 
-    def _all(self) -> Collection[int]:
-        assert self._ranks is not None
-        return self._ranks.all
-
     def _run(self, cell: str, which: str) -> None:
         assert self._ranks is not None
-        chosen = _chosen(which, self._all())
+        chosen = self._ranks.choose("--rank", which)
         self._count += 1
         try:
             self._ranks.run(cell, chosen, self._count)
@@ -141,16 +137,6 @@ class NotebookMagics(Magics):
             self._ranks = None
             self._open.close()
             raise
-
-
-def _chosen(which: str, known: Collection[int]) -> Collection[int]:
-    try:
-        ranks = ranks_of(which)
-    except ValueError:
-        raise UsageError(f"--rank {which} does not name ranks: use 2, or 0,2-3") from None
-    if missing := [rank for rank in ranks or () if rank not in known]:
-        raise UsageError(f"there is no rank {missing[0]}: they are {list_of(known)}")
-    return list(known) if ranks is None else ranks
 
 
 @contextlib.contextmanager

@@ -11,8 +11,8 @@ from IPython.terminal.interactiveshell import TerminalInteractiveShell
 from IPython.terminal.prompts import Prompts, Token
 from traitlets.config import Config
 
-from rollcall.errors import RollcallError, say
-from rollcall.protocol.rank_ranges import list_of, ranks_of
+from rollcall.errors import RollcallError, UsageError, say
+from rollcall.protocol.rank_ranges import list_of
 from rollcall.shell.ranks import EndedError, Ranks
 from rollcall.units import in_seconds
 
@@ -83,14 +83,11 @@ class RankMagics(Magics):
         """%rank 2: run what follows on rank 2 only; %rank 0,2-3; %rank all. %rank 2 x: run x there, once."""
         which, _, code = line.strip().partition(" ")
         try:
-            ranks = ranks_of(which or "all")
-        except ValueError:
-            say(f"%rank {which} does not name ranks: use 2, or 0,2-3, or all")
+            wanted = self.shell.ranks.choose("%rank", which or "all")
+        except UsageError as error:
+            say(error)
             return
-        wanted = tuple(self.shell.ranks.all) if ranks is None else ranks
-        if missing := [rank for rank in wanted if rank not in self.shell.ranks.all]:
-            say(f"there is no rank {missing[0]}: they are {list_of(self.shell.ranks.all)}")
-        elif code:
+        if code:
             self.shell.on_ranks(lambda: self.shell.ranks.run(code, wanted, self.shell.line_number))
         else:
             self.shell.chosen = wanted

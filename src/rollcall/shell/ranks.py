@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from rollcall.coordinator.console import Console
-from rollcall.errors import RankError
-from rollcall.protocol.rank_ranges import ranks_in_words
+from rollcall.errors import RankError, UsageError
+from rollcall.protocol.rank_ranges import list_of, ranks_in_words, read_ranks
 from rollcall.shell.options import MOST_RANKS, WAITING, ShellOptions, check_size
 
 _LOOK_S = 0.05
@@ -60,6 +60,13 @@ class Ranks:
         for rank in ranks:
             self._selector.register(rank.link, selectors.EVENT_READ, rank)
         self._count = self._groups = 0
+
+    def choose(self, option: str, text: str) -> tuple[int, ...]:
+        """Those that an option names by `2`, `0,2-3` or `all`."""
+        named = read_ranks(option, text)
+        if missing := [rank for rank in named or () if rank not in self.all]:
+            raise UsageError(f"there is no rank {missing[0]}: they are {list_of(self.all)}")
+        return tuple(self.all) if named is None else named
 
     def run(self, code: str, to: Collection[int], number: int) -> dict[int, float]:
         """Run it there. Returns the seconds by rank; of ranks that failed, the traceback is shown."""

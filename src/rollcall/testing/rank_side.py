@@ -20,7 +20,7 @@ from _pytest._code import ExceptionInfo
 from _pytest._io import TerminalWriter
 from _pytest.outcomes import Skipped, XFailed
 
-from rollcall.protocol.rank_ranges import list_of
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.worker.traceback_filter import users_part
 
 _config: pytest.Config | None = None
@@ -47,7 +47,7 @@ class RankOutcome(Exception):  # noqa: N818  # a skip is no error
             pytest.skip(self.line)
         if self.kind == "xfailed":
             pytest.xfail(self.line)
-        more = f"\nrank{'s' * (len(others) > 1)} {list_of(others)} failed after it" if others else ""
+        more = f"\n{ranks_in_words(others)} failed after it" if others else ""
         pytest.fail(f"rank {rank} of {ranks}: {self.line}{more}\n\n{self.text}", pytrace=False)
 
 

@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
 from rollcall.train.consensus import fail_if_any, require_equal
+from rollcall.units import plural
 from rollcall.world import World
 
 Uneven = Literal["weigh", "drop"]
@@ -192,7 +193,7 @@ def _find_problem(dataset: "Dataset[Any]", batch_size: int, uneven: str, ranks: 
     if length == 0:
         return "the dataset is empty: expected at least one sample for each rank"
     if length < ranks:
-        return f"the dataset has {length} sample{'s' * (length > 1)} for {ranks} ranks: start at most {length}"
+        return f"the dataset has {plural(length, 'sample')} for {ranks} ranks: start at most {length}"
     if uneven == "drop" and length < batch_size * ranks:
         return (
             f"uneven='drop' would leave out all {length} samples, which do not fill one batch of {batch_size} on "

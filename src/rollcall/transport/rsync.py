@@ -10,6 +10,7 @@ from rollcall.errors import UsageError, WorldError
 from rollcall.protocol.hosts import Host
 from rollcall.protocol.plan import Plan
 from rollcall.transport import ssh
+from rollcall.units import plural
 
 _AT_ONCE = 16
 _NOT_FOUND = 127
@@ -24,7 +25,7 @@ def copy(plan: Plan, tell: Callable[[str], None]) -> None:
         failed = [text for text in pool.map(lambda host: _copy_to(host, plan.cwd), hosts) if text]
     if failed:
         raise WorldError(f"--sync failed: {'; '.join(failed)}")
-    tell(f"copied {plan.cwd} to {len(hosts)} host{'s' * (len(hosts) != 1)}")
+    tell(f"copied {plan.cwd} to {plural(len(hosts), 'host')}")
 
 
 def command(host: Host, folder: str) -> list[str]:

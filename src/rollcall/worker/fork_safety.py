@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from rollcall.protocol.plan import Plan, Program
+from rollcall.units import plural
 
 
 def why_not_to_fork(plan: Plan) -> str | None:
@@ -25,7 +26,7 @@ def folder_of(program: Program, cwd: str) -> Path:
 def _threads() -> str | None:
     """A fork copies only the thread that calls it: locks that other threads hold are never released there."""
     count = len(os.listdir("/proc/self/task")) - 1
-    return f"a preloaded module started {count} thread{'s' * (count > 1)}" if count else None
+    return f"a preloaded module started {plural(count, 'thread')}" if count else None
 
 
 def _cuda() -> str | None:

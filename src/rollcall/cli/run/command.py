@@ -15,7 +15,7 @@ from rollcall.cli.warm import IDLE_S
 from rollcall.errors import RollcallError, UsageError, say
 from rollcall.linux import signals
 from rollcall.protocol.plan import DEFAULT_PORT, ByHand, NumaBinding, OnHang, Plan, Program, Show, check, describe
-from rollcall.protocol.rank_ranges import ranks_of
+from rollcall.protocol.rank_ranges import read_ranks
 
 _BACKENDS = ("static", "c10d", "rollcall")
 _START_METHODS = {"spawn": "fresh", "fork": "warm", "forkserver": "warm"}
@@ -195,8 +195,8 @@ def plan_of(options: RunOptions) -> Plan:
         on_event=options.on_event,
         metrics=options.metrics,
         show=Show(
-            _ranks("--show", options.show),
-            _ranks("--local-ranks-filter", options.local_ranks_filter or "all"),
+            read_ranks("--show", options.show),
+            read_ranks("--local-ranks-filter", options.local_ranks_filter or "all"),
             _streams("--redirects", options.redirects),
             _streams("--tee", options.tee),
         ),
@@ -261,13 +261,6 @@ def _endpoint(endpoint: str, addr: str | None, port: int | None) -> tuple[str | 
     if colon and not number.isdigit():
         raise UsageError(f"--rdzv-endpoint {endpoint} is not of the form HOST:PORT")
     return (host, int(number)) if colon else (number, port)
-
-
-def _ranks(option: str, text: str) -> tuple[int, ...] | None:
-    try:
-        return ranks_of(text)
-    except ValueError:
-        raise UsageError(f"{option} {text} does not name ranks: use 0, or 0,2-3, or all") from None
 
 
 def _streams(option: str, text: str) -> tuple[tuple[int, int], ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.runs import GPU_SAMPLES, NCCL_RAS
+from rollcall.units import plural
 
 _GAP_NS = 15_000_000_000  # between lines; a longer gap: nobody has looked meanwhile
 
@@ -112,7 +113,7 @@ def _errors(states: list[tuple[int, Mapping[str, Any]]]) -> Iterator[tuple[int, 
             yield at_ns, f"Xid {xid}"
         now = int(gpu.get("uncorrected_errors", counted))
         if now > counted:
-            yield at_ns, f"{now - counted} uncorrected ECC error{'s' * (now - counted > 1)}"
+            yield at_ns, f"{plural(now - counted, 'uncorrected ECC error')}"
         counted = now
 
 

@@ -21,8 +21,9 @@ import psutil
 
 from rollcall.errors import UsageError, say
 from rollcall.lab import NAMES, plots
-from rollcall.lab.experiment import Claim, Experiment, LabSettings, Results, VerdictTable, load, path_of, plural
+from rollcall.lab.experiment import Claim, Experiment, LabSettings, Results, VerdictTable, load, path_of
 from rollcall.lab.runner import perform, worlds
+from rollcall.units import plural
 
 FOLDER = Path("docs/lab")
 _FROM_RESULTS = "--from-results"

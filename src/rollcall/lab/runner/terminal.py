@@ -12,7 +12,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from rich.table import Table
 
 from rollcall.lab import NAMES
-from rollcall.lab.experiment import Experiment, LabSettings, Verdict, VerdictTable, plural, question_of
+from rollcall.lab.experiment import Experiment, LabSettings, Verdict, VerdictTable, question_of
+from rollcall.units import plural
 
 
 def list_experiments(as_json: bool) -> None:

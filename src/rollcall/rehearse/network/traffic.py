@@ -17,7 +17,7 @@ import numpy as np
 from rollcall.explain.loading.load import Run
 from rollcall.explain.loading.table import Op
 from rollcall.rehearse.network import algorithms
-from rollcall.units import in_bytes
+from rollcall.units import in_bytes, plural
 
 Matrix = dict[tuple[int, int], float]  # from host, to host: bytes
 _OWN = ("send", "all_to_all")  # each rank tells of what it sends itself
@@ -237,7 +237,7 @@ def _trees(traffic: Traffic) -> str:
 
 def _largest(traffic: Traffic) -> str:
     call = traffic.calls[0]
-    times = f"{call.count:,} bucket{'s' * (call.count > 1)}" if call.is_bucket else f"{call.count:,} ×"
+    times = f"{plural(call.count, 'bucket')}" if call.is_bucket else f"{call.count:,} ×"
     return f"{in_bytes(call.busiest_bytes)} in {call.op} at {call.place} ({'DDP, ' * call.is_bucket}{times})"
 
 

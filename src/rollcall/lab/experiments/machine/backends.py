@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Experiment, Results, Verdict, median_of_slowest, plural, table, usually
+from rollcall.lab.experiment import Experiment, Results, Verdict, median_of_slowest, table, usually
 from rollcall.lab.measuring import Work, time_once
 from rollcall.lab.plots import Figure, colour_of, plain_log
 from rollcall.lab.progress import track
-from rollcall.units import in_binary_bytes, in_seconds
+from rollcall.units import in_binary_bytes, in_seconds, plural
 
 SIZES_BYTES = (64 << 10, 1 << 20, 16 << 20)
 CPU = torch.device("cpu")

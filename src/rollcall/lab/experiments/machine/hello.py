@@ -14,8 +14,9 @@ import torch.distributed as dist
 
 import rollcall
 from rollcall import World
-from rollcall.lab.experiment import Experiment, Results, Verdict, always, plural, table
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, table
 from rollcall.lab.plots import Figure, add_box, colour_of
+from rollcall.units import plural
 
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 

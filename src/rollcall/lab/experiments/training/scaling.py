@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 
 from rollcall import World
-from rollcall.lab.experiment import Experiment, Results, Verdict, always, median_of_slowest, plural, table, usually
+from rollcall.lab.experiment import Experiment, Results, Verdict, always, median_of_slowest, table, usually
 from rollcall.lab.measuring import time_once
 from rollcall.lab.plots import BLUE, GREY, ORANGE, Figure
 from rollcall.lab.progress import track
-from rollcall.units import in_seconds
+from rollcall.units import in_seconds, plural
 
 ROWS = 2048
 WIDTH = 256
