@@ -32,6 +32,10 @@ class RankError(RollcallError):
     """A rank ended in a way that ends the run."""
 
 
+def cannot_write(path: object, error: OSError) -> UsageError:
+    return UsageError(f"cannot write {path} ({error.strerror}): name a file in a folder that exists and can be written")
+
+
 def say(message: object) -> None:
     """Print one line of rollcall's own on stderr."""
     name = "\x1b[1mrollcall:\x1b[0m" if sys.stderr.isatty() else "rollcall:"

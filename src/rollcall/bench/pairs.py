@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from rollcall.bench.results import Pair
+from rollcall.protocol.hosts import rounds
 from rollcall.world import World
 
 _SMALL_BYTES, _LARGE_BYTES = 8, 4 << 20
@@ -18,10 +19,9 @@ def measure(world: World, hosts: Sequence[str]) -> Iterator[Pair]:
     first = {host: rank for rank, host in reversed(list(enumerate(hosts)))}
     names = sorted(first, key=first.__getitem__)
     own: list[Pair] = []
-    for pairs in rounds(len(names)) if len(names) > 1 else ():
+    for pairs in rounds(names):
         world.barrier()
-        for a, b in pairs:
-            start, end = names[a], names[b]
+        for start, end in pairs:
             if world.rank == first[start]:
                 latency_s = _there_and_back_s(world, first[end], True, _SMALL_BYTES, _SMALL_TIMES)
                 large_s = _there_and_back_s(world, first[end], True, _LARGE_BYTES, _LARGE_TIMES)
@@ -51,13 +51,3 @@ def _there_and_back_s(world: World, other: int, starts: bool, size_bytes: int, t
             torch.cuda.synchronize()
         fastest_s = min(fastest_s, time.perf_counter() - began_s)
     return fastest_s / 2
-
-
-def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
-    """All pairs of `count` hosts, as in a round-robin tournament: each host is in one pair of a round at most."""
-    ring: list[int | None] = [*range(count), *([None] if count % 2 else [])]
-    half = len(ring) // 2
-    for _ in range(len(ring) - 1):
-        met = zip(ring[:half], reversed(ring[half:]), strict=True)
-        yield [(a, b) for a, b in met if a is not None and b is not None]
-        ring[1:] = [ring[-1], *ring[1:-1]]

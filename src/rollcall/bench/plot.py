@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.bench.results import BenchResults
-from rollcall.errors import UsageError
+from rollcall.errors import UsageError, cannot_write
 from rollcall.lab import plots
 from rollcall.units import plural
 
@@ -24,7 +24,7 @@ def save(results: BenchResults, path: Path) -> None:
     try:
         plots.save(_draw, results, path)
     except OSError as error:
-        raise UsageError(f"cannot write {path} ({error.strerror}): choose another file") from error
+        raise cannot_write(path, error) from error
 
 
 def _draw(results: BenchResults, figure: plots.Figure) -> None:

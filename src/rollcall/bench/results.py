@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rollcall.bench.settings import BenchSettings, Placement
-from rollcall.errors import UsageError
+from rollcall.errors import UsageError, cannot_write
 
 FORMAT = 1
 FILE = "bench.json"  # in the folder of the run
@@ -106,7 +106,7 @@ def write(path: Path, text: str) -> None:
     try:
         path.write_text(text)
     except OSError as error:
-        raise UsageError(f"cannot write {path} ({error.strerror}): choose another file") from error
+        raise cannot_write(path, error) from error
 
 
 def to_csv(results: BenchResults) -> str:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import platform
 import shlex
 from importlib.metadata import version
@@ -13,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rollcall import __version__
+from rollcall.runs import is_over
 from rollcall.units import in_bits, in_bytes, in_flop, in_seconds
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _ranks(run: dict[str, Any]) -> int | str:
 def _outcome(run: dict[str, Any]) -> str:
     if "outcome" not in run:
         return f"recorded by {run.get('recorded_by', 'rollcall.init')}"
-    if run["outcome"] == "running" and not os.path.exists(f"/proc/{run['launcher_pid']}"):
+    if run["outcome"] == "running" and is_over(run):
         return "killed"
     attempts = len(run["attempts"])
     code = f" (exit code {run['exit_code']})" if run.get("exit_code") else ""

@@ -5,12 +5,13 @@ The same agents answer as in a run, but they import no torch and start no ranks.
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from rollcall.coordinator import health, preflight
 from rollcall.coordinator.agents import Agent, Agents, Disconnected
+from rollcall.protocol.hosts import rounds
 from rollcall.protocol.messages import (
     CheckHost,
     CountGpus,
@@ -269,15 +270,3 @@ def _until(agents: Agents, timeout_s: float, done: Callable[[], bool]) -> Iterat
         if isinstance(message, Disconnected):
             agent.lost = agent.lost or preflight.why_disconnected(agent)
         yield agent, message
-
-
-def rounds(agents: Iterable[Agent]) -> Iterator[list[tuple[Agent, Agent]]]:
-    """All pairs, as a tournament: in each round everyone meets one other at most."""
-    ring: list[Agent | None] = list(agents)
-    if len(ring) % 2:
-        ring.append(None)
-    half = len(ring) // 2
-    for _ in range(len(ring) - 1):
-        pairs = zip(ring[:half], reversed(ring[half:]), strict=True)
-        yield [(a, b) for a, b in pairs if a is not None and b is not None]
-        ring[1:] = [ring[-1], *ring[1:-1]]

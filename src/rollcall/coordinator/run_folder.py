@@ -59,10 +59,9 @@ class RunFolder:
 
     @classmethod
     def create(cls, plan: Plan, command: list[str]) -> "RunFolder":
-        now = datetime.now(UTC).astimezone()
-        name = f"{now:%Y-%m-%dT%H-%M-%S}-{_stem(plan)}"
+        now = _now()
         try:
-            path = _make_new(runs_home(), name)
+            path = _make_new(_stem(plan), now)
             if plan.log_dir is not None:
                 _check_writable(Path(plan.cwd, plan.log_dir))
         except OSError as error:
@@ -70,35 +69,24 @@ class RunFolder:
                 f"cannot write to {error.filename} ({error.strerror}):"
                 f" choose another folder with --log-dir or $ROLLCALL_DIR"
             ) from error
-        folder = cls(
+        folder = cls._started(
             path,
-            {
-                "command": command,
-                "started": now.isoformat(timespec="seconds"),
-                # The last two for those who read run.json as it was before.
-                "plan": {**plan.to_dict(), "slots": plan.slots, "nnodes": plan.by_hand.nnodes if plan.by_hand else 1},
-                "versions": {
-                    "rollcall": __version__,
-                    "torch": torch_version(),
-                    "python": platform.python_version(),
-                },
-                "host": platform.node(),
-                "launcher_pid": os.getpid(),
-                "attempts": [],
-                "outcome": "running",
-            },
+            now,
+            command,
+            # The last two for those who read run.json as it was before.
+            plan={**plan.to_dict(), "slots": plan.slots, "nnodes": plan.by_hand.nnodes if plan.by_hand else 1},
+            versions={"rollcall": __version__, "torch": torch_version(), "python": platform.python_version()},
         )
-        folder.save()
         _point_latest_to(path)
         return folder
 
     @classmethod
     def create_for_command(cls, command: list[str], out: Path | None) -> "RunFolder":
         """Creates the folder for ranks that another launcher starts: a run of this folder, or the new folder `out`."""
-        now = datetime.now(UTC).astimezone()
+        now = _now()
         try:
             if out is None:
-                path = _make_new(runs_home(), f"{now:%Y-%m-%dT%H-%M-%S}-{_file_name(Path(command[0]).stem)}")
+                path = _make_new(Path(command[0]).stem, now)
                 _point_latest_to(path)
             else:
                 path = out.absolute()
@@ -107,11 +95,15 @@ class RunFolder:
             raise UsageError(f"{out} exists already, and may hold another recording: name a new folder") from error
         except OSError as error:
             raise UsageError(f"cannot write to {error.filename} ({error.strerror}): choose another folder") from error
+        return cls._started(path, now, command, recorded_by="rollcall record")
+
+    @classmethod
+    def _started(cls, path: Path, now: datetime, command: list[str], **more: Any) -> "RunFolder":
         facts = {
             "command": command,
             "started": now.isoformat(timespec="seconds"),
+            **more,
             "host": platform.node(),
-            "recorded_by": "rollcall record",
             "launcher_pid": os.getpid(),
             "attempts": [],
             "outcome": "running",
@@ -176,16 +168,21 @@ class RunFolder:
             fresh.replace(self.path / "run.json")
 
 
+def _now() -> datetime:
+    return datetime.now(UTC).astimezone()
+
+
 def _stem(plan: Plan) -> str:
-    return _file_name(Path(plan.program.target).stem if plan.program.kind == "script" else plan.program.target)
+    return Path(plan.program.target).stem if plan.program.kind == "script" else plan.program.target
 
 
 def _file_name(text: str) -> str:
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in text)[:40] or "run"
 
 
-def _make_new(parent: Path, name: str) -> Path:
-    """Two runs may start in the same second."""
+def _make_new(stem: str, now: datetime) -> Path:
+    """The folder of a new run. Two runs may start in the same second."""
+    parent, name = runs_home(), f"{now:%Y-%m-%dT%H-%M-%S}-{_file_name(stem)}"
     parent.mkdir(parents=True, exist_ok=True)
     for number in range(_MOST_OF_ONE_SECOND):
         path = parent / (f"{name}-{number}" if number else name)

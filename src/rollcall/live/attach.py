@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rollcall.errors import UsageError, say
+from rollcall.errors import say
 from rollcall.live import questions
 from rollcall.runs import REQUESTS, is_over, read_facts
 
@@ -21,9 +21,7 @@ def attach(folder: Path, rank: int) -> None:
     """Runs until the debugger is quit; the rank then continues."""
     questions.check_has_launcher(folder)
     with questions.asked(folder, REQUESTS, {"ranks": [rank], "request": {"do": "attach"}}) as question:
-        answer = questions.answers_of(folder, question, _ANSWER_S)[rank]
-        if "error" in answer:
-            raise UsageError(f"rank {rank} {answer['error']}")
+        questions.answers_of(folder, question, _ANSWER_S)
         with _signs_of_life(question):
             _talk(folder, question)
 
@@ -33,7 +31,7 @@ def _talk(folder: Path, question: Path) -> None:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (input() uses it)
     while True:
-        lines, read = _new_lines(question.with_suffix(".out"), read)
+        lines, read = questions.new_lines(question.with_suffix(".out"), read)
         for message in lines:
             if "text" in message:
                 print(message["text"], end="", flush=True)
@@ -59,16 +57,6 @@ def _type(question: Path, prompt: str) -> None:
         file.write(json.dumps({"line": line}) + "\n")
 
 
-def _new_lines(path: Path, read: int) -> tuple[list[dict[str, Any]], int]:
-    try:
-        with open(path, "rb") as file:
-            file.seek(read)
-            whole = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
-    except OSError:  # nothing was said yet
-        return [], read
-    return [json.loads(line) for line in whole], read + sum(map(len, whole))
-
-
 @contextlib.contextmanager
 def _signs_of_life(question: Path) -> Any:
     """The launcher lets the rank go on if they stop."""
@@ -88,13 +76,5 @@ def _signs_of_life(question: Path) -> Any:
 
 def listen(folder: Path, ranks: tuple[int, ...] | None) -> dict[int, tuple[str, int]]:
     """Have ranks start a server of debugpy: the host and the port of each."""
-    questions.check_has_launcher(folder)
-    wanted = None if ranks is None else list(ranks)
-    with questions.asked(
-        folder, REQUESTS, {"ranks": wanted, "request": {"do": "debugpy", "limit_s": _ANSWER_S}}
-    ) as asked:
-        answers = questions.answers_of(folder, asked, 2 * _ANSWER_S)
-    for rank, answer in sorted(answers.items()):
-        if "error" in answer:
-            raise UsageError(f"rank {rank} {answer['error']}")
-    return {rank: (answer["host"], answer["port"]) for rank, answer in sorted(answers.items())}
+    answers = questions.ask_ranks(folder, ranks, {"do": "debugpy", "limit_s": _ANSWER_S}, 2 * _ANSWER_S)
+    return {rank: (answer["host"], answer["port"]) for rank, answer in answers.items()}

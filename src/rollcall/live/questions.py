@@ -6,12 +6,12 @@ So it works wherever the run's folder is seen, and needs no port.
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from rollcall.errors import UsageError, WorldError
-from rollcall.runs import is_over, read_facts
+from rollcall.errors import RankError, UsageError, WorldError
+from rollcall.runs import REQUESTS, is_over, read_facts
 
 _INTERVAL_S = 0.02
 
@@ -78,9 +78,37 @@ def write_answer(question: Path, answer: dict[str, Any]) -> None:
         fresh.replace(question.with_suffix(".json"))
 
 
+def ask_ranks(
+    folder: Path, ranks: Collection[int] | None, request: dict[str, Any], limit_s: float
+) -> dict[int, dict[str, Any]]:
+    """Have ranks do something. Returns their answers, by rank."""
+    check_has_launcher(folder)
+    with asked(folder, REQUESTS, {"ranks": ranks, "request": request}) as question:
+        return answers_of(folder, question, limit_s)
+
+
 def answers_of(folder: Path, question: Path, limit_s: float) -> dict[int, dict[str, Any]]:
-    """By rank, to a question to ranks; what the launcher refuses is one sentence."""
+    """By rank, to a question to ranks. One sentence if the launcher refuses it, or a rank cannot do it."""
     answer = answer_to(question, limit_s, lambda: check_runs(folder))
     if "error" in answer:
         raise UsageError(answer["error"])
-    return {int(rank): each for rank, each in answer["answers"].items()}
+    answers = {int(rank): each for rank, each in answer["answers"].items()}
+    for rank, each in sorted(answers.items()):
+        if "error" in each:
+            raise RankError(f"rank {rank} {each['error']}")
+    return dict(sorted(answers.items()))
+
+
+def new_lines(path: Path, read_bytes: int) -> tuple[list[dict[str, Any]], int]:
+    """The JSON lines of a file behind those that were read, and how many bytes are read now."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(read_bytes)
+            whole = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
+    except OSError:  # nothing was written yet
+        return [], read_bytes
+    found = []
+    for line in whole:
+        with contextlib.suppress(ValueError):  # a damaged line
+            found.append(json.loads(line))
+    return found, read_bytes + sum(map(len, whole))

@@ -25,13 +25,13 @@ from rollcall.live.reader import LiveRun
 from rollcall.live.stacks import ask, in_words
 from rollcall.live.state import Observer, RankNow
 from rollcall.live.terminal import check_recorded
+from rollcall.protocol.plan import LOOPBACK
 from rollcall.report import page
 from rollcall.report.write import gather, results_of
 from rollcall.timeline.encode import encode
 from rollcall.timeline.model import Attempt, Timeline
 
-LOOPBACK = "127.0.0.1"
-_NAMES = ("127.0.0.1", "localhost", "[::1]")
+_NAMES = (LOOPBACK, "localhost", "[::1]")
 _MOST_OPS = 40_000  # in one answer
 _MOST_EXPLAINED = 200_000  # during the run; when it is over, all are
 _MOST_RANKS = 200

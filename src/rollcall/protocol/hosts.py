@@ -5,12 +5,15 @@ Ranks follow the order of the list, always; the first host is the master.
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rollcall.errors import UsageError
 from rollcall.protocol import host_list
 
+T = TypeVar("T")
 _FORM = "expected something like a:3,user@b:3,node[01-04]:2,[fe80::1]:2"
 # user@[address]:slots, where the address has a colon; else the brackets are a range.
 _IPV6 = re.compile(
@@ -56,6 +59,18 @@ def read(path: Path, slots: int) -> tuple[Host, ...]:
         if words:
             hosts += _parse_line(words, f"{path} line {number}", slots)
     return _check(hosts, f"--hostfile {path}")
+
+
+def rounds(hosts: Iterable[T]) -> Iterator[list[tuple[T, T]]]:
+    """All pairs, as in a round-robin tournament: each host is in one pair of a round at most."""
+    ring: list[T | None] = list(hosts)
+    if len(ring) % 2:
+        ring.append(None)
+    half = len(ring) // 2
+    for _ in range(len(ring) - 1):
+        met = zip(ring[:half], reversed(ring[half:]), strict=True)
+        yield [(a, b) for a, b in met if a is not None and b is not None]
+        ring[1:] = [ring[-1], *ring[1:-1]]
 
 
 def _parse_line(words: list[str], where: str, slots: int) -> list[Host]:

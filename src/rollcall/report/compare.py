@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from rollcall.errors import UsageError
+from rollcall.errors import cannot_write
 from rollcall.explain.compare.comparison import RunComparison, calls_in_words, in_words, runs_in_words, times_in_words
 from rollcall.explain.compare.times import TimeDifference
 from rollcall.report.excerpt import excerpt
@@ -19,7 +19,7 @@ def write(found: RunComparison, target: Path) -> None:
     try:
         target.write_text(render(found), encoding="utf-8", errors="replace")
     except OSError as error:
-        raise UsageError(f"cannot write {target} ({error.strerror}): name a file in a folder that exists") from error
+        raise cannot_write(target, error) from error
 
 
 def render(found: RunComparison) -> str:

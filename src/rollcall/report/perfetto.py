@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from rollcall.errors import UsageError
+from rollcall.errors import cannot_write
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.loading.load import Rank, load
 from rollcall.explain.loading.table import Op
@@ -38,7 +38,7 @@ def export(folder: Path, attempt: int | None, target: Path) -> int:
                 json.dump(event, file, separators=(",", ":"))
             file.write("\n]}\n")
     except OSError as error:
-        raise UsageError(f"cannot write {target} ({error.strerror}): name a file in a folder that exists") from error
+        raise cannot_write(target, error) from error
     return sum(len(rank.ops) for rank in run.ranks.values())
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rollcall.errors import UsageError
+from rollcall.errors import cannot_write
 from rollcall.explain import costs
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.loading.load import load
@@ -34,7 +34,7 @@ def _as_usage_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"cannot write {path} ({error.strerror}): choose another place with --out") from error
+        raise cannot_write(path, error) from error
 
 
 def gather(folder: Path, zero_ns: int | None = None) -> page.Content:

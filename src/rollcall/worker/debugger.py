@@ -16,6 +16,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+from rollcall.protocol.plan import LOOPBACK
 from rollcall.record.on_request.main_thread import PendingCall
 from rollcall.record.sites import is_users_file
 from rollcall.worker import agent_connection
@@ -157,7 +158,7 @@ def listen(_request: dict[str, Any]) -> dict[str, Any]:
         return {"error": "has no debugpy: pip install debugpy in the environment of the ranks"}
     with _opening:
         if not _port:
-            _port = int(debugpy.listen(("127.0.0.1", 0))[1])
+            _port = int(debugpy.listen((LOOPBACK, 0))[1])
         return {"port": _port, "host": socket.gethostname()}
 
 

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
+from rollcall.live.questions import new_lines
+
 _GONE_AFTER_S = 15.0  # whoever has attached gives a sign of life every second
 
 
@@ -79,13 +81,8 @@ class FileTerminal:
         self._tell(prompt=prompt)
 
     def lines(self) -> list[str | None]:
-        found: list[str | None] = []
-        with contextlib.suppress(OSError, ValueError), open(self._from, "rb") as file:
-            file.seek(self._read)
-            whole = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
-            self._read += sum(map(len, whole))
-            found = [json.loads(line)["line"] for line in whole]
-        return found or ([] if self._is_alive() else [None])
+        found, self._read = new_lines(self._from, self._read)
+        return [each["line"] for each in found] or ([] if self._is_alive() else [None])
 
     def close(self) -> None:
         self._tell(end=True)

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from rollcall.train.weights.parts import local_part
 from rollcall.world import World
 
 
@@ -27,7 +28,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], most: float, world: World
     # The constant is that of torch's clip_grad_norm_.
     factor = (most / (norm + 1e-6)).clamp(max=1.0)
     for each in gradients:
-        local = each.to_local() if isinstance(each, DTensor) else each
+        local = local_part(each)
         local.mul_(factor.to(local.device, non_blocking=True))
     return norm
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from rollcall.errors import UsageError, install_error_hook
+from rollcall.errors import UsageError, cannot_write, install_error_hook
 from rollcall.train.checkpoint import storage
 from rollcall.train.checkpoint.directory import SnapshotDirectory
 from rollcall.train.checkpoint.manifest import find_damage, read_manifest
@@ -35,7 +35,7 @@ def export_weights(
     try:
         safetensors.write(Path(path), shapes, _read(folder, found, dtype))
     except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror}): choose another file") from None
+        raise cannot_write(path, error) from None
     return folder
 
 
