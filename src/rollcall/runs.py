@@ -66,6 +66,16 @@ def ring_folders(folder: Path) -> dict[int, Path]:
     return {}
 
 
+def rings_of(folder: Path, attempt: int) -> Path:
+    """Where the rings of an attempt are, in the folder of a run."""
+    return folder / "rings" / f"attempt-{attempt}"
+
+
+def rank_rings(folder: Path, attempt: int) -> list[Path]:
+    """The rings of an attempt that ranks have opened until now."""
+    return sorted(rings_of(folder, attempt).glob("rank-*.ring"))
+
+
 def _attempt_in(name: str) -> int | None:
     number = name.removeprefix("attempt-")
     return int(number) if number.isdecimal() and name.startswith("attempt-") else None

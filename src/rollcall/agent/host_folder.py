@@ -13,7 +13,7 @@ from typing import BinaryIO
 from rollcall.protocol.channel import Channel
 from rollcall.protocol.messages import File
 from rollcall.protocol.plan import Plan
-from rollcall.runs import read_facts
+from rollcall.runs import read_facts, rings_of
 
 _CHUNK_BYTES = 1 << 20
 
@@ -54,7 +54,7 @@ class HostFolder:
                 self._sending.release()
 
     def rings(self, attempt: int) -> Path:
-        return self.path / "rings" / f"attempt-{attempt}"
+        return rings_of(self.path, attempt)
 
     def _send_part(self, channel: Channel, part: str) -> None:
         for path in sorted((self.path / part).rglob("*")) if not self.shared else ():

@@ -13,6 +13,7 @@ from rollcall.protocol.messages import DumpStacks, StacksDumped, Standstill
 from rollcall.protocol.plan import Plan
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.protocol.timing import HANG_REPORTS_S
+from rollcall.runs import rings_of
 
 if TYPE_CHECKING:
     from rollcall.explain.terminal import PrintedVerdict
@@ -151,7 +152,7 @@ def _with_rings_of(elsewhere: list[str], folder: Path, attempt: int) -> Iterator
         return
     with tempfile.TemporaryDirectory(prefix="rollcall-hang-") as temporary:
         view = Path(temporary) / folder.name
-        here = Path("rings", f"attempt-{attempt}")
+        here = rings_of(Path(), attempt)
         for part in (Path(), here.parent, here):
             (view / part).mkdir()
             for path in (folder / part).iterdir():

@@ -18,7 +18,7 @@ from rollcall.explain.loading.load import Rank, Run, clocks
 from rollcall.explain.loading.table import UNKNOWN_GROUP, Group, Ops, Readings, Table, parse_group
 from rollcall.linux import open_files
 from rollcall.record import ring_format
-from rollcall.runs import WATCHED, facts_of_attempt, is_over, read_facts, recorded_attempts
+from rollcall.runs import WATCHED, facts_of_attempt, is_over, read_facts, recorded_attempts, rings_of
 
 _MOST_RINGS = 1 << 20  # the ring of every rank is open: the usual limit is 1024 files
 _LOOK_BACK = 64  # records that may have been open when they were read last
@@ -160,7 +160,7 @@ class LiveRun:
             if numbers and numbers[-1] != self.attempt:
                 self.close()
                 self.attempt = numbers[-1]
-        place = self.folder / "rings" / f"attempt-{self.attempt}"
+        place = rings_of(self.folder, self.attempt)
         if self._unopened or self._has_changed(place):
             known = {ring.path.name for ring in self.rings.values()}
             self._unopened = 0

@@ -1,13 +1,12 @@
 """What every rank does now, and whom it waits for."""
 
-import os
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from rollcall.explain.loading.table import UNKNOWN_GROUP, Group
@@ -18,9 +17,6 @@ from rollcall.record import ring_format
 State = Literal["waiting", "communicating", "computing", "ended", "unseen"]
 _MB = 1e6
 _SEND_AND_RECV = set(ring_format.POINT_TO_POINT)
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_USER, _SYSTEM, _BEGUN, _RESIDENT = 11, 12, 19, 21  # fields after the name, which may contain spaces
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,7 @@ class Observer:
 
     def __init__(self, run: LiveRun) -> None:
         self._run = run
-        self._usage: dict[int, Usage] = {}  # by pid
+        self._processes: dict[int, psutil.Process] = {}  # by pid
         self._looked_ns: dict[int, int] = {}
 
     def look(self) -> list[RankNow]:
@@ -158,11 +154,17 @@ class Observer:
             return None, None
         pid = ring.header.pid
         try:
-            if pid not in self._usage:
-                self._usage[pid] = Usage(pid)
-            return self._usage[pid].now()
-        except OSError:
-            self._usage.pop(pid, None)
+            if pid not in self._processes:
+                self._processes[pid] = psutil.Process(pid)
+                self._processes[pid].cpu_percent()  # the first call only begins to count
+                return None, int(self._processes[pid].memory_info().rss)
+            process = self._processes[pid]
+            if not process.is_running():  # another process may have its pid by now
+                raise psutil.NoSuchProcess(pid)
+            with process.oneshot():
+                return process.cpu_percent(), int(process.memory_info().rss)
+        except psutil.Error:
+            self._processes.pop(pid, None)
             return None, None
 
 
@@ -171,30 +173,3 @@ def _seen_at(ring: LiveRing, records: NDArray[np.void]) -> str:
     if not len(records) or records["op"][-1] != ring_format.OP["sample"]:
         return ""
     return ring.sites.get(int(records["site"][-1]), "")
-
-
-class Usage:
-    """CPU and memory of one process, from /proc. OSError when it is gone, also if another one has its pid by now."""
-
-    def __init__(self, pid: int) -> None:
-        self._path = f"/proc/{pid}/stat"
-        self._begun = self._read()[_BEGUN]
-        self._ticks, self._looked_s = 0, 0.0
-
-    def now(self) -> tuple[float | None, int]:
-        """Per cent of a core since the last look, None at the first; bytes of memory."""
-        fields = self._read()
-        if fields[_BEGUN] != self._begun:
-            raise ProcessLookupError(self._path)
-        ticks, looked_s = int(fields[_USER]) + int(fields[_SYSTEM]), time.monotonic()
-        passed_s = looked_s - self._looked_s
-        percent = 100 * (ticks - self._ticks) / _TICKS_PER_S / passed_s if self._looked_s and passed_s else None
-        self._ticks, self._looked_s = ticks, looked_s
-        return percent, int(fields[_RESIDENT]) * _PAGE_BYTES
-
-    def _read(self) -> list[bytes]:
-        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(fd, 1024).rpartition(b")")[2].split()
-        finally:
-            os.close(fd)

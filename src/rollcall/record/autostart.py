@@ -17,7 +17,7 @@ from typing import Any
 from rollcall.errors import say_if_possible
 from rollcall.protocol import torchrun_env
 from rollcall.record import attach, recorder, ring_format
-from rollcall.runs import read_facts
+from rollcall.runs import read_facts, rings_of
 
 # For launchers that set no RANK: what Open MPI and SLURM tell their processes.
 _OTHER_NAMES = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
@@ -98,7 +98,7 @@ def find_another_run(folder: Path, world_size: int, attempt: int, environ: Mappi
     job, mine = read_facts(folder).get("job"), _job(environ)
     if isinstance(job, dict) and job != mine:
         return f"another run ({_in_words(job)}, and this is {_in_words(mine)})"
-    found = _recorded_world_size(folder / "rings" / f"attempt-{attempt}")
+    found = _recorded_world_size(rings_of(folder, attempt))
     return f"another run (of {found} ranks, and this is one of {world_size})" if found not in (0, world_size) else ""
 
 
@@ -116,5 +116,5 @@ def _recorded_world_size(rings: Path) -> int:
         for entry in entries:
             if entry.name.endswith(".ring"):
                 with open(entry.path, "rb") as file:
-                    return int(ring_format.HEADER.unpack(file.read(ring_format.HEADER.size))[4])
+                    return ring_format.world_size_of(file.read(ring_format.HEADER.size))
     return 0

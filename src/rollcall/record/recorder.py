@@ -14,7 +14,7 @@ from rollcall.record.on_request import stacks
 from rollcall.record.python_recorder import PythonRecorder
 from rollcall.record.ring import Ring
 from rollcall.record.sources import SourceCopies
-from rollcall.runs import SOURCES
+from rollcall.runs import SOURCES, rings_of
 from rollcall.torch_version import torch_version
 
 Recorder = PythonRecorder  # the C++ recorder is a subclass
@@ -41,7 +41,7 @@ def prepare() -> None:
 def begin(folder: Path, rank: int, world_size: int, attempt: int) -> Recorder:
     """Record this rank, in the folder of its run."""
     global _recorder
-    rings = folder / "rings" / f"attempt-{attempt}"
+    rings = rings_of(folder, attempt)
     ring_class, recorder_class = _classes()
     facts: dict[str, Any] = {"rank": rank, "world_size": world_size, "attempt": attempt}
     size_bytes, names_bytes = ring_format.sizes(_megabytes(os.environ))

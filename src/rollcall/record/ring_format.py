@@ -123,6 +123,20 @@ def sizes(megabytes: int) -> tuple[int, int]:
 _SHARE_OF_NAMES = DEFAULT_BYTES // NAMES_BYTES
 
 
+def layout_of(header: bytes | bytearray) -> tuple[int, int]:
+    """How many bytes of names a ring has room for, and how many records."""
+    names_bytes, capacity = HEADER.unpack_from(header)[7:9]
+    return names_bytes, capacity
+
+
+def pid_of(header: bytes) -> int:
+    return int(HEADER.unpack_from(header)[6])
+
+
+def world_size_of(header: bytes) -> int:
+    return int(HEADER.unpack_from(header)[4])
+
+
 def stretches(count: int, newest: int, capacity: int, names_bytes: int) -> Iterator[tuple[int, int]]:
     """The offsets and lengths of the newest records in the file: two of them where they wrap around the end of the
     ring."""

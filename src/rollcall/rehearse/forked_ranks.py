@@ -18,6 +18,7 @@ from rollcall.rehearse import replay
 from rollcall.rehearse.idle_ranks import IdleRanks
 from rollcall.rehearse.memory.use import MemoryUse
 from rollcall.rehearse.settings import RehearsalSettings
+from rollcall.runs import rings_of
 from rollcall.worker.fork_server import ForkServer
 
 
@@ -81,7 +82,7 @@ class ForkedRanks:
         return found
 
     def _start(self, rank: int, table: Path | None) -> int:
-        for old in (self._result_of(rank), *self._folder.glob(f"rings/attempt-0/rank-{rank}.*")):
+        for old in (self._result_of(rank), *rings_of(self._folder, 0).glob(f"rank-{rank}.*")):
             old.unlink(missing_ok=True)
         logs = self._folder / "logs" / "attempt-0"
         logs.mkdir(parents=True, exist_ok=True)
@@ -106,7 +107,7 @@ class ForkedRanks:
     def _read(self, rank: int, exit_code: int) -> RankResult:
         path = self._result_of(rank)
         found = pickle.loads(path.read_bytes()) if path.exists() else {}
-        ring = self._folder / "rings" / "attempt-0" / f"rank-{rank}.ring"
+        ring = rings_of(self._folder, 0) / f"rank-{rank}.ring"
         return RankResult(exit_code, replay.digest(ring) if ring.exists() else b"", **found)
 
 

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Iterable
 
-from rollcall.live.state import Usage
+import psutil
 
 GIVE_UP = signal.SIGXCPU  # the rank says then on which line it stands
 LOOK_S = 5.0
@@ -20,7 +20,7 @@ class IdleRanks:
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self.look_s = min(LOOK_S, limit_s / 4)
-        self._usage: dict[int, Usage] = {}
+        self._processes: dict[int, psutil.Process] = {}
         self._since_s: dict[int, float] = {}  # by process: when it was last seen at work
         self._told_s: dict[int, float] = {}
         self._looked_s = 0.0
@@ -36,17 +36,18 @@ class IdleRanks:
 
     def was_ended(self, pid: int) -> bool:
         """Whether it had to be killed, and could not say where it stood."""
-        for known in (self._usage, self._since_s):
+        for known in (self._processes, self._since_s):
             known.pop(pid, None)
         told_s = self._told_s.pop(pid, None)
         return told_s is not None and time.monotonic() - told_s >= _GRACE_S
 
     def _is_idle(self, pid: int) -> bool:
         try:
-            percent, _ = self._usage.setdefault(pid, Usage(pid)).now()
-        except OSError:
+            # The first call only begins to count, and returns 0.
+            percent = self._processes.setdefault(pid, psutil.Process(pid)).cpu_percent()
+        except psutil.Error:
             return False
-        if percent is None or percent < _IDLE_PERCENT:
+        if percent < _IDLE_PERCENT:
             return True
         self._since_s[pid] = self._looked_s
         return False

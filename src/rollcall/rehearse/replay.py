@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rollcall.errors import RollcallError
 from rollcall.explain.loading import rings
 from rollcall.record import ring_format
+from rollcall.runs import rank_rings
 
 _TICK_NS = 1000
 _SEND, _RECV = ring_format.POINT_TO_POINT
@@ -134,7 +135,7 @@ def _ranks(spans: list[Any]) -> tuple[int, ...]:
 
 def of_folder(folder: Path, cut: Iterable[int]) -> "Replay":
     """Makes the replay of all ranks that were recorded in the folder of a run."""
-    return Replay(map(read, (folder / "rings" / "attempt-0").glob("*.ring")), cut)
+    return Replay(map(read, rank_rings(folder, 0)), cut)
 
 
 class Replay:

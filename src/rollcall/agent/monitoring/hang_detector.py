@@ -8,6 +8,7 @@ from pathlib import Path
 from rollcall.agent.monitoring.sleeping_ranks import SleepingRanks
 from rollcall.protocol.messages import Standstill
 from rollcall.record import ring_format
+from rollcall.runs import rank_rings
 
 _BACK = 32  # records that are read: samples and phases are between the ops
 
@@ -25,7 +26,7 @@ class HangDetector:
         least_rings: int = 0,
         of_all: Callable[[Standstill], Standstill] = lambda mine: mine,
     ) -> None:
-        self._rings, self._after_s, self._every_s, self._least_rings = folder / "rings", after_s, every_s, least_rings
+        self._folder, self._after_s, self._every_s, self._least_rings = folder, after_s, every_s, least_rings
         self._of_all = of_all
         self._next_s = 0.0
         self._seen: dict[Path, tuple[bytes, ...]] = {}
@@ -40,7 +41,7 @@ class HangDetector:
         if now < self._next_s:
             return None
         self._next_s = now + self._every_s
-        seen = {path: newest_ops(path) for path in (self._rings / f"attempt-{attempt}").glob("rank-*.ring")}
+        seen = {path: newest_ops(path) for path in rank_rings(self._folder, attempt)}
         if seen != self._seen or self.is_paused:
             self._seen, self._since_s = seen, now
         is_still = now - self._since_s >= self._after_s and len(seen) >= self._least_rings
@@ -62,7 +63,7 @@ def newest_ops(path: Path) -> tuple[bytes, ...]:
         with open(path, "rb") as file:
             header = file.read(ring_format.HEADER_BYTES)
             (count,) = ring_format.NUMBER.unpack_from(header, ring_format.COUNT_AT)
-            names_bytes, capacity = ring_format.HEADER.unpack_from(header)[7:9]
+            names_bytes, capacity = ring_format.layout_of(header)
             for number in range(count, max(0, count - _BACK), -1):
                 place = (number - 1) % capacity
                 file.seek(ring_format.NAMES_AT + names_bytes + place * ring_format.RECORD.size)

@@ -11,6 +11,7 @@ from pathlib import Path
 from rollcall.agent.monitoring.hang_detector import newest_ops, waits
 from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
+from rollcall.runs import rank_rings
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class HangReport:
 
 def make(folder: Path, attempt: int, idle: Mapping[str, bool]) -> HangReport:
     """Returns what this host sees."""
-    rings = sorted((folder / "rings" / f"attempt-{attempt}").glob("rank-*.ring"))
+    rings = rank_rings(folder, attempt)
     waiting = {_rank(path) for path in rings if waits(newest_ops(path))}
     computing = [int(rank) for rank, is_idle in idle.items() if not is_idle and int(rank) not in waiting]
     headers = {str(path): _header(path) for path in rings}

@@ -11,7 +11,7 @@ from pathlib import Path
 from rollcall.protocol.channel import Channel
 from rollcall.protocol.messages import File
 from rollcall.record import ring_format
-from rollcall.runs import TRAINING
+from rollcall.runs import TRAINING, rank_rings
 
 _MOST_BYTES = 256 << 10  # of all ranks of this host, in one answer: about a second on a slow connection
 _CHUNK_BYTES = 32 << 10  # other messages can be sent between two chunks
@@ -33,7 +33,7 @@ class RingUpload:
         self._sent: dict[Path, _Sent] = {}
 
     def send(self, channel: Channel, attempt: int) -> None:
-        paths = sorted((self._folder / "rings" / f"attempt-{attempt}").glob("rank-*.ring"))
+        paths = rank_rings(self._folder, attempt)
         for path in paths:
             self._send_one(channel, path, _MOST_BYTES // len(paths))
         with contextlib.suppress(FileNotFoundError):  # no Trainer runs here
@@ -60,7 +60,7 @@ class RingUpload:
 
 def _parts(header: bytearray, sent: _Sent, most_bytes: int) -> list[tuple[int, int]]:
     """Which stretches of a ring are to be sent, and note that they were."""
-    names_bytes, capacity = ring_format.HEADER.unpack_from(header)[7:9]
+    names_bytes, capacity = ring_format.layout_of(header)
     (count,) = ring_format.NUMBER.unpack_from(header, ring_format.COUNT_AT)
     (names_end,) = ring_format.NUMBER.unpack_from(header, ring_format.NAMES_END_AT)
     parts = []

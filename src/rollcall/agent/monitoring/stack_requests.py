@@ -10,7 +10,7 @@ from pathlib import Path
 from rollcall.linux import py_spy
 from rollcall.record import ring_format
 from rollcall.record.on_request import stacks
-from rollcall.runs import read_facts, recorded_attempts
+from rollcall.runs import rank_rings, read_facts, recorded_attempts
 
 _SIGNAL_S = 0.1  # for ranks to answer a signal
 _RING_S = 1.5  # for a sampler's thread to notice the request: see ask_in_rings
@@ -21,9 +21,9 @@ def find_rings(folder: Path, attempt: int, among: Collection[int] | None = None)
     """The rings that processes of this host write, by process: ranks, and children that ranks have started; of these
     processes alone, if they are given."""
     found = {}
-    for path in (folder / "rings" / f"attempt-{attempt}").glob("rank-*.ring"):
+    for path in rank_rings(folder, attempt):
         with contextlib.suppress(OSError, struct.error), open(path, "rb") as file:
-            pid = ring_format.HEADER.unpack(file.read(ring_format.HEADER.size))[6]
+            pid = ring_format.pid_of(file.read(ring_format.HEADER.size))
             if (among is None or pid in among) and _maps(pid, path):
                 found[pid] = path
     return found

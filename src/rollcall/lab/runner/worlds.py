@@ -27,6 +27,7 @@ from rollcall.lab.experiment import Case, Experiment, LabSettings, Results, sour
 from rollcall.lab.runner.on_rank import ATTEMPT, measure_and_record, through_json
 from rollcall.lab.runner.on_rank import measure_case as measure_case_on_rank
 from rollcall.record import ring_format
+from rollcall.runs import rings_of
 
 # Modules that every rank would otherwise import by itself.
 _PRELOAD = ("rollcall.initialization.process_group", "rollcall.record.recorder")
@@ -144,7 +145,7 @@ def watch_for_hang(
 
 def _has_joined(folder: Path, rank: int) -> bool:
     """Whether a rank has passed the barrier with which every world begins: its second op, after init."""
-    ops = newest_ops(folder / "rings" / f"attempt-{ATTEMPT}" / f"rank-{rank}.ring")
+    ops = newest_ops(rings_of(folder, ATTEMPT) / f"rank-{rank}.ring")
     return len(ops) > 2 or (len(ops) == 2 and not any(ring_format.blocks(ring_format.RECORD.unpack(op)) for op in ops))
 
 

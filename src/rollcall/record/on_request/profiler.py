@@ -92,8 +92,7 @@ class _OpsOnOneLine:
 
     def __init__(self, ring: Path) -> None:
         self._file = open(ring, "rb", buffering=0)  # noqa: SIM115  (goes with this object)
-        header = self._file.read(ring_format.HEADER.size)
-        self._names_bytes, self._capacity = ring_format.HEADER.unpack(header)[7:9]
+        self._names_bytes, self._capacity = ring_format.layout_of(self._file.read(ring_format.HEADER.size))
         self._read, self._first, self._seen = self._written(), b"", 0
 
     def count(self) -> int:

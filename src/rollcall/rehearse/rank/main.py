@@ -41,6 +41,7 @@ from rollcall.rehearse.rank import (
 from rollcall.rehearse.rank.tensors import PretendedDevice, is_pretended
 from rollcall.rehearse.rank.unsupported import Unsupported
 from rollcall.rehearse.settings import RehearsalSettings
+from rollcall.runs import rings_of
 from rollcall.worker.main import run_here
 
 _NO_PORT = 1  # nothing listens there: a rehearsed rank opens no connection
@@ -66,7 +67,7 @@ def become(request: dict[str, Any], _fds: list[int]) -> NoReturn:
     _pretend_process_groups(settings.world_size)
     starting.install(settings)
     _record(folder, rank, settings.world_size)
-    note_steps(folder / "rings" / "attempt-0" / f"rank-{rank}.ring", marks)
+    note_steps(rings_of(folder, 0) / f"rank-{rank}.ring", marks)
     steps.stop_after(settings.steps)
     written = folder / "files"
     first = written / f"rank-{settings.ranks[0]}"
