@@ -1,8 +1,10 @@
 """The tables that commands print."""
 
+import os
+
 import pytest
 
-from rollcall.cli.tables import print_findings
+from rollcall.cli.tables import print_findings, print_runs
 from rollcall.coordinator.doctor import Findings
 
 HEALTH = {
@@ -45,3 +47,11 @@ def test_a_gpu_that_tells_little_has_a_row(capsys: pytest.CaptureFixture[str]) -
         Findings([], [], [], {"gamma": {"gpus": [{"index": 3, "lost": "fell off the bus"}]}}), [], None, False
     )
     assert "gamma  3    —      —            —      —            —           fell off the bus" in capsys.readouterr().out
+
+
+def test_a_run_whose_launcher_is_on_another_host_still_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """A process of that number need not exist here: the folder may be on a shared disk."""
+    mine = {"started": "2026-11-19T10:00:00", "command": ["run"], "attempts": [], "outcome": "running"}
+    here = {"host": os.uname().nodename, "launcher_pid": 2**22 + 1}
+    print_runs([{**mine, **here}, {**mine, **here, "host": "elsewhere"}])
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["outcome", "killed", "running"]

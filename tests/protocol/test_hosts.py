@@ -1,5 +1,6 @@
 """Host lists as users write them."""
 
+from itertools import chain, combinations
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcall.errors import UsageError
-from rollcall.protocol.hosts import Host, parse, read
+from rollcall.protocol.hosts import Host, parse, read, rounds
 
 
 @pytest.mark.parametrize(
@@ -84,3 +85,11 @@ def test_a_hostfile_without_hosts_is_refused(tmp_path: Path, content: bytes | No
         path.write_bytes(content)
     with pytest.raises(UsageError, match=str(path)):
         read(path, slots=1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+def test_each_pair_of_hosts_meets_once(count: int) -> None:
+    """In rounds, in each of which a host is in one pair at most."""
+    met = list(rounds(range(count)))
+    assert sorted(map(sorted, chain(*met))) == [list(pair) for pair in combinations(range(count), 2)]
+    assert all(len(set(chain(*pairs))) == 2 * len(pairs) for pairs in met)

@@ -159,7 +159,8 @@ def test_a_place_that_cannot_be_written_is_named(runner: Runner) -> None:
     told = runner("export", "--perfetto", "nowhere/trace.json")
     assert told.code == 2
     assert told.err == (
-        "rollcall: cannot write nowhere/trace.json (No such file or directory): name a file in a folder that exists\n"
+        "rollcall: cannot write nowhere/trace.json (No such file or directory):"
+        " name a file in a folder that exists and can be written\n"
     )
 
 

@@ -47,7 +47,10 @@ app.command()(train_options.train)
 def explain(
     run: Annotated[
         str | None,
-        typer.Argument(help="The run: its name or folder; or a folder of Flight Recorder dumps. Default: the newest."),
+        typer.Argument(
+            help="The run: its name or folder; or a folder of Flight Recorder dumps. Default: the newest.",
+            metavar="RUN",
+        ),
     ] = None,
     attempt: AttemptNumber = None,
     json: AsJson = False,

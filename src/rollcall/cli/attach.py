@@ -18,7 +18,8 @@ def attach(
 ) -> None:
     """Debug a rank of a running job: it stops after its next op, and pdb's prompt opens here.
 
-    The other ranks wait; rollcall does not report this as a hang. `quit` leaves the debugger, and the rank continues.
+    The other ranks wait; rollcall does not report this as a hang.
+    `quit` leaves the debugger, and the rank continues.
     If a rank is in C++, for example in an op that hangs, you can inspect it, but not step through it.
 
     [bold]Examples[/]

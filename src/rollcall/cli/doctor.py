@@ -28,8 +28,8 @@ def doctor(
 ) -> None:
     """Check hosts before a run: ssh, versions, GPUs, clocks, connection to the master, speed between each two hosts.
 
-    In a SLURM or PBS job it checks the hosts of the job. Without hosts it checks this machine, and prints a table of
-    what rollcall patches in torch, gloo and Python.
+    In a SLURM or PBS job it checks the hosts of the job.
+    Without hosts it checks this machine, and prints a table of what rollcall patches in torch, gloo and Python.
 
     [bold]Examples[/]
 

@@ -24,7 +24,9 @@ def _node_flag(help_text: str, name: str) -> Any:
 def lab(
     name: Annotated[
         str,
-        typer.Argument(help="The experiment; 'all' runs all of them. Default: list them.", show_default=False),
+        typer.Argument(
+            help="The experiment; 'all' runs all of them. Default: list them.", show_default=False, metavar="EXPERIMENT"
+        ),
     ] = "",
     ranks: Annotated[
         int | None, typer.Option("-n", help="Ranks on each host. Default: 4 in all.", show_default=False)

@@ -17,9 +17,9 @@ def record(
 ) -> None:
     """Record the ranks that another launcher starts, for `rollcall explain`, `report` and `watch`.
 
-    Every Python process that COMMAND starts is recorded from its first init_process_group on. rollcall must be
-    installed in its environment. The program is not changed. In a job script, ROLLCALL_RECORD=DIR does the same without
-    this command.
+    Every Python process that COMMAND starts is recorded from its first init_process_group on.
+    rollcall must be installed in its environment. The program is not changed.
+    In a job script, ROLLCALL_RECORD=DIR does the same without this command.
 
     [bold]Examples[/]
 

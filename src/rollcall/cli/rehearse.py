@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def rehearse(
     script: Annotated[Path, typer.Argument(help="The training script, unmodified.", metavar="SCRIPT")],
-    args: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.", metavar="[ARGS]...")] = None,
+    args: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.", metavar="ARGS")] = None,
     ranks_in_world: Annotated[int, typer.Option("-n", help="Ranks of the world.", metavar="N")] = 8,
     gpus_per_host: Annotated[int, typer.Option(help="Number of GPUs of each host, and of its ranks.", metavar="N")] = 8,
     ranks: Annotated[str, typer.Option(help="Rehearse these ranks only: 0,1023 or 0-7. Default: all.")] = "all",

@@ -25,8 +25,8 @@ def shell(
 ) -> None:
     """Open a prompt on several ranks: each line runs on all of them, with a process group ready.
 
-    If ranks print the same, it is shown once. If a line hangs, rollcall explains why; Ctrl-C cancels the line. Ctrl-D
-    ends the shell.
+    If ranks print the same, it is shown once. If a line hangs, rollcall explains why.
+    Ctrl-C cancels the line. Ctrl-D ends the shell.
 
     [bold]Examples[/]
 

@@ -16,7 +16,10 @@ _FOR_CALLS = "for rollcall.spawn, pytest and rollcall lab"
 def warm(
     script: Annotated[
         str | None,
-        typer.Argument(help="Also import the parts of torch that this script uses, such as DDP, FSDP, torch.compile."),
+        typer.Argument(
+            help="Also import the parts of torch that this script uses, such as DDP, FSDP, torch.compile.",
+            metavar="SCRIPT",
+        ),
     ] = None,
     preload: Annotated[
         list[str] | None, typer.Option("--preload", help="Also import this module, for runs with the same --preload.")
@@ -30,7 +33,8 @@ def warm(
     rollcall.spawn, tests with ranks under pytest, and `rollcall lab` use the server, too.
 
     A run uses the server only if Python, packages, environment variables, limits, user and --preload are the same.
-    Otherwise it imports torch itself, and prints what differs. With ROLLCALL_WARM=0, a run does not use the server.
+    Otherwise it imports torch itself, and prints what differs.
+    With ROLLCALL_WARM=0, a run does not use the server.
     With ROLLCALL_WARM=1, a run starts a server for later runs when it ends.
 
     [bold]Examples[/]

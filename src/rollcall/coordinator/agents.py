@@ -129,7 +129,7 @@ class Agents:
         self._start_more()
 
     def next(self, timeout_s: float) -> tuple[Agent, Message] | None:
-        """What has come next, if anything does within so long."""
+        """The next message of any agent; None if none comes in this time."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._connect(*self._connected.get_nowait())

@@ -259,7 +259,7 @@ class _Examination:
 
 
 def _until(agents: Agents, timeout_s: float, done: Callable[[], bool]) -> Iterator[tuple[Agent, Message]]:
-    """What comes in, until it is enough or too late."""
+    """The messages that come until `done` is true, or the time is over."""
     deadline = time.monotonic() + timeout_s
     while not done() and time.monotonic() < deadline:
         event = agents.next(0.05)

@@ -70,7 +70,7 @@ _STOP_S = 15.0  # beyond the grace period: then hosts that do not answer are lef
 def run(plan: Plan) -> int:
     """Run the plan; the exit code is that of the first rank to fail."""
     if plan.transport.kind != "local":
-        local.end_early()  # the agent that was started here, in case, is not needed
+        local.end_early()  # an agent may have been started here early: it is not needed
     has_begun = False
     events.check(plan.on_event)
     listener = listener_of(plan.metrics) if plan.metrics else None

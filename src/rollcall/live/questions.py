@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from rollcall.errors import RankError, UsageError, WorldError
+from rollcall.errors import UsageError, WorldError
 from rollcall.runs import REQUESTS, is_over, read_facts
 
 _INTERVAL_S = 0.02
@@ -95,7 +95,7 @@ def answers_of(folder: Path, question: Path, limit_s: float) -> dict[int, dict[s
     answers = {int(rank): each for rank, each in answer["answers"].items()}
     for rank, each in sorted(answers.items()):
         if "error" in each:
-            raise RankError(f"rank {rank} {each['error']}")
+            raise UsageError(f"rank {rank} {each['error']}")
     return dict(sorted(answers.items()))
 
 

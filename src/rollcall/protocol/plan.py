@@ -54,7 +54,7 @@ class Show:
 
 @dataclass(frozen=True)
 class Transport:
-    """How agents are started on the hosts of a run, and what they get along."""
+    """How agents are started on the hosts of a run, and with which settings."""
 
     kind: TransportKind = "local"
     python: str = sys.executable  # on the hosts
@@ -130,7 +130,7 @@ class Plan:
 
     def on(self, host: Host) -> "Plan":
         """The part of one of the hosts."""
-        # The environment has gone there another way, and may hold what does not belong into files.
+        # The environment is sent to the hosts in another way: it may hold secrets, and plans are written to files.
         return dataclasses.replace(self, hosts=(host,), transport=Transport(), on_event="")
 
     def to_dict(self) -> dict[str, Any]:

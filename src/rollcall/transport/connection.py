@@ -12,7 +12,7 @@ from rollcall.protocol.hosts import Host
 
 @dataclass(frozen=True)
 class Connection:
-    """How one agent is heard and spoken to. `process`, where there is one, is our end of it."""
+    """The streams to and from one agent. `process`, where there is one, is our end of the connection."""
 
     reader: IO[bytes]
     writer: IO[bytes]
@@ -20,10 +20,10 @@ class Connection:
     greets: bool = True  # prints how far it has come before it speaks in messages
     needs_heartbeat: bool = True  # a cut network is noticed by silence alone
     stdin_fd: int | None = None  # the launcher's standard input, as the agent knows it
-    errors: tuple[str, ...] = ()  # what was said of the agent before there was a connection
+    errors: tuple[str, ...] = ()  # what was printed about the agent before there was a connection
     hang_up: Callable[[], None] | None = None
-    errors_read: threading.Event = field(default_factory=threading.Event)  # all of them
+    errors_read: threading.Event = field(default_factory=threading.Event)  # set when all of stderr is read
 
 
-# Starts agents on hosts, and calls back with each connection, sooner or later, from this thread or another.
+# Starts agents on hosts. Calls back with each connection as soon as it is there, from this thread or another.
 StartAgents = Callable[[list[Host], Callable[[Host, Connection], None]], None]

@@ -28,7 +28,8 @@ _READY = b"ready\n"
 
 
 def main(make: Callable[[dict[str, Any]], "WarmServer"]) -> NoReturn:
-    """What to be comes on stdin; stdout says that it is so, or why not. stderr is a memory file."""
+    """Reads from stdin what the server is for. Writes to stdout that it is ready, or why not. stderr is a file in
+    memory."""
     with open(0, "rb", closefd=False) as file:
         wanted = json.loads(file.read())
     try:

@@ -48,10 +48,12 @@ def _scheduler(name: str, help_text: str, metavar: str | None = None) -> Any:
 class RunOptions:
     """The options of one `rollcall run`, as read from the command line."""
 
-    script: Annotated[str, typer.Argument(help="The script; with -m a module; with --no-python a command.")]
-    args: Annotated[list[str] | None, typer.Argument(help="Its arguments.", show_default=False)] = None
+    script: Annotated[
+        str, typer.Argument(help="The script; with -m a module; with --no-python a command.", metavar="SCRIPT")
+    ]
+    args: Annotated[list[str] | None, typer.Argument(help="Its arguments.", show_default=False, metavar="ARGS")] = None
     nproc_per_node: Annotated[
-        str, _torchrun("Ranks per host: a number, auto, gpu or cpu. Also -n. Default: 1.", "--nproc-per-node", "-n")
+        str, _torchrun("Ranks per host: a number, auto, gpu or cpu. Default: 1.", "--nproc-per-node", "-n")
     ] = ""
     start: Annotated[
         str,
