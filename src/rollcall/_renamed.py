@@ -24,7 +24,7 @@ _MOVED = {
     "report.web": "live.server",
     "stores": "initialization.stores",
     "train.early": "train.early_stopping",
-    "train.recipe": "train.digits.config",
+    "train.recipe": "train.recipes.config",
     "train.snapshot": "train.checkpoint.snapshot",
     "train.state": "train.checkpoint.state",
 }

@@ -11,7 +11,7 @@ from rollcall.cli.run import command as run
 from rollcall.cli.run.options import RunOptions
 from rollcall.cli.shared_options import HostFile, HostNames, VirtualHosts
 from rollcall.errors import UsageError
-from rollcall.train.digits.config import TrainConfig, flag
+from rollcall.train.recipes.config import TrainConfig, flag
 
 
 def _ranks(help_text: str, *names: str) -> Any:

@@ -3,7 +3,7 @@
 import sys
 
 from rollcall.errors import install_error_hook
-from rollcall.train.digits.config import TrainConfig
+from rollcall.train.recipes.config import TrainConfig
 
 if __name__ == "__main__":
     install_error_hook()

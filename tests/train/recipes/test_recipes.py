@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 
 import rollcall
 from rollcall.errors import UsageError
-from rollcall.train.digits.config import TrainConfig
+from rollcall.train.recipes.config import TrainConfig
 from rollcall.train.recipes.find import check_name, find_function
 from rollcall.train.recipes.program import _loader
 from rollcall.train.recipes.recipe import Recipe, as_recipe

@@ -1,6 +1,5 @@
-"""What `rollcall train` runs: a Trainer on scikit-learn's handwritten digits.
+"""The recipe of `rollcall train` without one of the user's: scikit-learn's handwritten digits.
 
-config   the options of the training, and how they are handed to the ranks
 recipe   model, optimizer and data
 dataset  the images
 models   mlp and cnn

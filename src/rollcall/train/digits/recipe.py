@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from rollcall.train.digits.config import TrainConfig
 from rollcall.train.digits.dataset import load_train_and_test
 from rollcall.train.digits.models import MODELS, accuracy
+from rollcall.train.recipes.config import TrainConfig
 from rollcall.train.recipes.recipe import Recipe
 
 

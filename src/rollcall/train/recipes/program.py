@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, IterableDataset
 import rollcall
 from rollcall.train.consensus import fail_if_any
 from rollcall.train.data import prepare_dataloader
-from rollcall.train.digits.config import TrainConfig
 from rollcall.train.early_stopping import EarlyStop
+from rollcall.train.recipes.config import TrainConfig
 from rollcall.train.recipes.find import find_function
 from rollcall.train.recipes.recipe import Recipe, as_recipe
 from rollcall.train.trainer import Metrics, Trainer

@@ -8,7 +8,7 @@ import pytest
 
 import rollcall as rc
 from rollcall.cli.train import train
-from rollcall.train.digits.config import TrainConfig
+from rollcall.train.recipes.config import TrainConfig
 
 # As if scikit-learn were not installed: find_spec gives None for such a module.
 WITHOUT_SCIKIT_LEARN = """\
