@@ -41,7 +41,7 @@ def facts_of_attempt(facts: dict[str, Any], attempt: int) -> dict[str, Any]:
 
 
 def is_over(facts: dict[str, Any]) -> bool:
-    """Whether a run has an outcome, or its launcher is gone: then nothing in its folder changes any more."""
+    """Whether a run has an outcome, or its launcher is gone: then its folder no longer changes."""
     if facts.get("outcome", "running") != "running":
         return True
     pid = facts.get("launcher_pid")

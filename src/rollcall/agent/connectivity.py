@@ -25,7 +25,7 @@ _TOKEN_BYTES = 64
 _PINGS = 40
 _CHUNK = bytes(1 << 20)
 _STREAM_S = 0.25
-_UNUSED_PORT = 9  # "discard", which hardly anybody serves any more
+_UNUSED_PORT = 9  # "discard": hardly any machine has a server there
 _ANSWER_S = 2.0
 
 
@@ -44,7 +44,7 @@ class TokenServer:
         self._thread.start()
 
     def close(self) -> socket.socket:
-        """The listening socket, for whoever is to serve there from now on."""
+        """Stop answering. Returns the listening socket, for the server that takes the port over."""
         self._closing.set()
         self._thread.join()
         self._listener.settimeout(None)
@@ -85,7 +85,7 @@ def connect(address: str, port: int, token: str) -> socket.socket:
 
 
 def open_port(channel: Channel, attempt: int, port: int, token: str) -> TokenServer | None:
-    """Listen and tell the launcher; None where the port cannot be had, which the launcher is told."""
+    """Listen, and tell the launcher. None if the port cannot be opened: then the launcher is told why."""
     try:
         server = TokenServer(port, token)
     except UsageError as error:

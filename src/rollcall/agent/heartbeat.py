@@ -10,7 +10,7 @@ from rollcall.protocol.channel import Channel
 from rollcall.protocol.messages import Message
 from rollcall.protocol.timing import SILENCE_S
 
-# How long ranks may take to end once the launcher is gone: the whole tree is to be away in 3 s.
+# How long ranks may take to end once the launcher is gone: all processes must have ended within 3 s.
 _ORPHANED_GRACE_S = 1.0
 _LOOK_S = 0.25
 

@@ -46,7 +46,7 @@ class HostFolder:
         self.unless_sent_back(lambda: self._send_part(channel, part))
 
     def unless_sent_back(self, send: Callable[[], None]) -> None:
-        """Parts of files: not while the whole is on its way, nor behind it, or older parts would follow newer ones."""
+        """For parts of files. Not during or after `send_back`: an older part would overwrite a newer one."""
         if self._sending.acquire(blocking=False):
             try:
                 send()

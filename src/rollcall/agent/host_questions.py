@@ -70,7 +70,7 @@ class HostQuestions:
             case MeasureLink(addresses, port, token):
                 self._channel.send(connectivity.measure(addresses, port, token))
             case CheckHost(folder):
-                # In a thread of its own: heartbeats are to be answered meanwhile.
+                # In a thread of its own: heartbeats must be answered at the same time.
                 threading.Thread(target=host_check.report, args=(self._channel, folder), daemon=True).start()
             case CountGpus():
                 self._channel.send(GpusCounted(gpu_count()))

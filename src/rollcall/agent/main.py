@@ -36,7 +36,7 @@ from rollcall.worker import main as worker_main
 from rollcall.worker.fork_safety import folder_of, why_not_to_fork
 from rollcall.worker.fork_server import ForkServers
 
-_MANY_RANKS = 17  # so many at once are too much for some name servers
+_MANY_RANKS = 17  # this many look-ups at once are too many for some name servers
 _RANKS_PER_SERVER = 8
 _MOST_SERVERS = 4
 _FILES_PER_RANK = 5  # two pipes, its log, the times of its log, its connection to the store

@@ -32,10 +32,10 @@ class RankConnections:
         threading.Thread(target=self._accept, name="rank connections", daemon=True).start()
 
     def send(self, rank: int, purpose: str, data: bytes) -> None:
-        """No data: there will be none any more."""
+        """No data: the other side has closed the connection."""
         connection = self._connections.get((rank, purpose))
         if connection is not None:
-            with contextlib.suppress(OSError):  # the rank has ended, which is told elsewhere
+            with contextlib.suppress(OSError):  # the rank has ended, which the worker group reports
                 connection.sendall(data) if data else connection.shutdown(socket.SHUT_WR)
 
     def _accept(self) -> None:

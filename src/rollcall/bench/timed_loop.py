@@ -14,7 +14,7 @@ from rollcall.bench.ops import Trial, gather
 
 
 def times_s(trial: Trial, iterations: int, synchronize: Callable[[], object] | None) -> NDArray[np.float64]:
-    """The time of each of so many calls. `synchronize` waits until the GPU is done."""
+    """The time of each call. `synchronize` waits until the GPU is done."""
     stamps = [0] * (iterations + 1)
     with _no_collection():
         _stamp(stamps, trial.call, synchronize)
@@ -22,7 +22,7 @@ def times_s(trial: Trial, iterations: int, synchronize: Callable[[], object] | N
 
 
 def queued_s(trial: Trial, iterations: int, device: torch.device) -> NDArray[np.float64]:
-    """The mean time of so many calls, as nccl-tests measures it: all are queued, then waited for once."""
+    """The mean time of a call, as nccl-tests measures it: all calls are queued, then waited for once."""
     with _no_collection():
         if device.type == "cuda":
             return np.array([_between_events_s(trial.call, iterations) / iterations / trial.ops_per_call])
@@ -33,7 +33,7 @@ def queued_s(trial: Trial, iterations: int, device: torch.device) -> NDArray[np.
 
 
 def replayed_s(trial: Trial, iterations: int) -> NDArray[np.float64]:
-    """The mean time of so many calls in one CUDA graph: without the time that Python takes to call them."""
+    """The mean time of a call in one CUDA graph of all calls: without the time that Python takes to call them."""
     graph = torch.cuda.CUDAGraph()
     # Other threads, such as nccl's watchdog, may ask for their events meanwhile.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):

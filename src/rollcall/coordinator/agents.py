@@ -23,7 +23,7 @@ from rollcall.protocol.hosts import Host
 from rollcall.protocol.messages import AgentEnded, HostInfo, Message, Pong, Ready, Started
 from rollcall.transport.connection import Connection, StartAgents
 
-_AT_ONCE = 64  # so many may be starting at a time
+_AT_ONCE = 64  # this many may be starting at the same time
 _FEW_LINES = 20
 _STACK_BYTES = 512 << 10
 _REAP_S = 5.0
@@ -105,7 +105,7 @@ class Agent:
 
 
 class Agents:
-    """All agents of a run. `next` is to be called again and again, by one thread."""
+    """All agents of a run. One thread calls `next` again and again."""
 
     def __init__(self, hosts: Iterable[Host], start: StartAgents, show_error: Callable[[str], None]) -> None:
         self.all = [Agent(node, host) for node, host in enumerate(hosts)]

@@ -217,7 +217,7 @@ class Attempts:
             self._listener.say(f"waiting: {missing(agents, self._plan)}")
 
     def _others_settled(self, here: list[Agent]) -> bool:
-        """Whether those that are not here will not come in time any more."""
+        """Whether the missing hosts can no longer come in time."""
         if all(agent.lost for agent in self._agents.all if agent not in here):
             return True
         return self._first_missing_s is not None and self._now() - self._first_missing_s > self._wait_for_hosts_s
@@ -372,7 +372,7 @@ class Attempts:
         lost = [agent for agent in self._taking_part if not agent.is_up]
         waiting = [agent for agent in self._agents.all if agent.is_up and agent not in self._taking_part]
         left = min(len(self._taking_part) - len(lost) + sum(agent.is_prepared for agent in waiting), len(self._places))
-        is_restart = not lost or left < self._least  # else it goes on with the hosts that are left
+        is_restart = not lost or left < self._least  # else the run continues with the hosts that are left
         is_followed = not is_restart or self.restarts_left > 0
         self._listener.attempt_over(self.attempt, is_followed)
         if not is_followed:

@@ -195,7 +195,7 @@ class Console:
             same.ranks.append(rank)
             self._last_of[rank] = same.number
         elif all(self._last_of[r] == same.number for r in same.ranks):
-            # This rank said something else in between: let the common line follow it.
+            # This rank printed another line in between: move the common line behind that one.
             self._append(_Line(stream, text, [*same.ranks, rank], same.since, 0))
             same.ranks.clear()
         else:

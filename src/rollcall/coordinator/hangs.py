@@ -43,7 +43,7 @@ class Hangs:
         self.begin_attempt()
 
     def begin_attempt(self) -> None:
-        """What was known of the ranks before holds no more."""
+        """Forget what was known of the ranks of the attempt before."""
         self._standstills: dict[int, Standstill] = {}  # by node
         self._was_hang = self._is_asleep = False
         self._look_again_s: float | None = None  # a rank was busy: when that is checked again
@@ -60,7 +60,7 @@ class Hangs:
             self._awaited.discard(agent.node)
 
     def tick(self, attempt: int, taking_part: Sequence[Agent], restarts_left: int) -> Action:
-        """What is to be done with the attempt: if it hangs, this is said first."""
+        """What to do with the attempt. If it hangs, the verdict is printed first."""
         if self._awaited is not None:
             if self._awaited and self._now() < self._awaited_until_s:
                 return ""
@@ -81,7 +81,7 @@ class Hangs:
         return ""
 
     def _is_due_again(self) -> bool:
-        """A rank that computed when it was looked at may since have come to a place where it hangs, too."""
+        """A rank that computed at the last look may hang now, too."""
         return self._look_again_s is not None and self._now() >= self._look_again_s
 
     def _ask_for_stacks(self, agents: Sequence[Agent]) -> None:

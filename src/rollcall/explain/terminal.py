@@ -274,7 +274,7 @@ def _hang(explanation: Explanation, hangs_for_s: float, left_alone: list[str]) -
 
 
 def _left_alone(explanation: Explanation) -> list[str]:
-    """Why a run that seems to hang is to be left alone; empty if it is not."""
+    """Why a run that seems to hang must be left alone; empty if it hangs."""
     evidence = explanation.verdict.evidence if explanation.verdict else {}
     words = {
         "computing": ("uses its processor", "use their processors"),

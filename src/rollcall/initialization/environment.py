@@ -113,7 +113,7 @@ def is_ours(environ: Environ) -> bool:
 
 
 def wants_recording(environ: Environ) -> bool:
-    """Whether whoever started this process wants it recorded: 1, or the folder to record into."""
+    """Whether this process is to be recorded: ROLLCALL_RECORD is 1, or the folder to record into."""
     return environ.get("ROLLCALL_RECORD", "0") not in ("", "0")
 
 

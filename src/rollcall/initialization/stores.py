@@ -52,7 +52,7 @@ class WorldClaim:
 
     @classmethod
     def from_json(cls, data: bytes) -> "WorldClaim | None":
-        """None where there is no claim yet, or not any more."""
+        """None if there is no claim: not yet, or no longer."""
         return cls(**json.loads(data)) if data else None
 
     def to_json(self) -> str:

@@ -43,7 +43,7 @@ def share() -> float:
 
 
 def stop() -> None:
-    """Write no more: what follows is not part of the measurement."""
+    """Stop counting: what follows is not part of the measurement."""
     os.environ.pop(_VARIABLE, None)
 
 

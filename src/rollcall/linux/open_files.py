@@ -7,7 +7,7 @@ _NO_LIMIT = 1 << 30
 
 
 def allow(count: int) -> int:
-    """Raise the limit to so many, as far as the hard limit lets everybody do that. Returns the limit that holds now."""
+    """Raise the limit to this number, or to the hard limit if that is lower. Returns the limit that holds now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and wanted > soft:

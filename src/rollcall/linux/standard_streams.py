@@ -45,7 +45,7 @@ def discard(stream: "TextIO") -> None:
 
 
 def discard_broken_output() -> None:
-    """Do so where nobody reads our stdout or stderr any more, as behind `rollcall run … | head`."""
+    """Discard stdout and stderr if their reader is gone, as with `rollcall run … | head`."""
     import contextlib  # here: `rollcall run` starts without them
     import select
 

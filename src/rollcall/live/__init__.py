@@ -1,4 +1,4 @@
-"""Shows a run while it goes on, and asks its ranks.
+"""Shows a running job, and asks its ranks.
 
 reader    reads what is new in the rings
 state     what every rank does now, and its processor and memory

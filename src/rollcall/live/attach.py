@@ -59,7 +59,7 @@ def _type(question: Path, prompt: str) -> None:
 
 @contextlib.contextmanager
 def _signs_of_life(question: Path) -> Any:
-    """The launcher lets the rank go on if they stop."""
+    """If they stop, the launcher lets the rank continue."""
     is_over = threading.Event()
 
     def touch() -> None:

@@ -17,7 +17,7 @@ _INTERVAL_S = 0.02
 
 
 def check_runs(folder: Path) -> dict[str, Any]:
-    """The facts of a run that goes on."""
+    """The facts of a run; UsageError unless it is running."""
     facts = read_facts(folder)
     if is_over(facts):
         outcome = facts.get("outcome", "running")

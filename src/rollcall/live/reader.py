@@ -244,7 +244,7 @@ class LiveRun:
         return self.now_ns(ring) - self.offset_ns(ring.header.rank) if ring else 0
 
     def window(self, since_ns: int, most: int) -> Run:
-        """The records since a moment as a Run, at most so many of all ranks together."""
+        """The records since a moment as a Run; at most `most` of all ranks together."""
         each = max(most // max(len(self.rings), 1), 16)
         cut = [(ring, self._recent(ring, since_ns, each)) for _, ring in sorted(self.rings.items())]
         table = Table(sum(len(records) for _, records in cut))

@@ -95,8 +95,8 @@ class LivePage:
             }
 
     def stacks(self) -> dict[str, str]:
-        """Where the ranks are now, or why that cannot be told."""
-        with self._stacks_lock:  # one question at a time, whoever clicks
+        """Where the ranks are now, or why that is not known."""
+        with self._stacks_lock:  # one question at a time, if several browsers ask
             try:
                 return {"text": in_words(ask(self._folder))}
             except RollcallError as error:

@@ -362,7 +362,7 @@ class FromRank(Message):
 
 @dataclass(frozen=True)
 class RankDisconnected(Message):
-    """The rank has ended, or needs the connection no more."""
+    """The rank has ended, or has closed the connection."""
 
     rank: int
     purpose: str
@@ -384,7 +384,7 @@ class File(Message):
 
 @dataclass(frozen=True)
 class PortOpened(Message):
-    """The master listens: its port, and its interfaces by the addresses where others may find it, likeliest first."""
+    """The master listens: its port, and its interfaces by address. The address that others most likely reach is first."""
 
     attempt: int
     port: int

@@ -59,7 +59,7 @@ class Transport:
     kind: TransportKind = "local"
     python: str = sys.executable  # on the hosts
     ranks: str = ""  # gpu, cpu or auto: how many ranks hosts get that name no number
-    env: tuple[tuple[str, str], ...] = ()  # to set there, beyond what is there already
+    env: tuple[tuple[str, str], ...] = ()  # variables to set there, in addition to those that are there
     allow_mixed: bool = False
     min_hosts: int = 0  # 0: all of them
     spares: int = 0  # the last hosts have no ranks: they replace hosts that are lost

@@ -65,7 +65,7 @@ class CudaEvents:
         return torch.cuda.device(device)
 
     def driver(self) -> str | None:
-        """The file of CUDA's driver, where its streams can be told to it."""
+        """The library of CUDA's driver that torch has loaded."""
         return None if _get_raw_stream is None else loaded("libcuda.so")
 
     def stream_handle(self, device: int) -> int | None:
@@ -120,7 +120,7 @@ class DeviceClock:
         return next(iter(self._queues))[0] if self._queues else -1
 
     def note(self, marks: tuple[int, ...], moment: int) -> None:
-        """An event recorded now completes when the current stream comes to this moment of these ops."""
+        """Record an event: it completes when the current stream reaches this moment of these ops."""
         if self._cuda.is_capturing():  # nothing runs now; the graph runs when it is replayed
             if moment == COMPLETED:
                 self._set_times(marks, moment, monotonic_ns())

@@ -168,7 +168,7 @@ class PythonRecorder:
                 self._note_on_device((mark,), WAITED)
 
     def completed(self, mark: int, *others: int) -> None:
-        """All at the same moment."""
+        """Note the same time for all of them."""
         if mark != NO_RECORD and self._is_on:
             # The usual case: a program whose ops are not async.
             if not (others or self._watched or self._waited_for):
@@ -208,7 +208,7 @@ class PythonRecorder:
                     self._ring.received_from(mark, found[1][source])
 
     def _note_on_device(self, marks: tuple[int, ...], moment: int) -> None:
-        """The host has queued them; the GPU may come to this moment of them later."""
+        """The host has queued these ops; the GPU may reach this moment of them later."""
         if not self._is_rehearsed:
             self._device.note(marks, moment)
         elif moment == COMPLETED:

@@ -136,7 +136,7 @@ _ERROR = re.compile(r"^(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception)\b.*)$
 
 
 def _error(real: Path) -> str:
-    """The last error that a real rank printed; empty if none did. An error of CUDA can go on for lines."""
+    """The last error that a real rank printed; empty if none did. An error of CUDA may have many lines."""
     found = [said for log in sorted(real.glob("logs/*/rank-*.log")) for said in _ERROR.findall(log.read_text())]
     return textwrap.shorten(found[-1], _MOST_ERROR, placeholder=" …") if found else ""
 

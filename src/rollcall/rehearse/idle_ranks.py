@@ -13,7 +13,7 @@ import psutil
 GIVE_UP = signal.SIGXCPU  # the rank says then on which line it stands
 LOOK_S = 5.0
 _IDLE_PERCENT = 1.0  # of a core: less is a wait, perhaps one that looks around now and then
-_GRACE_S = 10.0  # for a rank to come to its end
+_GRACE_S = 10.0  # for a rank to end
 
 
 class IdleRanks:

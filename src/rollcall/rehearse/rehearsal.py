@@ -1,4 +1,4 @@
-"""One rehearsal from its beginning to its end: the library, the folder, the ranks, the replay, the verdict."""
+"""One rehearsal, step by step: the library, the folder, the ranks, the replay, the verdict."""
 
 import signal
 import time

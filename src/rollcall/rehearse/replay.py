@@ -32,7 +32,7 @@ _EQUAL_SIZES = {ring_format.OP[name] for name in ("all_reduce", "broadcast", "re
 
 @dataclass
 class Meeting:
-    """A collective, or a message: who has come, and when it was over (0: it is not)."""
+    """A collective, or a message: which ranks have called it, and when it completed (0: it has not)."""
 
     wanted: int
     rows: list[tuple["Track", int]] = field(default_factory=list)

@@ -48,12 +48,12 @@ class RehearsalSettings:
     world_size: int
     gpus_per_host: int
     ranks: tuple[int, ...]  # those that are rehearsed
-    steps: int  # each rank is stopped after so many optimizer steps; 0: it runs to its end
+    steps: int  # each rank is stopped after this number of optimizer steps; 0: it runs to its end
     gpu: Gpu
     assumptions: tuple[tuple[str, float], ...] = ()
     link: Link | None = None  # for an estimate
     logs_memory: bool = False  # each rank leaves all its allocations, to be tried on other cards
-    limit_s: float = 120.0  # a rank that does nothing for others for so long has no end
+    limit_s: float = 120.0  # a rank that makes no op and no step for this time is stopped
 
     @property
     def hosts(self) -> int:

@@ -14,7 +14,7 @@ from rollcall.protocol.rank_ranges import ranks_in_words
 
 # An async op that is waited for at once is one slice: dist.send is an isend and its wait().
 _AT_ONCE_NS = 200_000
-_NOTABLE_NS = 20_000  # shorter waits are how long a call takes, not who is late
+_NOTABLE_NS = 20_000  # a shorter wait is the duration of a call, and no rank is late
 
 
 @dataclass(frozen=True)

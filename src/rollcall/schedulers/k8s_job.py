@@ -162,7 +162,7 @@ class _K8sFollower:
             self._end = state
 
     def _tell_of_lost(self, pods: tuple[Pod, ...]) -> None:
-        """Pods that are gone, while the Job goes on: Kubernetes makes others."""
+        """Report pods that are gone while the Job continues: Kubernetes makes others."""
         now = {pod.name: pod for pod in pods}
         for name, before in self._pods.items():
             pod = now.get(name)

@@ -118,7 +118,7 @@ class NotebookMagics(Magics):
         self._ranks, self._folder, self._options = found, folder, wanted
 
     def _check_same(self, options: Any, count: int) -> None:
-        """A cell that says nothing of the ranks means those that are there."""
+        """Options of a cell must be those of the ranks that were started; a cell may leave them out."""
         says = options.count, options.virtual_hosts, options.hosts or None
         have = self._options.ranks, self._options.virtual_hosts, self._options.hosts
         if any(value not in (None, its) for value, its in zip(says, have, strict=True)):

@@ -278,7 +278,7 @@ class Trainer:
         self._progress_bar.show(self.epoch, epochs, batches.samples, batches.samples_per_epoch, self._meter.mean)
 
     def _check_interruptions(self, complete: bool) -> bool:
-        """Whether the time has come to save, on any rank."""
+        """Whether any rank says that it is time to save."""
         is_time = self._save_interval.has_passed_since(self._interruptions.last_save_s)
         return self._interruptions.check(self.step, self.epoch, is_time, complete)
 

@@ -87,7 +87,7 @@ class _Listener:
         self._listener.close()
 
     def watch(self, process: "subprocess.Popen[bytes]", hosts: list[Host]) -> None:
-        """When the scheduler's command ends, agents that have not connected will not connect any more."""
+        """When the scheduler's command ends, report the agents that have not connected: they no longer will."""
         assert process.stderr is not None
         said = [line.decode(errors="replace").rstrip() for line in process.stderr]
         process.wait()

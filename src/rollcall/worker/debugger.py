@@ -22,7 +22,7 @@ from rollcall.record.sites import is_users_file
 from rollcall.worker import agent_connection
 
 PURPOSE = "debugger"
-_STOP_S = 2.0  # for the main thread to come to a line of Python
+_STOP_S = 2.0  # for the main thread to reach a line of Python
 _SKIPPED = ["rollcall.record.*"]  # modules in which nobody wants to stop
 _ONLY_LOOK = """\
 rank {rank} is in C++, and comes to no line of Python: look at it with where, up, down, p; it cannot be stepped.
@@ -66,7 +66,7 @@ class RankDebugger(pdb.Pdb):
         self.prompt = ""  # the terminal shows its own
         self.terminal = terminal
         self.begins_in_users_frame = False  # wherever it stops next
-        self.is_attached = False  # by somebody who may leave, while the program goes on
+        self.is_attached = False  # by `rollcall attach`, which may leave while the program continues
 
     def interaction(self, frame: FrameType | None, traceback: TracebackType | None) -> None:
         at = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else ""
@@ -85,12 +85,12 @@ class RankDebugger(pdb.Pdb):
         return kept, own[-1] if is_asked and own else len(kept) - 1
 
     def go_on(self) -> None:
-        """The program runs; whoever has attached stays if there are breakpoints to come to."""
+        """The program runs. `rollcall attach` stays connected if there are breakpoints."""
         self.is_attached = self.is_attached and bool(self.breaks)
         self.terminal.tell(kind="running", stays=self.is_attached)
 
     def do_quit(self, arg: str) -> bool | None:
-        """Ends the program after a breakpoint() of its own, as in Python. If somebody has attached, it goes on."""
+        """Ends the program after its own breakpoint(), as in Python. After `rollcall attach`, the program continues."""
         if not self.is_attached:
             return super().do_quit(arg)
         self.clear_all_breaks()
@@ -145,7 +145,7 @@ def _look_at_main(debugger: RankDebugger) -> None:
     debugger.terminal.write(_ONLY_LOOK.format(rank=agent_connection.rank()))
     debugger.reset()
     debugger.interaction(frame, None)
-    debugger.clear_all_breaks()  # nobody would come to them: the main thread is not traced
+    debugger.clear_all_breaks()  # the main thread is not traced, so it would not stop at them
     debugger.go_on()
 
 

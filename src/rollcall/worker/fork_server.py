@@ -93,7 +93,7 @@ class ForkServer:
         return self._settled.pop()
 
     def prepare(self, children: int) -> None:
-        """Have so many children forked in advance."""
+        """Have this number of children forked in advance."""
         fd_messages.send(self._socket, {"prepare": children}, [])
 
     def start(self, request: dict[str, Any], std: tuple[int, int, int], extra: tuple[int, ...] = ()) -> int:
@@ -104,7 +104,7 @@ class ForkServer:
         return self._started.pop()
 
     def ends(self, timeout_s: float) -> list[Exit]:
-        """The children that ended since the last look, after waiting for one at most so long.
+        """The children that ended since the last call. Waits for one of them, at most this long.
 
         Raises EOFError if the server itself is gone.
         """
@@ -164,7 +164,7 @@ class ForkServers:
         return cls(servers)
 
     def settle(self, count: int, request: dict[str, Any]) -> str:
-        """Keep so many of the servers, and have their `settle` called; what the first of them says."""
+        """Keep `count` of the servers, and have their `settle` called. Returns the answer of the first."""
         for server in self._servers[count:]:
             server.close()
         self._servers = self._servers[:count]

@@ -75,7 +75,7 @@ def run_here(program: Program, record: dict[str, Any] | None, seed: Callable[[],
 
 def _begin_recording(folder: str, rank: int, world_size: int, attempt: int) -> None:
     try:
-        from rollcall.record import recorder  # here: a torch that it does not fit is told below
+        from rollcall.record import recorder  # here: below, an error says that the recorder does not fit this torch
 
         recorder.begin(Path(folder), rank, world_size, attempt)
     except OSError as error:  # a full disk must not keep the program from running
@@ -258,7 +258,7 @@ def _finish(code: int, main: ModuleType) -> NoReturn:
                 stream.flush()
         except (OSError, ValueError):
             code = _EXIT_FLUSH_FAILED
-    if code == -signal.SIGINT:  # so that whoever waits sees the signal, as with any Ctrl-C
+    if code == -signal.SIGINT:  # the parent must see the signal, as with any Ctrl-C
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     os._exit(code)

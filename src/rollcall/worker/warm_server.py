@@ -23,7 +23,7 @@ from rollcall.linux import fd_messages, private_folder, process_state
 from rollcall.worker import installation
 from rollcall.worker.fork_safety import why_no_process_forks
 
-_ASK_S = 5.0  # for whoever connects to say what it wants
+_ASK_S = 5.0  # for a client that has connected to send its request
 _READY = b"ready\n"
 
 
@@ -140,7 +140,7 @@ class WarmServer(ABC):
                 self.use(connection, message, fds)
             except BaseException:
                 traceback.print_exc()
-            finally:  # no second server may go on from here
+            finally:  # the child must not become a second server
                 os._exit(1)
         self._children[os.pidfd_open(pid)] = pid
         self._count += 1

@@ -129,7 +129,7 @@ class Nvml:
                 self._call("nvmlEventSetWait_v2", self._events, ctypes.byref(event), ctypes.c_uint(0))
                 if event.kind == _XID:
                     found.setdefault(event.device, []).append(event.data)
-        except NvmlError:  # no more of them, or this driver does not tell
+        except NvmlError:  # there are no further events, or this driver reports none
             pass
         return found
 

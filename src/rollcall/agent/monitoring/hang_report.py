@@ -1,4 +1,4 @@
-"""What agents of hosts that were started by hand tell one another when no rank makes progress.
+"""What the agents of hosts that were started by hand tell each other when no rank makes progress.
 
 Each of these hosts has its own launcher, which knows only the ranks of its host.
 """

@@ -53,7 +53,7 @@ class OutputPump:
                     pass
 
     def close(self) -> None:
-        """Read what is left; close pipes and files. Whoever still holds a pipe's other end is not waited for."""
+        """Read what is left; close pipes and files. Processes that still hold the other end of a pipe do not matter."""
         with self._reading:
             for fd in list(self._sources):
                 while self._read(fd):

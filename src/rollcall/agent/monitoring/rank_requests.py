@@ -14,7 +14,7 @@ from rollcall.record.on_request import stacks
 
 _INTERVAL_S = 0.05  # between two looks at whether it is done: not noticed by a person
 _NOTICE_S = 10.0  # for the rank's thread to begin; it sleeps for half a second at a time, and needs Python's lock
-_NEXT_OP_S = 3.0  # longer than most steps; a rank that makes no op for so long is worth looking at now
+_NEXT_OP_S = 3.0  # longer than most steps; a rank that makes no op in this time is stopped where it is
 _NOT_RECORDED = "is not recorded, or has made no process group yet, so it cannot be asked"
 
 

@@ -39,7 +39,7 @@ class SleepingRanks:
             self._is_asked = False
 
     def slept_s(self, pids: Iterable[int]) -> float:
-        """For how long none of these processes has run; 0 if one of them may go on by itself, or if there is none."""
+        """For how long none of these processes has run; 0 if one of them may continue by itself, or there is none."""
         now = time.monotonic()
         switches = {pid: _switches(pid) for pid in pids}
         is_asked, self._was_asked = self._was_asked, self._is_asked

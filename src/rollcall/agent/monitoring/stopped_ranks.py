@@ -22,7 +22,7 @@ class StoppedRanks:
         self._causes: dict[int, str] = {}
 
     def check(self, pids: Iterable[int]) -> Iterator[tuple[int, str]]:
-        """Processes that have been stopped for long, with a warning; without one if they are to be ended."""
+        """Processes that have been stopped for long, each with a warning; an empty one means: end the process."""
         now = time.monotonic()
         if now < self._next_s:
             return

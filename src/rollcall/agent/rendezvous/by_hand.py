@@ -20,7 +20,7 @@ from rollcall.protocol.messages import Begin, Note, Standstill
 from rollcall.protocol.plan import REJOINS, ByHand, Plan
 from rollcall.protocol.timing import HANG_REPORTS_S
 
-_STANDSTILL, _HANG_REPORT = "standstill", "hang-report"  # what agents tell one another
+_STANDSTILL, _HANG_REPORT = "standstill", "hang-report"  # what agents tell each other
 _POLL_S = 0.1
 
 
@@ -77,14 +77,14 @@ class ByHandRendezvous(LauncherRendezvous):
         self._agreement.announce_failure(sentence, final=False)
 
     def announce_stop(self, sentence: str) -> None:
-        # Where a stopped host is started again, the others go on with it.
+        # If a scheduler starts a stopped host again, the others continue with it.
         self._agreement.announce_failure(sentence, final=not self._rejoins)
 
     def failed_elsewhere(self) -> str:
         return "" if self._failure else self._agreement.failure_of_attempt()
 
     def standstill_of_all(self, mine: Standstill) -> Standstill:
-        """No launcher leads all hosts, so their agents tell one another."""
+        """No launcher leads all hosts, so their agents tell each other."""
         if mine != self._told:
             self._told = mine
             self._agreement.publish(_HANG_REPORT, "")  # the last one is of another standstill

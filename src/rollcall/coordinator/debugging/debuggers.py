@@ -15,7 +15,7 @@ from rollcall.protocol.messages import ToRank
 from rollcall.protocol.rank_ranges import ranks_in_words
 
 PURPOSE = "debugger"
-_STEP_S = 1.0  # a rank that does not come back from a line for so long may wait for others that stand in a debugger
+_STEP_S = 1.0  # if a line takes longer, its rank may wait for ranks that are stopped in a debugger
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Debuggers:
         return ""
 
     def note_refused(self, rank: int) -> None:
-        """The rank cannot be debugged, and whoever wanted it was told why."""
+        """The rank cannot be debugged; `rollcall attach` was told why."""
         self._attached.pop(rank, None)
 
     def note_opened(self, agent: Agent, rank: int) -> None:

@@ -71,7 +71,7 @@ class RankQuestions:
                 self.note_answer(rank, number, {"error": "is on a host that is gone"})
 
     def close(self) -> None:
-        """The run is over, and nobody is answered any more."""
+        """The run is over: remove all questions."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _begin(self, agents: Agents, attempt: int, path: Path) -> None:

@@ -82,7 +82,7 @@ class Relay:
             agent.send(ToRank(rank, purpose, _END))
 
         def write() -> None:
-            with contextlib.suppress(OSError):  # nobody reads any more
+            with contextlib.suppress(OSError):  # the reader is gone
                 while data := to_write.get():
                     connection.sendall(data)
                 connection.shutdown(socket.SHUT_RDWR)

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 from rollcall.live.questions import new_lines
 
-_GONE_AFTER_S = 15.0  # whoever has attached gives a sign of life every second
+_GONE_AFTER_S = 15.0  # `rollcall attach` touches its file every second
 
 
 class Terminal(Protocol):
-    """A line is asked for, and comes later; None: there will be none any more."""
+    """`ask` asks for a line, which `lines` returns later; None: no further line will come."""
 
     def show(self, text: str) -> None: ...
 

@@ -77,7 +77,7 @@ class Events:
         self.tick(most_s=0.0)
 
     def _fail(self, text: str) -> None:
-        """A command that does not work is told once: it does not touch the run."""
+        """Report a command that fails, but only once: the run continues without it."""
         if not self._has_failed:
             self._say(f"{text}: the run continues; `{self._command}` gets one JSON object on its standard input")
         self._has_failed = True

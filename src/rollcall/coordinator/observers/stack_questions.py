@@ -19,7 +19,7 @@ _HOSTS_S = 60.0  # for hosts to answer; py-spy takes seconds for each rank to re
 
 
 class StackQuestions:
-    """One collection at a time: whoever asks meanwhile is answered by the next one."""
+    """One collection at a time: a question that comes during a collection is answered by the next one."""
 
     def __init__(
         self, folder: Path, facts: Callable[[int], dict[str, Any]], now: Callable[[], float] = time.monotonic
@@ -53,7 +53,7 @@ class StackQuestions:
         self._awaited.pop(node, None)
 
     def close(self) -> None:
-        """The run is over, and nobody is answered any more."""
+        """The run is over: remove all questions."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _ask(self, agents: Agents) -> None:

@@ -25,12 +25,12 @@ class WatchRequests:
         self._asked: set[int] = set()  # nodes that have not answered yet
 
     def tick(self, agents: Agents, attempt: int) -> None:
-        """Ask those who are to be asked."""
+        """While somebody watches, ask the hosts that do not share the folder."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             return
         self._next_s = now_s + _EVERY_S
-        # By its changes alone: whoever watches may do so on another machine, with another clock.
+        # Only a change of the time counts: `rollcall watch` may run on another machine, with another clock.
         if (touched_ns := self._mtime_ns()) != self._touched_ns:
             self._touched_ns, self._until_s = touched_ns, now_s + _GONE_AFTER_S
         if now_s >= self._until_s:

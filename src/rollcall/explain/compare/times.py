@@ -20,7 +20,7 @@ from rollcall.explain.waits import is_setup
 from rollcall.record import ring_format
 
 SORTS = ("computing", "waiting", "communicating")
-_BATCHES = 16  # means of so many parts of a run show its spread, and follow a normal distribution well enough
+_BATCHES = 16  # the means of this many parts of a run show its spread, and are close to a normal distribution
 _SIGMA = 3.0  # three standard errors: by chance once in some hundred lines
 _NOTABLE = 0.01  # of the longer run: a smaller difference matters to nobody, however sure it is
 # A line with so few calls shows no spread: only a large part of the run that became another half counts.

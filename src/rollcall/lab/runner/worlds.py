@@ -41,7 +41,7 @@ _SOURCE_LINE = re.compile(r"\[/\S+:\d+\] ")  # of gloo's sources, in its message
 
 
 def start_server(names: Sequence[str] = NAMES) -> RankPool:
-    """The server with what these experiments need; it imports torch in its own process while this one goes on."""
+    """The server with what these experiments need; it imports torch in a process of its own, meanwhile."""
     if not _servers:
         uses_ddp = any("DistributedDataParallel" in source_of(name) for name in names)
         _servers.append(RankPool(preload=(*_PRELOAD, *(_PRELOAD_FOR_DDP if uses_ddp else ()))))

@@ -4,7 +4,7 @@ from rollcall.record import ring_format
 from rollcall.record.cpp import library
 from rollcall.record.ring import Ring
 
-_MOST_INTERVALS = 25  # of a sleep: after that, the sampler's thread sees what else it has to do
+_MOST_INTERVALS = 25  # of a sleep: then the sampler's thread looks for other work
 
 
 class CppRing(Ring):

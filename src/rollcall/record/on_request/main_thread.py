@@ -20,7 +20,7 @@ class PendingCall:
         ctypes.pythonapi.Py_AddPendingCall(call, None)
 
     def has_begun(self, timeout_s: float) -> bool:
-        """Within so long; if not, it is not done any more."""
+        """Whether the call begins within this time; if not, it is cancelled."""
         if self._has_begun.wait(timeout_s):
             return True
         with self._lock:

@@ -25,7 +25,7 @@ from rollcall.record.on_request.main_thread import PendingCall
 
 SUFFIX = ".profile.json.gz"
 _INTERVAL_S = 0.005  # between two looks at the ring
-_MAIN_S = 30.0  # for the main thread to come to a line of Python
+_MAIN_S = 30.0  # for the main thread to reach a line of Python
 _SILENT = "99"
 _busy = threading.Lock()
 
@@ -88,7 +88,7 @@ def _steps_of(ring: Path) -> Iterator[Callable[[], int]]:
 
 
 class _OpsOnOneLine:
-    """How often the program has come to the line of the first op again."""
+    """How often the program has reached the line of the first op again."""
 
     def __init__(self, ring: Path) -> None:
         self._file = open(ring, "rb", buffering=0)  # noqa: SIM115  (goes with this object)

@@ -1,4 +1,4 @@
-"""The clock of a rehearsed rank: it goes on by a millisecond each time it is read, and by what the program sleeps.
+"""The clock of a rehearsed rank: it advances by a millisecond each time it is read, and by the time that the program sleeps.
 
 Real time means nothing here, and would be something else in each pass. Programs decide by it, as when they choose how
 often to save: so they decide the same each time, and on all ranks.
@@ -42,13 +42,9 @@ _sleep = time.sleep
 
 def install(began_ns: int) -> None:
     """What has taken a function of `time` by its name before, as Python's own queues have, keeps the real one."""
-    clock, module = Clock(began_ns), _module()
+    clock = Clock(began_ns)
+    module: Any = time  # the type checker knows nothing of replaced functions
     for name in _CLOCKS:
         setattr(module, name, clock.read)
         setattr(module, f"{name}_ns", clock.read_ns)
     module.time, module.time_ns, module.sleep = clock.date, clock.date_ns, clock.sleep
-
-
-def _module() -> Any:
-    """Typing knows nothing of replaced functions."""
-    return time

@@ -253,7 +253,7 @@ def _accelerator_functions(count: int) -> dict[str, Any]:
 
 
 def install(gpu: Gpu, count: int) -> None:
-    """From now on, torch.cuda tells of so many GPUs."""
+    """From now on, torch.cuda reports this number of GPUs."""
     import torch
 
     _library.rollcall_set_device_count(count)

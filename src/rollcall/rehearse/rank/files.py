@@ -90,7 +90,7 @@ class Overlay:
         return self._root + os.path.abspath(os.fsdecode(path))
 
     def read(self, path: Any) -> Any:
-        """Where a file is to be read: here, if the rank has written it."""
+        """The path to read a file from: the rank's own copy, if it has written the file."""
         return self.places(path)[0]
 
     def places(self, path: Any) -> list[Any]:

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from rollcall.rehearse.rank.tensors import PretendedDevice
 
 _mode: PretendedDevice
-_place: torch.device | None = None  # where torch.load is told to load to; none: where a tensor was
+_place: torch.device | None = None  # the device that torch.load gets as map_location; none: that of each saved tensor
 
 
 def install(mode: PretendedDevice) -> None:

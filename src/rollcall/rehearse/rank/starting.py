@@ -21,24 +21,20 @@ from rollcall.initialization.roll_call import Decision, Registration
 from rollcall.initialization.stores import WorldClaim, WorldStore
 from rollcall.protocol.torchrun_env import NUMBERS
 from rollcall.rehearse.rank import values
+from rollcall.rehearse.rank.patches import replace_function
 from rollcall.rehearse.rank.unsupported import Unsupported
 from rollcall.rehearse.settings import RehearsalSettings
 
 
 def install(settings: RehearsalSettings) -> None:
     each = min(settings.gpus_per_host, settings.world_size)
-    _set(process_group, "_open_store", lambda *_: _open_store(settings.world_size))
-    _set(process_group, "RollCall", functools.partial(RehearsedRollCall, gpus_per_host=each))
-    _set(dist, "is_backend_available", lambda backend: backend.lower() in process_group.KNOWN_BACKENDS)
-    _set(torch_timeouts, "default_limit", lambda backend: None)  # no op takes any time
-    _set(torch.multiprocessing, "spawn", functools.partial(_spawn, settings.world_size))
+    replace_function(process_group, "_open_store", lambda *_: _open_store(settings.world_size))
+    replace_function(process_group, "RollCall", functools.partial(RehearsedRollCall, gpus_per_host=each))
+    replace_function(dist, "is_backend_available", lambda backend: backend.lower() in process_group.KNOWN_BACKENDS)
+    replace_function(torch_timeouts, "default_limit", lambda backend: None)  # no op takes any time
+    replace_function(torch.multiprocessing, "spawn", functools.partial(_spawn, settings.world_size))
     for module in (rollcall, api):
-        _set(module, "spawn", functools.partial(_spawn_and_return, settings.world_size))
-
-
-def _set(owner: Any, name: str, value: Any) -> None:
-    """Typing knows nothing of replaced functions."""
-    setattr(owner, name, value)
+        replace_function(module, "spawn", functools.partial(_spawn_and_return, settings.world_size))
 
 
 def _open_store(world_size: int) -> WorldStore:

@@ -1,4 +1,4 @@
-"""Stops a rank after so many steps of an optimizer; or if it never comes to another one, nor to an op between ranks."""
+"""Stops a rank after some steps of its optimizer, or if it makes neither a step nor an op between ranks for long."""
 
 import signal
 import sys
@@ -17,7 +17,7 @@ _process_time = time.process_time  # the real one
 
 
 def stop_after(steps: int) -> None:
-    """Stops the rank after so many steps of any one optimizer; 0: it is not stopped."""
+    """Stops the rank after this number of steps of one optimizer; 0: it is not stopped."""
     if not steps:
         return
     done: Counter[int] = Counter()

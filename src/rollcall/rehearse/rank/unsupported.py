@@ -14,7 +14,7 @@ from rollcall.errors import RollcallError
 
 missing = ("", "")  # a file that was not there, for which the program has failed, and the line
 failed_program = ""  # the first line on which the program has started another one that has failed
-found = ""  # the first that this process has come to: its program may catch the error and go on
+found = ""  # the first one in this process: the program may catch the error and continue
 
 
 class Unsupported(RollcallError):  # noqa: N818  (it is read as a sentence: raise Unsupported(...))

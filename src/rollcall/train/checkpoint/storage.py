@@ -156,7 +156,7 @@ class _Writer(dcp.FileSystemWriter):
 
 
 class _HashingFiles(filesystem.FileSystem):
-    """Computes the checksum of each file while it is written: of what was to be written, not of what is there."""
+    """Computes the checksum of each file from the data that are written, not from the file on the disk."""
 
     def __init__(self) -> None:
         self.checksums: dict[str, Checksum] = {}

@@ -119,7 +119,7 @@ def _own_buffers(module: nn.Module, only_unsaved: bool) -> dict[str, torch.Tenso
 
 
 def _without_values(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """NaN, so that what is left out is found."""
+    """Filled with NaN, so that a parameter without a value is noticed."""
     made = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
     return made.fill_(torch.nan) if made.is_floating_point() else made.zero_()
 

@@ -34,7 +34,7 @@ class SourceError(ValueError):
 
 
 def open_source(path: Path) -> Source:
-    """Find out of which kind the checkpoint is, by what is there."""
+    """The kind of a checkpoint follows from its files."""
     try:
         if path.is_dir():
             return _open_folder(path)

@@ -102,7 +102,7 @@ def _make(spec: NetworkSpec, unshare: str) -> tuple[Network, bool]:
 
 
 def _enter(nsenter: str, network: Network, host_fds: tuple[int, int], own_user: bool) -> tuple[str, ...]:
-    # By way of our own open files: nobody has to inherit them, and other processes may end as they like.
+    # Paths to our own open files: no process has to inherit them, and any other process may end.
     files = f"/proc/{os.getpid()}/fd"
     net_fd, uts_fd = host_fds
     # Without the second word, nsenter becomes uid 0, whom this user namespace does not know.
