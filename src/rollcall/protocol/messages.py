@@ -384,7 +384,7 @@ class File(Message):
 
 @dataclass(frozen=True)
 class PortOpened(Message):
-    """The master listens: its port, and its interfaces by address. The address that others most likely reach is first."""
+    """The master listens: its port, and its interfaces by address, the address that others most likely reach first."""
 
     attempt: int
     port: int

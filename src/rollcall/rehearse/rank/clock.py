@@ -1,4 +1,4 @@
-"""The clock of a rehearsed rank: it advances by a millisecond each time it is read, and by the time that the program sleeps.
+"""The clock of a rehearsed rank: each read advances it by a millisecond, and each sleep by its length.
 
 Real time means nothing here, and would be something else in each pass. Programs decide by it, as when they choose how
 often to save: so they decide the same each time, and on all ranks.
