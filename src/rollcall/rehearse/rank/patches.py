@@ -35,15 +35,15 @@ def install(data: Data, capability: tuple[int, int]) -> None:
     replace_compile()
     _refuse_captures()
     _add_shapes()
-    put(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    substitute(torch.Tensor, "record_stream", lambda tensor, stream: None)
     # What a module's parameters are moved to has another class: torch swaps the tensors then, so that optimizers and
     # tied weights keep the objects that they have.
     torch.__future__.set_swap_module_params_on_conversion(True)
-    put(torch.utils, "swap_tensors", _swap)
+    substitute(torch.utils, "swap_tensors", _swap)
     _replace_load_state()
 
 
-def put(owner: Any, name: str, value: Any) -> None:
+def substitute(owner: Any, name: str, value: Any) -> None:
     """Put another function in the place of this one. The type checker refuses an assignment."""
     setattr(owner, name, value)
 
@@ -59,7 +59,7 @@ def _replace_load_state() -> None:
         finally:
             torch.__future__.set_swap_module_params_on_conversion(True)
 
-    put(torch.nn.Module, "_load_from_state_dict", load)
+    substitute(torch.nn.Module, "_load_from_state_dict", load)
 
 
 def _swap(first: torch.Tensor, second: torch.Tensor) -> None:
@@ -113,14 +113,14 @@ def _replace_reads(data: Data) -> None:
         is_number = isinstance(tensor, FakeTensor) and tensor.dim() == 0
         return format(read_item(tensor), spec) if is_number else str(plain_format(tensor, spec))
 
-    put(torch.Tensor, "item", read_item)
-    put(torch.Tensor, "tolist", read_list)
-    put(torch.Tensor, "numpy", read_array)
-    put(torch.Tensor, "__format__", formatted)
+    substitute(torch.Tensor, "item", read_item)
+    substitute(torch.Tensor, "tolist", read_list)
+    substitute(torch.Tensor, "numpy", read_array)
+    substitute(torch.Tensor, "__format__", formatted)
     for name, answer in (("isfinite", True), ("isnan", False), ("isinf", False)):
         for owner in (torch, torch.Tensor):
             plain = getattr(owner, name)
-            put(owner, name, _known_to_jit(plain, _answering(plain, answer, data)))
+            substitute(owner, name, _known_to_jit(plain, _answering(plain, answer, data)))
 
 
 _TAKE_NUMBERS = (
@@ -134,7 +134,7 @@ def _replace_writes(data: Data) -> None:
     for owner, names in ((torch, ("tensor", "as_tensor", "full")), (torch.Tensor, _TAKE_NUMBERS)):
         for name in names:
             plain = getattr(owner, name)
-            put(owner, name, _known_to_jit(plain, _taking(plain, data)))
+            substitute(owner, name, _known_to_jit(plain, _taking(plain, data)))
     pickled: Any = distributed_c10d._object_to_tensor
 
     @functools.wraps(pickled)
@@ -142,7 +142,7 @@ def _replace_writes(data: Data) -> None:
         with values.telling():
             return pickled(*args, **kwargs)
 
-    put(distributed_c10d, "_object_to_tensor", tell)
+    substitute(distributed_c10d, "_object_to_tensor", tell)
 
 
 def _known_to_jit(plain: Any, replaced: Any) -> Any:
@@ -208,7 +208,7 @@ def _replace_data_setter() -> None:
         else:
             plain.__set__(tensor, other)
 
-    put(torch.Tensor, "data", property(plain.__get__, set_data))
+    substitute(torch.Tensor, "data", property(plain.__get__, set_data))
 
 
 def _replace_ddp() -> None:
@@ -217,9 +217,9 @@ def _replace_ddp() -> None:
 
     def skip(*_: Any, **__: Any) -> None: ...
 
-    put(dist, "_verify_params_across_processes", skip)
-    put(ddp, "_verify_param_shape_across_processes", skip)
-    put(dist.Logger, "set_runtime_stats_and_log", skip)
+    substitute(dist, "_verify_params_across_processes", skip)
+    substitute(ddp, "_verify_param_shape_across_processes", skip)
+    substitute(dist.Logger, "set_runtime_stats_and_log", skip)
 
 
 class _Chunks:
@@ -244,7 +244,7 @@ class _Chunks:
 def _replace_fsdp() -> None:
     from torch.distributed.fsdp._fully_shard import _fsdp_param
 
-    put(_fsdp_param, "_chunk_with_empty", _Chunks)
+    substitute(_fsdp_param, "_chunk_with_empty", _Chunks)
 
 
 def _shorten_sharding() -> None:
@@ -263,7 +263,7 @@ def _shorten_sharding() -> None:
         if asked[1]:
             plain(strategy, schema)
 
-    put(_sharding_prop, plain.__name__, propagate)
+    substitute(_sharding_prop, plain.__name__, propagate)
 
 
 def _allow_foreach() -> None:
@@ -289,7 +289,7 @@ def _replace_attention(capability: tuple[int, int]) -> None:
             return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         return attention.run(kernel, query, key, value, attn_mask, dropout_p, is_causal, scale)
 
-    put(functional, "scaled_dot_product_attention", attend)
+    substitute(functional, "scaled_dot_product_attention", attend)
 
 
 def _replace_addresses() -> None:
@@ -299,7 +299,7 @@ def _replace_addresses() -> None:
     def address(storage: Any) -> int:
         return plain(storage) or int(storage._cdata)
 
-    put(torch.UntypedStorage, "data_ptr", address)
+    substitute(torch.UntypedStorage, "data_ptr", address)
 
 
 def replace_memory_pinning() -> None:
@@ -310,8 +310,8 @@ def replace_memory_pinning() -> None:
         init(loader, *args, **kwargs)
         loader.pin_memory = False
 
-    put(torch.utils.data.DataLoader, "__init__", without_pinning)
-    put(torch.Tensor, "pin_memory", lambda tensor, *_: pin(tensor))
+    substitute(torch.utils.data.DataLoader, "__init__", without_pinning)
+    substitute(torch.Tensor, "pin_memory", lambda tensor, *_: pin(tensor))
 
 
 def replace_generators() -> None:
@@ -329,8 +329,10 @@ def replace_generators() -> None:
         def device(self) -> torch.device:
             return self.named  # type: ignore[no-any-return]
 
-    put(torch, "Generator", Generator)
-    put(torch.cuda, "default_generators", tuple(Generator(f"cuda:{n}") for n in range(torch.cuda.device_count())))
+    substitute(torch, "Generator", Generator)
+    substitute(
+        torch.cuda, "default_generators", tuple(Generator(f"cuda:{n}") for n in range(torch.cuda.device_count()))
+    )
 
 
 def replace_compile() -> None:
@@ -343,8 +345,8 @@ def replace_compile() -> None:
             model.__dict__["_orig_mod"] = model  # programs save the module inside
         return model
 
-    put(torch, "compile", compile_nothing)
-    put(torch.nn.Module, "compile", lambda module, *_, **__: None)
+    substitute(torch, "compile", compile_nothing)
+    substitute(torch.nn.Module, "compile", lambda module, *_, **__: None)
 
 
 def _refuse_captures() -> None:
@@ -359,9 +361,9 @@ def _refuse_captures() -> None:
 
     for owner in (torch.cuda, torch.cuda.graphs):
         for name in ("CUDAGraph", "graph", "make_graphed_callables"):
-            put(owner, name, refusal("a CUDA graph cannot be rehearsed", "run the same without a capture"))
+            substitute(owner, name, refusal("a CUDA graph cannot be rehearsed", "run the same without a capture"))
     for name in ("load", "load_inline"):
-        put(cpp_extension, name, refusal("an extension in C++ is compiled here, and cannot be rehearsed", STUB))
+        substitute(cpp_extension, name, refusal("an extension in C++ is compiled here, and cannot be rehearsed", STUB))
 
 
 def _add_shapes() -> None:
@@ -384,13 +386,13 @@ def _add_shapes() -> None:
 
     def forward_of_all(module: Any, batch: torch.Tensor) -> torch.Tensor:
         before = torch.cuda.is_current_stream_capturing
-        put(torch.cuda, "is_current_stream_capturing", lambda: True)
+        substitute(torch.cuda, "is_current_stream_capturing", lambda: True)
         try:
             return forward(module, batch)
         finally:
-            put(torch.cuda, "is_current_stream_capturing", before)
+            substitute(torch.cuda, "is_current_stream_capturing", before)
 
-    put(torch.nn.SyncBatchNorm, "forward", forward_of_all)
+    substitute(torch.nn.SyncBatchNorm, "forward", forward_of_all)
     library.impl("batch_norm_stats", lambda like, eps: per_channel(like, 2))
     library.impl("batch_norm_gather_stats_with_counts", lambda like, *_: per_channel(like, 2))
     library.impl("batch_norm_elemt", lambda like, *_: torch.empty_like(like))
@@ -405,7 +407,7 @@ def _replace_marks() -> None:
     """Replaces marks for a profiler that is not there. Torch's own one is left with the CPU: it would warn at each op,
     with a stack of C++."""
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
-        put(torch.cuda.nvtx, name, lambda *_: 0)
+        substitute(torch.cuda.nvtx, name, lambda *_: 0)
     owner: Any = torch.profiler.profiler._KinetoProfile
     init = owner.__init__
 

@@ -21,20 +21,20 @@ from rollcall.initialization.roll_call import Decision, Registration
 from rollcall.initialization.stores import WorldClaim, WorldStore
 from rollcall.protocol.torchrun_env import NUMBERS
 from rollcall.rehearse.rank import values
-from rollcall.rehearse.rank.patches import put
+from rollcall.rehearse.rank.patches import substitute
 from rollcall.rehearse.rank.unsupported import Unsupported
 from rollcall.rehearse.settings import RehearsalSettings
 
 
 def install(settings: RehearsalSettings) -> None:
     each = min(settings.gpus_per_host, settings.world_size)
-    put(process_group, "_open_store", lambda *_: _open_store(settings.world_size))
-    put(process_group, "RollCall", functools.partial(RehearsedRollCall, gpus_per_host=each))
-    put(dist, "is_backend_available", lambda backend: backend.lower() in process_group.KNOWN_BACKENDS)
-    put(torch_timeouts, "default_limit", lambda backend: None)  # no op takes any time
-    put(torch.multiprocessing, "spawn", functools.partial(_spawn, settings.world_size))
+    substitute(process_group, "_open_store", lambda *_: _open_store(settings.world_size))
+    substitute(process_group, "RollCall", functools.partial(RehearsedRollCall, gpus_per_host=each))
+    substitute(dist, "is_backend_available", lambda backend: backend.lower() in process_group.KNOWN_BACKENDS)
+    substitute(torch_timeouts, "default_limit", lambda backend: None)  # no op takes any time
+    substitute(torch.multiprocessing, "spawn", functools.partial(_spawn, settings.world_size))
     for module in (rollcall, api):
-        put(module, "spawn", functools.partial(_spawn_and_return, settings.world_size))
+        substitute(module, "spawn", functools.partial(_spawn_and_return, settings.world_size))
 
 
 def _open_store(world_size: int) -> WorldStore:
