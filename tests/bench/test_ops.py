@@ -5,7 +5,6 @@ import torch
 
 from rollcall import spawn
 from rollcall.bench import ops
-from rollcall.bench.pairs import rounds
 from rollcall.bench.settings import DTYPES, OPS
 
 
@@ -72,14 +71,3 @@ def test_sizes_have_whole_elements_for_all() -> None:
     assert ops.rounded_size("all_gather", 8, 4, 3) == 12
     assert ops.rounded_size("all_to_all", 100, 8, 3) == 96
     assert ops.rounded_size("barrier", 100, 8, 3) == 0
-
-
-@pytest.mark.parametrize("count", [2, 3, 8])
-def test_every_pair_meets_once(count: int) -> None:
-    """In the rounds of pairs every two hosts meet once, and none is in two pairs of a round."""
-    met = []
-    for pairs in rounds(count):
-        busy = [host for pair in pairs for host in pair]
-        assert len(busy) == len(set(busy))
-        met += [frozenset(pair) for pair in pairs]
-    assert len(met) == len(set(met)) == count * (count - 1) // 2

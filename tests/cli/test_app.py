@@ -14,7 +14,7 @@ from rollcall.cli.app import command
             "run --nope x.py",
             "no such option: --nope (Possible options: --nnodes, --nodes, --role); `rollcall run --help`",
         ),
-        ("run", "missing argument 'script'; `rollcall run --help`"),
+        ("run", "missing argument 'SCRIPT'; `rollcall run --help`"),
         ("explain --attempt x", "invalid value for '--attempt'"),
         ("report a b", "got unexpected extra argument(s) (b); `rollcall report --help`"),
         ("expl", "no such command 'expl'. Did you mean 'explain', 'export'?; `rollcall --help`"),

@@ -44,7 +44,7 @@ class CheckResult:
     outcome: str  # of the real run
     differences: tuple[OpDifference, ...]
     why: str = ""  # the error for which it failed
-    unsized: tuple[str, ...] = ()  # lines whose ops have other sizes, since they tell numbers that are not known
+    unsized: tuple[str, ...] = ()  # lines whose ops have other sizes, since they send numbers that are not known
 
 
 def check_size(world_size: int) -> None:
@@ -69,8 +69,8 @@ def run_real(program: Program, ranks: int, steps: int, folder: Path) -> Path:
 
 
 def compare(rehearsed: Run, real: Run, told: Collection[str] = ()) -> CheckResult:
-    """`told`: lines at which objects with unknown numbers are pickled for other ranks. How long they are depends on the
-    numbers, so a difference in size there is none of the rehearsal."""
+    """`told`: lines at which objects with unknown numbers are pickled for other ranks. Their length depends on the
+    numbers, so another size there is no error of the rehearsal."""
     differences: list[OpDifference] = []
     unsized: set[str] = set()
     same = 0
@@ -95,7 +95,7 @@ _SIZE_FIELDS = {"bytes", "shapes", "splits"}
 def _first_difference(
     rank: int, mine: list[Op], its: list[Op], told: Collection[str], unsized: set[str]
 ) -> OpDifference | None:
-    """Lines at which only sizes differ that are not known are added to `unsized`."""
+    """The first op that differs. A line of which only an unknown size differs is added to `unsized`."""
     for number, (rehearsed, real) in enumerate(zip_longest(mine, its), 1):
         if rehearsed is None or real is None:
             return OpDifference(rank, number, rehearsed, real, ("op",))
@@ -108,7 +108,7 @@ def _first_difference(
 
 
 def _described(op: Op) -> dict[str, Any]:
-    """All that ranks must agree on; not the device, which is another."""
+    """Everything that must be equal. Not the device: real ranks use the CPU."""
     return {
         "op": op.op,
         "group": op.group.ranks,

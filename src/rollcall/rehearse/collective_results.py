@@ -1,6 +1,6 @@
-"""From what each rank gives to a collective to what each rank gets: the true result, computed from all of them.
+"""Computes what each rank receives from a collective, from what all ranks contribute.
 
-Runs in the ranks, and in the launcher, which compares what a rank took with what it should have got.
+Runs in the ranks, and in the launcher, which compares what a rank received with the right result.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ Data = tuple[str, tuple[int, ...], bytes]  # dtype, shape, bytes: can be pickled
 
 
 class Given(NamedTuple):
-    """What one rank gives to an op. `tensors` is None if the data is not known."""
+    """What one rank contributes to an op. `tensors` is None if the data is not known."""
 
     op: str
     tensors: tuple[Data, ...] | None
@@ -22,7 +22,7 @@ class Given(NamedTuple):
 
 
 class Took(NamedTuple):
-    """What one rank got from an op."""
+    """What one rank received from an op."""
 
     member: int  # its place in the group
     size: int  # of the group
@@ -55,8 +55,8 @@ def unpack(data: Data) -> torch.Tensor:
 
 
 def combine(given: Sequence[Given], index: int) -> tuple[torch.Tensor, ...] | None:
-    """What the rank at this place of the group gets; None if that is not known, or if the ranks do not agree on what
-    they do, which explain will tell."""
+    """What the rank at this place of the group receives. None if that is not known, or if the ranks make different
+    calls: explain reports those."""
     got: tuple[torch.Tensor, ...] | None
     try:
         if given[0].op in _FROM_ROOT:

@@ -1,4 +1,4 @@
-"""Which ranks took something from a collective that is not what all ranks together have given."""
+"""Which ranks received values from a collective that do not follow from what all ranks contributed."""
 
 import math
 from collections.abc import Collection, Iterator
@@ -7,13 +7,13 @@ from typing import Any
 from rollcall.rehearse.collective_results import Given, Key, Took
 from rollcall.rehearse.rank.collectives import Table, digest, message_from, result_for
 
-# Each rank gets something else from these; of the others, one result is that of all ranks.
+# Each rank receives its own result from these. All other ops have one result for all ranks.
 _DIFFERENT = {"scatter", "reduce_scatter", "all_to_all", "all_to_all_single", "reduce", "gather"}
 Wrong = dict[int, dict[Key, Took]]  # by rank and op
 
 
 def given(results: dict[int, Any]) -> Table:
-    """What each rank gave, by op."""
+    """What each rank contributed, by op."""
     known: Table = {}
     for result in results.values():
         for key, its in result.gave.items():
@@ -23,15 +23,15 @@ def given(results: dict[int, Any]) -> Table:
 
 
 def find(results: dict[int, Any], known: Table, unstable: Collection[Key] = ()) -> Wrong:
-    """By rank: what it took, and should not have. Ops in `unstable` are left out: nobody knows what they give."""
+    """By rank: the wrong values that it received. Ops in `unstable` are left out: their values differ each time."""
     expected: dict[Any, str] = {}
     found = {rank: dict(_wrong(result, known, unstable, expected)) for rank, result in sorted(results.items())}
     return {rank: wrong for rank, wrong in found.items() if wrong}
 
 
 def find_unstable(before: Any, after: Any) -> set[Key]:
-    """Ops to which a rank gave something else than in its last pass, though it had taken the same until then: the time,
-    the number of a process, or chance."""
+    """Ops to which a rank contributed another value than in its last pass, though it had received the same until then:
+    a time, a process number, a random number."""
     took = {key: Took(*its) for key, its in after.took.items()}
     parted = min((its.record for key, its in took.items() if its[2] != before.took.get(key, its)[2]), default=math.inf)
 
@@ -46,7 +46,7 @@ def find_unstable(before: Any, after: Any) -> set[Key]:
 
 
 def wait_for_messages(results: dict[int, Any], known: Table, ranks: Collection[int]) -> bool:
-    """Whether one of these ranks did not get a message that it received: what it sends itself may depend on it."""
+    """Whether one of these ranks lacks the right content of a message: what it sends itself may depend on it."""
     return any(
         Key(*key).source >= 0 and digest(message_from(known.get(Key(*key), {}))) != took[2]
         for rank in ranks
@@ -55,22 +55,22 @@ def wait_for_messages(results: dict[int, Any], known: Table, ranks: Collection[i
 
 
 def failed_on_a_guess(results: dict[int, Any], known: Table) -> list[int]:
-    """Ranks that failed after an op to which others did not come, some of which were stopped after their steps: what
-    the others would have given there is not known, and so neither is what these ranks would have done next."""
+    """Ranks that failed after an op that other ranks did not reach, if ranks were stopped after --steps: what the
+    others would have contributed is not known, so it is not known either what these ranks would have done next."""
     if not any(result.is_cut for result in results.values()):
         return []
     return [rank for rank, result in sorted(results.items()) if result.exit_code and any(_guessed(result, known))]
 
 
 def guessed_before_failing(results: dict[int, Any], known: Table) -> tuple[str, ...]:
-    """The last line at which each rank that failed took something that also comes from ranks which are not here."""
+    """Of each rank that failed: the last line at which it received a value that depends on ranks that did not run."""
     failed = (result for result in results.values() if result.exit_code and not result.is_cut)
     last = (max(_guessed(result, known), key=lambda took: took.record, default=None) for result in failed)
     return tuple(sorted({took.place for took in last if took is not None}))
 
 
 def _guessed(result: Any, known: Table) -> Iterator[Took]:
-    """What a rank took from collectives to which others did not come: they are taken to give what it gives itself."""
+    """What a rank received from collectives that others did not reach: they are assumed to contribute the same."""
     for key, took in result.took.items():
         if Key(*key).source < 0 and len(known[Key(*key)]) < Took(*took).size:
             yield Took(*took)
@@ -94,7 +94,7 @@ def _expect(key: Any, took: Took, result: Any, known: Table, expected: dict[Any,
         return digest(message_from(known.get(Key(*key), {})))
     given = Given(*result.gave[key])
     all_given = known[Key(*key)]
-    # Where a rank is missing, or on another way, each takes it to give what it gives itself.
+    # If a rank is missing, or makes another call, it is assumed to contribute what this rank contributes.
     is_whole = len(all_given) == took.size and all(each.op == given.op for each in all_given.values())
     place: Any = (key, given.reduce, given.root) if is_whole and given.op not in _DIFFERENT else (key, took.member)
     if place not in expected:

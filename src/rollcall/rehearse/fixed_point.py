@@ -1,6 +1,6 @@
-"""Runs ranks again until what each took from collectives is what the others gave.
+"""Runs ranks again until each rank received from collectives what the others contributed.
 
-A rank runs alone, so in its first pass it can only assume what the others give. It runs again if that was wrong.
+A rank runs alone, so in its first pass it can only assume what the others contribute. If that was wrong, it runs again.
 """
 
 import pickle
@@ -12,9 +12,9 @@ from typing import Any
 from rollcall.rehearse import replay
 from rollcall.rehearse.forked_ranks import ForkedRanks, RankResult
 
-# A stop flag, lengths and a configuration settle in two or three passes. A value that goes round the ranks step by step
-# takes as many passes as steps: in a large world that is not worth the time, and is told. Few ranks may go on for as
-# long as a pass of many takes.
+# A stop flag, lengths and a configuration are right after two or three passes. A value that passes from rank to rank
+# step by step needs as many passes as steps: in a large world that takes too long, and the output says so. With few
+# ranks, more passes are allowed, in the time of one pass of many ranks.
 MOST_PASSES, MOST_RUNS_OF_FEW = 6, 128
 Progress = Callable[[str, int], None]  # the name of a pass that begins, and its ranks; and "", 1 as each rank ends
 
@@ -23,9 +23,9 @@ Progress = Callable[[str, int], None]  # the name of a pass that begins, and its
 class Rehearsed:
     ranks: dict[int, RankResult]
     passes: int
-    unsettled: tuple[int, ...]  # ranks whose collectives would still have to be run again
-    unstable: tuple[str, ...] = ()  # lines at which ranks give what differs each time, such as the time
-    guessed: tuple[str, ...] = ()  # lines at which ranks that failed then took what ranks give that were not rehearsed
+    unsettled: tuple[int, ...]  # ranks that would have to run once more
+    unstable: tuple[str, ...] = ()  # lines with values that differ each time, such as the time
+    guessed: tuple[str, ...] = ()  # lines before failures, whose values depend on ranks that did not run
 
 
 class FixedPoint:
@@ -41,10 +41,10 @@ class FixedPoint:
 
     def add(self, numbers: Sequence[int]) -> None:
         """Runs these ranks, and then all whose results are wrong."""
-        from rollcall.rehearse import consistency  # here: it imports torch, which the server does meanwhile
+        from rollcall.rehearse import consistency  # here: it imports torch, while the server does so, too
 
         self._on_progress("pass 1", len(numbers))
-        # One rank goes ahead: what the others get from it, such as a configuration, is right in their first pass then.
+        # One rank runs first: what others receive from it, such as a configuration, is right in their first pass.
         self._run(numbers[:1])
         self._run(numbers[1:])
         number = 1
@@ -53,14 +53,14 @@ class FixedPoint:
             number += 1
             self._on_progress(f"pass {number}", len(todo))
             if consistency.wait_for_messages(self.results, self._known(), todo):
-                # One after the other, up and then down the ranks: a message goes along a whole pipeline in one pass.
+                # Rank by rank, upwards and then downwards: so a message passes a whole pipeline in one pass.
                 for rank in sorted(self.results, reverse=number % 2 == 1):
                     if not consistency.is_right(self.results[rank], self._known(), self._unstable):
                         self._run([rank])
             else:
-                self._run(todo[:1])  # as in the first pass: mostly the rank that the others get something from
+                self._run(todo[:1])  # first, as in the first pass: often it is the rank from which the others receive
                 self._run(todo[1:])
-        if todo and not self._changed:  # the ranks do the same whatever they are told
+        if todo and not self._changed:  # the ranks make the same calls, whatever they receive
             wrong = consistency.find(self.results, self._known())
             self._unstable.update(key for ops in wrong.values() for key in ops)
             todo = []
@@ -95,8 +95,8 @@ class FixedPoint:
             self.results[rank] = result
 
     def _to_run_again(self) -> list[int]:
-        """What a rank takes from an op that never ends does not matter: it would wait there forever. So if all that the
-        ranks took from ops that end is right, this is what they do, though it may be a deadlock."""
+        """Ranks that received a wrong value from an op that completes. What a rank received from an op that never
+        completes does not matter, since the rank would wait there forever."""
         from rollcall.rehearse import consistency  # here: it imports torch
 
         wrong = consistency.find(self.results, self._known(), self._unstable)
@@ -110,7 +110,7 @@ class FixedPoint:
 
 
 def _places(results: dict[int, RankResult], unstable: set[Any]) -> tuple[str, ...]:
-    """The lines at which ranks give what differs each time."""
+    """The lines with values that differ each time."""
     return tuple(sorted({result.took[key][4] for result in results.values() for key in unstable & result.took.keys()}))
 
 

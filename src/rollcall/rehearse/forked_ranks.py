@@ -29,7 +29,7 @@ class RankResult:
     exit_code: int
     calls: bytes = b""  # the same if the rank made the same calls
     is_cut: bool = False  # it was stopped after --steps
-    unsupported: str = ""  # what it came to that cannot be rehearsed
+    unsupported: str = ""  # what in its program cannot be rehearsed
     missing: tuple[str, str] = ("", "")  # a file that was not there, for which it failed, and the line
     gave: dict[Any, Any] = field(default_factory=dict)
     took: dict[Any, Any] = field(default_factory=dict)

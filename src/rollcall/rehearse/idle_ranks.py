@@ -1,4 +1,4 @@
-"""Ends rehearsed ranks that stand still: they wait for something that nobody in a rehearsal gives.
+"""Ends rehearsed ranks that wait for something that does not happen in a rehearsal.
 
 A rank that computes without an end notices that itself (rank/steps.py).
 """
@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import psutil
 
-GIVE_UP = signal.SIGXCPU  # the rank says then on which line it stands
+GIVE_UP = signal.SIGXCPU  # the rank then says on which line it waits
 LOOK_S = 5.0
-_IDLE_PERCENT = 1.0  # of a core: less is a wait, perhaps one that looks around now and then
+_IDLE_PERCENT = 1.0  # of a core: a rank that uses less waits, perhaps with some polling
 _GRACE_S = 10.0  # for a rank to end
 
 
@@ -35,7 +35,7 @@ class IdleRanks:
                 self._end(pid, now_s)
 
     def was_ended(self, pid: int) -> bool:
-        """Whether it had to be killed, and could not say where it stood."""
+        """Whether it had to be killed, and could not say where it waited."""
         for known in (self._processes, self._since_s):
             known.pop(pid, None)
         told_s = self._told_s.pop(pid, None)

@@ -119,7 +119,7 @@ def between(calls: Calls, settings: RehearsalSettings) -> set[int]:
 
 
 def _partners(run: Run, calls: Calls, settings: RehearsalSettings) -> set[int]:
-    """Ranks that the first of each kind deals with: whether their calls fit is seen only if they run, too."""
+    """The partners of the first rank of each kind. Whether their calls match is known only if they run, too."""
     kinds = spread(calls, settings)
     kind_of = {rank: number for number, kind in enumerate(kinds) for rank in kind}
     chosen: set[int] = set()

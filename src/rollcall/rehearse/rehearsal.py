@@ -67,7 +67,7 @@ class Rehearsal:
 
 @dataclass(frozen=True)
 class UnknownRead:
-    """A line that read a value which is not known, and the lines that did more with it than print it."""
+    """A line that read an unknown value, and the lines that did more with the value than print it."""
 
     place: str  # train.py:33
     assumed: str
@@ -78,7 +78,7 @@ class UnknownRead:
 
 @dataclass(frozen=True)
 class UnsupportedRanks:
-    """Ranks that came to something that cannot be rehearsed."""
+    """Ranks whose program does something that cannot be rehearsed."""
 
     sentence: str
     ranks: tuple[int, ...]
@@ -159,7 +159,7 @@ def _replay(folder: Path, cut: list[int]) -> list[int]:
 
 
 def _write_outcome(folder: RunFolder, settings: RehearsalSettings, found: Rehearsed, hung: list[int]) -> None:
-    """Ranks that hang have no end, and neither have those that were cut."""
+    """No end is recorded for ranks that hang, or that were stopped after --steps."""
     codes = {
         str(rank): result.exit_code for rank, result in found.ranks.items() if rank not in hung and not result.is_cut
     }
@@ -184,7 +184,7 @@ def _unknowns(ranks: dict[int, RankResult]) -> tuple[UnknownRead, ...]:
 
 
 def _sharing_places(ranks: dict[int, RankResult]) -> set[str]:
-    """Lines at which objects that hold unknown numbers are told to other ranks."""
+    """Lines at which objects that hold unknown numbers are sent to other ranks."""
     return {place for result in ranks.values() for each in result.unknowns for place in each["told"]}
 
 
@@ -204,7 +204,7 @@ def _unsupported(ranks: dict[int, RankResult], run: Run, files: Path) -> tuple[U
 
 
 def _others_file(result: RankResult, ranks: Iterable[int], files: Path) -> str:
-    """Which files of others are there would depend on who has run already, so a rank does not see them."""
+    """A rank does not see the files of others: which of them exist would depend on the order in which ranks run."""
     path, place = result.missing
     if not path or not any(Path(f"{files}/rank-{each}{path}").exists() for each in ranks):
         return ""
@@ -231,7 +231,7 @@ def _traffic(folder: Path, settings: RehearsalSettings, ranks: dict[int, RankRes
 def _memory(
     folder: Path, settings: RehearsalSettings, ranks: dict[int, RankResult], by_kinds: bool
 ) -> tuple[RanksUse, ...]:
-    """A rank that did not run needs what the one needs that stands for it."""
+    """A rank that did not run needs as much memory as the rank of its kind that ran."""
     needs = {rank: result.memory for rank, result in ranks.items()}
     if by_kinds:
         all_ranks = range(settings.world_size)

@@ -1,9 +1,9 @@
-"""Lets the recorded ranks wait for each other: what would hang, hangs.
+"""Replays the recorded ops of all ranks with waiting: ranks that would hang, hang.
 
-Rehearsed ranks ran alone, so each op returned at once. Here the ops of all ranks are gone through together, in the
-order in which each rank made them. A collective is over when all its ranks have come, a message when both ends have;
-until then its rank waits, and what it recorded later has not happened. The rings are rewritten so, on a clock of their
-own: every event takes one microsecond, and nothing can be read from it but the order.
+Rehearsed ranks ran alone, so each op returned at once. Here the ops of all ranks are replayed together, each rank's in
+the order in which it made them. A collective completes when all its ranks have called it, a message when both ends
+have. Until then the rank waits, and its later records are dropped. The rings are rewritten in this way, with a clock of
+their own: every event takes one microsecond, so times show only the order.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ _TICK_NS = 1000
 _SEND, _RECV = ring_format.POINT_TO_POINT
 _ENTER, _ISSUE, _WAIT, _COMPLETE = range(4)
 _FIELDS = ("entered_ns", "issued_ns", "waited_ns", "completed_ns")
-# Ranks that bring other numbers of bytes to one of these do not come to an end together. The others may have parts of
-# different sizes on different ranks.
+# One of these does not complete if its ranks have different numbers of bytes. In other ops, parts may have different
+# sizes on different ranks.
 _EQUAL_SIZES = {ring_format.OP[name] for name in ("all_reduce", "broadcast", "reduce")}
 
 
@@ -43,8 +43,8 @@ class Meeting:
         return len(self.rows) >= self.wanted and self._do_fit()
 
     def _do_fit(self) -> bool:
-        """Whether its ranks do the same. Ranks that differ in what they make of the bytes get wrong results, and go
-        on; explain tells."""
+        """Whether its ranks make the same call. Ranks with another dtype or reduce op get wrong results, and continue:
+        explain reports that."""
         records = [track.records[row] for track, row in self.rows]
         ops = {int(each["op"]) for each in records}
         if ops <= {_SEND, _RECV}:
@@ -139,8 +139,8 @@ def of_folder(folder: Path, cut: Iterable[int]) -> "Replay":
 
 
 class Replay:
-    """`cut`: ranks that were stopped after --steps. What they would have done next is not known, so nobody waits for
-    more than they have recorded; nor for ranks that were not rehearsed."""
+    """`cut`: ranks that were stopped after --steps. Their next ops are not known, so no rank waits for ops that they
+    have not recorded, nor for ranks that were not rehearsed."""
 
     def __init__(self, found: Iterable[RankRing], cut: Iterable[int] = ()) -> None:
         self._rings = {each.ring.header.rank: each for each in found}
@@ -164,7 +164,7 @@ class Replay:
         )
 
     def is_over(self, rank: int, number: int) -> bool:
-        """Whether the op with this number in the ring of a rank came to its end; what is no meeting of ranks did."""
+        """Whether the op with this number in the ring of a rank completes. Records that are no ops between ranks do."""
         row = number - 1
         for track in self._tracks.get(rank, ()):
             if row < len(track.records) and track.records["thread"][row] == track.thread and _meets(track.records[row]):
@@ -221,7 +221,7 @@ class Replay:
         return group, ends, tag, int(record["seq"])
 
     def _wanted(self, track: Track, row: int) -> int:
-        """How many of its ranks are here to come."""
+        """How many of its ranks were rehearsed, and can call it."""
         record, rank = track.records[row], self._rank_of[id(track)]
         if record["op"] in (_SEND, _RECV):
             peer = int(record["peer"])
@@ -252,7 +252,7 @@ class Replay:
 
 
 def _meets(record: Any) -> bool:
-    """Whether it is an op between ranks. One that failed has raised: it waits for nobody, and nobody for it."""
+    """Whether it is an op between ranks. An op that failed has raised: it does not wait, and no rank waits for it."""
     return bool(record["group"]) and record["op"] not in ring_format.EVENTS and not record["flags"] & ring_format.FAILED
 
 

@@ -26,7 +26,7 @@ def main() -> None:
 
         device.after_import()
         import torch._decomp
-        import torch._dynamo  # FakeTensorMode imports it, and it does not like our torch.cuda
+        import torch._dynamo  # FakeTensorMode imports it, and it fails with our torch.cuda
         import torch._meta_registrations
         import torch.distributed.fsdp
         import torch.distributed.tensor  # here, once for all ranks
@@ -42,7 +42,7 @@ def main() -> None:
     serve(socket.socket(fileno=int(fd)), rank.become)
 
 
-# What a torch that is built for CUDA says of our device, which it finds in place of its own, and of having no GPU.
+# Warnings of a torch that is built for CUDA: it finds our device in place of its own, and no GPU.
 _EXPECTED = (b"Higher priority item already registered", b"No CUDA runtime is found")
 
 

@@ -14,8 +14,8 @@ MOST_RANKS = 1 << 16
 
 @dataclass(frozen=True)
 class Gpu:
-    """Its memory by the name that its vendor gives it, and as torch reports it: the vendor's GB are GiB, of which the
-    card keeps some."""
+    """Its memory as the vendor names it, and as torch reports it: the vendor's GB are GiB, of which the card reserves
+    some."""
 
     name: str
     memory_bytes: int

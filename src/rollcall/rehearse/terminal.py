@@ -64,7 +64,7 @@ def _kinds(outcome: Rehearsal) -> str:
 
 
 def _assumed(outcome: Rehearsal) -> Iterator[str]:
-    """With --classes: what was not run, and what was taken for it."""
+    """With --classes: which ranks did not run, and what is assumed of them."""
     if left_out := sum(map(len, outcome.kinds)) - len(outcome.explanation.run.ranks):
         yield (
             f"assumed   {plural(left_out, 'rank')} did not run: each is taken to do what the ranks before and after it"
@@ -73,8 +73,8 @@ def _assumed(outcome: Rehearsal) -> Iterator[str]:
 
 
 def _same_kind(outcome: Rehearsal, ranks: tuple[int, ...]) -> Iterator[str]:
-    """The ranks of a verdict are some that ran. If they are all of a kind that ran, it is about the others of the kind,
-    too."""
+    """The ranks of a verdict are ranks that ran. If all of a kind that ran are among them, the verdict also holds for
+    the other ranks of the kind."""
     ran = outcome.explanation.run.ranks
     for kind in outcome.kinds:
         named = [rank for rank in kind if rank in ran]

@@ -106,7 +106,7 @@ class DeviceMemory:
         self.allocator.free(block)
 
     def note_kept(self, size_bytes: int) -> None:
-        """So much more, or less, is kept by nccl alone: the program has dropped it."""
+        """Memory that only nccl keeps, because the program has dropped it, has grown or shrunk by this."""
         self._kept_bytes += size_bytes
 
     def settle(self) -> None:
@@ -177,7 +177,7 @@ class Allocations:
         return max(uses, key=lambda use: use.allocated_bytes, default=None)
 
     def note_operation(self, func: Any, args: tuple[Any, ...], leaves: list[Any], results: list[Any]) -> None:
-        """An op has run on shapes. Its results live now; what its kernel needs meanwhile is taken, and given back."""
+        """An op has run on shapes. Allocates its results; allocates and frees what its kernel needs while it runs."""
         uses_parameter = self._label_parameters(leaves)
         made = [each for each in results if isinstance(each, FakeTensor) and each.fake_device.type == "cuda"]
         if not made:
@@ -222,7 +222,7 @@ class Allocations:
                 live.category = category
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """A new block is there before the old one is given back."""
+        """The new block is allocated before the old one is freed."""
         live = self._live.get(storage._cdata)
         if live is None:
             return
@@ -321,7 +321,7 @@ def _here() -> str:
 
 
 def _follow_resizes(allocations: Allocations) -> None:
-    """FSDP gives the memory of gathered parameters back so."""
+    """In this way FSDP frees the memory of gathered parameters."""
     plain = torch.UntypedStorage.resize_
 
     def resize(storage: torch.UntypedStorage, size: int) -> Any:
@@ -329,4 +329,4 @@ def _follow_resizes(allocations: Allocations) -> None:
         allocations.resized(storage)
         return resized
 
-    setattr(torch.UntypedStorage, "resize_", resize)  # noqa: B010  (typing knows nothing of replaced functions)
+    setattr(torch.UntypedStorage, "resize_", resize)  # noqa: B010  (typing: a replaced function)

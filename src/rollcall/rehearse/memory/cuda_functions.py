@@ -1,4 +1,4 @@
-"""The functions of torch.cuda that tell of memory: they answer from the model of the allocator."""
+"""The functions of torch.cuda about memory: they answer from the model of the allocator."""
 
 from collections import defaultdict
 from typing import Any

@@ -1,7 +1,7 @@
-"""Programs that start their own ranks, and `rollcall.init`: each rehearsed rank goes on as the rank that it is.
+"""Programs that start their own ranks, and `rollcall.init`: each rehearsed rank keeps its own number.
 
-`rollcall.init` calls the roll in a store in which all others have answered already, with what this rank says of itself.
-A program that calls `spawn` would start the ranks of one host: here its function is called once, as this rank.
+`rollcall.init` uses a store in which all other ranks have registered, with the data of this rank. A program that calls
+`spawn` would start the ranks of one host: here its function is called once, as this rank.
 """
 
 import functools
@@ -46,7 +46,7 @@ def _open_store(world_size: int) -> WorldStore:
 
 
 class RehearsedRollCall(roll_call.RollCall):
-    """All ranks register with what this one says, each on its host."""
+    """All ranks are registered with the data of this one, each on its host."""
 
     def __init__(self, *args: Any, gpus_per_host: int) -> None:
         super().__init__(*args)
@@ -89,7 +89,7 @@ def _spawn(
 def _spawn_and_return(
     world_size: int, fn: Callable[..., Any], nprocs: int, args: tuple[Any, ...] = (), **_: Any
 ) -> list[Any]:
-    """rollcall.spawn, which gives what all ranks return. Of the others, nothing is known."""
+    """rollcall.spawn, which returns the results of all ranks. Those of the others are not known."""
     _check(nprocs, world_size, world_size)
     result = api.bound(fn, tuple(args))(_local("rank"))
     if nprocs > 1:

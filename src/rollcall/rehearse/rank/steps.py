@@ -33,7 +33,7 @@ def stop_after(steps: int) -> None:
 
 
 def stop_without_end(limit_s: float) -> None:
-    """Counted in time of the processor, so that a slow machine stops nobody."""
+    """Counts CPU time, so that no rank is stopped because the machine is slow."""
     done, since_s = -1, 0.0
     steps = Counter[None]()
     register_optimizer_step_post_hook(lambda *_: steps.update([None]))

@@ -1,4 +1,4 @@
-"""The store of a process group. Ranks do not run together, so that one cannot see what another puts there."""
+"""The store of a process group. Ranks do not run together, so a rank does not see what another one writes."""
 
 from typing import Any, NoReturn
 
@@ -10,8 +10,8 @@ from rollcall.rehearse.rank.unsupported import Unsupported
 
 
 class OwnStore(dist.Store):
-    """What this rank puts in is there. What it would get from others is not known. It stands for a TCPStore and a
-    FileStore too, whose arguments say where others are to be found."""
+    """Has what this rank has written; values of other ranks are not known. Also used in place of TCPStore and
+    FileStore, whose arguments say where other ranks are."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__()

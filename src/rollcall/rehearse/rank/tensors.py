@@ -29,8 +29,8 @@ from rollcall.rehearse.rank.unsupported import STUB, Unsupported
 aten = torch.ops.aten
 _PLAIN = {torch.Tensor, torch.nn.Parameter, FakeTensor}
 _CPU = torch.device("cpu")
-# Weights are floating-point, and programs do not decide by them. Other data, such as a list of lengths, may be decided
-# by, so it stays real until it would fill the memory of a laptop.
+# Weights are floating-point, and programs do not branch on them. They may branch on other data, such as a list of
+# lengths, which stays real unless it would fill the memory of a laptop.
 _MOST_FLOAT_BYTES, _MOST_OTHER_BYTES = 1 << 20, 256 << 20
 _SIZED_FACTORIES = {
     getattr(aten, name).default if overload == "default" else getattr(getattr(aten, name), overload)
@@ -61,7 +61,7 @@ class Data:
         self.storages = values.Storages()
 
     def get(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """None if it is not known. Weights are never known: what a model computes is not followed."""
+        """None if it is not known. Weights are never known: the results of a model are not computed."""
         if tensor.requires_grad or type(tensor) is torch.nn.Parameter:
             return None
         if is_pretended(tensor):
@@ -75,8 +75,8 @@ class Data:
             tensor.detach().copy_(data)
 
     def forget(self, tensor: torch.Tensor, is_own: bool = False) -> None:
-        """A real tensor gets what is taken in place of unknown numbers; what is this rank's own in it stays. Either is
-        noted."""
+        """Fills a real tensor with the assumed value of unknown numbers, except where it holds values of this rank.
+        Both are noted."""
         if is_pretended(tensor):
             self.storages.forget(tensor)
             return
@@ -93,7 +93,7 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.data = Data()
         self._allocations = allocations
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
-        self._lock = threading.RLock()  # the fake mode keeps what it is entered from in one list for all threads
+        self._lock = threading.RLock()  # the fake mode has one list for all threads
         os.register_at_fork(after_in_child=self._unlock)
 
     def _unlock(self) -> None:
@@ -101,8 +101,8 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lock = threading.RLock()
 
     def enter_all_threads(self) -> None:
-        """Enters it for good, in this thread and in those that it starts: torch keeps what is entered for each
-        thread."""
+        """Enters the mode for good, in this thread and in those that it starts: torch keeps the modes of each thread
+        apart."""
         start: Any = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
         def start_entered(thread: threading.Thread) -> None:
@@ -243,7 +243,7 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _overwrite(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-        """What was in the target does not matter: it is known if its new contents are."""
+        """The old contents of the target do not matter: it is known if the new contents are known."""
         target, *sources = args
         value = sources[0] if sources else 0
         data = self.data.get(value) if isinstance(value, torch.Tensor) else torch.tensor(value, device="cpu")
@@ -282,7 +282,7 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return pytree.tree_map(real, (args, kwargs))
 
     def _fill(self, func: Any, known: Any, leaves: list[Any], result: Any) -> None:
-        """Compute with the data, and keep what comes out. Views of a known storage are known already."""
+        """Compute with the data, and keep the results. Views of a known storage are known already."""
         if func.is_view:
             return
         computed = func(*known[0], **known[1])
@@ -334,7 +334,7 @@ _SHAPES_ONLY = {aten.empty.memory_format, aten.empty_strided.default, aten.empty
 
 
 def _check_matrices(func: Any, args: tuple[Any, ...]) -> None:
-    """Refuses what a GPU refuses, with torch's own words: a program that mixes dtypes fails there."""
+    """Refuses what a GPU refuses, with torch's own message: a program that mixes dtypes fails on a GPU."""
     if func not in _FACTORS:
         return
     first, second = (args[place].dtype for place in _FACTORS[func])
@@ -371,7 +371,7 @@ def _wants_pin(kwargs: dict[str, Any]) -> bool:
 
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:
-    """Memory that a GPU can read: DDP asks whether what it has made so is so."""
+    """Marks a tensor as pinned memory: DDP checks that memory which it has pinned is pinned."""
     setattr(tensor, _PINNED, True)
     return tensor
 

@@ -1,8 +1,8 @@
 """The data of tensors that are pretended: known where a small tensor was computed from known ones, else unknown.
 
-What is known belongs to a storage, not to a tensor: then views need no care, and a write through one of them is seen
-by all. An unknown that Python reads is never guessed in silence: it is noted with its line, what was taken in its
-place, and whether the program only printed it.
+What is known belongs to a storage, not to a tensor: so views need no special care, and a write through one of them is
+seen by all. If Python reads an unknown value, this is always noted: its line, the assumed value, and whether the
+program only printed it.
 """
 
 import math
@@ -21,9 +21,9 @@ import torch
 import rollcall
 from rollcall.record import sites
 
-# What programs decide by (flags, lengths, configurations) is small. Larger data is what models compute with: to follow
-# it would mean to run the model. Objects that ranks tell each other are pickled into bytes, and may be large: the plan
-# of a checkpoint names every tensor.
+# Values on which programs branch (flags, lengths, configurations) are small. Models compute with larger data: to know
+# it, one would have to run the model. Objects that ranks send each other are pickled into bytes, and may be large: the
+# plan of a checkpoint names every tensor.
 _MOST_BYTES, _MOST_PICKLED_BYTES = 64 << 10, 4 << 20
 _ASSUMED = {bool: False, int: 1, float: 1.0}
 
@@ -69,7 +69,7 @@ class Notes:
         return found
 
     def note(self, assumed: str) -> None:
-        """Something that is not a number is not known here; `assumed`, in words, is taken in its place."""
+        """A value that is no number is not known here; `assumed` says in words what is used in its place."""
         self._add(*users_line(), assumed).decided.add(users_place())
 
     def _add(self, file: str, line: int, assumed: str) -> UnknownValue:
@@ -101,20 +101,20 @@ def read(dtype: torch.dtype) -> Any:
     """A number for Python in place of an unknown one. It remembers where it came from."""
     kind = kind_of(dtype)
     value, note = notes.read(kind)
-    if kind is bool:  # Python has no other bool: it can only be decided by
+    if kind is bool:  # Python allows no subclass of bool, so it cannot be followed further
         note.decided.add(users_place())
         return value
     return _noted(value, note)
 
 
 def read_plainly(dtype: torch.dtype) -> Any:
-    """The same where only a plain number can be handed over: what the program does with it is not seen."""
+    """The same, if only a plain number can be passed on: then it is not known what the program does with it."""
     value, note = notes.read(kind_of(dtype))
     note.decided.add(users_place())
     return value
 
 
-# Who reads a tensor in here was called by the program, or by a library of others, which is named then.
+# A line in these files was called by the program or by a library: the line of that caller is named.
 _INNER = tuple(f"{Path(name).parent}/" for name in (torch.__file__, rollcall.__file__))
 _STANDARD = f"{Path(threading.__file__).parent}/"
 
@@ -178,7 +178,7 @@ def telling() -> Iterator[None]:
 
 
 def _note_sharing(number: Any) -> Any:
-    """Other ranks get a plain number: what they do with it is not seen. Nor is known how many bytes it takes."""
+    """Other ranks receive a plain number: it is not known what they do with it, nor how many bytes it takes."""
     if _is_telling:
         number.note.decided.add(users_place())
         number.note.told.add(users_place())
@@ -236,7 +236,7 @@ class Storages:
         )
 
     def set(self, tensor: torch.Tensor, data: torch.Tensor) -> None:
-        """Know a tensor. The rest of its storage has to be known already, unless it is all of it."""
+        """Note the data of a tensor. If it is a part of a storage, the rest of the storage must be known already."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._known:
