@@ -1,6 +1,7 @@
 """Takes from this process, and from all that it starts, the right to change files outside of some folders (Landlock).
 
-The kernel refuses then, whoever asks: Python, a library in C, a shell. No privilege is needed. There is no way back.
+The kernel then refuses every write, whether of Python, a library in C or a shell. No privilege is needed. It cannot be
+undone.
 """
 
 import ctypes
@@ -36,8 +37,8 @@ def version() -> int:
 
 
 def write_only_in(folders: Iterable[str], may_connect: bool = True) -> bool:
-    """From now on files change only in these folders; and, if so asked, TCP connects to nobody. False if the kernel
-    cannot do it."""
+    """From now on, files can be changed in these folders only, and, unless `may_connect`, no TCP connection is opened.
+    Returns False if the kernel cannot do it."""
     known = version()
     if known < _LEAST_VERSION:
         return False

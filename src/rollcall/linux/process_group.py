@@ -5,8 +5,8 @@ import os
 
 
 def send(leader: int, number: int) -> None:
-    """To the whole group, as a terminal does: workers of a DataLoader hear it too. A leader so young that it has no
-    group of its own yet gets it alone; of one that is gone, nothing."""
+    """Sends a signal to the whole group, as a terminal does: workers of a DataLoader get it too. If the leader has no
+    group of its own yet, it alone gets the signal. If it has ended, nothing is sent."""
     try:
         os.killpg(leader, number)
     except ProcessLookupError:

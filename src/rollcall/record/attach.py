@@ -38,7 +38,7 @@ def begin(store: Any, rank: int, world_size: int, attempt: int) -> None:
         say_if_possible(
             f"rank {rank} is not recorded: cannot write to {error.filename or 'the recording'} ({error.strerror})"
         )
-    except Exception as error:  # whatever it is, it must not reach the program
+    except Exception as error:  # no error of the recorder may reach the program
         say_if_possible(f"rank {rank} is not recorded ({type(error).__name__}: {error})")
 
 

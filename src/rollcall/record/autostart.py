@@ -47,7 +47,7 @@ def begin(init: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         _say_once(f"rank {rank} is not recorded: {folder} has a recording of this rank already; {_CHOOSE}")
     except OSError as error:
         _say_once(f"rank {rank} is not recorded: cannot write to {folder} ({error.strerror})")
-    except Exception as error:  # whatever it is, it must not reach the program
+    except Exception as error:  # no error of the recorder may reach the program
         _say_once(f"rank {rank} is not recorded ({type(error).__name__}: {error})")
     return recorder.current() is not None
 

@@ -21,8 +21,8 @@ BASE_AGE_NS = 10_000_000_000
 _RENEW_NS = 1_000_000
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed
 
-# The moments of an op: its GPU has come to it, has come to where it is waited for, has completed it. Until then the GPU
-# may be busy with what the host has queued before.
+# The moments of an op: its GPU has reached it, has reached the point where it is waited for, has completed it. Before
+# that, the GPU may be busy with what the host has queued earlier.
 ARRIVED, WAITED, COMPLETED = range(3)
 _FIELDS = (ring_format.ISSUED_AT, ring_format.WAITED_AT, ring_format.COMPLETED_AT)
 

@@ -73,7 +73,7 @@ class PythonRecorder:
         self._is_rehearsed = False
 
     def rehearse(self) -> None:
-        """The device is pretended: its ops are over when they are queued, and there is nothing to sample."""
+        """The device is pretended: its ops complete when they are queued, and the rank is not sampled."""
         self._is_rehearsed = True
 
     def count_records(self) -> int:
@@ -152,7 +152,7 @@ class PythonRecorder:
         return reduce_op(options), _ASYNC if options.asyncOp else 0
 
     def set_object_count(self, count: int) -> None:
-        """This thread is in a collective of so many objects: `this_thread` says so already."""
+        """This thread is in a collective of objects, and `this_thread` notes that already."""
 
     def issued(self, mark: int) -> None:
         if mark != NO_RECORD and self._is_on:

@@ -1,9 +1,9 @@
 """Kinds of ranks: ranks that make the same calls. For --classes, chooses ranks to run until every kind is found.
 
-Ranks that have the same place on their hosts (the same GPU) form a column. The ranks of the first and of the last host
-run, the first rank of the second host, and ranks near to a number that the script compares something with. Where two
-neighbours in a column make other calls, the rank in the middle runs too, until the border is found. A rank that did not
-run is between two in its column that make the same calls, and is taken to make them, too.
+Ranks with the same GPU number on different hosts form a column. These ranks run first: all of the first and of the last
+host, the first rank of the second host, and ranks near to a number that the script compares something with. If two
+neighbours in a column make different calls, the rank in the middle runs too, until the border is found. A rank that did
+not run is between two of its column that make the same calls, and is assumed to make them, too.
 """
 
 import ast
@@ -51,8 +51,8 @@ def _shape(group: Group) -> tuple[int, ...]:
 
 
 def _distances(run: Run) -> NDArray[np.int64]:
-    """Of messages: how many places of the group the partner is away, in a circle. The roots of collectives are left
-    out: they are the same for all ranks of a call, or explain tells."""
+    """Of messages: the distance to the partner in the group, in a circle. Roots of collectives are left out: they are
+    the same for all ranks of a call, or explain reports it."""
     table = run.table
     found = np.zeros(len(table.op), dtype=np.int64)
     rows = np.flatnonzero(np.isin(table.op, ring_format.POINT_TO_POINT))
@@ -112,7 +112,7 @@ def between(calls: Calls, settings: RehearsalSettings) -> set[int]:
     if left := {rank for rank in beside if rank < settings.world_size and rank not in calls}:
         return left
     wide = [(before, after) for before, after in gaps if after - before > each]
-    # One column after the other: what the first finds, the next ones need not search.
+    # One column after the other: the next ones need not search for borders that the first has found.
     return {
         before + (after - before) // each // 2 * each for before, after in wide if before % each == wide[0][0] % each
     }

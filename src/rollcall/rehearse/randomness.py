@@ -1,4 +1,4 @@
-"""What is random in a rank: the same in each pass and in the real ranks of --check; another on each rank."""
+"""Random numbers of a rank: the same in each pass and in the real ranks of --check, but different on each rank."""
 
 import os
 import random
@@ -17,7 +17,7 @@ def seed(rank: int) -> None:
 
 
 def replace_system_source(rank: int) -> None:
-    """Replaces what the system gives, as for names of files: secrets, uuid and new generators take theirs from it."""
+    """Replaces the random numbers of the system, from which secrets, uuid and new generators take theirs."""
     source = random.Random(rank)
     for module in (os, random):
         setattr(module, "urandom" if module is os else "_urandom", source.randbytes)

@@ -61,7 +61,7 @@ def _is_cuda(value: Any) -> bool:
 
 
 def _use_gloo() -> None:
-    """Whatever backend is asked for; of the other arguments, those that name a device are left out."""
+    """Makes a gloo group, whatever backend is asked for. Arguments that name a device are left out."""
 
     def replaced(original: Any, place: int) -> Any:
         @functools.wraps(original)

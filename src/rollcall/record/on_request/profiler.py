@@ -1,4 +1,4 @@
-"""torch.profiler for some steps of a rank, while its program runs and knows nothing of it.
+"""Runs torch.profiler for some steps of a rank. The program is not changed.
 
 The main thread starts and stops the profiler, since torch profiles the thread that started it. A step is one of an
 optimizer, where the program has one; else it lasts from one op to the next one on the same line.

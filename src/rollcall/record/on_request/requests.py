@@ -1,5 +1,5 @@
-"""Does what is asked of a rank while its program runs, beyond writing its stacks. Requests are lines of JSON in a file
-beside its ring, answers in another. Each is done in a thread of its own: the sampler's thread goes on.
+"""Handles requests to a rank while its program runs, other than for stacks. Requests are lines of JSON in a file beside
+the ring of the rank; answers are in another file. Each request has a thread of its own, so the sampler continues.
 """
 
 import _thread
@@ -31,7 +31,7 @@ def _profile(request: dict[str, Any]) -> Answer:
     return profiler.run(request)
 
 
-# By what they do. Whoever runs a rank may add more.
+# By the word in "do". worker/main.py adds those of a debugger.
 HANDLERS: dict[str, Handler] = {
     "wait-longer": _wait_longer,
     "wait-as-before": _wait_as_before,
@@ -45,7 +45,7 @@ class Requests:
         self._read = 0  # bytes of the file that are done
 
     def begin_new(self) -> int:
-        """Begin what is new in the file; how many there were."""
+        """Begin the new requests in the file. Returns how many there were."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._read)

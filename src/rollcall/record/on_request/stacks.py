@@ -1,7 +1,7 @@
 """Writes the Python stacks of all threads of a rank on request, even while its main one is in C++.
 
 There are two ways to ask. The first is a signal, which is answered at any moment; but some programs reset its handler,
-and the signal would then end them, so whoever asks looks first whether the process listens. The second is a number in
+and the signal would then end them, so one must check first whether the process listens. The second is a number in
 the ring, which the sampler's thread reads: it needs no signal, but a thread and Python's lock.
 """
 

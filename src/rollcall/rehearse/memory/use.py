@@ -1,6 +1,6 @@
-"""What the ranks' GPUs need: values that a rank leaves, ranks with equal needs together, whether they fit; in words.
+"""How much GPU memory ranks need, and whether it fits. Ranks with equal needs are printed as one line.
 
-A GPU does not fit if the model of its allocator (`allocator`) had to go beyond the card.
+A rank does not fit if the model of the allocator (`allocator`) needed more than the card has.
 """
 
 import json
@@ -16,7 +16,8 @@ from rollcall.rehearse.settings import Gpu
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "other")
 # What a process takes from the card besides torch's allocator: the CUDA context and the kernels that were loaded.
 CONTEXT_BYTES = 640 << 20
-# The model of what is allocated is right within 2 %: what comes closer to the card than that is not called fitting.
+# The model of allocated memory is right within 2 %: a need that is closer than that to the limit does not count as
+# fitting.
 _SURE = 0.98
 _FEW = 4
 
@@ -39,8 +40,8 @@ class MemoryUse:
     """The memory that one rank needs, on the GPU that it used most."""
 
     peak: GpuContents
-    least_bytes: int  # at its peak, if nccl keeps nothing of what DDP has reduced: when it drops that, differs
-    allocated_bytes: int  # at the peak, with what the allocator rounds up, if nccl keeps it as long as it may
+    least_bytes: int  # at its peak, if nccl has dropped all buckets that DDP has reduced
+    allocated_bytes: int  # at the peak, rounded up as the allocator does, if nccl keeps these buckets as long as it may
     reserved_bytes: int  # the most that the allocator took from the card
     overflow: GpuContents | None = None  # the first moment at which the card had no room
     timeline: tuple[tuple[int, str, tuple[int, ...]], ...] = ()  # how many allocations before, phase, by category
@@ -55,7 +56,7 @@ class RanksUse:
 
 
 def usable_bytes(gpu: Gpu) -> int:
-    """What torch's allocator can have of a card."""
+    """How much memory of a card torch's allocator can use."""
     return gpu.capacity_bytes - CONTEXT_BYTES
 
 
@@ -90,7 +91,7 @@ def lines(found: tuple[RanksUse, ...], gpu: Gpu) -> Iterator[str]:
 
 
 def _merge_alike(found: tuple[RanksUse, ...], gpu: Gpu) -> tuple[RanksUse, ...]:
-    """Needs that read the same are one: they differ in their course, or by less than what is printed."""
+    """Needs that are printed alike become one: they differ over time only, or by less than is printed."""
     alike: dict[str, RanksUse] = {}
     for each in found:
         words = _in_words(replace(each, ranks=()), gpu)
@@ -142,6 +143,6 @@ def _one_as_json(each: RanksUse, gpu: Gpu, with_timeline: bool) -> dict[str, Any
 
 
 def write(path: Path, found: tuple[RanksUse, ...], gpu: Gpu) -> None:
-    """Writes what the page needs, with the course over time."""
+    """Writes the data for the page, with the memory over time."""
     content = {"categories": CATEGORIES, "gpu_bytes": gpu.capacity_bytes, "uses": as_json(found, gpu, True)}
     path.write_text(json.dumps(content))

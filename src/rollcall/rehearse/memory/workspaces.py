@@ -1,4 +1,4 @@
-"""Memory that kernels take from torch's allocator besides their results. What is not listed here is not modelled."""
+"""Memory that kernels take from torch's allocator besides their results. Kernels that are not here are not modelled."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +25,7 @@ _FLOAT_BYTES = 4
 
 def cublas_bytes(capability: tuple[int, int]) -> int:
     """The workspace of a cuBLAS handle, by torch's default. Each thread that multiplies has one for each stream: the
-    program's own, and the one in which backward runs. It is never given back."""
+    program's own, and the one in which backward runs. It is never freed."""
     return 32 << 20 if capability[0] >= _HOPPER else 2 * (4096 << 10) + 8 * (16 << 10)
 
 

@@ -10,7 +10,7 @@ Algorithm = Callable[[float, int, int], Iterator[Part]]  # bytes, size of the gr
 
 
 def _around(each_bytes: float, size: int, way: int) -> Iterator[Part]:
-    """Every rank sends so much to its neighbour."""
+    """Every rank sends this many bytes to its neighbour."""
     return ((place, (place + way) % size, each_bytes) for place in range(size))
 
 
@@ -28,7 +28,7 @@ def _from_root(size_bytes: float, size: int, root: int) -> Iterator[Part]:
 
 
 def _gloo_all_reduce(size_bytes: float, size: int, _: int) -> Iterator[Part]:
-    """A ring, against the order of ranks: the parts are reduced, then handed round."""
+    """A ring, against the order of ranks: the parts are reduced, then passed on to all."""
     return _around(2 * (size - 1) / size * size_bytes, size, -1)
 
 
@@ -110,5 +110,5 @@ def _parent(place: int, hosts: int) -> int:
 
 
 def _mirrored(place: int, hosts: int) -> int:
-    """So that a host is a leaf of one tree at most: shifted by one, or turned around if their number is even."""
+    """The second tree: shifted by one, or reversed if the number is even, so that no host is a leaf of both."""
     return (place + 1) % hosts if hosts % 2 else hosts - 1 - place

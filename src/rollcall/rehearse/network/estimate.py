@@ -1,7 +1,7 @@
-"""With one measured step and the speed of a host's link: how much of the communication cannot hide. An estimate.
+"""Estimates, from a measured step and the speed of a host's link, how much communication computing cannot hide.
 
-Each line of the program takes as long as the busiest host needs to send, or to receive, its bytes. At best all of that
-goes on while the step computes, and only what is longer than the step remains; at worst none of it does.
+Each line of the program takes as long as the busiest host needs to send, or to receive, its bytes. At best all of
+it runs while the step computes, and only what takes longer than the step remains; at worst none of it does.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the user tells of a step and of the network, for an estimate."""
+"""The time of a step and the speed of a link, as the user gives them for an estimate."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from rollcall.transport.virtual.traffic_shaping import bits_per_s
 
 @dataclass(frozen=True)
 class Link:
-    """What the user has told: a step without the network, and the link of a host."""
+    """A step without the network, and the link of a host."""
 
     step_s: float
     bytes_per_s: float

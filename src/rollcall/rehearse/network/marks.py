@@ -1,4 +1,4 @@
-"""Notes how many ops a rank had recorded at the end of each optimizer step: what is between two of them is one step."""
+"""Notes how many ops a rank had recorded at the end of each optimizer step: the ops between two notes are one step."""
 
 import os
 from pathlib import Path

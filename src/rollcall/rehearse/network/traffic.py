@@ -1,6 +1,7 @@
 """From the recorded ops to the bytes that hosts send each other in one step, by the formulas of `algorithms`.
 
-Ops on GPU tensors go by nccl: its rings, in the order of ranks; for all_reduce also its trees. Others go by gloo.
+Ops on GPU tensors are counted by nccl's rings, in the order of ranks; all_reduce also by its trees. Others by gloo's
+algorithms.
 Headers of packets, barriers, and what torch exchanges when a group is made are not counted.
 """
 
@@ -20,7 +21,7 @@ from rollcall.rehearse.network import algorithms
 from rollcall.units import in_bytes, plural
 
 Matrix = dict[tuple[int, int], float]  # from host, to host: bytes
-_OWN = ("send", "all_to_all")  # each rank tells of what it sends itself
+_OWN = ("send", "all_to_all")  # each rank records what it sends itself
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class _Sum:
     op: str
     ranks: tuple[int, ...]
     peer: int
-    sender: int  # of ops that each rank tells its own part of; -1: one rank tells of all
+    sender: int  # of ops of which each rank records its own part; -1: one rank records all
     on_gpu: bool
     place: str
     is_bucket: bool
@@ -78,7 +79,7 @@ def measure(run: Run, marks: dict[int, list[int]], gpus_per_host: int) -> Traffi
 
 
 def _calls_of_step(run: Run, marks: dict[int, list[int]]) -> Iterator[Op]:
-    """One op of each collective, and all ops that each rank tells its own part of."""
+    """One op of each collective, and all ops of which each rank records its own part."""
     table, told = run.table, set[tuple[int, int, int]]()
     is_counted = table.is_one_of(*algorithms.NCCL_RING, *_OWN) & ~table.has_failed & (table.size_bytes > 0)
     is_own = table.is_one_of(*_OWN)
@@ -92,7 +93,7 @@ def _calls_of_step(run: Run, marks: dict[int, list[int]]) -> Iterator[Op]:
 
 
 def _step(marks: list[int], records: int) -> tuple[int, int]:
-    """Between the last two steps; up to the only one, or all, if there are no two."""
+    """The ops between the last two steps. With one step, those before it; without steps, all."""
     if len(marks) > 1:
         return marks[-2], marks[-1]
     return 0, marks[0] if marks else records
@@ -130,7 +131,7 @@ def _call(op: str, place: str, is_bucket: bool, count: int, matrix: Matrix, late
 
 
 def _later_rounds(kind: _Sum, size_bytes: float, each: int, whole: Matrix) -> float:
-    """What gloo takes longer than its bytes over the busiest link: parts that wait for others to be sent."""
+    """How much longer gloo takes than its bytes need on the busiest link: parts wait until others are sent."""
     if kind.on_gpu:
         return 0.0
     if kind.op == "all_to_all":
@@ -139,15 +140,15 @@ def _later_rounds(kind: _Sum, size_bytes: float, each: int, whole: Matrix) -> fl
 
 
 def _late_bytes(kind: _Sum, size_bytes: float, each: int) -> float:
-    """Each rank tells of its own op: only the one that comes last adds something."""
+    """Each rank records its own op: only the rank that comes last adds something."""
     last, share = _last_rank(kind.ranks, each)
     return share * size_bytes if kind.sender == last else 0.0
 
 
 @functools.cache
 def _last_rank(ranks: tuple[int, ...], each: int) -> tuple[int, float]:
-    """Who comes last to an all_to_all is not known. Taken is the rank that would wait for most from other hosts; and
-    which share of its bytes that is."""
+    """It is not known which rank comes last to an all_to_all. Assumed is the rank that would wait for the most bytes
+    from other hosts. Also returns which share of its bytes that is."""
     late = [_busiest(_on_hosts(algorithms.gloo_late_parts(1.0, len(ranks), n), ranks, each)) for n in range(len(ranks))]
     return ranks[late.index(max(late))], max(late)
 
@@ -258,7 +259,7 @@ def as_json(traffic: Traffic) -> dict[str, Any]:
 
 
 def write(path: Path, traffic: Traffic) -> None:
-    """Writes what the page needs."""
+    """Writes the data for the page."""
     path.write_text(json.dumps(as_json(traffic)))
 
 

@@ -1,7 +1,7 @@
 """The clock of a rehearsed rank: each read advances it by a millisecond, and each sleep by its length.
 
-Real time means nothing here, and would be something else in each pass. Programs decide by it, as when they choose how
-often to save: so they decide the same each time, and on all ranks.
+Programs branch on the time, for example to choose how often to save. Real time would differ in each pass; with this
+clock they decide the same in each pass, and on all ranks.
 """
 
 import time
@@ -32,7 +32,7 @@ class Clock:
         return self.date_ns() / 1e9
 
     def sleep(self, seconds: float) -> None:
-        """Nobody comes here while a rank sleeps. A moment is left to the threads and processes of its own."""
+        """Sleeps for a moment only, for other threads and processes of the rank: no other rank acts meanwhile."""
         self._now_ns += int(seconds * 1e9)
         _sleep(min(seconds, _MOST_SLEEP_S))
 
@@ -41,7 +41,7 @@ _sleep = time.sleep
 
 
 def install(began_ns: int) -> None:
-    """What has taken a function of `time` by its name before, as Python's own queues have, keeps the real one."""
+    """Modules that have imported a function of `time` by name before, such as Python's queues, keep the real one."""
     clock = Clock(began_ns)
     module: Any = time  # the type checker knows nothing of replaced functions
     for name in _CLOCKS:

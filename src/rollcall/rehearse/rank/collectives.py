@@ -1,7 +1,7 @@
-"""Ops between ranks that are not there. An op returns at once with a handle that is complete.
+"""Ops with ranks that do not run. An op returns at once with a handle that is complete.
 
-Of small tensors, what this rank gives is written down, and what it gets is computed from what all ranks have given, as
-far as an earlier pass knows it. In the first pass, the others are taken to give what this rank gives.
+What this rank contributes in small tensors is noted, and what it receives is computed from what all ranks contributed
+in an earlier pass. In the first pass, the others are assumed to contribute the same as this rank.
 """
 
 import functools
@@ -24,7 +24,7 @@ from rollcall.rehearse.collective_results import Data, Given, Key, Took, combine
 from rollcall.rehearse.rank.unsupported import Unsupported
 from rollcall.rehearse.rank.values import is_followed, users_place
 
-Table = dict[Key, dict[int, Given]]  # by rank of the group: what it gave
+Table = dict[Key, dict[int, Given]]  # by rank of the group: what it contributed
 
 
 class _Calling(threading.local):
@@ -37,7 +37,7 @@ _calling = _Calling()
 
 
 def note_reduce_ops() -> None:
-    """Before the recorder's hooks are put around the same methods: theirs is the outer one."""
+    """Call this before the recorder puts its hooks around the same methods: these are then the outer ones."""
     for name in METHODS:
         if hasattr(dist.ProcessGroup, name):
             setattr(dist.ProcessGroup, name, _noting(getattr(dist.ProcessGroup, name), METHODS[name][1]))
@@ -67,7 +67,7 @@ def _called(reduce: str) -> Iterator[None]:
 
 @dataclass
 class Exchange:
-    """What one rank gave and took, and what the others are known to give."""
+    """What one rank contributed and received, and what the others contribute, as far as that is known."""
 
     table: Table = field(default_factory=dict)
     gave: dict[Key, Given] = field(default_factory=dict)
@@ -96,8 +96,8 @@ class Exchange:
 
 
 def result_for(known: dict[int, Given], given: Given, index: int, size: int) -> tuple[torch.Tensor, ...] | None:
-    """A rank that is not known to give anything is taken to give what this one gives; so is one that made another op
-    here: it was on another way in the last pass, or explain will tell."""
+    """A rank of which nothing is known is assumed to contribute what this rank does. So is a rank that made another op
+    here: it took another branch in the last pass, or explain will report it."""
     others = {place: its for place, its in known.items() if its.op == given.op and place != index}
     return combine([others.get(place, given) for place in range(size)], index)
 
@@ -163,7 +163,7 @@ _READERS: dict[str, Any] = {
     "recv_": lambda a: _Call("recv", a[1], [], a[0], root=a[2], tag=a[3]),
     "barrier": lambda a: _Call("barrier", a[1], [], []),
     "monitored_barrier_": lambda a: _Call("barrier", a[1], [], []),
-    # Several at once: what they give is not followed.
+    # Several ops in one call: their values are not computed.
     "allreduce_coalesced_": lambda a: _Call("", a[1], [], a[0]),
     "allgather_coalesced_": lambda a: _Call("", a[2], [], [each for its in a[0] for each in its]),
     "allgather_into_tensor_coalesced_": lambda a: _Call("", a[2], [], a[0]),
@@ -228,7 +228,7 @@ def _result(call: _Call, data: Any) -> tuple[torch.Tensor, ...] | None:
     key = Key(f"{name} {_members(group)}", exchange.number(name))
     if not _is_followed(call.inputs) and not _is_followed(call.outputs):
         return None
-    # What is in the tensor of a rank that only gets something does not matter: it may be anything.
+    # The content of a tensor that only receives does not matter.
     gives = call.op not in ("broadcast", "scatter") or call.root == index
     given = _known(call.inputs, data) if gives else None
     return exchange.get(key, Given(call.op, given, _calling.reduce or "", call.root, call.splits), index, size)
@@ -259,15 +259,15 @@ def _known(tensors: Sequence[torch.Tensor], data: Any) -> tuple[Data, ...] | Non
 
 
 def _finish_own(call: _Call, data: Any) -> None:
-    """DDP has called it, in C++: to agree on its buckets, which are the same on all ranks, or to average gradients.
-    Those of the CPU then are this rank's own, and what comes of them is not what the ranks would compute."""
+    """DDP has called the op, in C++: to agree on its buckets, which are the same on all ranks, or to average gradients.
+    Gradients on the CPU stay those of this rank, so results that depend on them are not those of real ranks."""
     for output in call.outputs:
         if output.dtype.is_floating_point:
             data.forget(output, is_own=True)
 
 
 def _finish(call: _Call, result: tuple[torch.Tensor, ...] | None, data: Any) -> None:
-    """Write what is known into the outputs; the others are unknown from now on."""
+    """Write known results into the outputs. Other outputs are unknown from now on."""
     if call.op in ("send", "barrier") or (call.op in ("gather", "reduce") and result == ()):
         return
     outputs = list(call.outputs)

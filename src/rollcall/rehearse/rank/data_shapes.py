@@ -1,6 +1,7 @@
 """Ops whose result has a shape, or is a number, that depends on data which is not known.
 
-`--assume moe.py:33=128` says how many rows such an op gives at a line; below 1 it is a share of what there is.
+`--assume moe.py:33=128` says how many rows such an op gives at a line; below 1 it is a share of the largest possible
+number.
 """
 
 import math

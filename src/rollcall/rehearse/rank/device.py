@@ -1,4 +1,4 @@
-"""A CUDA device that is not there: the library for torch's C++, and the functions of torch.cuda for the script."""
+"""A pretended CUDA device: the library for torch's C++, and the functions of torch.cuda for the script."""
 
 import contextlib
 import ctypes
@@ -38,7 +38,7 @@ def load(path: Path) -> None:
 
 
 def after_import() -> None:
-    """A torch that is built for CUDA has registered a guard of its own meanwhile."""
+    """Call this after torch is imported: a torch that is built for CUDA has registered its own guard."""
     _library.rollcall_pretend_again()
 
 
@@ -64,7 +64,7 @@ def index_of(device: Any) -> int:
 
 
 class Stream:
-    """All work is done when it is queued, since there is none. Memory is kept for the stream that it was made on."""
+    """All work is done as soon as it is queued, since there is none. Memory belongs to the stream on which it was made."""
 
     def __init__(self, device: Any = None, priority: int = 0, number: int | None = None, **_: Any) -> None:
         import torch

@@ -1,5 +1,5 @@
 """Keeps a rehearsed rank from touching anything: what it writes goes to the folder of the run, and no connection is
-opened. A file that it has written is found again where it wrote it.
+opened. The rank finds a file that it has written under the path to which it wrote it.
 
 This holds for what Python does. Code in C that opens files by itself, and programs that the rank starts, are refused to
 write anywhere else by the kernel, if it can do that.
@@ -45,7 +45,7 @@ class Journal:
         self.removed[path] = self.count_ops()
 
     def is_there(self, path: str, ops: int) -> bool:
-        """Whether the file is there for another rank that has come to its op with this number."""
+        """Whether the file exists for another rank that has made this number of ops."""
         return path in self.written and self.written[path] < ops <= self.removed.get(path, ops)
 
     def save(self, path: Path) -> None:
@@ -62,9 +62,9 @@ class Journal:
 class Overlay:
     """A folder in which the files of a rank lie under their whole paths.
 
-    It also sees what the rank that ran first, mostly rank 0, had written when it came to the same op: files that it
-    prepares for all. Which files of other ranks are there would depend on who has run already. Real ranks, which run
-    together, have one folder for all."""
+    The rank also sees the files that the rank that ran first, mostly rank 0, had written before the same op: files that
+    it prepares for all. Files of other ranks are not seen: which of them exist would depend on the order in which ranks
+    run. Real ranks, which run at the same time, have one folder for all."""
 
     def __init__(self, root: Path, first: Path, temporary: str, count_ops: Callable[[], int] = lambda: 0) -> None:
         self._root, self._first = str(root), str(first)
@@ -94,7 +94,7 @@ class Overlay:
         return self.places(path)[0]
 
     def places(self, path: Any) -> list[Any]:
-        """Where there is something under this path, what the rank has written first; the path itself at last."""
+        """The places where a file of this path exists: first that of the rank's own files, last the path itself."""
         if self.is_free(path):
             return [path]
         full = os.path.abspath(os.fsdecode(path))
@@ -113,7 +113,7 @@ class Overlay:
         return _lexists(self.read(path))
 
     def names(self, path: Any, listed: Callable[[Any], Iterable[Any]], name_of: Callable[[Any], Any]) -> list[Any]:
-        """What is in a folder, in all of its places; of the first rank, only what is there by now."""
+        """The names in a folder, in all of its places; of the first rank, only files that exist at this op."""
         if self.is_free(path):
             return list(listed(path))
         full, now = os.path.abspath(os.fsdecode(path)), self.journal.count_ops()
@@ -137,13 +137,13 @@ class Overlay:
             _replace(self._root + full, self._root + _REMOVED + full)
 
     def note_removed(self, path: Any) -> None:
-        """It is gone for this rank, and stays what it is in reality."""
+        """The file is gone for this rank only: the real one stays."""
         full = os.path.abspath(os.fsdecode(path))
         self.journal.note_removed(full)
         self._gone.add(full)
 
     def write(self, path: Any, keeps: bool = False) -> Any:
-        """Where a file is to be written; with what is in it now, if that matters. Its folder has to be there."""
+        """The path to write a file to; with a copy of its content, if that matters. Its folder must exist."""
         if self.is_free(path):
             return path
         target = self.inside(path)
@@ -158,7 +158,7 @@ class Overlay:
         return target
 
 
-# As they are before they are replaced.
+# The real functions, before they are replaced.
 _stat, _lstat, _real_open, _real_mkdir, _replace = os.stat, os.lstat, builtins.open, os.mkdir, os.replace
 
 
@@ -194,7 +194,7 @@ def _journal(root: Path) -> Path:
 
 
 def install(root: Path, first: Path, temporary: str, count_ops: Callable[[], int] = lambda: 0) -> None:
-    """What the rank wrote in an earlier pass is gone: it starts as it did then."""
+    """Removes what the rank wrote in an earlier pass, so that it starts as it did then."""
     for old in (root, Path(str(root) + _REMOVED)):
         shutil.rmtree(old, ignore_errors=True)
     root.mkdir(parents=True, exist_ok=True)
@@ -207,7 +207,7 @@ def install(root: Path, first: Path, temporary: str, count_ops: Callable[[], int
 
 
 def install_shared(root: Path, temporary: str) -> None:
-    """For real ranks, which see each other's files, and have connections."""
+    """For real ranks, which see each other's files, and may open connections."""
     root.mkdir(parents=True, exist_ok=True)
     overlay = Overlay(root, root, temporary)
     redirect(overlay)
@@ -298,7 +298,8 @@ class _Entries:
 
 
 def _changing(function: Callable[..., Any], overlay: Overlay) -> Callable[..., Any]:
-    """A function that takes an open file: one that was opened to be read may be anybody's, and stays as it is."""
+    """For a function that takes an open file: a file that was opened for reading may not be the rank's own, and stays
+    unchanged."""
 
     @functools.wraps(function)
     def call(descriptor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -359,7 +360,7 @@ def _moving(function: Callable[..., Any], overlay: Overlay) -> Callable[..., Any
 
 
 def _linking(function: Callable[..., None], overlay: Overlay) -> Callable[..., None]:
-    """A link leads to what the rank has written, or to a copy: who writes through it must not change what was there."""
+    """A link leads to a file of the rank, or to a copy: a write through the link must not change a real file."""
 
     @functools.wraps(function)
     def call(source: Any, target: Any, *args: Any, **kwargs: Any) -> None:

@@ -97,7 +97,7 @@ def _environment(settings: RehearsalSettings, rank: int) -> dict[str, str]:
 
 
 def _use_temporary_folder(path: str) -> None:
-    """It is new in each pass."""
+    """The ring is new in each pass."""
     shutil.rmtree(path, ignore_errors=True)
     os.makedirs(path)
     os.environ["TMPDIR"] = tempfile.tempdir = path
@@ -110,7 +110,7 @@ def _use_known_values(settings: RehearsalSettings, table: str) -> None:
 
 
 def _write_at_end(path: Path, allocations: Allocations, marks: list[int]) -> None:
-    """What the launcher needs besides the ring."""
+    """Writes what the launcher needs besides the ring."""
     process = os.getpid()
 
     def write() -> None:
@@ -185,7 +185,7 @@ def _pretend_process_groups(world_size: int) -> None:
 
 
 def _wait_in_vain(here: int, world_size: int) -> None:
-    """What torch says of ranks that never come, once its time is over; said inside of the call, which is recorded."""
+    """Raises torch's error for ranks that do not come in time; inside of the call, which is recorded."""
 
     def time_out(*_: Any, **__: Any) -> NoReturn:
         raise dist.DistStoreError(f"Timed out: {here}/{world_size} clients joined.")
@@ -195,7 +195,7 @@ def _wait_in_vain(here: int, world_size: int) -> None:
 
 
 def _record(folder: Path, rank: int, world_size: int) -> None:
-    """Ops on the device are over at once: there is no event of the GPU to wait for. Nor is there anything to sample."""
+    """Ops on the device complete at once, so no event of a GPU is waited for. The rank is not sampled either."""
     functional.counts_as_real(is_pretended)
     recording = recorder.begin(folder, rank, world_size, 0)
     recording.rehearse()

@@ -49,7 +49,7 @@ def substitute(owner: Any, name: str, value: Any) -> None:
 
 
 def _replace_load_state() -> None:
-    """What is loaded is copied into the parameters, as without the swaps above: DDP has hooks on them."""
+    """Copies what is loaded into the parameters, as without the swaps above: DDP has hooks on them."""
     plain: Any = torch.nn.Module._load_from_state_dict
 
     def load(*args: Any, **kwargs: Any) -> None:
@@ -79,7 +79,7 @@ def _swap(first: torch.Tensor, second: torch.Tensor) -> None:
 
 
 def _replace_reads(data: Data) -> None:
-    """item, tolist and numpy: what is known is handed over; else a number that remembers that it is not."""
+    """item, tolist and numpy: return known values; else a number that remembers that it is not known."""
     item, tolist, numpy = torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.numpy
     plain_format: Any = torch.Tensor.__format__
 
@@ -96,7 +96,7 @@ def _replace_reads(data: Data) -> None:
         return tolist(_assumed(tensor) if known is None else known)
 
     def read_array(tensor: torch.Tensor, *, force: bool = False) -> Any:
-        """A tensor on the GPU, or one that needs a gradient, is refused with torch's own words."""
+        """Refuses a tensor on the GPU, or one that needs a gradient, with torch's own message."""
         if not isinstance(tensor, FakeTensor):
             return numpy(tensor, force=force)
         if tensor.is_cuda and not force:
@@ -175,8 +175,8 @@ def _taking(plain: Any, data: Data) -> Any:
 
 
 def _answering(plain: Any, answer: bool, data: Data) -> Any:
-    """What is taken in place of unknown numbers is finite. A program that asks is answered so, and not by a mere False,
-    or each one that checks its loss would fail here."""
+    """The assumed value of unknown numbers is finite. So `isfinite` is True for them: otherwise each program that
+    checks its loss would fail here."""
 
     @functools.wraps(plain)
     def ask(tensor: torch.Tensor) -> torch.Tensor:
@@ -267,7 +267,7 @@ def _shorten_sharding() -> None:
 
 
 def _allow_foreach() -> None:
-    """Optimizers take all parameters at once on a GPU, if their types are listed: that needs more memory at a time."""
+    """On a GPU, optimizers update all parameters in one call if their types are listed: that needs more memory."""
     for types in (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types):
         types.append(FakeTensor)
 
@@ -318,7 +318,7 @@ def replace_generators() -> None:
     plain = torch.Generator
 
     class Generator(plain):  # type: ignore[misc,valid-type]
-        """It draws on the CPU, whichever device is named: what is random on the device is not known anyway."""
+        """Draws on the CPU, whichever device is named: random numbers on the device are not known anyway."""
 
         def __new__(cls, device: Any = "cpu") -> Any:
             made = plain.__new__(cls)
@@ -336,7 +336,8 @@ def replace_generators() -> None:
 
 
 def replace_compile() -> None:
-    """What is compiled makes the same ops between ranks as what is not, and there is nothing to compile for."""
+    """torch.compile returns the function as it is: its ops between ranks are the same, and there is no device to
+    compile for."""
 
     def compile_nothing(model: Any = None, **_: Any) -> Any:
         if model is None:
@@ -404,7 +405,7 @@ _kept: list[Any] = []  # a library's ops go with it
 
 
 def _replace_marks() -> None:
-    """Replaces marks for a profiler that is not there. Torch's own one is left with the CPU: it would warn at each op,
+    """Replaces marks for a profiler of the GPU. Torch's own one is left with the CPU: it would warn at each op,
     with a stack of C++."""
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         substitute(torch.cuda.nvtx, name, lambda *_: 0)

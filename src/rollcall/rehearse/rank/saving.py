@@ -80,7 +80,7 @@ def save_from_python(plain: Any) -> Any:
 
 def _load(plain: Any) -> Any:
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """First to the CPU: the device has no memory to read a file into."""
+        """Loads to the CPU first: the device has no memory to read a file into."""
         if isinstance(f, (str, os.PathLike)):
             with open(f, "rb") as file:  # as above: it may be one that was saved
                 return read(file.name if kwargs.get("mmap") else file, map_location, *args, **kwargs)
@@ -98,7 +98,7 @@ def _load(plain: Any) -> Any:
 
 
 def _target(map_location: Any) -> torch.device | None:
-    """The device that torch.load is told to load to, by a name, a dict or a function."""
+    """The device of map_location, which may be a name, a dict or a function."""
     if callable(map_location):
         map_location = map_location(_AskedStorage(), "cuda:0")
     elif isinstance(map_location, dict):

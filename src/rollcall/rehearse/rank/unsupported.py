@@ -32,7 +32,7 @@ class Unsupported(RollcallError):  # noqa: N818  (it is read as a sentence: rais
         found = found or sentence
 
 
-# What torch and Triton say themselves of a device or of data that is not there: no error of the program. What to do.
+# Errors of torch and Triton about a missing device or missing data, which are no errors of the program; and what to do.
 STUB = "put a stub in its place for the rehearsal, which makes results of the right shape"
 _SAID = {
     "Cannot access data pointer of Tensor": f"C++ code reads the data of a tensor, which has none here; {STUB}",
@@ -55,8 +55,8 @@ _SAID = {
 
 
 def watch_for_programs() -> None:
-    """Programs that this one starts may write nothing. One that fails may have failed for that, and what it was to make
-    is missing then."""
+    """Programs that this one starts cannot write files. One that fails may have failed for this reason, and the file
+    that it should have made is then missing."""
     plain_wait, plain_system = subprocess.Popen.wait, os.system
 
     def note(code: int) -> int:
@@ -76,7 +76,7 @@ def watch_for_programs() -> None:
 
 
 def watch_for_uncaught() -> None:
-    """An error that the program does not catch, and that only a rehearsal has."""
+    """An error that the program does not catch, and that happens only in a rehearsal."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -100,7 +100,7 @@ _NO_FILE = re.compile("No such file or directory: '([^']+)'")
 
 
 def _words_for(error: BaseException) -> str | None:
-    """A package that is not here may well be where the program is going to run."""
+    """A package that is missing here may be installed where the program will run."""
     if isinstance(error, (pickle.UnpicklingError, EOFError)):
         return "it reads an object of another rank that is too large to be followed here; tell a smaller one"
     if isinstance(error, subprocess.CalledProcessError):
@@ -113,7 +113,7 @@ def _words_for(error: BaseException) -> str | None:
 
 
 def _words_for_unknown(error: BaseException, place: str) -> str | None:
-    """It fails on a line that decides by an unknown value, such as `assert (labels < 10).all()`."""
+    """The program fails on a line that branches on an unknown value, such as `assert (labels < 10).all()`."""
     from rollcall.rehearse.rank import values  # here, as above
 
     if not any(place in each.decided for each in values.notes.unknowns.values()):
