@@ -42,7 +42,7 @@ class HostFolder:
                         path.unlink()
 
     def send_copies(self, channel: Channel, part: str) -> None:
-        """Copies of what there is until now in a part of the folder, where the launcher does not see it itself."""
+        """Send copies of the files in a part of the folder, unless the launcher sees the folder itself."""
         self.unless_sent_back(lambda: self._send_part(channel, part))
 
     def unless_sent_back(self, send: Callable[[], None]) -> None:
@@ -74,7 +74,7 @@ class HostFolder:
 
 
 def _chunks_with_data(file: BinaryIO) -> Iterator[int]:
-    """Where the chunks of a file begin that hold something: a ring is mostly a hole. The last one always counts."""
+    """Where the chunks of a file begin that hold data: most of a ring is a hole. The last chunk is always included."""
     size = os.fstat(file.fileno()).st_size
     for at in range(0, size, _CHUNK_BYTES):
         is_last = at + _CHUNK_BYTES >= size

@@ -228,7 +228,7 @@ def _serve(
     heartbeat.read()
     if supervisor is not None:
         heartbeat.require(supervisor)
-    # Before elastic is imported: the launcher's answer comes meanwhile.
+    # Before elastic is imported: the launcher answers during the import.
     channel.send(Ready(folder.shared))
     from rollcall.agent.worker_group import WorkerGroupAgent
 

@@ -35,7 +35,7 @@ def queued_s(trial: Trial, iterations: int, device: torch.device) -> NDArray[np.
 def replayed_s(trial: Trial, iterations: int) -> NDArray[np.float64]:
     """The mean time of a call in one CUDA graph of all calls: without the time that Python takes to call them."""
     graph = torch.cuda.CUDAGraph()
-    # Other threads, such as nccl's watchdog, may ask for their events meanwhile.
+    # Other threads, such as nccl's watchdog, may query their events during the capture.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         for _ in range(iterations):
             trial.call()

@@ -317,7 +317,7 @@ class Attempts:
         self._listener.attempt_began(self._facts())
 
     def _facts(self) -> dict[str, dict[str, Any]]:
-        """What is known of each host that takes part, and its clocks, for the run's folder."""
+        """For run.json: facts of each host that takes part, and its clocks."""
         return {
             (agent.info.host if agent.name == THIS_HOST and agent.info else agent.name): {
                 **asdict(agent.info or HostInfo("", "", "", "", 0, 0)),

@@ -68,7 +68,7 @@ class Findings:
 
 
 def examine(plan: Plan, tell: Callable[[str], None], is_deep: bool = False) -> Findings:
-    """Look at all hosts of the plan. A deep look also measures how fast each of them computes."""
+    """Examine all hosts of the plan. With `is_deep`, also measure how fast each of them computes."""
     with select.opened(plan, "check", tell) as (known, start):
         agents = Agents(known.hosts, start, tell)
         try:

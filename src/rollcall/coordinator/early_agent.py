@@ -9,7 +9,7 @@ import os
 from rollcall.linux import warm_servers
 from rollcall.transport import local, warm
 
-TYPE_CHECKING = False  # this file imports next to nothing, not even typing, before the agent is on its way
+TYPE_CHECKING = False  # this file imports almost nothing, not even typing, before the agent has started
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any

@@ -38,7 +38,7 @@ class Heartbeats:
         """After Ctrl-Z, or on a laptop that slept: then it was not the hosts that were silent."""
         slept_s, self._ticked_s = self._now() - self._ticked_s, self._now()
         if slept_s > _ASLEEP_S:
-            if not self._is_here:  # connections may have ended meanwhile, so they cannot tell
+            if not self._is_here:  # the hosts may be gone by now, so the message says what they do
                 self._say(f"rollcall here was stopped for {slept_s:.0f} s; hosts end their ranks after {SILENCE_S:g} s")
             for agent in self._agents.all:
                 agent.heard_s = self._now()

@@ -344,7 +344,7 @@ class Launcher:
             passed_on = signal.Signals(signals.forwarded.pop(0))
             self.say(f"{passed_on.name} is passed on to the ranks that have a handler for it")
             self._agents.send_all(ForwardSignal(passed_on))
-        count = len(signals.received)  # more may come meanwhile
+        count = len(signals.received)  # a signal may arrive during this loop
         for number in dict.fromkeys(signals.received[:count]):  # one that came twice since the last look is meant once
             self._stop(number)
         del signals.received[:count]

@@ -155,13 +155,13 @@ class RunFolder:
             self.save()
 
     def note_clocks(self, readings: dict[str, list[tuple[int, int, int]]]) -> None:
-        """What was read until now, of hosts that took part."""
+        """Note the clock readings of the hosts that took part."""
         for name, host in self._facts.get("hosts", {}).items():
             host["clock_readings"] = readings.get(name, [])
 
     def save(self, **facts: Any) -> None:
         self._facts.update(facts)
-        # Whole or not at all: others read it during the run.
+        # Replaced as a whole: other processes read it during the run.
         fresh = self.path / "run.json.new"
         with contextlib.suppress(OSError):  # a full disk is no reason to end the run
             fresh.write_text(json.dumps(self._facts, indent=2) + "\n")

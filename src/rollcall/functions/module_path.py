@@ -55,7 +55,7 @@ def _conflict(names: set[str], folder: str) -> str:
 
 
 def _is_module(path: str, entry: str) -> bool:
-    """A folder without an __init__ is one only if no other module has its name."""
+    """A folder without an __init__ is a module only if no other module has its name."""
     if not os.path.isdir(path):
         return entry.endswith(_SUFFIXES)
     return entry not in sys.modules or any(name.startswith("__init__.") for name in os.listdir(path))

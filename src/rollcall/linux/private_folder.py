@@ -4,7 +4,7 @@ import contextlib
 import os
 import stat
 
-TYPE_CHECKING = False  # imports next to nothing: `rollcall run` waits for it
+TYPE_CHECKING = False  # this file imports almost nothing: `rollcall run` waits for it
 if TYPE_CHECKING:
     from collections.abc import Mapping
 

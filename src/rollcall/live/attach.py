@@ -52,7 +52,7 @@ def _type(question: Path, prompt: str) -> None:
     except (EOFError, KeyboardInterrupt):
         print()
         line = None
-    # The folder goes when the run has ended meanwhile.
+    # The folder is removed when the run ends.
     with contextlib.suppress(FileNotFoundError), open(question.with_suffix(".in"), "a") as file:
         file.write(json.dumps({"line": line}) + "\n")
 

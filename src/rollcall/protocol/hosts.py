@@ -24,9 +24,9 @@ _PLAIN = re.compile(r"(?:(?P<user>[^@]+)@)?(?P<name>[^@:]+)(?::(?P<slots>[^:]*))
 
 @dataclass(frozen=True)
 class Host:
-    """A machine with room for so many ranks (0: it has yet to be asked).
+    """A machine with room for `slots` ranks (0: it must still be asked).
 
-    `address`: where the others reach it, if somebody knows.
+    `address`: where the others reach it, if that is known.
     """
 
     name: str

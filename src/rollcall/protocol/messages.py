@@ -157,7 +157,7 @@ class ConnectToRank(Message):
 
 @dataclass(frozen=True)
 class Debugging(Message):
-    """Whether a rank of the run stands in a debugger: no hang is one meanwhile, and ops of groups may take longer."""
+    """Whether a rank of the run is stopped in a debugger. Meanwhile no hang is reported, and ops may take longer."""
 
     is_on: bool
 
@@ -423,7 +423,7 @@ class GpusCounted(Message):
 
 @dataclass(frozen=True)
 class HostChecked(Message):
-    """What is known of the host, or why nothing is."""
+    """The facts of the host, or why there are none."""
 
     facts: dict[str, Any]
     error: str = ""

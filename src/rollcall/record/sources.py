@@ -32,4 +32,4 @@ class SourceCopies:
         self._folder.mkdir(exist_ok=True)
         fresh = target.with_suffix(f".{os.getpid()}")
         fresh.write_bytes(Path(file).read_bytes())
-        fresh.replace(target)  # whole or not at all: others may read it
+        fresh.replace(target)  # replaced as a whole: other processes may read it

@@ -20,7 +20,7 @@ from rollcall.schedulers.k8s_state import K8sState, Pod
 from rollcall.schedulers.kubectl import ForbiddenError, Kubectl
 from rollcall.units import in_seconds, plural
 
-PULL_TIMEOUT_S = 120.0  # for an image that cannot be pulled: kubelet tries four times meanwhile
+PULL_TIMEOUT_S = 120.0  # for an image that cannot be pulled: kubelet tries four times in this time
 _TICK_S = 0.05
 _POLL_S = 1.0  # between two requests while some pods start or end,
 _SLOW_POLL_S = 10.0  # and while all run; the end of a log causes a request at once,

@@ -26,7 +26,7 @@ _END_S = 30.0
 
 @dataclass
 class RankConnection:
-    """One connection, and what has come of a line that is not complete."""
+    """One connection, and the beginning of a line that is not complete."""
 
     number: int
     link: socket.socket
@@ -100,7 +100,7 @@ class Ranks:
         if stuck := [rank.number for rank in asked if rank.waits_for]:
             raise EndedError(f"{ranks_in_words(stuck)} did not come back from this line, and the shell ends")
         for rank in asked:
-            rank.errors = ""  # it was interrupted, which is no news
+            rank.errors = ""  # the error says only that the line was interrupted
         self._groups += 1
         print("cancelled: the ranks keep their variables, and have a new group")
         self.ask("regroup", list(self.all), number=self._groups)
@@ -166,8 +166,8 @@ class Ranks:
 
 
 class LauncherOutput:
-    """What the launcher of the run prints. In a terminal it prints by itself; in a notebook its output goes to a file,
-    which is shown here."""
+    """Output of the run's launcher. In a terminal it prints by itself. In a notebook it prints to a file, which is
+    shown below the cell."""
 
     def __init__(self, path: Path, is_hidden: bool) -> None:
         self._reader = open(path, "w+", errors="replace") if is_hidden else None  # noqa: SIM115  (kept open)
@@ -242,7 +242,7 @@ def _accept_ranks(
 
 
 def _read_greeting(link: socket.socket) -> tuple[dict[str, Any], dict[str, Any], bytes]:
-    """A line of the run's launcher, one of the rank, and what has come of the next."""
+    """A line of the run's launcher, a line of the rank, and the beginning of the next."""
     data = b""
     while data.count(b"\n") < 2:
         chunk = link.recv(1 << 16)

@@ -115,7 +115,7 @@ class ForkServer:
 
     @property
     def has_ends(self) -> bool:
-        """Whether `ends` has something to tell at once."""
+        """Whether `ends` would return something without waiting."""
         return bool(self._ended)
 
     def fileno(self) -> int:

@@ -18,7 +18,7 @@ def changed(before: dict[str, Stamp]) -> str:
 
 
 def _stamp(path: str) -> Stamp:
-    """Also when its metadata changed: who replaces a file may give it the old one's time."""
+    """Has the time of the metadata, too: a file that replaces another may have been given the time of the old one."""
     try:
         if os.path.isdir(path):
             return _entries(path)

@@ -134,7 +134,7 @@ class WarmServer(ABC):
             self._listener.close()
             for fd in (self._folder_fd, *self._children):
                 os.close(fd)
-            importlib.invalidate_caches()  # of folders that may have changed meanwhile
+            importlib.invalidate_caches()  # folders may have changed since the server started
             _restart_clock_of_logging()
             try:
                 self.use(connection, message, fds)

@@ -57,7 +57,7 @@ class Nvml:
         self._events: ctypes.c_void_p | None = None  # where Xid errors are noted, once somebody asks for them
 
     def gpus(self) -> Iterator[dict[str, Any]]:
-        """What is known of each GPU. What a GPU cannot tell is missing; one that answers nothing is lost."""
+        """The facts of each GPU. Facts that a GPU does not report are missing; a GPU that answers nothing is lost."""
         return self._each(self._known)
 
     def sample(self) -> list[dict[str, Any]]:

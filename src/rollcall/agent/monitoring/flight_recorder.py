@@ -42,7 +42,7 @@ class FlightRecorder:
         try:
             place.mkdir(parents=True, exist_ok=True)
             self._pipes = self._pipes or tempfile.TemporaryDirectory(prefix="rollcall-pipes-")
-        except OSError:  # the run matters more than what is known of it
+        except OSError:  # the run continues without dumps
             return {}
         wanted = {
             _BUFFER: "2000",

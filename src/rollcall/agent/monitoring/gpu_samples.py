@@ -41,7 +41,7 @@ class GpuSamples:
         self._thread.start()
 
     def end(self) -> None:
-        """The thread ends by itself, at once unless the driver does not answer."""
+        """The thread ends by itself: at once, unless the driver does not answer."""
         self._over.set()
         if self._thread is not None:
             self._thread.join(_EVERY_S)

@@ -50,7 +50,7 @@ class Relay:
             to_write.put(_END)
 
     def reachable(self, agent: Agent, rank: int, answer: dict[str, Any]) -> dict[str, Any]:
-        """The answer of a rank. If it has opened a port, one of this machine that leads there takes its place."""
+        """The answer of a rank. If it names a port, that is replaced by a port of this machine that leads to it."""
         if "port" not in answer or self._is_here:
             return answer
         key = rank, answer["port"]

@@ -27,7 +27,7 @@ from rollcall.live.rate_limit import RateLimit
 
 _NICENESS = 10  # the ranks come first
 _COLLECT_EVERY_S = 5.0  # also if nobody asks: what is new in the rings must not be overwritten before
-_FRESH_S = 1.0  # two who ask at once get the same answer
+_FRESH_S = 1.0  # two requests within this time get the same answer
 # To find stragglers, explain reads at most this many of the newest ops, with at most this share of a core.
 _MOST_EXPLAINED = 100_000
 _EXPLAIN_SHARE, _EXPLAIN_EVERY_S = 0.01, 10.0

@@ -64,7 +64,7 @@ def index_of(device: Any) -> int:
 
 
 class Stream:
-    """All work is done as soon as it is queued, since there is none. Memory belongs to the stream on which it was made."""
+    """All work is done as soon as it is queued, since there is none. Memory belongs to the stream that made it."""
 
     def __init__(self, device: Any = None, priority: int = 0, number: int | None = None, **_: Any) -> None:
         import torch

@@ -44,7 +44,7 @@ class Uploader:
                 self._target.remove_old()
 
     def _take(self) -> int | None:
-        """The newest snapshot to copy. It is held: it is not removed meanwhile."""
+        """The newest snapshot to copy. It is held: it is not removed while it is copied."""
         with self._lock:
             step, self._next = self._next, None
             self._source.held = set() if step is None else {step}

@@ -26,7 +26,7 @@ _MAIN = (
 
 
 class NoNetworkError(Exception):
-    """Namespaces or links are not to be had here; says why."""
+    """Namespaces or links cannot be made here; the message says why."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from rollcall.errors import UsageError
 
 _BITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-# What may pass at once: a millisecond's worth, or timers are too coarse for fast links, but ten packets at least.
+# How much may pass in one burst: the data of a millisecond, since timers are too coarse for fast links; at least ten
+# packets.
 _BURST_S = 0.001
 _LEAST_BURST_BYTES = 16_000
 # In packets. The kernel's own limit of 1000 would lose some where much is under way: 10 gbit and 100 ms hold 83,000.
