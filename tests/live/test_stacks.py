@@ -47,7 +47,7 @@ def test_one_rank_can_be_chosen() -> None:
     assert "all_reduce" not in in_words(chosen(answer(), (1,)))
 
 
-@pytest.mark.parametrize(("rank", "said"), [(7, "there is no rank 7"), (1, "rank 1 is nowhere any more: it exited")])
+@pytest.mark.parametrize(("rank", "said"), [(7, "there is no rank 7"), (1, "rank 1 has ended: it exited")])
 def test_a_rank_that_is_not_there_is_refused(rank: int, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         chosen(answer(exit_codes={1: 3}), (rank,))

@@ -107,12 +107,9 @@ def _slurm_step(environ: Mapping[str, str]) -> tuple[str, int, str, int] | None:
 
 
 def _virtual(count: int, slots: int) -> tuple[Host, ...]:
-    from rollcall.transport.virtual.hosts import MOST_HOSTS  # here: most runs have none
-    from rollcall.transport.virtual.network import name_of
+    from rollcall.transport.virtual.hosts import names  # here: most runs have none
 
-    if not 1 <= count <= MOST_HOSTS:
-        raise UsageError(f"--virtual-hosts {count} is not possible: use a number from 1 to {MOST_HOSTS}")
-    return tuple(Host(name_of(number), slots) for number in range(1, count + 1))
+    return tuple(Host(name, slots) for name in names(count))
 
 
 def _allocated(slots: int | None, environ: Mapping[str, str]) -> Hosts | None:

@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from rollcall.record.ring_format import MB_VARIABLE, MEGABYTES
+
 SEVERAL_HOSTS = "Several hosts"
 
 
@@ -40,9 +42,9 @@ RingMb = Annotated[
         help="Size of the recording of each rank, in megabytes. If it is full, the oldest ops are overwritten."
         " Default: 64.",
         metavar="MB",
-        min=1,
-        max=65535,
-        envvar="ROLLCALL_RING_MB",
+        min=MEGABYTES[0],
+        max=MEGABYTES[-1],
+        envvar=MB_VARIABLE,
         show_envvar=False,
         show_default=False,
     ),

@@ -37,7 +37,7 @@ _MEASURE_S = 30.0
 _CHECK_S = 90.0  # torch is imported, and the host computes
 _COUNT_S = 120.0  # torch is imported for that
 _PINGS = 5
-_WRONG_CLOCK_S = 0.5
+_WRONG_CLOCK_S = 0.5  # snapshots and logs of hosts can no longer be compared
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ _SLOW_DEVICE = 0.7
 # loses more.
 _SLOW_LINK = 0.4
 _LATE_LINK, _LEAST_LATE_S = 4.0, 0.0005
-_WRONG_CLOCK_S = 0.5  # snapshots and logs of hosts can no longer be compared
 _LEAST_DISK, _LEAST_SHARED_MEMORY, _LEAST_FILES = 1 << 30, 64 << 20, 1024
 _BUSY = 0.5  # of a core, for each core: ranks would get half of it
 _ALIKE = ("driver", "cuda", "torch_cuda", "nccl")

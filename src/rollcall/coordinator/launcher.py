@@ -11,7 +11,6 @@ from typing import Any
 from rollcall.coordinator.agents import Agent, Agents, Disconnected
 from rollcall.coordinator.attempts import Attempts
 from rollcall.coordinator.console import Console, LostOutputError, visibility
-from rollcall.coordinator.debugging import debuggers
 from rollcall.coordinator.debugging.debuggers import Debuggers
 from rollcall.coordinator.debugging.rank_questions import RankQuestions
 from rollcall.coordinator.debugging.relay import Relay
@@ -27,6 +26,7 @@ from rollcall.coordinator.run_folder import RunFolder, command_line
 from rollcall.errors import WorldError, say
 from rollcall.linux import prctl, signals
 from rollcall.linux.standard_streams import discard, discard_broken_output, is_lost_output
+from rollcall.protocol import messages
 from rollcall.protocol.exit_codes import shell_code
 from rollcall.protocol.log_files import LogFiles, RankLogs
 from rollcall.protocol.messages import (
@@ -217,11 +217,11 @@ class Launcher:
                 self._stack_questions.note_answer(agent.node, number, stacks)
             case RankAnswered(rank, number, answer):
                 self._rank_questions.note_answer(rank, number, self._relay.reachable(agent, rank, answer))
-            case RankConnected(rank, debuggers.PURPOSE):
+            case RankConnected(rank, messages.DEBUGGER):
                 self._debuggers.note_opened(agent, rank)
-            case FromRank(rank, debuggers.PURPOSE, data):
+            case FromRank(rank, messages.DEBUGGER, data):
                 self._debuggers.note_data(rank, data)
-            case RankDisconnected(rank, debuggers.PURPOSE):
+            case RankDisconnected(rank, messages.DEBUGGER):
                 self._debuggers.note_closed(rank)
             case RankConnected(rank, purpose):
                 self._relay.note_opened(agent, rank, purpose)

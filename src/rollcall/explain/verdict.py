@@ -1,6 +1,5 @@
 """The finding that explains the outcome, what to change, and everything as JSON."""
 
-import linecache
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from rollcall.explain.costs import Cost, Costs
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.findings import Effect, Finding, folded
 from rollcall.explain.loading.load import Rank, Run, load
-from rollcall.explain.loading.table import Site
+from rollcall.explain.source import text_of
 from rollcall.explain.waits import Waits
 from rollcall.protocol.rank_ranges import ranks_in_words
 
@@ -193,7 +192,7 @@ def as_dict(finding: Finding) -> dict[str, Any]:
 def in_words(finding: Finding) -> str:
     """One paragraph: what, who, where, and what to change."""
     lines = [f"{finding.kind} — look at {ranks_in_words(finding.ranks)}", f"  {_cut(finding.message)}"]
-    lines += [f"  {site}  {_text(site)}".rstrip() for site in finding.sites[:_MOST_SITES]]
+    lines += [f"  {site}  {text_of(site)}".rstrip() for site in finding.sites[:_MOST_SITES]]
     if len(finding.sites) > _MOST_SITES:
         lines.append(f"  and {len(finding.sites) - _MOST_SITES} more lines; --json has all")
     if change := advice(finding):
@@ -219,7 +218,3 @@ def advice(finding: Finding) -> str:
     """What to change; empty if that depends on the program."""
     special = [change for evidence, change in _CHANGES_WITH.items() if evidence in finding.evidence]
     return special[0] if special else _CHANGES[finding.kind]
-
-
-def _text(site: Site) -> str:
-    return linecache.getline(site.file, site.line).strip()

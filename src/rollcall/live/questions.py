@@ -6,11 +6,13 @@ So it works wherever the run's folder is seen, and needs no port.
 import contextlib
 import json
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rollcall.errors import UsageError, WorldError
+from rollcall.protocol.exit_codes import how_it_ended
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.runs import REQUESTS, is_over, read_facts
 
 _INTERVAL_S = 0.02
@@ -97,6 +99,13 @@ def answers_of(folder: Path, question: Path, limit_s: float) -> dict[int, dict[s
         if "error" in each:
             raise UsageError(f"rank {rank} {each['error']}")
     return dict(sorted(answers.items()))
+
+
+def why_no_rank(rank: int, known: Collection[int], exit_codes: Mapping[int, int]) -> str:
+    """Why a rank cannot be asked; empty if it runs."""
+    if rank not in known:
+        return f"there is no rank {rank} in this run: it has {ranks_in_words(known)}"
+    return f"rank {rank} has ended: it {how_it_ended(exit_codes[rank])}" if rank in exit_codes else ""
 
 
 def new_lines(path: Path, read_bytes: int) -> tuple[list[dict[str, Any]], int]:

@@ -61,11 +61,8 @@ def chosen(answer: Answer, ranks: Iterable[int] | None) -> Answer:
     if ranks is None:
         return answer
     for rank in (wanted := tuple(ranks)):
-        if rank not in answer.ranks:
-            raise UsageError(f"there is no rank {rank} in this run: it has {ranks_in_words(answer.ranks)}")
-        if rank in answer.exit_codes:
-            how = how_it_ended(answer.exit_codes[rank])
-            raise UsageError(f"rank {rank} is nowhere any more: it {how}")
+        if why := questions.why_no_rank(rank, answer.ranks, answer.exit_codes):
+            raise UsageError(why)
     stacks = {rank: stack for rank, stack in answer.stacks.items() if rank in wanted}
     return Answer(answer.attempt, stacks, wanted, {}, answer.silent)
 

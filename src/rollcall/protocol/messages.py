@@ -19,6 +19,7 @@ else:
 
 
 STDOUT, STDERR = 1, 2  # a rank's output streams
+DEBUGGER = "debugger"  # the purpose of a rank's connection to a debugger's terminal
 
 
 @dataclass(frozen=True)

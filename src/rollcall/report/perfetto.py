@@ -15,6 +15,7 @@ from rollcall.errors import cannot_write
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.loading.load import Rank, load
 from rollcall.explain.loading.table import Op
+from rollcall.protocol.exit_codes import how_it_ended
 from rollcall.report import profiles
 from rollcall.report.profiles import RankProfile
 from rollcall.report.slices import Arrow, Lane, Slice, lanes
@@ -177,8 +178,7 @@ def _death(rank: Rank) -> str | None:
     if rank.error:
         return f"rank {rank.number} failed: {rank.error.partition(':')[0]}"
     if rank.exit_code:
-        how = f"was killed by signal {-rank.exit_code}" if rank.exit_code < 0 else f"exited with {rank.exit_code}"
-        return f"rank {rank.number} {how}"
+        return f"rank {rank.number} {how_it_ended(rank.exit_code)}"
     return None
 
 

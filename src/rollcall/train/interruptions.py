@@ -104,5 +104,4 @@ class Interruptions:
         if self.snapshot is None:
             return "this training saves no snapshots"
         self.snapshot.wait()
-        step = self.snapshot.newest
-        return "there is no snapshot" if step is None else f"the newest snapshot is that of step {step}"
+        return self.snapshot.newest_in_words

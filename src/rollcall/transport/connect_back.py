@@ -70,7 +70,6 @@ class _Listener:
         self._secret = secrets.token_hex(32)
         self._listener = listen(EVERYWHERE)
         self._expected: dict[str, tuple[Host, Callable[[Host, Connection], None]]] = {}
-        self._said: list[str] = []
         threading.Thread(target=self._answer, name="listener", daemon=True).start()
 
     @property

@@ -14,10 +14,10 @@ from rollcall.errors import UsageError
 from rollcall.protocol.devices import visible_gpus
 from rollcall.protocol.hosts import Host
 from rollcall.protocol.plan import Plan
+from rollcall.protocol.scheduler_env import Environ
 from rollcall.transport import connect_back, pipe, ssh, supervisor_command
 from rollcall.transport.connection import StartAgents
 
-Environ = Mapping[str, str]
 # pbsdsh has no stdin, no stdout and no environment of ours: what an agent needs stands in a file that only we may read.
 _RUN = "set -a; . {settings}; cd {cwd}; exec {command}"
 

@@ -2,18 +2,15 @@
 
 import os
 import socket
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 from rollcall.errors import UsageError
 from rollcall.protocol import host_list
 from rollcall.protocol.hosts import Host
 from rollcall.protocol.plan import Plan
-from rollcall.protocol.scheduler_env import derive_port, in_slurm_step
+from rollcall.protocol.scheduler_env import Environ, derive_port, in_slurm_step
 from rollcall.transport import connect_back, supervisor_command
 from rollcall.transport.connection import StartAgents
-
-Environ = Mapping[str, str]
 
 
 def is_in_allocation(environ: Environ) -> bool:

@@ -16,12 +16,12 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+from rollcall.protocol.messages import DEBUGGER
 from rollcall.protocol.plan import LOOPBACK
 from rollcall.record.on_request.main_thread import PendingCall
 from rollcall.record.sites import is_users_file
 from rollcall.worker import agent_connection
 
-PURPOSE = "debugger"
 _STOP_S = 2.0  # for the main thread to reach a line of Python
 _SKIPPED = ["rollcall.record.*"]  # modules in which nobody wants to stop
 _ONLY_LOOK = """\
@@ -118,7 +118,7 @@ def _opened() -> RankDebugger:
     with _opening:
         if _debugger is None:
             rank = agent_connection.rank()
-            _debugger = RankDebugger(_Terminal(agent_connection.connect(PURPOSE), rank))
+            _debugger = RankDebugger(_Terminal(agent_connection.connect(DEBUGGER), rank))
         return _debugger
 
 

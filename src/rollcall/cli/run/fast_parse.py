@@ -11,9 +11,10 @@ from typing import Any, get_args
 
 from rollcall.cli.run.options import RunOptions, hint, spellings
 from rollcall.coordinator.early_agent import options_before_script
+from rollcall.record.ring_format import MB_VARIABLE, MEGABYTES
 
 _LISTS = ("preload", "env", "sbatch_arg", "srun_arg")
-_VARIABLES = ("PET_", "ROLLCALL_RING_MB")  # by which options can be given, too
+_VARIABLES = ("PET_", MB_VARIABLE)  # by which options can be given, too
 _KINDS: dict[type, Callable[[str], Any]] = {str: str, int: int, float: float, Path: Path, bool: bool}
 
 
@@ -42,7 +43,7 @@ def _set(values: dict[str, Any], field: str, given: str | None) -> None:
     if given is None:
         values[field] = True
         return
-    if field == "ring_mb" and not 1 <= int(given) <= 65535:
+    if field == "ring_mb" and int(given) not in MEGABYTES:
         raise ValueError(given)
     values[field] = [*values.get(field, []), given] if field in _LISTS else _KINDS[kind](given)
 

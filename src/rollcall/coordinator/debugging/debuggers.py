@@ -11,10 +11,9 @@ from typing import Any
 
 from rollcall.coordinator.agents import Agent
 from rollcall.coordinator.debugging.terminals import FileTerminal, OwnTerminal, Terminal
-from rollcall.protocol.messages import ToRank
+from rollcall.protocol.messages import DEBUGGER, ToRank
 from rollcall.protocol.rank_ranges import ranks_in_words
 
-PURPOSE = "debugger"
 _STEP_S = 1.0  # if a line takes longer, its rank may wait for ranks that are stopped in a debugger
 
 
@@ -131,7 +130,7 @@ class Debuggers:
 
     def _send(self, debugged: _Debugged, line: str | None) -> None:
         debugged.prompt, debugged.sent_s = None, self._now()
-        debugged.agent.send(ToRank(debugged.rank, PURPOSE, json.dumps({"line": line or ""}).encode() + b"\n"))
+        debugged.agent.send(ToRank(debugged.rank, DEBUGGER, json.dumps({"line": line or ""}).encode() + b"\n"))
 
     # The launcher's own terminal.
 

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rollcall.coordinator.agents import Agent, Agents
-from rollcall.live.questions import write_answer
-from rollcall.protocol.exit_codes import how_it_ended
+from rollcall.live.questions import why_no_rank, write_answer
 from rollcall.protocol.messages import AskRank
-from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.runs import REQUESTS
 
 _EVERY_S = 0.1
@@ -101,12 +99,10 @@ class RankQuestions:
 
 
 def _problem(ranks: list[int], known: list[int], exit_codes: dict[str, int]) -> str:
-    for rank in ranks:
-        if rank not in known:
-            return f"there is no rank {rank} in this run: it has {ranks_in_words(known)}"
-        if str(rank) in exit_codes and len(ranks) < len(known):
-            return f"rank {rank} has ended: it {how_it_ended(exit_codes[str(rank)])}"
-    return "" if any(str(rank) not in exit_codes for rank in ranks) else "all ranks of this run have ended"
+    ended = {int(rank): code for rank, code in exit_codes.items()}
+    if set(ranks) == set(known):  # all were meant, also by number: those that have ended are left out
+        return "all ranks of this run have ended" if set(known) <= ended.keys() else ""
+    return next((why for rank in ranks if (why := why_no_rank(rank, known, ended))), "")
 
 
 def _agent_of(agents: Agents, rank: int) -> Agent | None:

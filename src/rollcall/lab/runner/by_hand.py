@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any
 
-from rollcall.addresses import interface_of
+from rollcall.addresses import interface_env, interface_of
 from rollcall.compat import torch_dns
 from rollcall.errors import UsageError, say
 from rollcall.functions.api import raise_first
@@ -30,7 +30,7 @@ def run(experiment: Experiment, node: Node, case_name: str | None, options: dict
     torch_dns.have_torch_give_up()  # on looking up the names of its peers, which may take long
     with node_rendezvous.agree(experiment.name, node, {**options, "case": case_name}) as (agreed, own_address):
         interface = interface_of(own_address) if own_address and node.nnodes > 1 else None
-        env = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
+        env = interface_env(interface, forced=True)
         function = functools.partial(_on_rank, experiment.name, agreed, case, options)
         limit_s = case.limit_s + _START_S if case else None
         answers = worlds.start_server().call(function, node.nproc_per_node, env=env, timeout_s=limit_s)

@@ -6,7 +6,6 @@ Each storage gets a block of a model of torch's allocator when it is made, and g
 import functools
 import weakref
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from rollcall.rehearse.memory import workspaces
 from rollcall.rehearse.memory.allocator import Allocator, Block, Log
 from rollcall.rehearse.memory.use import CATEGORIES, GpuContents, MemoryUse
 from rollcall.rehearse.rank import device
-from rollcall.rehearse.rank.values import users_line
+from rollcall.rehearse.rank.values import users_place
 
 _PARAMETERS, _GRADIENTS, _OPTIMIZER, _ACTIVATIONS, _OTHER = range(len(CATEGORIES))
 _SET_UP, _FORWARD, _BACKWARD, _AFTER_BACKWARD, _STEP = "set-up", "forward", "backward", "after backward", "optimizer"
@@ -91,9 +90,9 @@ class DeviceMemory:
         self.least_peak_bytes = max(self.least_peak_bytes, self.allocator.allocated_bytes - self._kept_bytes)
         if self.allocator.allocated_bytes > self.peak_bytes:
             self.peak_bytes = self.allocator.allocated_bytes
-            self._is_at_peak, self._place, self._phase = True, _here(), phase
+            self._is_at_peak, self._place, self._phase = True, users_place(), phase
         if self.allocator.has_overflowed and not had_overflowed:
-            self.overflow = GpuContents(_here(), phase, tuple(self.totals))
+            self.overflow = GpuContents(users_place(), phase, tuple(self.totals))
         self.reserved_bytes = max(self.reserved_bytes, self.allocator.reserved_bytes)
         self.timeline.add(phase, self.allocator.allocated_bytes, self.totals)
         return block
@@ -313,11 +312,6 @@ def _storage_number(tensor: Any) -> int:
         return int(_local(tensor).untyped_storage()._cdata)
     except NotImplementedError:
         return 0
-
-
-def _here() -> str:
-    file, line = users_line()
-    return f"{Path(file).name}:{line}"
 
 
 def _follow_resizes(allocations: Allocations) -> None:

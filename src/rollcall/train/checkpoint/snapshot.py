@@ -97,6 +97,10 @@ class Snapshot:
         return None if self._newest is None else self._newest.step
 
     @property
+    def newest_in_words(self) -> str:
+        return "there is no snapshot" if self.newest is None else f"the newest snapshot is that of step {self.newest}"
+
+    @property
     def waited_s(self) -> float:
         """Seconds for which the optimizer has waited for copies, in total."""
         return self._staging.waited_s

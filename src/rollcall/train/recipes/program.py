@@ -107,10 +107,9 @@ def _describe_epoch(record: Mapping[str, Any], epochs: int) -> str:
 
 def _summarize(trainer: Trainer, metrics: Metrics, folder: str) -> str:
     assert trainer.snapshot is not None
-    newest = trainer.snapshot.newest
     if not metrics:
         return f"{folder} already contains all {trainer.epoch} epochs: use a larger --epochs or another --snapshots"
-    if newest != trainer.step:
-        found = "there is no snapshot" if newest is None else f"the newest snapshot is that of step {newest}"
+    if trainer.snapshot.newest != trainer.step:
+        found = trainer.snapshot.newest_in_words
         return f"{trainer.step:,} steps done, but not saved: {found}; free some space in {folder} and start again"
     return f"{trainer.step:,} steps done; snapshots and metrics.jsonl are in {folder}"

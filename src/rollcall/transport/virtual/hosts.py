@@ -44,8 +44,7 @@ def hosts(
     Every host sends and receives at the rate `link`, and every packet takes `delay` from one host to another.
     `path`: the folders with the tools (ip, tc, nsenter, unshare), if not those of PATH.
     """
-    if not 1 <= count <= MOST_HOSTS:
-        raise UsageError(f"--virtual-hosts {count} is not possible: use a number from 1 to {MOST_HOSTS}")
+    names(count)  # refuses too many
     layers = traffic_shaping.layers(link, delay)
     try:
         network, found = _in_namespaces(count, link, delay, _find_tools(path))
@@ -60,6 +59,13 @@ def hosts(
     finally:
         if network:
             network.close()
+
+
+def names(count: int) -> tuple[str, ...]:
+    """The names of this number of hosts."""
+    if not 1 <= count <= MOST_HOSTS:
+        raise UsageError(f"--virtual-hosts {count} is not possible: use a number from 1 to {MOST_HOSTS}")
+    return tuple(map(name_of, range(1, count + 1)))
 
 
 def _find_tools(path: str | None) -> dict[str, str]:
