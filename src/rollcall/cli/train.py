@@ -34,11 +34,13 @@ def train(
 ) -> None:
     """Train a model; continue from the newest snapshot after any interruption.
 
-    RECIPE is MODULE:FUNCTION or FILE.py:FUNCTION. The function gets these options and returns model, optimizer and
-    data, or a `rollcall.Recipe`. Without it, a small model is trained on handwritten digits.
+    RECIPE is MODULE:FUNCTION or FILE.py:FUNCTION.
+    The function gets these options, and returns model, optimizer and data, or a `rollcall.Recipe`.
+    Without it, a small model is trained on handwritten digits.
 
-    The ranks run `rollcall.Trainer`. Under another launcher: `torchrun … -m rollcall.train`, or
-    `srun python -m rollcall.train`. With all options of run: `rollcall run … -m rollcall.train`.
+    The ranks run `rollcall.Trainer`.
+    Under another launcher: `torchrun … -m rollcall.train`, or `srun python -m rollcall.train`.
+    With all options of run: `rollcall run … -m rollcall.train`.
 
     [bold]Examples[/]
 
@@ -75,7 +77,7 @@ def train(
 def _parameter(option: "Field[Any]") -> Parameter:
     kind = option.metadata["kind"]
     if option.name == "recipe":
-        argument = typer.Argument(help=option.metadata["help"], metavar="[RECIPE]", show_default=False)
+        argument = typer.Argument(help=option.metadata["help"], metavar="RECIPE", show_default=False)
         return Parameter(option.name, Parameter.KEYWORD_ONLY, default="", annotation=Annotated[str, argument])
     info = typer.Option(flag(option), help=option.metadata["help"], show_default=option.default is not None)
     kind = kind if option.default is not None else kind | None
