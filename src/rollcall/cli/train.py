@@ -11,6 +11,7 @@ from rollcall.cli.run import command as run
 from rollcall.cli.run.options import RunOptions
 from rollcall.cli.shared_options import HostFile, HostNames, VirtualHosts
 from rollcall.errors import UsageError
+from rollcall.protocol.plan import Plan
 from rollcall.train.recipes.config import TrainConfig, flag
 
 
@@ -25,7 +26,9 @@ def train(
     hostfile: HostFile = None,
     virtual_hosts: VirtualHosts = None,
     max_restarts: Annotated[int, _ranks("Restart from the newest snapshot up to N times.", "--max-restarts")] = 0,
-    grace: Annotated[float, _ranks("Seconds to save a last snapshot after SIGTERM. Default: 10.", "--grace")] = 10.0,
+    grace: Annotated[
+        float, _ranks("Seconds to save a last snapshot after SIGTERM. Default: 10.", "--grace")
+    ] = Plan.grace_s,
     timeout: Annotated[float | None, _ranks("End the run after N seconds.", "--timeout")] = None,
     dry_run: Annotated[
         bool, _ranks("Print the plan, and the commands that it replaces. Start nothing.", "--dry-run")

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from rollcall.errors import LostHostError, UsageError
-from rollcall.protocol.plan import DEFAULT_PORT, REJOINS
+from rollcall.protocol.plan import DEFAULT_PORT, REJOINS, Plan
 from rollcall.units import plural
 
 LABEL = "rollcall/run"  # on Job, Service and pods; its value is the name of the Job
@@ -33,7 +33,6 @@ _OBJECT = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _TAINT = re.compile(r"[A-Za-z0-9][-._/A-Za-z0-9]*(=[-._A-Za-z0-9]*)?")
 _SHM = "/dev/shm"
 _QUANTITY = re.compile(r"\d+(\.\d+)?(m|[kMGTPE]|[KMGTPE]i)?")
-DEFAULT_GRACE_S = 10.0  # of `rollcall run`
 _DAY_S = 24 * 60 * 60
 _SHUTDOWN_S = 20  # after the ranks' grace: rollcall ends the processes they left running, and reports the end
 
@@ -56,7 +55,7 @@ class K8sJob:
     memory: str | None = None
     workdir: str | None = None  # None: that of the image
     port: int = DEFAULT_PORT
-    grace_s: float = DEFAULT_GRACE_S
+    grace_s: float = Plan.grace_s
     volumes: tuple[str, ...] = ()  # CLAIM:FOLDER
     secrets: tuple[str, ...] = ()  # names: their values become variables
     shm: str | None = None  # the most that /dev/shm may take
@@ -297,7 +296,7 @@ def _arguments(job: K8sJob) -> list[str]:
         "--master-port": job.port,
         "-n": job.slots,
         **({"--max-restarts": job.max_restarts} if job.max_restarts else {}),
-        **({"--grace": f"{job.grace_s:g}"} if job.grace_s != DEFAULT_GRACE_S else {}),
+        **({"--grace": f"{job.grace_s:g}"} if job.grace_s != Plan.grace_s else {}),
     }
     ours = [str(word) for pair in network.items() for word in pair]
     return [*ours, *map(_literal, job.options), *map(_literal, job.program)]

@@ -181,7 +181,7 @@ def plan_of(options: RunOptions) -> Plan:
         preload=tuple(options.preload or ()),
         role=options.role,
         run_id=options.rdzv_id or os.urandom(6).hex(),
-        join_timeout_s=float(conf.get("join_timeout", conf.get("timeout", 600))),
+        join_timeout_s=float(conf.get("join_timeout", conf.get("timeout", Plan.join_timeout_s))),
         timeout_s=options.timeout,
         grace_s=options.grace,
         monitor_interval_s=options.monitor_interval,

@@ -20,6 +20,7 @@ from rollcall.cli.shared_options import (
     VirtualHosts,
     host_option,
 )
+from rollcall.protocol.plan import Plan
 
 _TORCHRUN = "torchrun's options"
 _BY_HAND = "Several hosts, started by hand"
@@ -58,7 +59,7 @@ class RunOptions:
     start: Annotated[
         str,
         typer.Option("--start", help="warm: fork ranks from a process that has imported torch; fresh: start Python."),
-    ] = "warm"
+    ] = Plan.start
     preload: Preload = None
     timeout: Annotated[float | None, _ours("--timeout", "End the run after N seconds, with exit code 124.")] = None
     grace: Annotated[
@@ -66,10 +67,10 @@ class RunOptions:
         _torchrun(
             "Seconds that ranks have to end after SIGINT or SIGTERM, before SIGKILL.", "--shutdown-timeout", "--grace"
         ),
-    ] = 10.0
+    ] = Plan.grace_s
     no_record: Annotated[bool, typer.Option("--no-record", help="Do not record the ops of the ranks.")] = False
     ring_mb: RingMb = None
-    hang_after: HangAfter = 60.0
+    hang_after: HangAfter = Plan.hang_after_s
     on_hang: Annotated[
         str,
         typer.Option(
@@ -77,7 +78,7 @@ class RunOptions:
             help="On a hang: 'report' explains it and lets the run continue; 'stop' ends the run with exit code 124;"
             " 'restart' starts the next attempt, one of --max-restarts.",
         ),
-    ] = "report"
+    ] = Plan.on_hang
     on_event: Annotated[
         str,
         _ours("--on-event", "Run a command for each event; it gets one JSON object on standard input.", "CMD"),
@@ -118,7 +119,7 @@ class RunOptions:
     run_path: Annotated[
         bool, _torchrun("SCRIPT is run by its path. That is the default here.", "--run-path", hidden=True)
     ] = False
-    role: Annotated[str, _torchrun("A name for the ranks; they get it as ROLE_NAME.", "--role")] = "default"
+    role: Annotated[str, _torchrun("A name for the ranks; they get it as ROLE_NAME.", "--role")] = Plan.role
     standalone: Annotated[
         bool, _torchrun("Use this host only, and a free port. This is the default.", "--standalone")
     ] = False
@@ -126,7 +127,7 @@ class RunOptions:
         str | None, _torchrun("spawn means --start fresh; fork and forkserver mean warm.", "--start-method")
     ] = None
     monitor_interval: Annotated[float, _torchrun("Seconds between two checks of the ranks.", "--monitor-interval")] = (
-        0.1
+        Plan.monitor_interval_s
     )
     signals_to_handle: Annotated[
         str, _torchrun("Signals that end the run: SIGTERM,SIGUSR1,…", "--signals-to-handle")

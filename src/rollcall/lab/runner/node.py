@@ -6,9 +6,16 @@ from typing import Any
 from rollcall.errors import UsageError
 from rollcall.initialization.environment import RankAssignment
 from rollcall.initialization.process_group import read_method
+from rollcall.protocol.plan import DEFAULT_PORT
 from rollcall.protocol.torchrun_env import rank_env
 
-_DEFAULTS = {"master_addr": "localhost", "master_port": 29500, "nnodes": 1, "node_rank": 0, "init_method": "env://"}
+_DEFAULTS = {
+    "master_addr": "localhost",
+    "master_port": DEFAULT_PORT,
+    "nnodes": 1,
+    "node_rank": 0,
+    "init_method": "env://",
+}
 
 
 @dataclass(frozen=True)
