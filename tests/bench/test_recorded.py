@@ -43,7 +43,7 @@ def test_calls_of_a_recorded_run_are_measured_again(warm_rollcall: Runner) -> No
     ]
     assert all(row.bus_gb_s == row.algorithm_gb_s for row in rows)  # 2(n-1)/n of groups of two
     bad = warm_rollcall("bench", "--like", "latest", "-n", 2)
-    assert (bad.code, bad.err) == (2, "rollcall: the recorded run had 4 ranks, and these are 2: start as many\n")
+    assert (bad.code, bad.err) == (2, "rollcall: the recorded run had 4 ranks, and this command starts 2: start 4\n")
 
 
 def test_groups_of_a_mesh() -> None:

@@ -193,7 +193,9 @@ def _run(
 
     ranks = sum(host.slots for host in found.hosts)
     if recorded_ranks and ranks != recorded_ranks:
-        raise UsageError(f"the recorded run had {recorded_ranks} ranks, and these are {ranks}: start as many")
+        raise UsageError(
+            f"the recorded run had {recorded_ranks} ranks, and this command starts {ranks}: start {recorded_ranks}"
+        )
     if groups:
         wanted = wanted.model_copy(update={"groups": parse_groups(groups, ranks)})
     plan = Plan(

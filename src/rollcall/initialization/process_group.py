@@ -291,7 +291,7 @@ class Teardown:
         except (RuntimeError, ValueError, OSError) as error:
             problem = str(error).partition("\n")[0]
         if not quiet:
-            say(f"rank {self._info.global_rank} leaves {what} behind: {problem}")
+            say(f"rank {self._info.global_rank} could not close {what}: {problem}")
         return False
 
     def _destroy(self, failed: bool) -> None:

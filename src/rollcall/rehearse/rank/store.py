@@ -46,6 +46,6 @@ for _name in ("compare_set", "append", "multi_get", "num_keys", "queue_pop"):
 
 def _refuse(*_: Any) -> NoReturn:
     raise Unsupported(
-        "what ranks tell each other through a store cannot be rehearsed",
+        "values that ranks exchange through a store cannot be rehearsed",
         "use a collective such as broadcast_object_list, or leave this part out",
     )
