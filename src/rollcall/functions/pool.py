@@ -191,8 +191,8 @@ class _FunctionCall:
         time.sleep(0.05)  # a stack is written in several pieces
 
     def _end(self) -> None:
-        """End the ranks that still run; they have no exit code of their own. What one of them reports only now, as an
-        error about a rank that was ended before it, is not how its call ended."""
+        """End the ranks that still run; they have no exit code of their own. If one of them reports an error only now,
+        about a rank that was ended before it, this is not the result of its call."""
         still_running = dict(self._running)
         self._unreported = {rank for rank in still_running.values() if not os.fstat(self._results[rank]).st_size}
         for pid in (*still_running, self._store):

@@ -27,7 +27,7 @@ def is_in_allocation(environ: Environ) -> bool:
 
 
 def hosts(environ: Environ, slots: int | None) -> tuple[Host, ...]:
-    """The job's hosts, in the file's order. None, where it is this host alone."""
+    """The job's hosts, in the order of the file. Empty if it is this host alone."""
     lines = _read(environ)
     names = list(dict.fromkeys(lines))
     if len(names) == 1 and _is_here(names[0]):

@@ -46,7 +46,7 @@ def command(host: Host, folder: str) -> list[str]:
 
 
 def _copy_to(host: Host, folder: str) -> str:
-    """What went wrong, if anything did."""
+    """The error; empty if there was none."""
     done = subprocess.run(command(host, folder), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     if done.returncode == 0:
         return ""

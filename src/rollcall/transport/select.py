@@ -11,7 +11,7 @@ from rollcall.transport.connection import StartAgents
 
 @contextlib.contextmanager
 def opened(plan: Plan, purpose: str, tell: Callable[[str], None]) -> Iterator[tuple[Plan, StartAgents]]:
-    """The plan with what is known only now (addresses), and what starts its agents, for as long as it is open.
+    """The plan with the addresses that are known only now, and what starts its agents while the context is open.
 
     Each transport is imported where it is used: a run needs one of them.
     """

@@ -23,7 +23,7 @@ def is_in_step(environ: Environ) -> bool:
 
 
 def hosts(environ: Environ, slots: int | None) -> tuple[Host, ...]:
-    """The nodes of the allocation, in SLURM's order. None, where it is this host alone: no srun is needed then."""
+    """The nodes of the allocation, in SLURM's order. Empty if it is this host alone: then no srun is needed."""
     if environ.get("SLURM_HET_SIZE", "1") != "1":
         raise UsageError(
             f"this is a heterogeneous job of {environ['SLURM_HET_SIZE']} components, and a run needs nodes of one kind:"

@@ -64,7 +64,7 @@ def _remote(plan: Plan, purpose: str) -> str:
 
 
 def remedy(host: Host, stage: str, errors: list[str]) -> str:
-    """What to do about a host that did not come up, going by its last words."""
+    """What to do about a host that did not answer, by its last messages."""
     if "no folder" in stage:
         return "make it there, or copy this one with --sync"
     if "python not found" in stage:

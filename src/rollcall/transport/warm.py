@@ -25,8 +25,8 @@ _SERVER = (
 
 
 def take(start_options: "dict[str, Any]") -> LocalAgent | None:
-    """An agent of a server that is exactly what a cold start would give; says what differs, if this Python has
-    servers and none is. Nothing is read, sent or said where no server was started."""
+    """An agent of a warm server, if it equals the agent of a cold start. If this Python has servers and none of them
+    fits, prints what differs. Does nothing if no server was started."""
     agent: LocalAgent | None
     agent, why_none = warm_servers.use_first(warm_servers.RUNS, lambda link: _run(link, start_options))
     if why_none:

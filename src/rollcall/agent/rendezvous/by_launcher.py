@@ -39,7 +39,7 @@ class LauncherRendezvous(Handler):
 
     @property
     def attempt_of_world(self) -> int:
-        """The number that all ranks know: a host that came later has begun to count later."""
+        """The number of the attempt for all ranks. A host that joined later has counted fewer attempts."""
         return self.attempt
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -53,7 +53,7 @@ class LauncherRendezvous(Handler):
         return RendezvousInfo(HashStore(), self._place.node_rank, self._place.nnodes, master)
 
     def _agree(self, begin: Begin) -> Begin:
-        """The place of this host: as the launcher says. The master serves the store that the ranks meet at."""
+        """The place of this host, as the launcher says. The master serves the store of the ranks."""
         if begin.node_rank != 0:
             return begin
         reserved = self._questions.take_listeners()

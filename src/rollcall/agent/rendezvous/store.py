@@ -29,7 +29,7 @@ _ATTEMPT = "rollcall/attempt"  # the number of the newest one
 
 
 class Handler(RendezvousHandler):
-    """What elastic asks of every handler, and no handler of ours needs."""
+    """Methods that elastic requires of every handler, and that no handler of ours needs."""
 
     _run_id = ""
 
@@ -131,12 +131,12 @@ class StoreRendezvous(Handler):
         return ""
 
     def publish(self, topic: str, text: str) -> None:
-        """Tell the other agents something of this attempt. It replaces what was told of that before."""
+        """Tell the other agents something about this attempt. It replaces an earlier text on the same topic."""
         with contextlib.suppress(RuntimeError):  # the master is gone, which num_nodes_waiting notices
             self._store.set(self._topic_key(topic, self.node_rank), text)
 
     def published(self, topic: str) -> list[str]:
-        """What each of the other agents has told; empty text of one that has told nothing."""
+        """The text of each of the other agents; empty if an agent has published none."""
         others = [node for node in range(self._nnodes) if node != self.node_rank]
         return [self._text_of(self._topic_key(topic, node)) for node in others]
 
@@ -209,8 +209,8 @@ class StoreRendezvous(Handler):
         )
 
     def _take_old_place(self) -> None:
-        """If the others have begun without this host, or with what it was before, it is there from the next attempt
-        on. They may not have noticed that it was lost."""
+        """This host was started again. If the others have begun an attempt without it, or with its earlier process,
+        it joins the next attempt. They may not have noticed that it was lost."""
         current = int(self._store.get(_ATTEMPT)) if self._store.check([_ATTEMPT]) else 0
         self.attempt = max(self.attempt, current)
         if self._store.check([self._key(self.node_rank)]):
@@ -218,7 +218,7 @@ class StoreRendezvous(Handler):
             self.attempt += 1
 
     def _announce_host(self) -> None:
-        """Under its number."""
+        """Announce this host under its number."""
         if self._node_rank is None:
             self._node_rank = self._store.add(f"rollcall/arrivals/{self._run_id}", 1)
         me = json.dumps({"host": socket.gethostname(), "slots": self._slots, "pid": os.getpid()})
@@ -268,7 +268,7 @@ class StoreRendezvous(Handler):
         return f"rollcall/host/{self.attempt}/{node_rank}"
 
     def _until_timeout(self) -> Iterator[bool]:
-        """Yields until the timeout; True now and then, when it is time to tell what is waited for."""
+        """Yields until the timeout; True now and then, when it is time to print which hosts are missing."""
         start = time.monotonic()
         say_at = start + 5
         while (now := time.monotonic()) < start + self._timeout_s:
@@ -279,7 +279,7 @@ class StoreRendezvous(Handler):
 
 
 def serve_store(addr: str, port: int, listen_fd: int, timeout_s: float = 300) -> TCPStore:
-    """A store at a port that we listen on already."""
+    """A store on a listening socket."""
     return TCPStore(
         addr,
         port,
