@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 
 from rollcall.coordinator.clock_offsets import ClockOffset
 from rollcall.linux import open_files
-from rollcall.protocol import messages
 from rollcall.protocol.channel import AGENT_SPEAKS, GREETING, Channel
 from rollcall.protocol.hosts import Host
 from rollcall.protocol.messages import AgentEnded, HostInfo, Message, Pong, Ready, Started
@@ -31,14 +30,12 @@ _LAST_ERRORS_S = 0.5
 _OWN_FILES, _FILES_PER_HOST = 256, 8  # a host has three pipes: the usual limit of 1024 would end at 300 hosts
 
 
-@messages.dataclass(frozen=True)
 class Stage(Message):
     """How far an agent has come with its start, in words. Not sent: read from what it prints first."""
 
     text: str
 
 
-@messages.dataclass(frozen=True)
 class Disconnected(Message):
     """A connection has ended; the exit code of the process at our end, if there was one and it is known. Not sent."""
 

@@ -3,7 +3,6 @@
 A frame is one line of JSON and, where the message carries data, as many raw bytes as the line says.
 """
 
-import dataclasses
 import json
 import os
 import threading
@@ -33,7 +32,7 @@ class Channel:
         return self._reader.fileno(), self._writer.fileno()
 
     def send(self, message: Message) -> None:
-        fields = {f.name: getattr(message, f.name) for f in dataclasses.fields(message)}
+        fields = dict(vars(message))
         data: bytes = fields.pop("data", b"")
         head = {"kind": type(message).__name__, "size": len(data), **fields}
         with self._writing:

@@ -6,29 +6,22 @@ would take longer than all messages of a run.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass as dataclass
-else:
-
-    def dataclass(frozen):
-        """Python compiles every method that it makes for a dataclass. Those of all messages took 25 ms of every start:
-        so only `__init__` is made of each, and the type checker sees to it that nobody changes a message."""
-        return lambda kind: dataclasses.dataclass(kind, eq=False, repr=False)
-
+from typing import Any, ClassVar, dataclass_transform
 
 STDOUT, STDERR = 1, 2  # a rank's output streams
 DEBUGGER = "debugger"  # the purpose of a rank's connection to a debugger's terminal
 
 
-@dataclass(frozen=True)
+@dataclass_transform(frozen_default=True)
 class Message:
-    """The base of all messages; `data`, where there is one, travels as raw bytes."""
+    """The base of all messages, each of which is a dataclass; `data`, where there is one, travels as raw bytes."""
 
     kinds: ClassVar[dict[str, type["Message"]]] = {}
 
     def __init_subclass__(cls) -> None:
+        # Python compiles every method that it makes for a dataclass. Those of all messages took 25 ms of every start:
+        # so only `__init__` is made of each, and the type checker sees to it that nobody changes a message.
+        dataclasses.dataclass(cls, eq=False, repr=False)
         Message.kinds[cls.__name__] = cls
 
     def __eq__(self, other: object) -> bool:
@@ -38,7 +31,6 @@ class Message:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
 
-@dataclass(frozen=True)
 class UnknownMessage(Message):
     """Received in place of a message that this version of rollcall does not know."""
 
@@ -56,7 +48,6 @@ class UnknownMessage(Message):
 # From the launcher to the agent.
 
 
-@dataclass(frozen=True)
 class Prepare(Message):
     """What this host is to run. The agent gets ready to start ranks, and waits for the first attempt."""
 
@@ -67,7 +58,6 @@ class Prepare(Message):
     hosts: int = 1  # how many there are in the run
 
 
-@dataclass(frozen=True)
 class Begin(Message):
     """Start the ranks of an attempt, at this place in the world."""
 
@@ -81,19 +71,16 @@ class Begin(Message):
     interface: str | None = None
 
 
-@dataclass(frozen=True)
 class Cancel(Message):
     """The attempt has failed elsewhere: end its ranks here."""
 
     attempt: int
 
 
-@dataclass(frozen=True)
 class Finish(Message):
     """The run is over: the agent exits."""
 
 
-@dataclass(frozen=True)
 class Stop(Message):
     """End the ranks: with this signal first, and after the grace period by SIGKILL; with `now`, by SIGKILL at once."""
 
@@ -101,35 +88,30 @@ class Stop(Message):
     now: bool = False
 
 
-@dataclass(frozen=True)
 class ForwardSignal(Message):
     """The launcher got this signal: pass it on to ranks that have a handler for it."""
 
     signal: int
 
 
-@dataclass(frozen=True)
 class DumpStacks(Message):
     """Have the ranks write their stacks, and check which of the other hosts can still be reached."""
 
     others: dict[str, str] = dataclasses.field(default_factory=dict)  # their addresses by name
 
 
-@dataclass(frozen=True)
 class SendRings(Message):
     """Somebody watches the run: send what is new in the rings of this attempt."""
 
     attempt: int
 
 
-@dataclass(frozen=True)
 class CollectStacks(Message):
     """Somebody asks where the ranks are: find out in a way that their program does not notice, and send it."""
 
     number: int  # of the question; the answer repeats it
 
 
-@dataclass(frozen=True)
 class AskRank(Message):
     """Have a rank do something that its program does not know of: `request["do"]` says what."""
 
@@ -138,7 +120,6 @@ class AskRank(Message):
     request: dict[str, Any]
 
 
-@dataclass(frozen=True)
 class ToRank(Message):
     """What a terminal says to a rank, over the connection that the rank has opened; nothing: the terminal is gone."""
 
@@ -147,7 +128,6 @@ class ToRank(Message):
     data: bytes = b""
 
 
-@dataclass(frozen=True)
 class ConnectToRank(Message):
     """Somebody at the launcher wants to talk to a port that this rank has opened on its loopback interface."""
 
@@ -156,21 +136,18 @@ class ConnectToRank(Message):
     port: int
 
 
-@dataclass(frozen=True)
 class Debugging(Message):
     """Whether a rank of the run is stopped in a debugger. Meanwhile no hang is reported, and ops may take longer."""
 
     is_on: bool
 
 
-@dataclass(frozen=True)
 class Ping(Message):
     """A heartbeat, and a question for the host's clocks."""
 
     sent_ns: int  # by the sender's monotonic clock
 
 
-@dataclass(frozen=True)
 class OpenPort(Message):
     """To the master: listen on a port where the ranks of this attempt will meet, and answer there with this token."""
 
@@ -179,12 +156,10 @@ class OpenPort(Message):
     token: str
 
 
-@dataclass(frozen=True)
 class ClosePort(Message):
     """To the master: all hosts have connected; stop answering, for ranks connect there next. Keep the port."""
 
 
-@dataclass(frozen=True)
 class ReachMaster(Message):
     """To the others: at which of these addresses does the master answer with the token?"""
 
@@ -194,7 +169,6 @@ class ReachMaster(Message):
     token: str
 
 
-@dataclass(frozen=True)
 class MeasureLink(Message):
     """How fast is the connection to the host that answers with the token there?"""
 
@@ -203,12 +177,10 @@ class MeasureLink(Message):
     token: str
 
 
-@dataclass(frozen=True)
 class CountGpus(Message):
     """How many GPUs does torch see? Takes a while, because torch is imported."""
 
 
-@dataclass(frozen=True)
 class CheckHost(Message):
     """Is this host well? Takes seconds: it computes, copies and reduces. `folder` is where a run would be."""
 
@@ -218,7 +190,6 @@ class CheckHost(Message):
 # From the agent to the launcher.
 
 
-@dataclass(frozen=True)
 class HostInfo(Message):
     """The agent's first message: which host this is, and its versions."""
 
@@ -230,7 +201,6 @@ class HostInfo(Message):
     gpus: int
 
 
-@dataclass(frozen=True)
 class Pong(Message):
     """The answer to a ping, with this host's time by both clocks."""
 
@@ -239,14 +209,12 @@ class Pong(Message):
     monotonic_ns: int
 
 
-@dataclass(frozen=True)
 class Ready(Message):
     """Torch is imported, ranks can be forked. `shared`: this host sees the launcher's folder of the run."""
 
     shared: bool
 
 
-@dataclass(frozen=True)
 class Started(Message):
     """All ranks of this host run. `pids` is by rank (as a string: JSON knows no other keys)."""
 
@@ -258,7 +226,6 @@ class Started(Message):
     pids: dict[str, int]
 
 
-@dataclass(frozen=True)
 class Output(Message):
     """What a rank wrote: stream 1 is stdout, 2 is stderr."""
 
@@ -267,7 +234,6 @@ class Output(Message):
     data: bytes = b""
 
 
-@dataclass(frozen=True)
 class Ended(Message):
     """A rank ended, by itself or because it was `asked` to; a negative exit code is the signal that killed it."""
 
@@ -279,14 +245,12 @@ class Ended(Message):
     cause: str = ""  # what is known beyond the exit code, to follow the rank's name
 
 
-@dataclass(frozen=True)
 class Done(Message):
     """All ranks of this host have ended with 0."""
 
     attempt: int
 
 
-@dataclass(frozen=True)
 class AttemptOver(Message):
     """The attempt failed, and all its ranks on this host are gone."""
 
@@ -294,7 +258,6 @@ class AttemptOver(Message):
     elsewhere: str = ""  # where another host failed that this launcher does not lead: its sentence
 
 
-@dataclass(frozen=True)
 class Standstill(Message):
     """Whether the ranks of this host have made no progress for `--hang-after`, and whether one of them is in an op; or
     whether all of them wait for locks, and have not run at all for as long."""
@@ -315,7 +278,6 @@ class Standstill(Message):
         return self.is_waiting or self.is_asleep
 
 
-@dataclass(frozen=True)
 class StacksDumped(Message):
     """The ranks have written their stacks, and the launcher has the files."""
 
@@ -327,7 +289,6 @@ class StacksDumped(Message):
     computing: list[int] = dataclasses.field(default_factory=list)
 
 
-@dataclass(frozen=True)
 class StacksCollected(Message):
     """Where the ranks of this host are that have not ended: by rank, a RankStack as a dict."""
 
@@ -335,7 +296,6 @@ class StacksCollected(Message):
     stacks: dict[str, dict[str, Any]]
 
 
-@dataclass(frozen=True)
 class RankAnswered(Message):
     """What a rank answered; `answer["error"]` is a sentence if it could not do it."""
 
@@ -344,7 +304,6 @@ class RankAnswered(Message):
     answer: dict[str, Any]
 
 
-@dataclass(frozen=True)
 class RankConnected(Message):
     """A rank of this host wants to talk to somebody at the launcher."""
 
@@ -352,7 +311,6 @@ class RankConnected(Message):
     purpose: str
 
 
-@dataclass(frozen=True)
 class FromRank(Message):
     """What a rank says over its connection."""
 
@@ -361,7 +319,6 @@ class FromRank(Message):
     data: bytes = b""
 
 
-@dataclass(frozen=True)
 class RankDisconnected(Message):
     """The rank has ended, or has closed the connection."""
 
@@ -369,12 +326,10 @@ class RankDisconnected(Message):
     purpose: str
 
 
-@dataclass(frozen=True)
 class RingsSent(Message):
     """What is new in the rings has been sent."""
 
 
-@dataclass(frozen=True)
 class File(Message):
     """Part of a file that belongs into the run's folder, from a host that does not share it."""
 
@@ -383,7 +338,6 @@ class File(Message):
     data: bytes = b""
 
 
-@dataclass(frozen=True)
 class PortOpened(Message):
     """The master listens: its port, and its interfaces by address, the address that others most likely reach first."""
 
@@ -392,12 +346,10 @@ class PortOpened(Message):
     addresses: dict[str, str]
 
 
-@dataclass(frozen=True)
 class PortClosed(Message):
     """The master no longer answers with the token; it keeps the port."""
 
 
-@dataclass(frozen=True)
 class MasterReached(Message):
     """Where the master answered, and from which own address and interface (by the master's address)."""
 
@@ -406,7 +358,6 @@ class MasterReached(Message):
     errors: dict[str, str]
 
 
-@dataclass(frozen=True)
 class LinkMeasured(Message):
     """The connection to another host: round trip and throughput, or why there are none."""
 
@@ -415,14 +366,12 @@ class LinkMeasured(Message):
     error: str = ""
 
 
-@dataclass(frozen=True)
 class GpusCounted(Message):
     """The GPUs that torch sees."""
 
     gpus: int
 
 
-@dataclass(frozen=True)
 class HostChecked(Message):
     """The facts of the host, or why there are none."""
 
@@ -430,14 +379,12 @@ class HostChecked(Message):
     error: str = ""
 
 
-@dataclass(frozen=True)
 class Note(Message):
     """A sentence for the user."""
 
     text: str
 
 
-@dataclass(frozen=True)
 class Refused(Message):
     """The agent cannot do what it was asked to: the sentence, and the exit code of the run."""
 
@@ -445,7 +392,6 @@ class Refused(Message):
     exit_code: int
 
 
-@dataclass(frozen=True)
 class AgentEnded(Message):
     """The last message of a supervisor whose agent was killed."""
 
