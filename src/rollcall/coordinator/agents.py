@@ -37,7 +37,7 @@ class Stage(Message):
 
 
 class Disconnected(Message):
-    """A connection has ended; the exit code of the process at our end, if there was one and it is known. Not sent."""
+    """A connection has ended. `exit_code` is that of the process at our end, if it had one that is known. Not sent."""
 
     exit_code: int | None
     is_of_agent: bool = False  # that process is the agent itself
@@ -233,7 +233,9 @@ class Agents:
         return False
 
     def _read_errors(self) -> None:
-        """What ssh, or a Python that fails early, prints; kept for the verdict, or shown once the agent runs."""
+        """Reads what ssh, or a Python that fails early, prints.
+
+        It is kept for an error message, or shown once the agent runs."""
         while True:
             for key, _ in self._errors.select(timeout=0.2):
                 agent, connection, partial = key.data

@@ -259,7 +259,7 @@ class Attempts:
         self.phase = Phase.REACHING
 
     def _addresses(self, opened: PortOpened) -> list[str]:
-        """Where the master may be found: as the user says, or as it says of itself."""
+        """Addresses of the master: the one that the user gave, or those that the master reported."""
         if self._plan.master_addr:
             return [self._plan.master_addr]
         known = self._taking_part[0].host.address
@@ -390,7 +390,7 @@ class Attempts:
         self._gather_again()
 
     def _gather_again(self) -> None:
-        """Those that are lost may come back."""
+        """Gather the hosts for the next attempt: lost ones may come back."""
         self._reset()
         self.phase = Phase.GATHERING
         self._restart_waiting()

@@ -11,7 +11,8 @@ _MOST_READINGS = 128
 
 @dataclass
 class ClockOffset:
-    """A host's clocks. An answer was given at some moment between question and receipt: quick answers tell most."""
+    """A host's clocks. Its answer was given at some moment between question and receipt: quick answers are the most
+    precise."""
 
     offset_ns: int = 0  # of the wall clock, for what people read
     error_ns: int | None = None

@@ -59,7 +59,7 @@ class _Stream:
 
 @dataclass(frozen=True)
 class Traceback:
-    """The last one that a rank printed before it ended, and when it began to."""
+    """The last traceback that a rank printed before it ended, and when its first line came."""
 
     lines: tuple[str, ...]
     since_ns: int
@@ -107,7 +107,7 @@ class Console:
             self._progress(rank, stream, state)
 
     def feed_line_end(self, rank: int) -> None:
-        """What the rank has written without a line end is a line."""
+        """Show what the rank has written without a line end as a line."""
         for stream in (1, 2):
             state = self._streams.get((rank, stream))
             if state is not None and state.partial:

@@ -123,7 +123,9 @@ class _Examination:
         return facts
 
     def _check_hosts(self, agents: list[Agent]) -> dict[str, dict[str, Any]]:
-        """By host: what it says of itself. Virtual hosts share a machine, so they are asked one after the other."""
+        """By host: what it reports about itself.
+
+        Virtual hosts share a machine, so they are asked one after the other."""
         asked: dict[Agent, Message] = {agent: CheckHost(self._plan.cwd) for agent in agents}
         turns = [{agent: asked[agent]} for agent in agents] if self._plan.transport.kind == "virtual" else [asked]
         facts = {}
@@ -166,7 +168,7 @@ class _Examination:
                 self._note(agent, f"its clock is {offset_s:+.1f} s off — run an NTP client there (chrony, timesyncd)")
 
     def _count_gpus(self, here: list[Agent]) -> dict[Agent, GpusCounted]:
-        """Where the system shows GPUs: how many torch sees."""
+        """Of hosts on which the system shows GPUs: how many torch sees."""
         asked: dict[Agent, Message] = {m: CountGpus() for m in here if m.info is not None and m.info.gpus}
         got = self._ask(asked, GpusCounted, _COUNT_S)
         found = {m: answer for m, answer in got.items() if isinstance(answer, GpusCounted)}

@@ -145,8 +145,8 @@ def sentence(verdict: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _with_rings_of(elsewhere: list[str], folder: Path, attempt: int) -> Iterator[Path]:
-    """The folder of the run as if the rings of other launchers were in it. They do not stay there: how those ranks end,
-    only their own launcher knows."""
+    """The folder of the run as if the rings of other launchers were in it. They are not kept there, since
+    only their own launcher knows how those ranks end."""
     if not elsewhere:
         yield folder
         return

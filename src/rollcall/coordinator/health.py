@@ -189,7 +189,7 @@ def _late_links(hosts: Sequence[str], links: Sequence[LinkSpeed]) -> Iterator[Ho
 
 
 def better(facts: Mapping[str, Facts], again: Mapping[str, Facts]) -> dict[str, dict[str, Any]]:
-    """What was found the second time, with the better speeds of both."""
+    """The facts of the second measurement, with the better speed of both."""
     found = {}
     for host, second in again.items():
         first = facts[host]

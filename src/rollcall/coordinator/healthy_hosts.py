@@ -10,7 +10,7 @@ from rollcall.protocol.plan import Plan, Transport
 
 
 def checked(plan: Plan, excludes_bad: bool, say: Callable[[str], None]) -> Plan:
-    """The plan with the hosts that are well. WorldError if that is not to be."""
+    """The plan with the hosts that are well. WorldError if the run must not continue."""
     is_here = plan.transport.kind == "local"
     # This machine is examined by a supervisor of its own, as any other host.
     alone = replace(plan, hosts=(Host("localhost", 1),), transport=Transport("ssh", allow_mixed=True))

@@ -35,7 +35,7 @@ class Heartbeats:
         self._notice_silence()
 
     def _notice_own_sleep(self) -> None:
-        """After Ctrl-Z, or on a laptop that slept: then it was not the hosts that were silent."""
+        """After Ctrl-Z, or after this machine was suspended: then the hosts were not silent."""
         slept_s, self._ticked_s = self._now() - self._ticked_s, self._now()
         if slept_s > _ASLEEP_S:
             if not self._is_here:  # the hosts may be gone by now, so the message says what they do

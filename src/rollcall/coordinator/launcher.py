@@ -309,7 +309,7 @@ class Launcher:
         self._events.emit("hang", attempt=attempt, verdict=verdict)
 
     def host_lost(self, agent: Agent) -> None:
-        """A host is gone in the middle of an attempt, and its ranks in the middle of a line."""
+        """A host is gone during an attempt. Its ranks may have printed a part of a line."""
         is_here = self._plan.transport.kind == "local"
         code = shell_code(agent.exit_code) if is_here and agent.exit_code else HOST_LOST
         self._report.lose(agent.name, agent.lost, code)
@@ -368,7 +368,7 @@ class Launcher:
     # The end.
 
     def _conclude(self) -> int:
-        """The last words and the exit code."""
+        """Print how the run ended, and return the exit code."""
         self._console.flush()
         self._logs.close()
         self._stack_questions.close()

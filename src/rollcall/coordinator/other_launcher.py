@@ -17,7 +17,7 @@ from rollcall.units import plural
 
 
 def run(command: list[str], out: Path | None, ring_mb: int | None = None) -> int:
-    """Its exit code. The recording is a run of this folder, or in the new folder `out`."""
+    """Run the command, and return its exit code. The recording is a run of this folder, or in the new folder `out`."""
     if shutil.which(command[0]) is None:
         raise UsageError(f"there is no command {command[0]}: check its name, and that it is on the PATH")
     folder = RunFolder.create_for_command(command, out)
@@ -31,7 +31,7 @@ def run(command: list[str], out: Path | None, ring_mb: int | None = None) -> int
 
 
 def _run(command: list[str], variables: dict[str, str]) -> int:
-    """Its exit code. Signals go to the command: a terminal sends Ctrl-C to both, and it decides what to do."""
+    """Returns the exit code. Signals go to the command: a terminal sends Ctrl-C to both, and it decides what to do."""
     with subprocess.Popen(command, env={**os.environ, **variables}) as process:
 
         def pass_on(number: int, _frame: Any) -> None:

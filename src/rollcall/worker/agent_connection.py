@@ -29,7 +29,7 @@ def use(address: str, rank: int) -> None:
 
 
 def use_after_exec(address: str, rank: int) -> None:
-    """The program that takes the place of this process is this rank."""
+    """After exec, the program in this process is this rank."""
     os.environ[_VARIABLE] = f"{address} {rank} {os.getpid()}"
 
 

@@ -113,7 +113,7 @@ _opening = threading.Lock()
 
 
 def _opened() -> RankDebugger:
-    """One for the whole process, which keeps its breakpoints."""
+    """The debugger of this process. There is only one, so it keeps its breakpoints."""
     global _debugger
     with _opening:
         if _debugger is None:

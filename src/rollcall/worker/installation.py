@@ -13,7 +13,7 @@ def stamps() -> dict[str, Stamp]:
 
 
 def changed(before: dict[str, Stamp]) -> str:
-    """A file or folder that is not as it was; empty if all are."""
+    """A file or folder that has changed; empty if none has."""
     return next((path for path, stamp in before.items() if _stamp(path) != stamp), "")
 
 
@@ -29,7 +29,7 @@ def _stamp(path: str) -> Stamp:
 
 
 def _entries(folder: str) -> Stamp:
-    """Not by the folder's own time: the first __pycache__ there changes it, and changes no module."""
+    """The entries, not the folder's own time: the first __pycache__ changes the time, and changes no module."""
     with os.scandir(folder) as entries:
         return tuple(sorted((entry.name, entry.inode()) for entry in entries if entry.name != "__pycache__"))
 

@@ -81,7 +81,7 @@ class WarmServer(ABC):
 
     @abstractmethod
     def use(self, connection: socket.socket, message: dict[str, Any], fds: list[int]) -> NoReturn:
-        """In a child: become what is wanted."""
+        """Runs in a child: become the process that was asked for."""
 
     @abstractmethod
     def imports(self) -> list[str]:
