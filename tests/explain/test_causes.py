@@ -15,7 +15,7 @@ from rollcall.explain import source
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.loading.load import Handled
 from rollcall.explain.loading.table import Site
-from rollcall.explain.verdict import Explanation, explain_run, to_json
+from rollcall.explain.verdict import Explanation, advice, explain_run, to_json
 from rollcall.record import ring_format
 from tests.report.rings import FILE, START_NS, FakeOp, run
 
@@ -488,6 +488,15 @@ def test_sends_that_wait_for_each_other_are_a_deadlock() -> None:
     assert verdict([FakeOp("send", 1, 0, 5, peer=2)], [FakeOp("recv", 1, 5, peer=0)], []) == ("wrong-peer", (0,))
 
 
+def test_all_circles_of_a_line_are_told_and_what_to_change_if_nobody_sends() -> None:
+    """The pairs of a halo exchange: each is a circle of its own."""
+    for op, change in (("send", "let one side receive"), ("recv", "let one of them send first")):
+        found = explain(*[[FakeOp(op, 1, rank, peer=(rank + 2) % 4)] for rank in range(4)]).verdict
+        assert found is not None
+        assert (found.kind, found.ranks) == ("p2p-deadlock", (0, 1, 2, 3))
+        assert advice(found).startswith(change)
+
+
 @pytest.mark.parametrize(("is_senders", "rank"), [(True, 0), (False, 2)])
 def test_the_side_with_the_wrong_tag_is_named(is_senders: bool, rank: int) -> None:
     """By what the other ranks do in the same turn on the same lines, where every turn has its own tag."""
@@ -601,6 +610,31 @@ def test_the_break_is_shown_by_which_the_others_left_two_loops() -> None:
     inner, past = Site("deep.py", 3, "train", (Site("deep.py", 5, "<module>"),)), Site("deep.py", 8, "<module>")
     assert source.ways_out_of_loop(past, inner) == (Site("deep.py", 7, "<module>"),)
     assert source.ways_out_of_loop(Site("deep.py", 6, "<module>"), inner) == ()
+
+
+@pytest.mark.parametrize(
+    ("condition", "is_chosen"),
+    [
+        ("if dist.get_rank() == 0: callback()", True),
+        ("if self.is_main_process: callback()", True),
+        ("if world_size > 1: callback()", False),
+        ("callback()", False),
+    ],
+)
+def test_a_call_in_a_helper_that_asks_for_the_rank_may_be_passed_by_the_others(condition: str, is_chosen: bool) -> None:
+    """As in a callback with `@rank_zero_only`. What holds on all ranks alike says nothing."""
+    train = ["def after_epoch():", f"    {condition}", "for epoch in all:", "    train()", "    after_epoch()"]
+    linecache.cache["helper.py"] = (0, None, [f"{line}\n" for line in train], "helper.py")
+    mine = Site("helper.py", 2, "after_epoch", (Site("helper.py", 5, "<module>"),))
+    assert source.is_chosen_in_loop(mine, Site("helper.py", 4, "<module>")) == is_chosen
+
+
+def test_a_helper_that_returns_on_other_ranks_may_be_passed_by_them() -> None:
+    helper = ["def save():", "    if rank != 0:", "        return", "    gather()"]
+    lines = [*helper, "while True:", "    train()", "    save()"]
+    linecache.cache["guard.py"] = (0, None, [f"{line}\n" for line in lines], "guard.py")
+    mine = Site("guard.py", 4, "save", (Site("guard.py", 7, "<module>"),))
+    assert source.is_chosen_in_loop(mine, Site("guard.py", 6, "<module>"))
 
 
 def test_a_receive_that_gave_up_and_was_handled_is_no_cause() -> None:

@@ -177,15 +177,41 @@ def is_outside_loop(mine: Site, inner: Site) -> bool:
 
 
 def is_chosen_in_loop(mine: Site, theirs: Site) -> bool:
-    """Whether an `if` decides on my line that does not decide on theirs, in the innermost function that both are in,
-    and a loop leads from there back to theirs: a rank that is there may have passed my line."""
+    """Whether an `if` decides on my line that does not decide on theirs, in the innermost function that both are in, or
+    one that asks for the rank, in a function that only I am in; and a loop leads from there back to theirs: a rank that
+    is there may have passed my line."""
     divergence = divergence_of(mine, theirs)
     tree = _parse(divergence.file) if divergence else None
     if divergence is None or tree is None:
         return False
     around = {id(node) for node, _ in _path_to(tree, divergence.theirs)}
     is_chosen = any(isinstance(node, ast.If) and id(node) not in around for node, _ in _path_to(tree, divergence.mine))
-    return is_chosen and _is_looping(mine, divergence, tree)
+    own = mine.chain[: mine.chain.index(_frame(mine, divergence))]
+    return (is_chosen or any(map(_is_for_some_ranks, own))) and _is_looping(mine, divergence, tree)
+
+
+def _is_for_some_ranks(frame: Site) -> bool:
+    """Whether its function comes to this line on some ranks only: an `if` around it asks for the rank, or one before it
+    that returns. Other conditions of a helper, such as `if world_size > 1`, hold on all ranks alike."""
+    tree = _parse(frame.file)
+    path = _path_to(tree, frame.line) if tree else []
+    inner = max((place for place, (node, _) in enumerate(path) if isinstance(node, ast.FunctionDef)), default=0)
+    around = [node for node, _ in path[inner:]]
+    guards = [node for step in path[inner:] for node in _block_of([step]) if _end(node) < frame.line and _is_guard(node)]
+    return any(_asks_for_rank(node.test) for node in (*around, *guards) if isinstance(node, ast.If))
+
+
+def _is_guard(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.body[-1], ast.Return | ast.Continue)
+
+
+def _asks_for_rank(test: ast.expr) -> bool:
+    """`rank == 0`, `dist.get_rank() == 0`, `self.is_main_process`."""
+    names = [getattr(node, "id", "") or getattr(node, "attr", "") for node in ast.walk(test)]
+    return any(_RANK_WORDS.intersection(name.lower().split("_")) for name in names)
+
+
+_RANK_WORDS = {"rank", "main", "master", "chief", "leader", "zero"}
 
 
 def _is_looping(mine: Site, divergence: Divergence, tree: ast.Module) -> bool:

@@ -211,8 +211,7 @@ def _have_reasons(evidence: Evidence, call: Call, in_ops: list[Op]) -> bool:
     op that the device does not end though all are there, or for which a rank without a dump is missing."""
     told = evidence.once(misaddressed)
     told_rows = set(told.evidence["rows"]) if told else set()
-    deadlock = evidence.once(p2p.deadlock)
-    in_circle = deadlock.ranks if deadlock else ()
+    in_circle = {rank for circle in evidence.once(p2p.circles) for rank in circle.ranks}
     others = [op for op in in_ops if op.rank not in call.ops and not op.is_point_to_point]
     return any(_disagree(evidence, op) for op in others) or any(
         op.row in told_rows or op.rank in in_circle or _waits_outside(evidence, op) for op in in_ops

@@ -12,12 +12,16 @@ from rollcall.explain.loading.table import Op
 
 
 def deadlocks(evidence: Evidence) -> Iterator[Finding]:
-    if (finding := evidence.once(deadlock)) is not None:
-        yield finding
+    yield from evidence.once(circles)
 
 
-def deadlock(evidence: Evidence) -> Finding | None:
-    """Ranks that wait for each other in a circle of sends and receives."""
+def circles(evidence: Evidence) -> list[Finding]:
+    """Ranks that wait for each other in a circle of sends and receives; each pair of a halo exchange may be in one."""
+    found = [_circle(evidence, ranks) for ranks in _ranks_in_circles(evidence) if not _is_misaddressed(evidence, ranks)]
+    return [finding for finding in found if finding is not None]
+
+
+def _ranks_in_circles(evidence: Evidence) -> Iterator[list[int]]:
     done: set[int] = set()
     for start in evidence.stuck:
         path: list[int] = []
@@ -31,11 +35,9 @@ def deadlock(evidence: Evidence) -> Finding | None:
                 break
             rank = waited_for[0]
         else:
-            circle = path[path.index(rank) :] if rank in path else []
-            if circle and not _is_misaddressed(evidence, circle) and (finding := _circle(evidence, circle)):
-                return finding
+            if rank in path:
+                yield path[path.index(rank) :]
         done.update(path)
-    return None
 
 
 def _is_misaddressed(evidence: Evidence, circle: list[int]) -> bool:
@@ -51,7 +53,9 @@ def _circle(evidence: Evidence, cycle: list[int]) -> Finding | None:
     if len({op.op for op in ops}) > 1 and len(cycle) == 2:
         return None  # a send and a receive that do not match: another finding says why
     details = in_circle(ops)
-    finding = of_ops("p2p-deadlock", cycle, f"these ranks wait for each other in a circle: {details}", ops, cycle=cycle)
+    only_receive = {"only_receive": True} if all(op.op == "recv" for op in ops) else {}
+    message = f"these ranks wait for each other in a circle: {details}"
+    finding = of_ops("p2p-deadlock", cycle, message, ops, cycle=cycle, **only_receive)
     return replace(finding, since_ns=min(op.entered_ns for op in ops))
 
 
@@ -65,7 +69,7 @@ def unmatched(evidence: Evidence) -> Iterator[Finding]:
         return
     sends = list(evidence.pairs.unmatched("send")[:MANY])
     stuck = [recv for recv in stuck_receives(evidence) if not _only_waits(evidence, recv)]
-    is_deadlock = evidence.once(deadlock) is not None
+    is_deadlock = bool(evidence.once(circles))
     lost = [send for send in sends if not is_deadlock and _is_lost(evidence, send)]
     lost = [send for send in lost if not (evidence.is_stuck[send.row] and _only_waits(evidence, send))]
     if (finding := exited(evidence, [*stuck, *lost])) is not None:
@@ -102,7 +106,7 @@ def _only_waits(evidence: Evidence, op: Op) -> bool:
     """Whether what its peer does explains that it does not come: it waits itself for others, or does something else."""
     if op.peer in evidence.blocked and not evidence.has_ended(op.peer):
         its = evidence.blocked[op.peer]
-        return not its.is_point_to_point or its.peer != op.rank or evidence.once(deadlock) is not None
+        return not its.is_point_to_point or its.peer != op.rank or bool(evidence.once(circles))
     return is_elsewhere(evidence, op.peer)
 
 
