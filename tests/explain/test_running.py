@@ -1,14 +1,17 @@
 """A job that runs is innocent: at any moment, what is merely in flight is neither missing nor uneven."""
 
+import json
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rollcall.errors import UsageError
 from rollcall.explain.evidence import Evidence
 from rollcall.explain.loading.cut import as_of
-from rollcall.explain.loading.load import Run
+from rollcall.explain.loading.load import Run, load
 from rollcall.explain.verdict import Explanation, explain_run
 from rollcall.record import ring_format
 from tests.explain.timelines import HEALTHY, Simulation, compute
@@ -130,3 +133,10 @@ def test_ops_in_flight_when_a_rank_fails_are_no_finding() -> None:
         )
     )
     assert [(finding.kind, finding.ranks) for finding in found.findings] == [("rank-failed", (3,))]
+
+
+@pytest.mark.parametrize(("outcome", "why"), [("running", "its ranks are just starting"), ("ok", "--no-record")])
+def test_a_run_without_rings_is_not_called_over_while_it_starts(tmp_path: Path, outcome: str, why: str) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"outcome": outcome, "plan": {"record": True}}))
+    with pytest.raises(UsageError, match=why):
+        load(tmp_path)

@@ -260,13 +260,16 @@ def _attempt(folder: Path, wanted: int | None) -> int:
         if not (folder / "run.json").exists():
             what = "neither the folder of a run, nor one of rings or of Flight Recorder dumps"
             raise UsageError(f"{folder} is {what}: there is nothing to explain")
-        raise UsageError(
-            f"{folder.name} has no rings, so there is nothing to explain: it ran with --no-record, or ended before its"
-            f" ranks began"
-        )
+        raise UsageError(f"{folder.name} {_why_no_rings(read_facts(folder))}")
     if wanted is not None and wanted not in found:
         raise UsageError(f"{folder.name} has no attempt {wanted}: it has {', '.join(map(str, found))}")
     return found[-1] if wanted is None else wanted
+
+
+def _why_no_rings(facts: dict[str, Any]) -> str:
+    if is_over(facts) or not (facts.get("plan") or {}).get("record", True):
+        return "has no rings, so there is nothing to explain: it ran with --no-record, or ended before its ranks began"
+    return "has no rings yet, so there is nothing to explain: its ranks are just starting; ask again in some seconds"
 
 
 def _problems(
