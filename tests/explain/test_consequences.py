@@ -146,6 +146,42 @@ def test_a_send_that_fails_since_another_rank_died_is_not_lost() -> None:
     assert told(*sends, [], outcome="failed", **facts) == ("rank-failed", (2,))
 
 
+def rounds(count: int, op: str, peers: tuple[int, ...], line: int) -> list[FakeOp]:
+    """Sends or receives that all ended, one with each peer in turn."""
+    made = [FakeOp(op, turn, turn * 10, turn * 10 + 5, line=line) for turn in range(1, count + 1)]
+    return [replace(each, peer=peer, entered_ms=each.entered_ms + peer) for each in made for peer in peers]
+
+
+def test_a_server_that_receives_from_its_workers_in_turn_waits_for_the_one_that_sent_less() -> None:
+    """Not for a wrong one, though the next worker has sent already."""
+    server = [*rounds(3, "recv", (1, 2), FIRST), FakeOp("recv", 4, 41, peer=1, line=FIRST)]
+    less, barrier = rounds(3, "send", (0,), SHARE), FakeOp("barrier", 1, 50, line=LAST)
+    assert told(server, [*less, barrier], [*rounds(4, "send", (0,), SHARE), barrier]) == (
+        "p2p-against-collective",
+        (1,),
+    )
+    # Where all workers have sent as often, the server has waited once too often.
+    assert told(server, [*less, barrier], [*less, barrier]) == ("p2p-against-collective", (0,))
+
+
+def test_a_stage_that_left_out_its_send_is_named_and_not_the_one_that_waits_for_it() -> None:
+    """Stage 2 has sent back four gradients, stage 1 only three, as stage 0 notices."""
+    barrier, wanted = FakeOp("barrier", 1, 50, line=LAST), FakeOp("recv", 4, 41, peer=1, line=FIRST)
+    first = [*rounds(3, "recv", (1,), FIRST), wanted]
+    last = [*rounds(4, "send", (1,), SHARE), barrier]
+    middle = [*rounds(4, "recv", (2,), FIRST), *rounds(3, "send", (0,), SHARE), barrier]
+    assert told(first, middle, last) == ("p2p-against-collective", (1,))
+
+
+def test_each_rank_is_told_in_its_own_op() -> None:
+    """Rank 1 is in a send, rank 2 in a receive, while the others wait for both."""
+    ranks = [[FakeOp("send", 1, 10, peer=0, line=FIRST)], [FakeOp("recv", 1, 10, peer=0, line=SHARE)]]
+    found = explain_run(Evidence(run([[FakeOp("barrier", 1, 5, line=LAST)], *ranks], outcome="stopped"))).verdict
+    assert found is not None
+    assert "rank 1 in send" in found.message
+    assert "rank 2 in recv" in found.message
+
+
 def test_ranks_that_receive_from_each_other_have_no_wrong_peer() -> None:
     """Rank 3 sends to rank 0, which would come to that later."""
     both = [FakeOp("recv", 1, 10, peer=2)], [FakeOp("recv", 1, 9, peer=0)]

@@ -303,6 +303,19 @@ def test_a_rank_that_waits_for_its_data_in_every_short_step_is_an_input_stall() 
     assert named(found) == ("input-stall", (2,), [3, 7])
 
 
+def test_how_fast_the_data_of_the_others_is_made_is_not_known_while_they_wait() -> None:
+    """Workers of a loader make it beside the ranks: one rank is the last in every step even if all are equally slow.
+    That is advice, and no verdict of a run that goes on. A single long wait is of that rank alone."""
+    flags = ring_format.INPUT | ring_format.ELSEWHERE
+    found = explain(late_steps(60, 0), late_steps(60, 1), sampled(2, flags), outcome="ok")
+    assert named(found) == ("input-stall", (2,), [3, 7])
+    assert found.findings[0].is_advice
+    quick = [*steps(10), FakeOp("all_reduce", 11, 110, 2620)]
+    once = [*steps(10), FakeOp("sample", 0, 110, 2610, flags=flags, line=3), FakeOp("all_reduce", 11, 2610, 2620)]
+    [stall] = explain(quick, quick, once, outcome="ok").findings
+    assert (stall.kind, stall.effect) == ("input-stall", "slow")
+
+
 def test_where_all_wait_for_their_data_alike_it_does_not_make_one_slow() -> None:
     """Rank 2 computes for twice as long after it has its data."""
     waiting, computing = ring_format.INPUT, 0

@@ -3,7 +3,7 @@
 import sysconfig
 
 from rollcall.explain.loading.load import load
-from rollcall.record.sites import waits_for_data
+from rollcall.record.sites import is_made_elsewhere, waits_for_data
 from tests.record.recorded import ops_of
 from tests.rollcall_command import Runner
 
@@ -26,3 +26,19 @@ def test_who_puts_something_into_a_queue_does_not_wait_for_data() -> None:
     assert not waits_for_data([lock, (f"{library}/queue.py", "put"), script])
     assert waits_for_data([lock, (f"{library}/queue.py", "get"), script])
     assert not waits_for_data([lock, script, (f"{library}/queue.py", "get")])
+
+
+def test_data_that_a_worker_makes_is_told_from_data_that_the_rank_makes_itself() -> None:
+    """A loader takes it from its workers' queue, or calls the dataset."""
+    library, torch_data = sysconfig.get_path("stdlib"), f"{sysconfig.get_path('purelib')}/torch/utils/data"
+    loader, script = (f"{torch_data}/dataloader.py", "__next__"), ("/home/me/train.py", "main")
+    from_worker = [
+        (f"{library}/selectors.py", "select"),
+        (f"{library}/multiprocessing/queues.py", "get"),
+        loader,
+        script,
+    ]
+    by_itself = [("/home/me/dataset.py", "__getitem__"), loader, script]
+    assert waits_for_data(from_worker)
+    assert waits_for_data(by_itself)
+    assert [is_made_elsewhere(each) for each in (from_worker, by_itself)] == [True, False]

@@ -197,8 +197,9 @@ def _is_for_some_ranks(frame: Site) -> bool:
     path = _path_to(tree, frame.line) if tree else []
     inner = max((place for place, (node, _) in enumerate(path) if isinstance(node, ast.FunctionDef)), default=0)
     around = [node for node, _ in path[inner:]]
-    guards = [node for step in path[inner:] for node in _block_of([step]) if _end(node) < frame.line and _is_guard(node)]
-    return any(_asks_for_rank(node.test) for node in (*around, *guards) if isinstance(node, ast.If))
+    before = [node for step in path[inner:] for node in _block_of([step]) if _end(node) < frame.line]
+    conditions = [*around, *filter(_is_guard, before)]
+    return any(_asks_for_rank(node.test) for node in conditions if isinstance(node, ast.If))
 
 
 def _is_guard(node: ast.stmt) -> bool:

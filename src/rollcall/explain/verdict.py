@@ -61,6 +61,7 @@ _CHANGES_WITH = {
     "astray": "give each init_process_group of a program a store or a port of its own",
     "exit_code": "look at why the program exits there",
     "only_receive": "let one of them send first, or leave out a receive that nobody sends for",
+    "made_elsewhere": "look at where the data comes from, on all ranks; the others wait for this one",
     "own_part": "give it less to do and the others more, or look at what it does between the calls",
 }
 # What stopped the run, then what made it wrong, then what made it slow. Advice is never the verdict of a run that did

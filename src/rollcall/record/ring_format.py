@@ -112,7 +112,8 @@ PAIR_SORT = 1
 REDUCE_OPS = ("", "SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 NON_MEMBER_GROUP = "not a member"
-ASYNC, FAILED, WAITED, BUCKET, INPUT = 1, 2, 4, 8, 16  # flags; BUCKET: of DDP's reducer; INPUT: waits for data
+# Flags. BUCKET: of DDP's reducer. INPUT: waits for data. ELSEWHERE: for data that another thread or process makes.
+ASYNC, FAILED, WAITED, BUCKET, INPUT, ELSEWHERE = 1, 2, 4, 8, 16, 32
 
 
 def sizes(megabytes: int) -> tuple[int, int]:

@@ -135,7 +135,7 @@ class Sampler:
                 self._write(frame)
 
     def _write(self, frame: FrameType) -> None:
-        flags = ring_format.INPUT if sites.waits_for_data(_frames(frame)) else 0
+        flags = _flags(list(_frames(frame)))
         site = self._site_number(sites.user_frames(frame))
         mark, sampled = self._newest
         if sampled == (site, flags) and self._ring.newest() == (self._ring.count, mark):
@@ -144,6 +144,12 @@ class Sampler:
         mark = self._ring.add(ring_format.OP["sample"], flags, site=site)
         self._ring.completed(mark)
         self._newest = mark, (site, flags)
+
+
+def _flags(frames: list[tuple[str, str]]) -> int:
+    if not sites.waits_for_data(frames):
+        return 0
+    return ring_format.INPUT | (ring_format.ELSEWHERE if sites.is_made_elsewhere(frames) else 0)
 
 
 def describe_error(error: BaseException) -> dict[str, object]:

@@ -1,5 +1,6 @@
 """Finds the user's own lines on a stack: not torch's, not Python's, not ours."""
 
+import itertools
 import re
 import sys
 import sysconfig
@@ -50,12 +51,14 @@ def is_users_file(name: str) -> bool:
 def waits_for_data(frames: Iterable[tuple[str, str]]) -> bool:
     """Whether a stack waits for data: a loader has called the user's code, or the user's code takes something from a
     queue. The stack is given by file and function, from the innermost frame outwards."""
-    is_innermost = True
-    for file, function in frames:
-        if _LOADER in file or (is_innermost and function in _TAKES and _QUEUES.search(file)):
-            return True
-        is_innermost = is_innermost and not is_users_file(file)
-    return False
+    known = list(frames)
+    return is_made_elsewhere(known) or any(_LOADER in file for file, _ in known)
+
+
+def is_made_elsewhere(frames: Iterable[tuple[str, str]]) -> bool:
+    """Whether a stack takes something from a queue, below the user's code: another thread or process makes it."""
+    inner = itertools.takewhile(lambda frame: not is_users_file(frame[0]), frames)
+    return any(function in _TAKES and _QUEUES.search(file) is not None for file, function in inner)
 
 
 def saves_or_compiles(files: Iterable[str]) -> bool:

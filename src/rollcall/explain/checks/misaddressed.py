@@ -157,13 +157,22 @@ def _by_receiver(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op])
     if any((send.rank, send.peer) == (recv.peer, recv.rank) for send in sends):
         return None
     for send in sends:
-        if send.peer == recv.rank and not _is_only_early(evidence, send):
+        if send.peer == recv.rank and not (_is_only_early(evidence, send) or _is_its_turn(evidence, recv, send)):
             message = (
                 f"rank {recv.rank} waits in {where(recv)} for rank {recv.peer}, but it is rank {send.rank} that sends"
                 f" to it, in {where(send)}"
             )
             return of_ops("wrong-peer", [recv.rank], message, [recv], rows=[recv.row])
     return None
+
+
+def _is_its_turn(evidence: Evidence, recv: Op, send: Op) -> bool:
+    """Whether its rank receives from both of them on this line in turn, as a server from its workers, and now it is the
+    turn of the one it waits for: it comes to the other one later."""
+    table, rows = evidence.table, evidence.pairs.rows
+    same = rows[(table.rank[rows] == recv.rank) & (table.site[rows] == table.site[recv.row])]
+    from_peer, from_sender = (int((table.peer[same] == rank).sum()) for rank in (recv.peer, send.rank))
+    return from_sender > 0 and 1 < from_peer <= from_sender + 1
 
 
 def _by_sender(evidence: Evidence, recv: Op, sends: list[Op], recvs: list[Op]) -> Finding | None:

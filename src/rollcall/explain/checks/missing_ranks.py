@@ -11,6 +11,7 @@ from rollcall.explain import source
 from rollcall.explain.checks import ddp, p2p
 from rollcall.explain.checks.deaths import was_stopped
 from rollcall.explain.checks.misaddressed import misaddressed
+from rollcall.explain.checks.p2p_mismatches import has_made_more
 from rollcall.explain.checks.p2p_waits import polls
 from rollcall.explain.ends import is_init_lost
 from rollcall.explain.evidence import Evidence, Seen
@@ -235,6 +236,8 @@ def _explain_other_ops(
     """The missing ranks are blocked in another op."""
     first = in_other_ops[0]
     kind, looked_at = "missing-rank", absent
+    is_one_place = len({where(op) for op in in_other_ops}) == 1
+    doing = f"{ranks_in_words(absent)} {_are(absent)} in {where(first)}" if is_one_place else in_ops(in_other_ops)
     ways_out: tuple[Site, ...] = ()
     circle = _circle(evidence, first.rank)
     left = _left_loop(evidence, circle) if first.group != call.group else None
@@ -248,7 +251,7 @@ def _explain_other_ops(
     elif first.op == "new_group":
         kind, looked_at = "group-incomplete", evidence.waits_for(first) or call.blocked
     elif first.is_point_to_point:
-        kind, looked_at = "p2p-against-collective", _sides(absent, call, in_other_ops)
+        kind, looked_at = "p2p-against-collective", _sides(evidence, absent, call, in_other_ops)
     elif left is not None:
         inner, outer = left
         looked_at, in_other_ops = _of_other_turns(evidence, inner, outer), [outer, inner]
@@ -261,7 +264,7 @@ def _explain_other_ops(
             _has_other_group(evidence, call) and not is_one_line
         )
         looked_at = _fewer(absent, call) if is_between_two else _other_choices(evidence, in_other_ops) or circle
-    message = f"{wait_in(waiting)}, while {ranks_in_words(absent)} {_are(absent)} in {where(first)}"
+    message = f"{wait_in(waiting)}, while {doing}"
     if left is not None:
         message += f"; rank {left[1].rank} is past the loop in which rank {left[0].rank} waits for it"
     since = first_skipped_call(evidence, call, absent[0], waiting[0].rank) or ()
@@ -339,13 +342,16 @@ def _comes_later(evidence: Evidence, group: Op, other: Op) -> bool:
     return source.is_past(group.site, other.site) or (is_next_turn and source.is_outside_loop(group.site, other.site))
 
 
-def _sides(absent: list[int], call: Call, in_ops: list[Op]) -> list[int]:
+def _sides(evidence: Evidence, absent: list[int], call: Call, in_ops: list[Op]) -> list[int]:
     """The smaller side; of that, the ranks of the sends and receives that wait for a rank on the other side: the others
     wait for them. If the sides are equal, both ranks of each. But a rank between a send to it and a receive from it,
-    like a stage that left its loop too early, explains both, which are different calls and wrong by chance alone."""
+    like a stage that left its loop too early, explains both, which are different calls and wrong by chance alone. So
+    does a rank that has left out its side of them."""
     looked_at = _fewer(absent, call)
     meeting = [op for op in in_ops if op.peer in call.ops]
     awaited = {op.peer for op in meeting}
+    if meeting and all(_has_left_out(evidence, op, call) for op in meeting):
+        return sorted(awaited)
     if len(awaited) == 1 and {op.op for op in meeting} >= {"send", "recv"}:
         return sorted(awaited)
     is_tie = len(looked_at) > max(len(absent), len(call.ops))
@@ -354,6 +360,21 @@ def _sides(absent: list[int], call: Call, in_ops: list[Op]) -> list[int]:
     if set(looked_at) <= set(call.ops):
         return sorted({op.peer for op in meeting})
     return sorted({rank for op in meeting for rank in ((op.rank, op.peer) if is_tie else (op.rank,))})
+
+
+def _has_left_out(evidence: Evidence, op: Op, call: Call) -> bool:
+    """Whether the rank that a send or receive waits for has made fewer of the ops that met this line before than all
+    others that came to the call, and the rank of the op has not made more on its own line than they."""
+    table, rows = evidence.table, evidence.pairs.rows
+    same = (table.rank[rows] == op.rank) & (table.site[rows] == table.site[op.row]) & (table.peer[rows] == op.peer)
+    partners = evidence.pairs.partner[rows[same]]
+    partners = partners[partners >= 0]
+    if not len(partners):
+        return False
+    is_such = np.isin(table.site[rows], table.site[partners]) & (table.op[rows] == table.op[partners[0]])
+    counts = np.bincount(table.rank[rows[is_such]], minlength=max(call.ops) + 1)
+    others = [counts[rank] for rank in call.ops if rank != op.peer and counts[rank]]
+    return bool(others) and bool(counts[op.peer] < min(others)) and not has_made_more(evidence, op)
 
 
 def _are(absent: list[int]) -> str:

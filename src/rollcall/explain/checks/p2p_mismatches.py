@@ -59,12 +59,12 @@ def _skipped_message(evidence: Evidence, send: Op, recv: Op) -> Finding | None:
     if _comes_first(evidence, recv.rank, meant_recvs, recv):
         meant = table.names.sites[meant_recvs[0]]
         message = f"{took}: that was meant for the receive at {meant}, which was left out, or it was sent twice"
-        odd = send if _has_made_more(evidence, send) else recv
+        odd = send if has_made_more(evidence, send) else recv
         finding = of_ops("unmatched-send", [odd.rank], message, [send, recv])
     elif _comes_first(evidence, send.rank, meant_sends, send):
         meant = table.names.sites[meant_sends[0]]
         message = f"{took}, and not at {meant}: that send was left out, or one receive is too many"
-        odd = recv if _has_made_more(evidence, recv) else send
+        odd = recv if has_made_more(evidence, recv) else send
         finding = of_ops("unmatched-recv", [odd.rank], message, [recv, send])
     else:
         return None
@@ -77,11 +77,11 @@ def _skipped_exchange(evidence: Evidence, send: Op, recv: Op) -> Finding | None:
     took = f"rank {recv.rank}'s {where(recv)} took what rank {send.rank} sent in {where(send)}"
     if _is_exchange_past(evidence, send, recv):
         message = f"{took}, after the line of the receive: a send was left out there, or this receive is too many"
-        odd = recv if _has_made_more(evidence, recv) else send
+        odd = recv if has_made_more(evidence, recv) else send
         finding = of_ops("unmatched-recv", [odd.rank], message, [recv, send])
     elif _is_exchange_past(evidence, recv, send):
         message = f"{took}, before the line of the receive: a receive was left out there, or this send is too many"
-        odd = send if _has_made_more(evidence, send) else recv
+        odd = send if has_made_more(evidence, send) else recv
         finding = of_ops("unmatched-send", [odd.rank], message, [send, recv])
     else:
         return None
@@ -103,7 +103,7 @@ def _comes_first(evidence: Evidence, rank: int, lines: NDArray[Any], op: Op) -> 
     return bool(np.isin(site[: np.argmax(site == evidence.table.site[op.row])], lines).any())
 
 
-def _has_made_more(evidence: Evidence, op: Op) -> bool:
+def has_made_more(evidence: Evidence, op: Op) -> bool:
     """Whether its rank has made more ops on its line than any other rank."""
     table = evidence.table
     counts = np.bincount(table.rank[table.site == table.site[op.row]])

@@ -49,15 +49,18 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
         f" {'its' if len(ranks) == 1 else 'their'} delays the run would be {share:.0%} shorter"
     )
     caused_s = {number: float(waits.caused_s[number]) for number in evidence.run.ranks}
+    more: dict[str, Any] = {}
     is_habit = _stands_out(evidence, ranks, _habits(evidence, rank, _enough_calls(evidence, rank, saved_s)))
     if _more_input_s(evidence, rank) > share * waits.run_s / 2 and (is_habit or saved_s > _CHANCE_S):
         fetching = _samples(evidence, rank, ring_format.INPUT)[0]
         message += f"; meanwhile it waited for its data at {fetching.site}"
-        finding = of_ops("input-stall", ranks, message, [fetching, *_late(evidence, rank)], waits=caused_s)
-        yield replace(finding, effect="slow")
+        if len(_habits(evidence, rank, _SEVERAL)) and _is_made_elsewhere(evidence, rank):
+            message += ", which another thread or process makes; the others' may come as slowly, while they wait"
+            more = {"made_elsewhere": True}
+        finding = of_ops("input-stall", ranks, message, [fetching, *_late(evidence, rank)], waits=caused_s, **more)
+        yield replace(finding, effect="advice" if more else "slow")
     elif is_habit:
         seen = _samples(evidence, rank)[:2]
-        more: dict[str, Any] = {}
         if throttled := gpus.why_slow(evidence, ranks, saved_s):
             message += f"; {throttled}"
             more = {"throttled": throttled}
@@ -68,6 +71,17 @@ def stragglers(evidence: Evidence) -> Iterator[Finding]:
             more = {"own_part": True}
         finding = of_ops("straggler", ranks, message, [*seen, *_late(evidence, rank)], waits=caused_s, **more)
         yield replace(finding, effect="advice" if "own_part" in more else "slow")
+
+
+def _is_made_elsewhere(evidence: Evidence, rank: int) -> bool:
+    """Whether it mostly waits for data that a thread or process of its own makes, as the workers of a loader do. Then
+    one rank is the last in every step even if all are equally slow: the data of the others is made while they wait for
+    that rank, so how fast it is made there is not known."""
+    table = evidence.table
+    mask = table.is_one_of("sample") & (table.rank == rank) & ((table.flags & ring_format.INPUT) > 0)
+    lasted_ns = table.completed_ns[mask] - table.entered_ns[mask] + _SAMPLE_NS
+    elsewhere = (table.flags[mask] & ring_format.ELSEWHERE) > 0
+    return bool(lasted_ns[elsewhere].sum() * 2 > lasted_ns.sum())
 
 
 def _how_often(evidence: Evidence, ranks: list[int]) -> str:
