@@ -160,6 +160,10 @@ def test_a_server_that_receives_from_its_workers_in_turn_waits_for_the_one_that_
         "p2p-against-collective",
         (1,),
     )
+    # Out of turn, it waits for the wrong one.
+    twice = [*server[:-1], FakeOp("recv", 4, 41, 45, peer=1, line=FIRST), FakeOp("recv", 5, 46, peer=1, line=FIRST)]
+    sent = [[*rounds(4, "send", (0,), SHARE), barrier] for _ in range(2)]
+    assert told(twice, *sent) == ("wrong-peer", (0,))
     # Where all workers have sent as often, the server has waited once too often.
     assert told(server, [*less, barrier], [*less, barrier]) == ("p2p-against-collective", (0,))
 
