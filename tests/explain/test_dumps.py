@@ -1,13 +1,15 @@
 """Dumps of torch's Flight Recorder are explained like rings."""
 
+import bz2
 import contextlib
 import gzip
 import json
+import lzma
 import os
 import pickle
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -509,11 +511,33 @@ def test_an_empty_dump_is_named(tmp_path: Path) -> None:
     assert "nccl_trace_rank_1: it is empty" in explain(tmp_path).run.problems
 
 
-def test_compressed_dumps_are_told_as_such(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("pack", "suffix"), [(gzip.compress, ".gz"), (bz2.compress, ".bz2"), (lzma.compress, ".xz")])
+def test_compressed_dumps_are_read(tmp_path: Path, pack: Callable[[bytes], bytes], suffix: str) -> None:
+    waiting = [*steps(5), Entry("all_reduce", 6, 600, line=12)]
+    write(tmp_path, {0: waiting, 1: steps(5)}, prefix="trace_")
+    for path in list(tmp_path.iterdir()):
+        path.with_name(path.name + suffix).write_bytes(pack(path.read_bytes()))
+        path.unlink()
+    assert verdict(tmp_path) == ("missing-rank", (1,))
+
+
+@pytest.mark.parametrize("data", [gzip.compress(b"a dump" * 99)[:20], b"\x28\xb5\x2f\xfd of zstd"])
+def test_a_dump_that_cannot_be_unpacked_is_told_as_such(tmp_path: Path, data: bytes) -> None:
     """Else it would seem that there is no dump."""
-    (tmp_path / "nccl_trace_rank_0.gz").write_bytes(gzip.compress(b"a dump"))
-    with pytest.raises(UsageError, match=r"nccl_trace_rank_0\.gz: it is compressed: unpack it first"):
+    (tmp_path / "nccl_trace_rank_0.gz").write_bytes(data)
+    with pytest.raises(UsageError, match=r"nccl_trace_rank_0\.gz: it is compressed"):
         explain(tmp_path)
+
+
+@pytest.mark.parametrize("prefix", ["job-7.r", "rank", "trace.v2_"])
+@pytest.mark.parametrize("suffix", ["", ".txt", ".json"])
+def test_json_is_known_by_its_content(tmp_path: Path, prefix: str, suffix: str) -> None:
+    """The prefix of TORCH_FR_DUMP_TEMP_FILE may contain dots: what is behind them is no suffix."""
+    for rank, entries in {0: [*steps(5), Entry("all_reduce", 6, 600)], 1: steps(5)}.items():
+        path = tmp_path / f"{prefix}{rank}{suffix}"
+        path.write_bytes(as_json(content(entries, {"0": range(2)})))
+        set_time(path, 600)
+    assert verdict(tmp_path) == ("missing-rank", (1,))
 
 
 def test_ops_with_unknown_names_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -70,9 +70,15 @@ class Evidence:
 
     @cached_property
     def blocked(self) -> dict[int, Op]:
-        """By rank: the op that it is blocked in."""
-        rows = np.flatnonzero(self.table.is_blocked)
-        return {int(self.table.rank[row]): self.table.get(row) for row in rows}  # of several, a rank's last
+        """By rank: the op that it is blocked in. Of several, its last; but of sends and receives that it has begun
+        together, one whose partner is missing, since the others wait for that."""
+        found: dict[int, Op] = {}
+        for op in map(self.table.get, np.flatnonzero(self.table.is_blocked)):
+            other = found.get(op.rank)
+            is_held_up = other is not None and op.is_point_to_point and other.is_point_to_point
+            if other is None or not (is_held_up and self.waits_for(other) and not self.waits_for(op)):
+                found[op.rank] = op
+        return found
 
     @cached_property
     def held(self) -> dict[int, Op]:

@@ -22,15 +22,19 @@ def stuck_on_device(evidence: Evidence) -> Iterator[Finding]:
     table, calls = dumps.table, dumps.calls
     is_there = table.is_blocked | (table.completed_ns > 0)  # else it is queued behind another op
     for call in calls.where(calls.has_all & calls.all(is_there) & calls.any(table.is_blocked)):
-        if _is_on_device(next(iter(call.ops.values()))):
-            yield _stuck(call)
+        is_hidden = not dumps.run.held_by_lost.isdisjoint(call.ops)
+        if not is_hidden and _is_on_device(next(iter(call.ops.values()))):
+            yield _stuck(call, dumps.run.not_begun)
             return
     if any(op.is_blocked for name in ("send", "recv") for op in dumps.pairs.unmatched(name)):
         return  # nccl ends the sends and receives of a batch together: those that have a partner wait for this one
     sends, recvs = dumps.pairs.matched()
-    both = table.is_blocked[sends] & table.is_blocked[recvs] & (table.size_bytes[sends] == table.size_bytes[recvs])
+    differs = table.size_bytes[sends] != table.size_bytes[recvs]
+    if (differs & (table.is_blocked[sends] | table.is_blocked[recvs])).any():
+        return  # so do they for one that does not fit
+    both = table.is_blocked[sends] & table.is_blocked[recvs]
     for send, recv in ((table.get(sends[place]), table.get(recvs[place])) for place in np.flatnonzero(both)[:1]):
-        if _is_on_device(send):
+        if _is_on_device(send) and dumps.run.held_by_lost.isdisjoint((send.rank, recv.rank)):
             message = f"rank {send.rank}'s {where(send)} and rank {recv.rank}'s {where(recv)} were both asked for"
             message += ", and neither has completed: they are stuck on the device"
             yield of_ops("stuck-on-device", [send.rank, recv.rank], message, [send, recv])
@@ -48,8 +52,9 @@ def _is_on_device(op: Op) -> bool:
     return bool(op.signature.get("device") == "cuda")
 
 
-def _stuck(call: Call) -> Finding:
+def _stuck(call: Call, not_begun: frozenset[int]) -> Finding:
     stuck = call.blocked
+    late = [rank for rank in stuck if rank in not_begun]
     done = [rank for rank in call.ops if call.ops[rank].completed_ns]
     first = call.ops[stuck[0]]
     who = f"all {len(call.ops)} ranks" if len(call.ops) > 1 else f"rank {stuck[0]}"
@@ -59,6 +64,11 @@ def _stuck(call: Call) -> Finding:
         f" the device"
     )
     ranks = stuck if done else list(call.ops)
+    if 0 < len(late) < len(stuck):  # the others' devices wait in it for theirs
+        whose = "the GPU of" if len(late) == 1 else "the GPUs of"
+        has = "has" if len(late) == 1 else "have"
+        message += f"; {whose} {ranks_in_words(late)} {has} not begun it, and those of the others have"
+        ranks = late
     return of_call("stuck-on-device", call, ranks, message, [first])
 
 

@@ -237,7 +237,9 @@ def _explain_other_ops(
     first = in_other_ops[0]
     kind, looked_at = "missing-rank", absent
     is_one_place = len({where(op) for op in in_other_ops}) == 1
-    doing = f"{ranks_in_words(absent)} {_are(absent)} in {where(first)}" if is_one_place else in_ops(in_other_ops)
+    of_groups = _of_groups(waiting[0], first)
+    their_place = f"{where(first)}{of_groups[1]}{_for_one_rank(in_other_ops)}"
+    doing = f"{ranks_in_words(absent)} {_are(absent)} in {their_place}" if is_one_place else in_ops(in_other_ops)
     ways_out: tuple[Site, ...] = ()
     circle = _circle(evidence, first.rank)
     left = _left_loop(evidence, circle) if first.group != call.group else None
@@ -264,7 +266,7 @@ def _explain_other_ops(
             _has_other_group(evidence, call) and not is_one_line
         )
         looked_at = _fewer(absent, call) if is_between_two else _other_choices(evidence, in_other_ops) or circle
-    message = f"{wait_in(waiting)}, while {doing}"
+    message = f"{wait_in(waiting)}{of_groups[0]}, while {doing}"
     if left is not None:
         message += f"; rank {left[1].rank} is past the loop in which rank {left[0].rank} waits for it"
     since = first_skipped_call(evidence, call, absent[0], waiting[0].rank) or ()
@@ -272,6 +274,20 @@ def _explain_other_ops(
         kind, looked_at = "missing-rank", _fewer(absent, call)
     finding = of_call(kind, call, looked_at, message, [*since, *waiting, *in_other_ops])
     return replace(finding, sites=(*finding.sites, *ways_out))
+
+
+def _of_groups(one: Op, other: Op) -> tuple[str, str]:
+    """Tells two calls apart that read alike."""
+    if one.group == other.group or where(one) != where(other):
+        return "", ""
+    return f" of group {one.group.name}", f" of group {other.group.name}"
+
+
+def _for_one_rank(ops: list[Op]) -> str:
+    """The rank that all of these sends and receives wait for."""
+    peers = {op.peer for op in ops if op.is_point_to_point}
+    is_known = len(peers) == 1 and min(peers) >= 0 and all(op.is_point_to_point for op in ops)
+    return f" for rank {peers.pop()}" if is_known else ""
 
 
 def _left_loop(evidence: Evidence, circle: list[int]) -> tuple[Op, Op] | None:

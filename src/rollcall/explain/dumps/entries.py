@@ -42,13 +42,15 @@ class Dump:
     signatures: list[bytes] = field(default_factory=list)
     records: NDArray[Any] = field(default_factory=lambda: np.zeros(0, dtype=rings.DTYPE))
     is_done: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    has_begun: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))  # on the device
     is_p2p: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     timeout_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     took_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # on the device, or 0
     batch: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))  # ops that begin together
     was_given_up: bool = False  # torch says that an op has timed out
     unknown: Counter[str] = field(default_factory=Counter)  # ops whose name is not known
-    overwritten: int = 0  # older ops that its recorder no longer has
+    overwritten: int = 0  # older ops that are not in it
+    has_only_open: bool = False  # it was asked for the ops that are not over: the others are not in it
     written_ns: int = 0  # by the time of the file
 
     def keep(self, kept: NDArray[np.bool_]) -> None:
@@ -57,6 +59,7 @@ class Dump:
             self.records, self.timeout_ns = self.records[kept], self.timeout_ns[kept]
             self.took_ns, self.batch = self.took_ns[kept], self.batch[kept]
             self.is_done, self.is_p2p = self.is_done[kept], self.is_p2p[kept]
+            self.has_begun = self.has_begun[kept]
 
     @property
     def last_ns(self) -> int:
@@ -87,7 +90,9 @@ def _dump(path: Path, content: dict[str, Any]) -> Dump:
         raise ValueError("its name has no number, so it is not known which rank wrote it")
     version, written_ns = str(content.get("version", "")), path.stat().st_mtime_ns
     blank = Dump(path, rank, version=version, world_size=_world_size(content), written_ns=written_ns)
-    return _Entries(members).fill(blank, content.get("entries") or [])
+    entries = content.get("entries") or []
+    blank.has_only_open = _has_only_open(entries, content.get("pg_status"))
+    return _Entries(members).fill(blank, entries)
 
 
 def _world_size(content: dict[str, Any]) -> int:
@@ -119,6 +124,27 @@ def _rank_by_groups(members: dict[str, tuple[int, ...]]) -> int | None:
     """A rank is in all its groups: if they have one rank in common, it is that."""
     common = set.intersection(*map(set, members.values())) if members else set()
     return common.pop() if len(common) == 1 else None
+
+
+def _has_only_open(entries: list[dict[str, Any]], status: Any) -> bool:
+    """Whether torch was asked for `onlyActive`. Else records follow each other, and as many are left as the recorder
+    keeps; and the oldest that is left is hardly ever the one behind the last that is over."""
+    if not entries or any(entry.get("state") == "completed" for entry in entries):
+        return False
+    first, last = entries[0], int(entries[-1]["record_id"])
+    before = int(first["record_id"])
+    is_next = not first.get("is_p2p") and _last_completed(status, first.get("pg_id")) + 1 == first["collective_seq_id"]
+    return last - before >= len(entries) or (before > 0 and (is_next or len(entries) < _LEAST_KEPT))
+
+
+def _last_completed(status: Any, group: Any) -> int:
+    """The number of the last collective of a group that is over; -1: none, or that is not told. JSON has strings."""
+    told = status.get(str(group)) if isinstance(status, dict) else None
+    number = str(told.get("last_completed_collective", "")) if isinstance(told, dict) else ""
+    return int(number) if number.isdecimal() else -1
+
+
+_LEAST_KEPT = 16  # ops: no recorder is so small
 
 
 class _Entries:
@@ -178,6 +204,7 @@ class _Entries:
         dump.records["completed_ns"] = completed_ns
         dump.was_given_up = bool((is_nccl & is_retired & ~is_done).any())
         dump.is_done = is_done | (is_retired & ~is_nccl)
+        dump.has_begun = dump.is_done | _flags([state == "started" for state in columns.state])
 
     def _end_batches(self, dump: Dump, ends: list[str]) -> None:
         """The ops of a batch have no state of their own: the entry behind them has it. Several collectives of a batch
@@ -188,6 +215,7 @@ class _Entries:
         # Of the collectives of one number, the first stands for all, also in a batch that has not ended yet.
         same = (records["group"][1:] == records["group"][:-1]) & (records["seq"][1:] == records["seq"][:-1])
         keep[1:] &= ~(same & ~dump.is_p2p[1:] & ~dump.is_p2p[:-1])
+        dump.is_done |= self._is_of_batch_left_out(dump, ends)
         is_partial = np.flatnonzero(~keep[1:] & keep[:-1])  # until its end is found
         tensors = {int(place): 0 for place in is_partial}
         for place in (place for place, end in enumerate(ends) if end):
@@ -198,6 +226,7 @@ class _Entries:
             records["completed_ns"][first:place] = records["completed_ns"][place]
             dump.took_ns[first:place] = dump.took_ns[place]
             dump.is_done[first:place], dump.batch[first:place] = dump.is_done[place], first
+            dump.has_begun[first:place] = dump.has_begun[place]
             if not dump.is_p2p[place] and first < place:
                 op = BATCH_OF.get(ends[place])
                 records["op"][first] = ring_format.OP[op] if op else records["op"][first]
@@ -205,6 +234,23 @@ class _Entries:
                     tensors[first] = self._joined(tuple(records["signature"][first:place].tolist()))
         records["signature"][list(tensors)] = list(tensors.values())
         dump.keep(keep)
+
+    @staticmethod
+    def _is_of_batch_left_out(dump: Dump, ends: list[str]) -> NDArray[np.bool_]:
+        """Per row: an op of a batch that is over, in a dump of open ops alone. That has the ops of each batch, which
+        have no state, but not the entries that end those which are over."""
+        records = dump.records
+        if not dump.has_only_open:
+            return np.zeros(len(records), dtype=np.bool_)
+        is_next = np.diff(records["number"].astype(np.int64)) == 1
+        goes_on = is_next & (np.diff(records["group"].astype(np.int64)) == 0)
+        goes_on &= np.diff(records["seq"].astype(np.int64)) == 0
+        starts = np.flatnonzero(np.append(True, ~goes_on))
+        counts = np.diff(starts, append=len(records))
+        last = starts + counts - 1
+        has_end = np.array([bool(ends[place]) for place in last])
+        is_cut = np.append(~is_next, False)[last] | (last == len(records) - 1) & (counts > 1)
+        return np.repeat(~has_end & is_cut & (dump.is_p2p[last] | (counts > 1)), counts)
 
     def _joined(self, numbers: tuple[int, ...]) -> int:
         """One signature of several: what it has of each tensor, one after the other."""

@@ -1,15 +1,23 @@
 """Finds the dumps in a folder, and tells by its name which rank wrote each."""
 
+import bz2
+import gzip
 import json
+import lzma
 import re
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rollcall.explain.dumps import plain
 
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")  # protocol 2 to 5
-_PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ", b"PK\x03\x04")  # gzip, zstd, bzip2, xz, zip
+_UNPACK: dict[bytes, Callable[[Path, str], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
+_PACKED = (*_UNPACK, b"\x28\xb5\x2f\xfd", b"PK\x03\x04")  # the last two are zstd and zip
+_SUFFIX = re.compile(r"(\.(json|gz|bz2|xz))+$", re.I)
+_JSON_KEYS = (b'"entries"', b'"pg_config"', b'"comm_lib_version"')  # torch writes one of them first
+_BEGINNING = 4096
 _RANK = re.compile(r"rank[_.-]?(\d+)", re.I)
 _NUMBER = re.compile(r"\d+")
 _DEPTH = 3  # a folder of folders, one per host
@@ -42,34 +50,46 @@ def _files(folder: Path, depth: int) -> Iterator[Path]:
 
 def _may_be_dump(path: Path) -> bool:
     """By its first bytes. An empty file counts if its name is that of a dump: it is one that was never written. So does
-    a compressed one, to be told as such."""
+    one that cannot be unpacked, to be told as such."""
     try:
-        with open(path, "rb") as file:
-            begin = file.read(16)
-    except OSError:
-        return False
+        with _open(path) as file:
+            begin = file.read(_BEGINNING)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError):
+        return bool(_RANK.search(path.name)) and path.is_file()
     if not begin:
         return bool(_RANK.search(path.name)) and path.suffix in ("", ".pkl", ".pickle", ".json")
     if begin.startswith(_PACKED):
         return bool(_RANK.search(path.name))
-    is_json = begin.lstrip().startswith(b"{") and (path.suffix in ("", ".json") or _RANK.fullmatch(path.suffix[1:]))
+    is_json = begin.lstrip().startswith(b"{") and (path.suffix == ".json" or any(key in begin for key in _JSON_KEYS))
     return bool(_PICKLE.match(begin) or is_json)
+
+
+def _open(path: Path) -> IO[bytes]:
+    """Unpacks what it reads, if the file is compressed."""
+    with open(path, "rb") as file:
+        begin = file.read(8)
+    unpack = next((unpack for magic, unpack in _UNPACK.items() if begin.startswith(magic)), open)
+    opened: IO[bytes] = unpack(path, "rb")
+    return opened
 
 
 def rank_in(name: str) -> int | None:
     """The number after "rank", or the last number."""
-    found = _RANK.findall(name) or _NUMBER.findall(name.removesuffix(".json"))
+    found = _RANK.findall(name) or _NUMBER.findall(_SUFFIX.sub("", name))
     return int(found[-1]) if found and int(found[-1][:9]) < MOST_RANKS and len(found[-1]) < 9 else None
 
 
 def read(path: Path) -> dict[str, Any]:
     """The content of a dump; ValueError with the reason if it is none."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ValueError("it is larger than any dump")
-        data = path.read_bytes()
+        with _open(path) as file:
+            data = file.read(_MOST_BYTES + 1)
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise ValueError("it is compressed, and damaged or cut off") from error
     except OSError as error:
-        raise ValueError(f"it cannot be read ({error.strerror})") from error
+        raise ValueError(f"it cannot be read ({error.strerror or error})") from error
+    if len(data) > _MOST_BYTES:
+        raise ValueError("it is larger than any dump")
     if not data:
         raise ValueError("it is empty")
     if data.startswith(_PACKED):

@@ -18,6 +18,7 @@ from rollcall.errors import UsageError
 from rollcall.explain.dumps import entries, files, jobs, times
 from rollcall.explain.dumps.entries import Dump
 from rollcall.explain.loading import rings
+from rollcall.protocol.rank_ranges import ranks_in_words
 from rollcall.record import ring_format
 
 _MANY = 40  # files from which on a second process pays off
@@ -29,6 +30,7 @@ _NOT_TOLD = (
     " did between two calls"
 )
 _NO_ENDS = "these dumps do not tell when ops ended: how long they took is not known"
+_ONLY_OPEN = "these dumps have only the ops that are not over: what was before, and who was slow, is not known"
 _NO_LINES = "these dumps have no stacks, as those in JSON never do: the lines of the program are not known"
 
 
@@ -42,6 +44,9 @@ class Dumps:
     until_ns: int  # when the dumps of a job that hangs were written
     problems: list[str]
     has_device_times: bool  # they tell how long each op took on the device
+    has_only_open: bool  # they have no ops that are over
+    held_by_lost: frozenset[int]  # ranks that wait, it seems, for an op that their recorder has overwritten
+    not_begun: frozenset[int]  # ranks whose device has not begun the op that holds them up, though dumps tell when
 
 
 def read(place: Path) -> Dumps:
@@ -62,12 +67,22 @@ def read(place: Path) -> Dumps:
     seen_until_ns = _seen_until_ns(dumps)
     if outcome == "running":
         times.without_later_than(dumps, seen_until_ns, _IN_FLIGHT_NS)
+        times.without_half_exchanges(dumps)
+    held_by_lost = frozenset(times.held_by_lost(dumps)) if outcome == "hung" else frozenset()
     folded = _folded(dumps, job)
     times.without_what_others_hold_up(dumps)
     times.settle(dumps, seen_until_ns - _IN_FLIGHT_NS if outcome == "running" else seen_until_ns)
-    made = [(dump.path, _ring(dump, job, folded.get(dump.rank, []))) for dump in dumps]
-    is_timed = any(dump.took_ns.any() for dump in dumps)
-    return Dumps(made, job.world_size, outcome, until_ns, [_NOT_TOLD, *problems, *gaps], is_timed)
+    return Dumps(
+        rings=[(dump.path, _ring(dump, job, folded.get(dump.rank, []))) for dump in dumps],
+        world_size=job.world_size,
+        outcome=outcome,
+        until_ns=until_ns,
+        problems=[_NOT_TOLD, *problems, *gaps, *_hidden(held_by_lost)],
+        has_device_times=any(dump.took_ns.any() for dump in dumps),
+        has_only_open=any(dump.has_only_open for dump in dumps),
+        held_by_lost=held_by_lost,
+        not_begun=frozenset(_not_begun(dumps)),
+    )
 
 
 def _read_all(paths: list[Path]) -> tuple[list[Dump], list[str]]:
@@ -151,6 +166,16 @@ def _seen_until_ns(dumps: list[Dump]) -> int:
     return min(dump.written_ns for dump in dumps)
 
 
+def _not_begun(dumps: list[Dump]) -> Iterator[int]:
+    """torch tells that an op has begun on the device only with TORCH_NCCL_ENABLE_TIMING=1: if one that is not over
+    has."""
+    if any((dump.has_begun & ~dump.is_done).any() for dump in dumps):
+        for dump in dumps:
+            first = np.flatnonzero(~dump.is_done)[:1]
+            if len(first) and not dump.has_begun[first[0]]:
+                yield dump.rank
+
+
 def _left_out(found: list[Dump], kept: list[Dump]) -> Iterator[str]:
     """A process has a recorder for each backend."""
     if backends := {dump.backend for dump in found} - {dump.backend for dump in kept} - {""}:
@@ -176,12 +201,13 @@ def _folded(dumps: list[Dump], job: jobs.Job) -> dict[int, list[tuple[int, int]]
 
 
 def _earlier(dump: Dump, first: dict[int, int], rows: times.Rows, by_time: NDArray[np.intp]) -> int:
-    """How many collectives of a group others made before the oldest op of a dump that has none of that group."""
+    """How many collectives of a group others made before the oldest op of a dump that has none of that group; or
+    completed, since it has then made these, too."""
     if dump.rank in first or not dump.overwritten:
         return 0
-    oldest_ns = int(dump.records["entered_ns"][0])
-    earlier = by_time[: np.searchsorted(rows.created_ns[by_time], oldest_ns)]
-    return int(rows.seq[earlier].max(initial=0))
+    oldest_ns = int(dump.records["entered_ns"][:1].max(initial=0))
+    is_earlier = rows.is_done[by_time] | (rows.created_ns[by_time] < oldest_ns)
+    return int(rows.seq[by_time[is_earlier]].max(initial=0))
 
 
 def _first_by_rank(rank: NDArray[np.int64], seq: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -196,9 +222,13 @@ def _ring(dump: Dump, job: jobs.Job, folded: list[tuple[int, int]]) -> rings.Rea
     sites = [("site", number, value) for number, value in enumerate(dump.sites, 1)]
     signatures = [("signature", number, value) for number, value in enumerate(dump.signatures, 1)]
     count = len(dump.records) + dump.overwritten + dump.unknown.total()
-    header = rings.Header(dump.rank, job.world_size, "", 0, count, 0, 0, max(len(dump.records), 1), 0, 0, 0)
+    kept = max(len(dump.records), 1)
+    header = rings.Header(dump.rank, job.world_size, "", 0, count, 0, 0, kept, min(len(folded), _FEW), 0, 0)
     counters = [(number, ring_format.OP["all_reduce"], count, 0, 0) for number, count in folded]
     return rings.ReadRing(header, dump.records, [*groups, *sites, *signatures], counters)
+
+
+_FEW = ring_format.MOST_COUNTERS - 1  # a ring with more has no room for all: here, all of them are known
 
 
 @lru_cache(maxsize=1024)
@@ -206,8 +236,15 @@ def _group(name: str, ranks: tuple[int, ...]) -> bytes:
     return json.dumps({"name": name, "ranks": list(ranks)}).encode()
 
 
+def _hidden(ranks: frozenset[int]) -> Iterator[str]:
+    if ranks:
+        yield f"{ranks_in_words(ranks)} may wait for an op that was overwritten: TORCH_FR_BUFFER_SIZE keeps more"
+
+
 def _gaps(dumps: list[Dump]) -> Iterator[str]:
     """What these dumps lack, beyond what all lack."""
+    if any(dump.has_only_open for dump in dumps):
+        yield _ONLY_OPEN
     if not all(dump.has_times_of_ends for dump in dumps):
         yield _NO_ENDS
     if not any(dump.sites for dump in dumps) and any(len(dump.records) for dump in dumps):

@@ -190,9 +190,12 @@ def _is_behind(dumps: list[Dump], rows: Rows) -> NDArray[np.bool_]:
 
 def paired_from_the_end(dumps: list[Dump]) -> None:
     """Sends and receives that are over have had their partner, even if its recorder has overwritten it: the newest
-    belong to the newest, and what is left over on one side is dropped."""
+    belong to the newest, and what is left over on one side is dropped. Where both sides are whole, nothing is: the
+    partner of one that is over may be of a batch that is not."""
     rows = Rows.of(dumps)
     done = np.flatnonzero(rows.is_p2p & rows.is_done & (rows.peer >= 0))
+    is_cut = _cut_groups(rows)
+    done = done[is_cut[rows.group[done], rows.rank[done]] | is_cut[rows.group[done], rows.peer[done]]]
     is_send = rows.op[done] == ring_format.OP["send"]
     sender = np.where(is_send, rows.rank[done], rows.peer[done])
     receiver = np.where(is_send, rows.peer[done], rows.rank[done])
@@ -205,6 +208,16 @@ def paired_from_the_end(dumps: list[Dump]) -> None:
     dropped[done] = from_end >= most[route]
     for dump, mine in list(parts(dumps, dropped)):
         dump.keep(~mine)
+
+
+def _cut_groups(rows: Rows) -> NDArray[np.bool_]:
+    """By group and rank: whether the first of its sends and receives there is not in the dump. torch counts them from 1
+    on."""
+    p2p = np.flatnonzero(rows.is_p2p)
+    shape = int(rows.group.max(initial=0)) + 1, int(max(rows.rank.max(initial=0), rows.peer.max(initial=0))) + 1
+    first = np.full(shape, np.iinfo(np.int64).max)
+    np.minimum.at(first, (rows.group[p2p], rows.rank[p2p]), rows.seq[p2p])
+    return np.asarray(first > 1)
 
 
 def number_channels(dumps: list[Dump]) -> None:
@@ -234,3 +247,22 @@ def without_later_than(dumps: list[Dump], ns: int, in_flight_ns: int) -> None:
     for dump in dumps:
         entered_ns = dump.records["entered_ns"].astype(np.int64)
         dump.keep(dump.is_done | (entered_ns <= np.where(dump.is_p2p, ns - in_flight_ns, ns)))
+
+
+def held_by_lost(dumps: list[Dump]) -> Iterator[int]:
+    """Ranks whose oldest op that is left is not over, though their recorder has overwritten older ones: one of these
+    may hold it up. Not if the call before it, of its group, is over on another rank."""
+    rows = Rows.of(dumps)
+    for dump in dumps:
+        if dump.overwritten and not dump.has_only_open and not dump.is_done[:1].all():
+            oldest = dump.records[0]
+            is_before = ~rows.is_p2p & (rows.group == oldest["group"]) & (rows.seq + 1 == oldest["seq"])
+            if dump.is_p2p[0] or not (is_before & rows.is_done).any():
+                yield dump.rank
+
+
+def without_half_exchanges(dumps: list[Dump]) -> None:
+    """Drop sends and receives from dumps that have only open ops: one that is over on the other side is not there."""
+    for dump in dumps:
+        if dump.has_only_open:
+            dump.keep(~dump.is_p2p)

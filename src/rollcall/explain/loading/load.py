@@ -100,6 +100,8 @@ class Run:
     until_ns: int = 0  # until when it was looked at, if that is later than all that is recorded
     is_from_dumps: bool = False  # of torch's Flight Recorder, which knows what is over on the device
     has_device_times: bool = False  # its ops begin when the devices came to them, and not when hosts asked for them
+    held_by_lost: frozenset[int] = frozenset()  # by dumps: ranks that may wait for an op that was overwritten
+    not_begun: frozenset[int] = frozenset()  # by dumps: ranks whose device has not begun the op that holds them up
     device: "Run | None" = None  # of a run with rings: what dumps beside them tell
     gpus: dict[int, gpu_files.RankGpu] = field(default_factory=dict)  # by rank, where a driver told of them
     nccl_ras: tuple[str, ...] = ()  # what NCCL's own service found wrong while the run stood still
@@ -237,10 +239,12 @@ def _load_dumps(folder: Path) -> Run:
         world_size=dumps.world_size,
         table=files.table,
         folded=tuple(files.folded),
-        problems=(*dumps.problems, *_problems(ranks, dumps.world_size, [], "dump")),
+        problems=(*dumps.problems, *_problems(ranks, dumps.world_size, [], "dump", not dumps.has_only_open)),
         until_ns=dumps.until_ns,
         is_from_dumps=True,
         has_device_times=dumps.has_device_times,
+        held_by_lost=dumps.held_by_lost,
+        not_begun=dumps.not_begun,
     )
 
 
@@ -273,11 +277,16 @@ def _why_no_rings(facts: dict[str, Any]) -> str:
 
 
 def _problems(
-    ranks: dict[int, Rank], world_size: int, uncompared_hosts: list[str], file: str = "ring"
+    ranks: dict[int, Rank],
+    world_size: int,
+    uncompared_hosts: list[str],
+    file: str = "ring",
+    are_losses_told: bool = True,
 ) -> Iterator[str]:
     if missing := sorted(set(range(world_size)) - set(ranks)):
         yield f"no {file} of {ranks_in_words(missing)}: this explanation is without them"
-    yield from _losses(ranks, "--ring-mb" if file == "ring" else "TORCH_FR_BUFFER_SIZE")
+    if are_losses_told:
+        yield from _losses(ranks, "--ring-mb" if file == "ring" else "TORCH_FR_BUFFER_SIZE")
     stopped: defaultdict[str, list[int]] = defaultdict(list)
     for rank in ranks.values():
         if rank.stopped:
