@@ -118,6 +118,8 @@ def find_run(name: str | None, home: Path | None = None) -> Path:
             return path.resolve()
     if name is None:
         raise UsageError("no run here yet: start one with `rollcall run -n 2 SCRIPT`, or name the folder of one")
+    if Path(name).is_dir():
+        raise UsageError(f"{name} is not the folder of a run: there is no run.json in it, and no folder of rings")
     known = sorted(path.name for path in home.glob("*") if path.is_dir() and not path.is_symlink())[-3:]
     hint = f"; the newest here are {', '.join(known)}" if known else ""
     raise UsageError(f"there is no run {name}: `rollcall runs` lists those of this folder{hint}")

@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 from rollcall.errors import UsageError
+from rollcall.explain.compare.comparison import calls_in_words, compare
 from rollcall.explain.dumps import plain
 from rollcall.explain.evidence import Evidence
+from rollcall.explain.terminal import nothing_found
 from rollcall.explain.verdict import Explanation, explain
 from tests.report.rings import FakeOp
 from tests.report.rings import write as write_rings
@@ -112,7 +114,7 @@ def test_ranks_without_a_dump_are_named_if_the_others_wait_for_them(tmp_path: Pa
     told = explain(tmp_path)
     assert told.verdict is not None
     assert (told.verdict.kind, told.verdict.ranks) == ("missing-rank", (2,))
-    assert "rank 2 left no dump" in told.verdict.message
+    assert "of rank 2 there is no dump: it ended" in told.verdict.message
     assert any("no dump of rank 2" in problem for problem in told.run.problems)
 
 
@@ -619,3 +621,53 @@ def test_dumps_beside_the_rings_tell_what_the_device_has_not_finished(tmp_path: 
 
 def test_dumps_of_an_earlier_hang_say_nothing_of_a_run_that_ended_well(tmp_path: Path) -> None:
     assert blamed(stuck_run(tmp_path, "ok", 900)) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fr_{}_20261119.pickle", "global_rank{}_local_rank0", "{}.pkl", "rank{}.node-7.pid-4711", "node_rank1_rank_{}"],
+)
+def test_the_rank_is_told_by_names_of_several_numbers(tmp_path: Path, name: str) -> None:
+    """The last number that is a rank in the world of the dump, and not one of a host or of a rank on its host."""
+    waiting = [*steps(5), Entry("all_reduce", 6, 600)]
+    write(tmp_path, {0: waiting, 1: waiting, 2: steps(5, late_ms=1), 3: waiting})
+    for path in sorted(tmp_path.iterdir()):
+        path.rename(tmp_path / name.format(path.name[-1]))
+    told = explain(tmp_path)
+    assert told.verdict is not None
+    assert (told.verdict.ranks, sorted(told.run.ranks)) == ((2,), [0, 1, 2, 3])
+
+
+def test_many_files_with_the_same_fault_are_one_sentence(tmp_path: Path) -> None:
+    write(tmp_path, dict.fromkeys(range(30), steps(3)))
+    for rank in range(1, 30):
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(b"")
+    faults = [problem for problem in explain(tmp_path).run.problems if "it is empty" in problem]
+    assert len(faults) == 1
+    assert faults[0].endswith("and 25 more files: it is empty")
+
+
+def test_a_name_without_a_number_is_no_fault_of_the_content(tmp_path: Path) -> None:
+    write(tmp_path, {0: steps(3), 1: steps(3)})
+    for path in sorted(tmp_path.iterdir()):
+        path.rename(tmp_path / f"dump-{'ab'[int(path.name[-1])]}")
+    with pytest.raises(UsageError, match=r"dump-a, dump-b: its name has no number, so it is not known which rank"):
+        explain(tmp_path)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("took_ms", [float("nan"), float("inf"), -1.0, 1e300])
+def test_a_duration_that_is_none_is_left_out(tmp_path: Path, took_ms: float) -> None:
+    write(tmp_path, {rank: steps(5, took_ms=took_ms) for rank in range(2)})
+    assert blamed(tmp_path) == []
+
+
+def test_dumps_without_ops_are_told_as_such(tmp_path: Path) -> None:
+    """`_dump_nccl_trace(includeCollectives=False)` writes such; and a rank that made no call."""
+    write(tmp_path / "none", {0: [], 1: []})
+    assert nothing_found(explain(tmp_path / "none")) == "no finding: no call was recorded"
+    write(tmp_path / "one", {0: steps(3)}, world_size=2)
+    assert nothing_found(explain(tmp_path / "one")) == "no finding: the calls of the ranks that are here match"
+    assert calls_in_words(compare(tmp_path / "none", tmp_path / "one")).endswith(
+        "from all_reduce float32 [1000] at train.py:7 on"
+    )

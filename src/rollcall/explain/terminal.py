@@ -101,7 +101,10 @@ def nothing_found(explanation: Explanation) -> str:
         first = explanation.deaths[0]
         died = f"rank {first.rank} died first ({first.how})"
         return f"no finding: {died}, and the calls that were recorded do not tell why; look at its log"
-    return "no finding: the calls of all ranks match"
+    if not len(explanation.run.table):
+        return "no finding: no call was recorded"
+    who = "all ranks" if len(explanation.run.ranks) >= explanation.run.world_size else "the ranks that are here"
+    return f"no finding: the calls of {who} match"
 
 
 def _deaths(explanation: Explanation) -> Iterator[str]:

@@ -81,6 +81,7 @@ def ranks_without_dump(evidence: Evidence) -> Iterator[Finding]:
         if not any(rank in run.ranks for rank in call.missing):
             waiting = [call.ops[rank] for rank in call.blocked]
             gone = ranks_in_words(call.missing)
-            message = f"{wait_in(waiting)}; {gone} left no dump: it ended before, or never came to write one"
+            they = "they" if len(call.missing) > 1 else "it"
+            message = f"{wait_in(waiting)}; of {gone} there is no dump: {they} ended before, or never came to write one"
             yield of_call("missing-rank", call, call.missing, message, waiting)
             return

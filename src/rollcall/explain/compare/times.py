@@ -205,7 +205,7 @@ def _gaps_ns(rank: NDArray[np.int32], begin_ns: NDArray[np.int64], end_ns: NDArr
     """How long each op's rank was in no op before it. Ordered by rank, then by time."""
     gaps_ns = np.zeros(len(rank), dtype=np.int64)
     starts = np.flatnonzero(np.diff(rank, prepend=-1))
-    for start, end in zip(starts, [*starts[1:], len(rank)], strict=True):
+    for start, end in zip(starts, np.append(starts, len(rank))[1:], strict=True):
         until_ns = np.maximum.accumulate(end_ns[start:end])
         gaps_ns[start + 1 : end] = np.maximum(begin_ns[start + 1 : end] - until_ns[:-1], 0)
     return gaps_ns

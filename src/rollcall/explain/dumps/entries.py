@@ -76,23 +76,29 @@ def read(path: Path) -> Dump:
     """ValueError with the reason if it is no whole dump."""
     content = files.read(path)
     try:
-        return _dump(path, content)
-    except (TypeError, LookupError, ValueError, AttributeError, OverflowError) as error:
-        raise ValueError(f"its content is not that of a dump ({type(error).__name__}: {error})") from error
-
-
-def _dump(path: Path, content: dict[str, Any]) -> Dump:
-    members = _members(content.get("pg_config") or {})
-    rank = files.rank_in(path.name)
+        members, world_size = _members(content.get("pg_config") or {}), _world_size(content)
+    except _MISFITS as error:
+        raise _misfit(error) from error
+    rank = files.rank_in(path.name, world_size or files.MOST_RANKS)
     if rank is None:
         rank = _rank_by_groups(members)
     if rank is None:
         raise ValueError("its name has no number, so it is not known which rank wrote it")
     version, written_ns = str(content.get("version", "")), path.stat().st_mtime_ns
-    blank = Dump(path, rank, version=version, world_size=_world_size(content), written_ns=written_ns)
-    entries = content.get("entries") or []
-    blank.has_only_open = _has_only_open(entries, content.get("pg_status"))
-    return _Entries(members).fill(blank, entries)
+    blank = Dump(path, rank, version=version, world_size=world_size, written_ns=written_ns)
+    try:
+        entries = content.get("entries") or []
+        blank.has_only_open = _has_only_open(entries, content.get("pg_status"))
+        return _Entries(members).fill(blank, entries)
+    except _MISFITS as error:
+        raise _misfit(error) from error
+
+
+_MISFITS = (TypeError, LookupError, ValueError, AttributeError, OverflowError)
+
+
+def _misfit(error: Exception) -> ValueError:
+    return ValueError(f"its content is not that of a dump ({type(error).__name__}: {error})")
 
 
 def _world_size(content: dict[str, Any]) -> int:
@@ -147,6 +153,9 @@ def _last_completed(status: Any, group: Any) -> int:
 _LEAST_KEPT = 16  # ops: no recorder is so small
 
 
+_MOST_MS = 1e9  # eleven days: a larger number is none of a duration
+
+
 class _Entries:
     """The entries of a dump, column by column: a dump has thousands, a folder a thousand dumps. What many entries have
     in common is turned into a number once."""
@@ -171,7 +180,8 @@ class _Entries:
         self._fill_records(dump, columns, names)
         self._fill_states(dump, columns, names)
         dump.timeout_ns = _column(columns.timeout_ms) * 1_000_000
-        dump.took_ns = np.round(np.array([each or 0 for each in columns.duration_ms], dtype=float) * 1e6).astype(int)
+        took_ms = np.nan_to_num(np.array([each or 0 for each in columns.duration_ms], dtype=float), posinf=0, neginf=0)
+        dump.took_ns = np.round(np.clip(took_ms, 0, _MOST_MS) * 1e6).astype(int)
         self._end_batches(dump, [name.text if name.op == BATCH else "" for name in names])
         dump.groups = [(_group_name(*named), self._members.get(named[0], ())) for named in self._groups]
         dump.sites, dump.signatures = list(self._sites), list(self._signatures)

@@ -18,7 +18,7 @@ _PACKED = (*_UNPACK, b"\x28\xb5\x2f\xfd", b"PK\x03\x04")  # the last two are zst
 _SUFFIX = re.compile(r"(\.(json|gz|bz2|xz))+$", re.I)
 _JSON_KEYS = (b'"entries"', b'"pg_config"', b'"comm_lib_version"')  # torch writes one of them first
 _BEGINNING = 4096
-_RANK = re.compile(r"rank[_.-]?(\d+)", re.I)
+_RANK = re.compile(r"(?<!local)(?<!local[_.-])(?<!node)(?<!node[_.-])rank[_.-]?(\d+)", re.I)
 _NUMBER = re.compile(r"\d+")
 _DEPTH = 3  # a folder of folders, one per host
 _OURS = ("run.json", "trace.json")  # beside dumps in a run's folder
@@ -73,10 +73,15 @@ def _open(path: Path) -> IO[bytes]:
     return opened
 
 
-def rank_in(name: str) -> int | None:
-    """The number after "rank", or the last number."""
+def rank_in(name: str, world_size: int = MOST_RANKS) -> int | None:
+    """The number after "rank", or the last number; in a world of this size, the last one that is a rank there."""
     found = _RANK.findall(name) or _NUMBER.findall(_SUFFIX.sub("", name))
-    return int(found[-1]) if found and int(found[-1][:9]) < MOST_RANKS and len(found[-1]) < 9 else None
+    numbers = [int(each) for each in found if len(each) < _MOST_DIGITS and int(each) < MOST_RANKS]
+    ranks = [number for number in numbers if number < world_size]
+    return next(reversed(ranks or numbers), None)
+
+
+_MOST_DIGITS = 9
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -25,7 +25,10 @@ def newest_of_each_rank(dumps: Iterable[Dump]) -> list[Dump]:
     for dump in dumps:
         other = kept.get(dump.rank)
         if other is not None and dump.backend == other.backend and not _is_one_process(dump, other):
-            raise mixed(f"{other.path.name} and {dump.path.name} are both of rank {dump.rank}, and differ")
+            one, two = (each.path.name for each in (other, dump))
+            if one == two:
+                one, two = (f"{each.path.parent.name}/{each.path.name}" for each in (other, dump))
+            raise mixed(f"{one} and {two} are both of rank {dump.rank}, and differ")
         if other is None or _tells_more(dump, other):
             kept[dump.rank] = dump
     return [kept[rank] for rank in sorted(kept)]

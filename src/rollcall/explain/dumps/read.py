@@ -92,7 +92,20 @@ def _read_all(paths: list[Path]) -> tuple[list[Dump], list[str]]:
     wrong = [(path, got) for path, got in read if not isinstance(got, Dump)]
     if found:
         wrong = [(path, error) for path, error in wrong if not isinstance(error, files.NotADumpError)]
-    return found, [f"{path.name}: {error}" for path, error in wrong]
+    return found, list(_by_reason(wrong))
+
+
+def _by_reason(wrong: list[tuple[Path, ValueError]]) -> Iterator[str]:
+    """One sentence for all files with the same fault."""
+    names: dict[str, list[str]] = {}
+    for path, error in wrong:
+        names.setdefault(str(error), []).append(path.name)
+    for reason, alike in names.items():
+        more = f" and {len(alike) - _FEW_NAMES:,} more files" if len(alike) > _FEW_NAMES else ""
+        yield f"{', '.join(alike[:_FEW_NAMES])}{more}: {reason}"
+
+
+_FEW_NAMES = 4
 
 
 def _each(paths: list[Path]) -> Iterator[Dump | ValueError]:
