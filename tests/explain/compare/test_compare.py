@@ -31,11 +31,12 @@ def run(
     steps: int = 60,
     late_ms: dict[int, float] | None = None,
     longer_ms: float = 0,
+    slower: float = 1,
     moved: int = 0,
     change: Change = same,
 ) -> Path:
     """Steps of an all_reduce and a broadcast, with noise. `late_ms`: how much longer ranks compute before each
-    all_reduce; `longer_ms`: how much longer each broadcast takes; `change`: what a rank makes of its n-th op."""
+    all_reduce; `longer_ms`: how much longer each broadcast takes; `slower`: how many times as long all ops take; `change`: what a rank makes of its n-th op."""
     noise = random.Random(seed)
     made: list[list[FakeOp]] = [[] for _ in range(ranks)]
     now = 0.0
@@ -46,7 +47,7 @@ def run(
         ):
             extra = late_ms or {} if op == "all_reduce" else {}
             came = [now + computing_ms + noise.gauss(0, 0.3) + extra.get(rank, 0) for rank in range(ranks)]
-            now = max(came) + takes_ms + abs(noise.gauss(0, 0.1))
+            now = max(came) + slower * takes_ms + abs(noise.gauss(0, 0.1))
             for rank in range(ranks):
                 seq = 2 * step + 1 + (op == "broadcast")
                 one = FakeOp(op, seq, came[rank], now, line=line + moved, peer=peer, phase=op)
@@ -208,3 +209,19 @@ def test_the_page_works_in_chromium(tmp_path: Path, browser: Any) -> None:
     assert values == sorted(values, reverse=True)
     assert complaints == []
     page.close()
+
+
+def test_a_slower_network_is_not_told_of_one_line(tmp_path: Path) -> None:
+    words = times_in_words(compared(tmp_path, slower=3))
+    assert words.startswith("communicating took ")
+    assert words.endswith("on every line, as if the network or the machines became slower")
+
+
+def test_lines_that_both_runs_have_are_the_same_beside_a_new_one(tmp_path: Path) -> None:
+    """Once, the all_reduce is called on a new line before the old one."""
+
+    def elsewhere(rank: int, number: int, op: FakeOp) -> list[FakeOp]:
+        return [replace(op, line=9)] if number == 50 else [op]
+
+    found = compared(tmp_path, change=elsewhere)
+    assert [each.place for each in found.times.notable if "train.py:9" not in each.place] == []

@@ -58,7 +58,24 @@ def times_in_words(found: RunComparison) -> str:
     if not notable:
         return "no line took more or less time beyond noise"
     more = "more" if notable[0].seconds > 0 else "less"
+    if notable[0].sort == "communicating" and _is_everywhere(found.times, notable[0].seconds > 0):
+        whole = next(each for each in found.times.whole if each.sort == "communicating")
+        took = f"communicating took {in_seconds(abs(whole.seconds))} {more} per rank, on every line"
+        return f"{took}, as if the network or the machines became {'slower' if whole.seconds > 0 else 'faster'}"
     return f"{in_words(notable[0])} took {in_seconds(abs(notable[0].seconds))} {more} per rank"
+
+
+def _is_everywhere(times: Times, is_slower: bool) -> bool:
+    """Whether each of several lines communicates at least half as long again as before, or so much shorter: an edit
+    changes one line, another network all of them."""
+    longest_s = max(times.first_s, times.second_s)
+    lines = [each for each in times.differences if each.by == "line" and each.sort == "communicating"]
+    lines = [each for each in lines if max(each.first_s, each.second_s) > _MATTERS * longest_s]
+    sides = [(each.second_s, each.first_s) if is_slower else (each.first_s, each.second_s) for each in lines]
+    return len(lines) > 1 and all(longer >= 1.5 * shorter > 0 for longer, shorter in sides)
+
+
+_MATTERS = 0.01  # of the longer run
 
 
 def in_words(difference: TimeDifference) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcall.explain.evidence import Evidence
-from rollcall.explain.loading.table import Site, site_in_words
+from rollcall.explain.loading.table import Site, Table, site_in_words
 from rollcall.explain.waits import is_setup
 from rollcall.record import ring_format
 
@@ -64,7 +64,8 @@ class Times:
 
 
 def compare(first: Evidence, second: Evidence) -> Times:
-    one, other = _Run(first), _Run(second)
+    numbered = _numbered_lines(first.table, second.table)
+    one, other = _Run(first, numbered), _Run(second, numbered)
     found = [
         difference
         for by in ("line", "op", "rank", "phase")
@@ -128,8 +129,9 @@ def _by(by: str, first: dict[_Key, _Sum], second: dict[_Key, _Sum], run_s: float
 class _Run:
     """The ops of a run that are counted, in order of time, with their seconds of each sort."""
 
-    def __init__(self, evidence: Evidence) -> None:
+    def __init__(self, evidence: Evidence, numbered: set[str]) -> None:
         table, found = evidence.table, evidence.intervals
+        self._numbered = numbered
         rows = np.flatnonzero(~table.is_event & ~is_setup(table))
         rows = rows[np.lexsort((found.blocked_ns[rows], table.rank[rows]))]
         self._table = table
@@ -172,10 +174,9 @@ class _Run:
         if by == "line":
             key = table.op[rows].astype(np.int64) * len(table.names.sites) + table.site[rows]
             values, number = np.unique(key, return_inverse=True)
-            found = [divmod(int(value), len(table.names.sites)) for value in values]
-            lines = [(ring_format.OPS[op], table.names.sites[site]) for op, site in found]
+            lines = _lines(table, values)
             words = [f"{op} at {site_in_words(site)}" if site else f"{op} (line not known)" for op, site in lines]
-            return _line_names(lines), words, number
+            return _line_names(lines, self._numbered), words, number
         columns: dict[str, NDArray[Any]] = {"op": table.op, "rank": table.rank, "phase": table.phase}
         values, number = np.unique(columns[by][rows], return_inverse=True)
         names = [self._name(by, int(value)) for value in values]
@@ -187,7 +188,30 @@ class _Run:
         return f"rank {number}" if by == "rank" else self._table.names.phases[number] or "(none)"
 
 
-def _line_names(lines: list[tuple[str, Site | None]]) -> list[str]:
+_Line = tuple[str, Site | None]  # op and site
+
+
+def _lines(table: Table, keys: NDArray[np.int64]) -> list[_Line]:
+    found = [divmod(int(key), len(table.names.sites)) for key in keys]
+    return [(ring_format.OPS[op], table.names.sites[site]) for op, site in found]
+
+
+def _numbered_lines(first: Table, second: Table) -> set[str]:
+    """The names of which one run has lines that are all in the other, under the same numbers: there, the program was
+    hardly edited, so lines are told by their numbers."""
+    found: list[dict[str, set[int]]] = []
+    for table in (first, second):
+        key = np.unique(table.op.astype(np.int64) * len(table.names.sites) + table.site)
+        numbers: dict[str, set[int]] = {}
+        for op, site in _lines(table, key):
+            if site:
+                numbers.setdefault(_line_name(op, site), set()).add(site.line)
+        found.append(numbers)
+    one, other = found
+    return {name for name in one.keys() & other if one[name] <= other[name] or other[name] <= one[name]}
+
+
+def _line_names(lines: list[_Line], numbered: set[str]) -> list[str]:
     """Such as `all_reduce in step of train.py`: lines have moved where the program was edited, so they are not part of
     the name; of several lines of one function with the same op, the second has a 2, and so on."""
     order = sorted(range(len(lines)), key=lambda place: site.line if (site := lines[place][1]) else 0)
@@ -195,10 +219,15 @@ def _line_names(lines: list[tuple[str, Site | None]]) -> list[str]:
     names = [""] * len(lines)
     for place in order:
         op, site = lines[place]
-        name = f"{op} in {site.function} of {site.file.rpartition('/')[2]}" if site else f"{op} (line not known)"
+        name = _line_name(op, site) if site else f"{op} (line not known)"
         seen[name] = seen.get(name, 0) + 1
-        names[place] = name if seen[name] == 1 else f"{name} ({seen[name]})"
+        number = site.line if site and name in numbered else seen[name]
+        names[place] = name if number == 1 else f"{name} ({number})"
     return names
+
+
+def _line_name(op: str, site: Site) -> str:
+    return f"{op} in {site.function} of {site.file.rpartition('/')[2]}"
 
 
 def _gaps_ns(rank: NDArray[np.int32], begin_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> NDArray[np.int64]:
