@@ -20,6 +20,7 @@ from rollcall.errors import UsageError
 from rollcall.explain.compare.comparison import calls_in_words, compare
 from rollcall.explain.dumps import plain
 from rollcall.explain.evidence import Evidence
+from rollcall.explain.loading.load import load
 from rollcall.explain.terminal import nothing_found
 from rollcall.explain.verdict import Explanation, explain
 from tests.report.rings import FakeOp
@@ -671,3 +672,27 @@ def test_dumps_without_ops_are_told_as_such(tmp_path: Path) -> None:
     assert calls_in_words(compare(tmp_path / "none", tmp_path / "one")).endswith(
         "from all_reduce float32 [1000] at train.py:7 on"
     )
+
+
+def test_the_same_in_many_groups_is_one_finding(tmp_path: Path) -> None:
+    """In each row of a mesh, one rank never comes."""
+    groups = {str(row + 1): range(row * 4, row * 4 + 4) for row in range(5)}
+    came = {rank: rank % 4 != 3 for rank in range(20)}
+    late = {rank: [Entry("all_reduce", 1, 600, group=str(rank // 4 + 1), line=30)] * came[rank] for rank in range(20)}
+    write(tmp_path, {rank: [*steps(5), *late[rank]] for rank in range(20)}, groups)
+    (found,) = explain(tmp_path).findings
+    assert (found.kind, found.ranks) == ("missing-rank", (3, 7, 11, 15, 19))
+    assert found.message.endswith(
+        "rank 3 never made this call; in 4 more groups, ranks wait there for ranks 7,11,15,19"
+    )
+
+
+def test_large_groups_in_another_order_take_no_long_time(tmp_path: Path) -> None:
+    """Each rank of one half waits for each of the other: going through all pairs one by one took minutes."""
+    one, other = Entry("all_reduce", 1, 600, group="1", line=30), Entry("all_reduce", 1, 601, group="2", line=31)
+    swapped = [replace(other, created_ms=600), replace(one, created_ms=601)]
+    groups = {"1": range(400), "2": range(400)}
+    write(tmp_path, {rank: [*steps(1), *(swapped if rank % 2 else (one, other))] for rank in range(400)}, groups)
+    evidence = Evidence(load(tmp_path))
+    assert len(evidence.ways_on([0])) == 400
+    assert verdict(tmp_path)[0] == "cross-group-deadlock"

@@ -1,5 +1,6 @@
 """A run with all that several checks need, each computed once."""
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -243,13 +244,15 @@ class Evidence:
 
     def ways_on(self, ranks: Iterable[int]) -> list[int]:
         """These ranks, and those that they wait for, and so on."""
-        found: dict[int, None] = {}
-        todo = list(ranks)
+        found = dict.fromkeys(rank for rank in ranks if rank in self.run.ranks)
+        todo = deque(found)
         while todo:
-            rank = todo.pop(0)
-            if rank not in found and rank in self.run.ranks:
-                found[rank] = None
-                todo += self.waits_for(self.held[rank]) if rank in self.held else []
+            rank = todo.popleft()
+            held = self.held.get(rank)
+            new = [each for each in self.waits_for(held) if each not in found] if held else []
+            new = [each for each in new if each in self.run.ranks]
+            found.update(dict.fromkeys(new))
+            todo.extend(new)
         return list(found)
 
     def seen_now(self, rank: int) -> "Seen | None":

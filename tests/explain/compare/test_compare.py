@@ -36,7 +36,8 @@ def run(
     change: Change = same,
 ) -> Path:
     """Steps of an all_reduce and a broadcast, with noise. `late_ms`: how much longer ranks compute before each
-    all_reduce; `longer_ms`: how much longer each broadcast takes; `slower`: how many times as long all ops take; `change`: what a rank makes of its n-th op."""
+    all_reduce; `longer_ms`: how much longer each broadcast takes; `slower`: how many times as long all
+    ops take; `change`: what a rank makes of its n-th op."""
     noise = random.Random(seed)
     made: list[list[FakeOp]] = [[] for _ in range(ranks)]
     now = 0.0

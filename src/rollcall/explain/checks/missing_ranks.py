@@ -69,7 +69,28 @@ def _place_of(rank: Rank) -> Site | None:
 
 def missing_ranks(evidence: Evidence) -> Iterator[Finding]:
     if (finding := evidence.once(_missing)) is not None:
-        yield finding
+        yield _with_alike(evidence, finding)
+
+
+def _with_alike(evidence: Evidence, finding: Finding) -> Finding:
+    """The same once more in other groups, as in each row of a mesh, is no other finding: all wait on one line for ranks
+    that are in no op."""
+    idle = set(evidence.run.ranks) - set(evidence.held)
+    if finding.kind != "missing-rank" or not idle.issuperset(finding.ranks):
+        return finding
+    others = [call for call in _waiting_calls(evidence) if call.group.name != finding.group]
+    others = [call for call in others if idle.issuperset(call.missing) and _is_on_lines(call, finding)]
+    more = {rank for call in others for rank in call.missing if not evidence.has_ended(rank)} - set(finding.ranks)
+    if not more:
+        return finding
+    groups = len({call.group.name for call in others})
+    words = f"in {groups} more group{'s' * (groups > 1)}, ranks wait there for {ranks_in_words(more)}"
+    return replace(finding, ranks=tuple(sorted({*finding.ranks, *more})), message=f"{finding.message}; {words}")
+
+
+def _is_on_lines(call: Call, finding: Finding) -> bool:
+    ops = call.ops.values()
+    return {op.op for op in ops} == {finding.op} and all(op.site is None or op.site in finding.sites for op in ops)
 
 
 def _missing(evidence: Evidence) -> Finding | None:
