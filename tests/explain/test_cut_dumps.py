@@ -99,7 +99,7 @@ def test_the_rank_that_left_out_an_exchange_of_a_ring_is_named(tmp_path: Path) -
     found = explain(tmp_path).verdict
     assert found is not None
     assert (found.kind, found.ranks) == ("p2p-against-collective", (3,))
-    assert found.message.endswith("while ranks 2,4 are in send at train.py:7 for rank 3")
+    assert found.message.endswith("while rank 2 in send at train.py:7, rank 4 in recv at train.py:7 for rank 3")
 
 
 @pytest.mark.parametrize("is_over_elsewhere", [True, False])

@@ -9,7 +9,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -52,11 +52,14 @@ class RankAnswers:
         """By rank."""
         return {worker.global_rank: pid for pid, worker in list(self._workers.items())}
 
-    def ask_for_stacks(self) -> None:
+    def ask_before_end(self) -> None:
         """Have ranks write their stacks before they are ended: what keeps a run waiting may be visible nowhere else."""
+        self._ask(stack_requests.ask_before_end)
+
+    def _ask(self, ask: Callable[[Mapping[int, Path]], None]) -> None:
         below = {process.pid for process in process_tree.descendants()}
         with self._hang_detector.sleeping.are_asked():
-            stack_requests.ask(stack_requests.find_rings(self._folder.path, self._rendezvous.attempt, below))
+            ask(stack_requests.find_rings(self._folder.path, self._rendezvous.attempt, below))
 
     def report_stacks(self, others: dict[str, str]) -> None:
         """Sends what tells about a hang: stacks, idle ranks, hosts that can still be reached from here."""
@@ -64,7 +67,7 @@ class RankAnswers:
 
     def _report_stacks(self, others: dict[str, str]) -> None:
         idle = idle_ranks.find(self._pids())
-        self.ask_for_stacks()
+        self._ask(stack_requests.ask)
         self._flight_recorder.ask(self._rendezvous.attempt, list(self._pids()))
         if visible_gpus():
             rings = self._folder.rings(self._rendezvous.attempt)

@@ -246,7 +246,7 @@ class WorkerGroupAgent(SimpleElasticAgent):
 
     def _raise_if_stopped(self) -> None:
         if self._stop_with is not None:
-            self.answers.ask_for_stacks()
+            self.answers.ask_before_end()
             raise SignalException("asked to stop", self._stop_with)
 
     def _note_ends(self, timeout_s: float, asked: bool = False) -> None:

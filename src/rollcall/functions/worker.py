@@ -43,7 +43,7 @@ def become(request: dict[str, Any], fds: list[int]) -> NoReturn:
     os.chdir(request["cwd"])
     sys.path[:] = request["path"]
     gc.enable()
-    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
+    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=False)  # frames of other threads may change meanwhile
     forget_random_state()
     code, pickled = _call(request["rank"], payload)
     write_all(result, pickled)

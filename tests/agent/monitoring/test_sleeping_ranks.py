@@ -84,7 +84,7 @@ def test_one_rank_that_may_go_on_is_enough(pids: dict[str, int]) -> None:
 def test_a_rank_that_is_asked_for_its_stack_sleeps_on(monkeypatch: pytest.MonkeyPatch, pids: dict[str, int]) -> None:
     """The signal wakes its main thread. What else wakes it, counts."""
     runs = [1, 1, 2, 3, 3, 4]
-    monkeypatch.setattr("rollcall.agent.monitoring.sleeping_ranks._switches", lambda _: runs.pop(0))
+    monkeypatch.setattr("rollcall.agent.monitoring.sleeping_ranks.switches", lambda *_: runs.pop(0))
     ranks, pid = SleepingRanks(), pids["locks"]
     ranks.slept_s([pid])
     time.sleep(0.05)

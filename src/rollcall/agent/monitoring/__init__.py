@@ -7,6 +7,7 @@ idle_ranks       tells ranks that wait from ranks that compute
 sleeping_ranks   notices ranks in which every thread waits for a lock
 stopped_ranks    notices ranks that were stopped by a signal
 stack_requests   asks ranks for their stacks
+thread_states    what the threads of a process do, as the kernel tells it
 stack_collection reads the stacks of ranks without a signal to them
 rank_requests    asks ranks to do something while their program runs
 ring_upload      sends rings to a launcher that does not see this disk

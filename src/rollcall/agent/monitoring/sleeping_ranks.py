@@ -9,10 +9,10 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import psutil
 
+from rollcall.agent.monitoring.thread_states import read, switches
 from rollcall.record import ring_format
 
 _LOCKS = ("futex", "flock", "locks_", "fcntl_setlk", "posix_lock")  # how functions of the kernel that wait begin
@@ -31,7 +31,7 @@ class SleepingRanks:
 
     @contextlib.contextmanager
     def are_asked(self) -> Iterator[None]:
-        """Ranks are asked for their stacks by a signal, which wakes them: that does not count."""
+        """Ranks may be asked for their stacks by a signal, which wakes them: that does not count."""
         self._is_asked = self._was_asked = True
         try:
             yield
@@ -41,20 +41,14 @@ class SleepingRanks:
     def slept_s(self, pids: Iterable[int]) -> float:
         """For how long none of these processes has run; 0 if one of them may continue by itself, or there is none."""
         now = time.monotonic()
-        switches = {pid: _switches(pid) for pid in pids}
+        counts = {pid: switches(pid, pid) for pid in pids}
         is_asked, self._was_asked = self._was_asked, self._is_asked
-        for pid, count in switches.items():
+        for pid, count in counts.items():
             is_same = count == self._switches.get(pid) or (is_asked and pid in self._switches)
             if not is_same or not _is_locked(pid):
                 self._since_s[pid] = now
-        self._switches = switches
-        return min((now - self._since_s[pid] for pid in switches), default=0.0)
-
-
-def _switches(pid: int) -> int:
-    """How often the main thread has run: whenever it begins to wait, and whenever another one takes its processor."""
-    counts = [line.split()[1] for line in _read(pid, pid, "status").splitlines() if "ctxt_switches" in line]
-    return sum(map(int, counts)) if counts else -1
+        self._switches = counts
+        return min((now - self._since_s[pid] for pid in counts), default=0.0)
 
 
 def _is_locked(pid: int) -> bool:
@@ -70,12 +64,6 @@ def _is_locked(pid: int) -> bool:
 
 def _waits_for_lock(pid: int, thread: int) -> bool:
     """By the function of the kernel in which it waits. There is none if it runs, or if the kernel does not tell."""
-    if _read(pid, thread, "wchan").startswith(_LOCKS):
+    if read(pid, thread, "wchan").startswith(_LOCKS):
         return True
-    return thread != pid and _read(pid, thread, "comm").startswith(_NOT_OF_PROGRAM)
-
-
-def _read(pid: int, thread: int, file: str) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/task/{thread}/{file}").read_text()
-    return ""
+    return thread != pid and read(pid, thread, "comm").startswith(_NOT_OF_PROGRAM)

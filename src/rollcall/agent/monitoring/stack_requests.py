@@ -1,4 +1,8 @@
-"""Asks ranks for their stacks: by a signal where they listen for it, else through their rings, else with py-spy."""
+"""Asks ranks for their stacks: through their rings, by a signal where that is safe, else with py-spy.
+
+The signal is answered at once, by code that reads frames without Python's lock. If these change meanwhile, the rank
+crashes. So it is sent only to a rank whose main thread runs no Python code: it sleeps, or a thread keeps the lock.
+"""
 
 import contextlib
 import os
@@ -7,6 +11,7 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from rollcall.agent.monitoring import thread_states
 from rollcall.linux import py_spy
 from rollcall.record import ring_format
 from rollcall.record.on_request import stacks
@@ -15,6 +20,8 @@ from rollcall.runs import rank_rings, read_facts, recorded_attempts
 _SIGNAL_S = 0.1  # for ranks to answer a signal
 _RING_S = 1.5  # for a sampler's thread to notice the request: see ask_in_rings
 _INTERVAL_S = 0.02  # between two looks at the files
+# A thread that waits for Python's lock asks for it every 5 ms, and code in Python passes it on then.
+_WAITS_IN_VAIN = 50
 
 
 def find_rings(folder: Path, attempt: int, among: Collection[int] | None = None) -> dict[int, Path]:
@@ -46,17 +53,38 @@ def _maps(pid: int, ring: Path) -> bool:
 
 def ask(rings: Mapping[int, Path]) -> None:
     """Have these ranks, by pid, write their stacks beside their rings. Returns when they have, or could have."""
+    waits = {pid: _lock_waits(pid) for pid in rings}
+    silent = ask_in_rings(rings, _RING_S)
+    keep_lock = {pid for pid in silent if _lock_waits(pid) - waits[pid] >= _WAITS_IN_VAIN}
+    unknown = _signal(silent, keep_lock | thread_states.asleep(silent))
+    for pid, ring in unknown.items():
+        _write_from_outside(pid, ring.with_suffix(".stacks"))
+
+
+def ask_before_end(rings: Mapping[int, Path]) -> None:
+    """The same for ranks that will be ended. Those that run are not waited for: the sampler has seen where they are."""
+    asleep = thread_states.asleep(rings)
+    silent = _signal({pid: rings[pid] for pid in asleep}, asleep)
+    for pid, ring in ask_in_rings(silent, _RING_S).items():
+        _write_from_outside(pid, ring.with_suffix(".stacks"))
+
+
+def _lock_waits(pid: int) -> int:
+    """How often the sampler's thread has begun to wait: for Python's lock, if it has been asked for something."""
+    return thread_states.waits_of(pid, ring_format.SAMPLER_THREAD)
+
+
+def _signal(rings: Mapping[int, Path], chosen: Collection[int]) -> dict[int, Path]:
+    """Send the signal to the chosen ranks that listen for it. Returns the ranks that live and have not answered: the
+    program may also have closed all files, and then the handler cannot write."""
     sizes = {pid: stacks_size(ring) for pid, ring in rings.items()}
-    listening = [pid for pid, ring in rings.items() if stacks.is_listening(pid, ring)]
+    listening = [pid for pid in chosen if stacks.is_listening(pid, rings[pid])]
     for pid in listening:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, stacks.ASK)
     time.sleep(_SIGNAL_S if listening else 0)
-    # Also those that listen, but whose program has closed all files: the handler cannot write then.
     silent = {pid: ring for pid, ring in rings.items() if stacks_size(ring) == sizes[pid]}
-    others = {pid: ring for pid, ring in silent.items() if os.path.exists(f"/proc/{pid}")}
-    for pid, ring in ask_in_rings(others, _RING_S).items():
-        _write_from_outside(pid, ring.with_suffix(".stacks"))
+    return {pid: ring for pid, ring in silent.items() if os.path.exists(f"/proc/{pid}")}
 
 
 def ask_in_rings(rings: Mapping[int, Path], limit_s: float) -> dict[int, Path]:

@@ -259,8 +259,8 @@ def _explain_other_ops(
     kind, looked_at = "missing-rank", absent
     is_one_place = len({where(op) for op in in_other_ops}) == 1
     of_groups = _of_groups(waiting[0], first)
-    their_place = f"{where(first)}{of_groups[1]}{_for_one_rank(in_other_ops)}"
-    doing = f"{ranks_in_words(absent)} {_are(absent)} in {their_place}" if is_one_place else in_ops(in_other_ops)
+    at_one_place = f"{ranks_in_words(absent)} {_are(absent)} in {where(first)}{of_groups[1]}"
+    doing = (at_one_place if is_one_place else in_ops(in_other_ops)) + _for_one_rank(in_other_ops)
     ways_out: tuple[Site, ...] = ()
     circle = _circle(evidence, first.rank)
     left = _left_loop(evidence, circle) if first.group != call.group else None

@@ -1,8 +1,10 @@
 """Writes the Python stacks of all threads of a rank on request, even while its main one is in C++.
 
-There are two ways to ask. The first is a signal, which is answered at any moment; but some programs reset its handler,
-and the signal would then end them, so one must check first whether the process listens. The second is a number in
-the ring, which the sampler's thread reads: it needs no signal, but a thread and Python's lock.
+There are two ways to ask. The first is a number in the ring, which the sampler's thread reads: it holds Python's lock
+while it reads the stacks. The second is a signal, for a rank in which that thread cannot run, since another one keeps
+the lock. It is answered at any moment, with the stack of the main thread alone: without the lock, the frames of a
+thread that runs may be gone while they are read, and the process would crash. Some programs reset the handler, and
+the signal would then end them, so one must check first whether the process listens.
 """
 
 import faulthandler
@@ -46,10 +48,10 @@ def _number(ring: Path, place: int) -> int:
 
 
 def answer(path: Path) -> None:
-    """From now on, the signal makes this process write its stacks there."""
+    """From now on, the signal makes this process write the stack of its main thread there."""
     global _file
     _file = OwnFile(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    faulthandler.register(ASK, file=_file.fd, all_threads=True)
+    faulthandler.register(ASK, file=_file.fd, all_threads=False)
     crashes.write_to(_file.fd)
 
 
@@ -59,7 +61,7 @@ def is_programs() -> bool:
 
 
 def write(main: int) -> None:
-    """Write the stacks of all threads but this one, as the signal would: the main thread is the current one."""
+    """Write the stacks of all threads but this one, in the form of faulthandler: the main thread is the current one."""
     frames = sys._current_frames()
     frames.pop(threading.get_ident(), None)
     current = frames.pop(main, None)
