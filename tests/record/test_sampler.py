@@ -1,8 +1,12 @@
 """Where a rank is while it is in no op."""
 
+import _thread
 import sysconfig
 
+import pytest
+
 from rollcall.explain.loading.load import load
+from rollcall.record import sampler
 from rollcall.record.sites import is_made_elsewhere, waits_for_data
 from tests.record.recorded import ops_of
 from tests.rollcall_command import Runner
@@ -42,3 +46,19 @@ def test_data_that_a_worker_makes_is_told_from_data_that_the_rank_makes_itself()
     assert waits_for_data(from_worker)
     assert waits_for_data(by_itself)
     assert [is_made_elsewhere(each) for each in (from_worker, by_itself)] == [True, False]
+
+
+def test_what_is_thrown_at_the_thread_that_starts_the_sampler_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11 gives a new thread the id of the one that starts it, until it runs: it may get that one's errors."""
+    thrown: list[tuple[str, int]] = []
+    monkeypatch.setattr(sampler, "_throw", lambda error, thread: thrown.append((str(error), thread)))
+    monkeypatch.setattr(sampler, "_name_thread", lambda: None)
+    begun = sampler.Sampler.__new__(sampler.Sampler)
+    begun._is_on, begun._ended = False, _thread.allocate_lock()
+    begun._ended.acquire()
+    run = begun._run(42)
+    next(run)
+    with pytest.raises(StopIteration):
+        run.throw(KeyboardInterrupt("late"))
+    assert thrown == [("late", 42)]
+    assert not begun._ended.locked()

@@ -6,6 +6,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,8 +28,8 @@ from rollcall.record.tensors import version
 _getframe, _get_ident, _user_frames = sys._getframe, threading.get_ident, sites.user_frames
 _Tensor, _ASYNC, _BUCKET = torch.Tensor, ring_format.ASYNC, ring_format.BUCKET
 _UNWATCHED = (0, None, False)
-# Its number, its ranks, and a weak reference: recording does not keep a destroyed group and its threads alive.
-Group = tuple[int, list[int], weakref.ref[Any] | None]
+# Its number, its ranks, and weak references: recording does not keep a destroyed group and its threads alive.
+Group = tuple[int, list[int], tuple[weakref.ref[Any], ...]]
 
 
 def _version(kept: Any) -> int:
@@ -47,6 +48,7 @@ class PythonRecorder:
     """The sink of a rank. A mark is the offset of a record in the ring."""
 
     _clock_class = DeviceClock
+    _forget: tuple[Callable[[int, object], object], ...] = ()  # called with the id of a group that is gone
 
     def __init__(self, ring: Ring, world_size: int, sources: SourceCopies | None = None) -> None:
         self._ring, self._world_size, self._sources = ring, world_size, sources
@@ -225,6 +227,10 @@ class PythonRecorder:
         """The program deleted the handle of an op without waiting for it: its tensor is not kept any longer."""
         self._watched.pop(mark, None)
 
+    def on_drop(self, mark: int) -> Callable[[object], object]:
+        """The same, as the callback of a weak reference to the handle: a function of C."""
+        return partial(self._watched.pop, mark)
+
     def set_in_op(self, is_in_op: bool) -> None:
         self._in_op.value = is_in_op
 
@@ -319,23 +325,21 @@ class PythonRecorder:
     def _group(self, group: Any) -> Group | None:
         """None where nothing tells which group of other ranks it is: what it does is not recorded."""
         if group is NON_MEMBER:
-            return self._group_number(ring_format.NON_MEMBER_GROUP, []), [], None
+            return self._group_number(ring_format.NON_MEMBER_GROUP, []), [], ()
         if isinstance(group, tuple):  # new_group, where only the members call it
-            return self._group_number("new group", group), list(group), None
+            return self._group_number("new group", group), list(group), ()
         if group is None:  # init_process_group, new_group: all ranks
             ranks = list(range(self._world_size))
-            return self._group_number("world", ranks), ranks, None
+            return self._group_number("world", ranks), ranks, ()
         name = name_of(group)
         if name is None:
             return None
         self._start_sampler()
         ranks, key = ranks_of(group), id(group)
-        end = weakref.ref(group, lambda _: self._forget_group(key))
-        self._groups[key] = found = self._group_number(name, ranks), ranks, end
+        # Functions of C, as on_drop: at the end of the interpreter the names of this module are gone, too.
+        ends = tuple(weakref.ref(group, partial(forget, key)) for forget in (self._groups.pop, *self._forget))
+        self._groups[key] = found = self._group_number(name, ranks), ranks, ends
         return found
-
-    def _forget_group(self, key: int) -> None:
-        self._groups.pop(key, None)
 
     def _group_number(self, name: str, ranks: Sequence[int]) -> int:
         return self._ring.name("group", (name, tuple(ranks)), {"name": name, "ranks": _spans(ranks)})

@@ -6,11 +6,12 @@ A program that communicates all the time is not sampled, and a rank that stays o
 import _thread
 import atexit
 import contextlib
+import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from threading import RLock
+from collections.abc import Callable, Generator, Iterator
+from threading import RLock, get_ident
 from time import monotonic
 from types import FrameType
 
@@ -60,8 +61,10 @@ class Sampler:
         # would get it instead, and the process might die of it. A thread begins with the mask of its parent.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
+            run = self._run(get_ident())
+            next(run)
             # Not a threading.Thread: the program may count those.
-            _thread.start_new_thread(self._run, ())
+            _thread.start_new_thread(next, (run, None))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         atexit.register(self.stop)  # at its end, Python kills threads that are in C++, which may abort the process
@@ -78,7 +81,13 @@ class Sampler:
         """No more samples from now on. Does not wait for the thread, which may need a lock of the caller."""
         self._is_on = False
 
-    def _run(self) -> None:
+    def _run(self, starter: int) -> Generator[None, None, None]:
+        """A generator, so that the thread begins inside of the `try`. Until it runs, Python 3.11 gives it the id of the
+        thread that starts it: what another thread of the program throws into that one just then arrives here."""
+        try:
+            yield
+        except BaseException as error:
+            _throw(error, starter)
         try:
             _name_thread()
             while self._is_on:
@@ -157,6 +166,11 @@ def describe_error(error: BaseException) -> dict[str, object]:
 
 
 _MOST_TEXT = 500  # of the message of an error
+
+
+def _throw(error: BaseException, thread: int) -> None:
+    """Python makes a new error of the same class there."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(type(error)))
 
 
 def _name_thread() -> None:

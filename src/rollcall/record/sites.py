@@ -9,6 +9,7 @@ from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
 _OURS = str(Path(__file__).parents[1]) + "/"
+_AUTOSTART = str(Path(__file__).parents[2] / "rollcall_autostart.py")
 _ENTRY_POINT = f"{_OURS}worker/main.py"  # runs the user's program: frames outside of it are not theirs
 _PROGRAMS = (f"{_OURS}demo/", f"{_OURS}lab/experiments/")  # programs like a user's, shipped with rollcall
 _PYTHON = tuple(
@@ -45,6 +46,8 @@ def is_users_file(name: str) -> bool:
         return False  # importlib's own, a dataclass's methods
     if name.startswith(_OURS):
         return name.startswith(_PROGRAMS)
+    if name == _AUTOSTART:
+        return False
     return not any(part in name for part in _INSTALLED) and not name.startswith(_PYTHON)
 
 

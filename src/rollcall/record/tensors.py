@@ -1,8 +1,11 @@
-"""Describes a tensor for a record. Sparse, nested and other tensors lack some attributes: nothing here raises."""
+"""Describes a tensor for a record. Sparse, nested and other tensors lack some attributes: nothing here raises, except
+for what a signal handler or another thread of the program throws meanwhile."""
 
 from typing import Any, NamedTuple
 
 import torch
+
+from rollcall.record.hooks.patching import leave_to_program
 
 _UNKNOWN = -1  # a size that differs within a nested tensor
 # Of each layout, the parts that are sent in place of one block of memory.
@@ -42,7 +45,8 @@ def describe(tensor: Any) -> Description:
             return _describe(tensor)
         with _without_subclass():
             return _describe(tensor)
-    except Exception:
+    except Exception as error:
+        leave_to_program(error)
         return Description(0, (), None, "")
 
 
@@ -63,12 +67,15 @@ def version(tensor: Any) -> int:
             return _version(tensor)
         with _without_subclass():
             return _version(tensor)
-    except Exception:
+    except Exception as error:
+        leave_to_program(error)
         return 0
 
 
 def _version(tensor: Any) -> int:
     """A tensor and its views share one count, so the count of a view says nothing: another may have been written."""
+    if tensor.is_inference():
+        return 0
     whole = tensor._base
     return int(tensor._version) if whole is None or whole.numel() <= tensor.numel() else 0
 
@@ -80,14 +87,16 @@ def _size_bytes(tensor: Any) -> int:
             return size_bytes if isinstance(size_bytes, int) else 0  # a symbol: to ask for its value would fix it
         with torch._C._DisableTorchDispatch():  # bypasses the dispatch modes of the program
             return sum(int(getattr(tensor, part)().nbytes) for part in _PARTS[tensor.layout])
-    except Exception:
+    except Exception as error:
+        leave_to_program(error)
         return 0
 
 
 def _shape(tensor: Any) -> tuple[int, ...]:
     try:
         return tuple(_size(tensor, dimension) for dimension in range(tensor.dim()))
-    except Exception:
+    except Exception as error:
+        leave_to_program(error)
         return ()
 
 

@@ -1,6 +1,7 @@
 """No hook can break a program: where one fails, recording ends with one line, and the program gets torch's results."""
 
 import ctypes
+import operator
 import signal
 import sys
 import threading
@@ -12,11 +13,15 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
-from rollcall.record.hooks import patching
+from rollcall.record import tensors
+from rollcall.record.hooks import patching, process_group, sink, works
 from tests.record.recorded import run_recorded
 from tests.rollcall_command import Runner
 
@@ -343,15 +348,24 @@ class _LateError(Exception):
     """A class of the program."""
 
 
-def _throwing_hook() -> Callable[..., None]:
-    """Code of the recorder that runs when a thread of the program limits the time of a call: it throws an error."""
-    thread = ctypes.c_ulong(threading.get_ident())
-    throw = partial(ctypes.pythonapi.PyThreadState_SetAsyncExc, thread, ctypes.py_object(_LateError))
-    return eval("lambda *_: throw()", {"throw": throw, "__name__": "rollcall.record"})
+def _throwing(kind: type[Exception] = _LateError) -> Callable[..., Any]:
+    """What a thread of the program does to limit the time of a call: it throws an error into this one."""
+    return partial(
+        ctypes.pythonapi.PyThreadState_SetAsyncExc, ctypes.c_ulong(threading.get_ident()), ctypes.py_object(kind)
+    )
+
+
+def _interrupted(kind: type[Exception] = _LateError, module: str = "rollcall.record") -> Callable[..., None]:
+    """Code of the recorder, in which the error arrives."""
+    return eval("lambda *_: throw()", {"throw": _throwing(kind), "__name__": module})
 
 
 def _read_an_object(*_: object) -> None:
     raise _LateError
+
+
+def _fail_without_text(*_: object) -> None:
+    exec("raise TimeoutError", {"__name__": "torch"})
 
 
 @pytest.mark.parametrize("part", ["before", "after", "failed"])
@@ -361,11 +375,43 @@ def test_what_a_thread_throws_into_a_hook_is_the_programs(part: str, monkeypatch
     monkeypatch.setattr(patching, "say", lambda line: None)
     monkeypatch.setattr(patching, "installed", {})
     original = (lambda: 1 / 0) if part == "failed" else (lambda: "result")
-    for body, reaches in ((_throwing_hook(), True), (_read_an_object, False)):
+    thrown = [_interrupted(), _interrupted(TimeoutError), _interrupted(module="namedtuple_CallArgs")]
+    for body in (*thrown, _read_an_object, _fail_without_text):
         parts: dict[str, Callable[..., object]] = {"before": lambda *_: 1, part: body}
         recorded = patching.wrap(original, patching.Hook("op", **parts), "here")  # type: ignore[arg-type]
-        with pytest.raises(_LateError) if reaches else nullcontext(), suppress(ZeroDivisionError):
+        reaches = pytest.raises((_LateError, TimeoutError)) if body in thrown else nullcontext()
+        with reaches, suppress(ZeroDivisionError):
             recorded()
+
+
+@pytest.mark.parametrize("read", ["version", "describe"])
+def test_what_a_thread_throws_while_a_tensor_is_read_is_the_programs(
+    read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tensor that lacks an attribute is recorded without it: that must not hide an error that is not about it."""
+    for name in ("_version", "_describe"):
+        monkeypatch.setattr(tensors, name, _interrupted())
+    with pytest.raises(_LateError):
+        getattr(tensors, read)(torch.ones(2))
+
+
+def test_what_a_thread_throws_while_arguments_are_read_is_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments that nobody can read are torch's to refuse, and recording continues; this error is not about them."""
+    monkeypatch.setattr(sink, "current", object())
+    hook = process_group._op_hook("all_gather", _interrupted())
+    with pytest.raises(_LateError):
+        hook.before((object(),), {})
+
+
+def test_what_a_thread_throws_at_the_end_of_a_handle_is_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python prints what a callback of a weak reference raises, and continues."""
+    watched, handles = {7: "tensor"}, [dist.Work()]
+    monkeypatch.setattr(sink, "current", SimpleNamespace(on_drop=lambda mark: partial(watched.pop, mark)))
+    works.keep(handles[0], (7, 1))
+    with pytest.raises(_LateError):
+        list(map(operator.call, [_throwing(), handles.clear]))  # no code of Python between the two
+    assert not watched
+    assert not any(each[1] == (7, 1) for each in works.unwaited.values())
 
 
 @pytest.mark.parametrize("is_compiling", [True, False])

@@ -15,6 +15,9 @@ class FakeSink:
     def __init__(self) -> None:
         self.calls: list[str] = []
 
+    def on_drop(self, mark: int) -> Callable[[object], object]:
+        return id
+
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *marks: self.calls.append(name)
 

@@ -164,8 +164,10 @@ PyObject* py_name_group(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-// The address of a group that was destroyed.
-PyObject* py_forget_group(PyObject*, PyObject* address) {
+// The address of a group that was destroyed, and the weak reference to it, whose callback this is.
+PyObject* py_forget_group(PyObject*, PyObject* args) {
+  PyObject *address, *reference;
+  if (!PyArg_ParseTuple(args, "OO", &address, &reference)) return nullptr;
   void* group = PyLong_AsVoidPtr(address);
   if (!group && PyErr_Occurred()) return nullptr;
   state->groups.erase(static_cast<PyObject*>(group));

@@ -109,7 +109,7 @@ PyMethodDef methods[] = {
     {"settle_in_ops", py_settle_in_ops, METH_O, "Do so with every op from now on."},
     {"first_device", py_first_device, METH_NOARGS, "The GPU that was used first, or -1."},
     {"name_group", py_name_group, METH_VARARGS, "The number and ranks of a group."},
-    {"forget_group", py_forget_group, METH_O, "A group was destroyed."},
+    {"forget_group", py_forget_group, METH_VARARGS, "A group was destroyed."},
     {"name_shape", py_name_shape, METH_VARARGS, "The number of the signature of a tensor."},
     {"set_object_count", py_set_object_count, METH_O, "How many objects the collective of this thread is about."},
     {"all_reduce_options", py_all_reduce_options, METH_O, "The reduce op and flags of an all_reduce."},

@@ -42,6 +42,7 @@ class CppRecorder(PythonRecorder):
     watch_reducer = library.watch_reducer
     fail_buckets = library.fail_buckets
     _site = library.site
+    _forget = (library.forget_group,)
 
     def __init__(self, ring: Ring, world_size: int, sources: SourceCopies | None = None) -> None:
         super().__init__(ring, world_size, sources)
@@ -63,21 +64,15 @@ class CppRecorder(PythonRecorder):
 
     # What C++ leaves to Python, and what it learns from it.
 
-    _forget = library.forget_group
     enter_slowly = PythonRecorder.enter
     complete_slowly = PythonRecorder.completed
     read_options = PythonRecorder.all_reduce_options
 
     def _group(self, group: Any) -> Group | None:
         found = super()._group(group)
-        if found is not None and found[2] is not None:
+        if found is not None and found[2]:
             library.name_group(group, *found[:2])
         return found
-
-    def _forget_group(self, key: int) -> None:
-        """Also while the interpreter ends, when the names of this module are gone already."""
-        self._groups.pop(key, None)
-        self._forget(key)
 
     def _signature(self, key: Any, call: CallArgs) -> int:
         number = super()._signature(key, call)

@@ -136,7 +136,13 @@ def _gather_reader(default: _Settings) -> Reader:
     return read
 
 
-_read_gather, _read_reduce_scatter = _gather_reader(_PLAIN), _gather_reader(_REDUCED)
+_read_gather, _read_scattered = _gather_reader(_PLAIN), _gather_reader(_REDUCED)
+
+
+def _read_reduce_scatter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallArgs:
+    """Each rank gets its part of the inputs: where these are of different sizes, so are the outputs of the ranks."""
+    call = _read_scattered(args, kwargs)
+    return call if len(set(_shapes(call.tensors))) < 2 else call._replace(splits=())
 
 
 def _rooted_args(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallArgs:

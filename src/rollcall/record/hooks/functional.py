@@ -14,7 +14,7 @@ from rollcall.compat import torch_groups
 from rollcall.compat.patch import exists
 from rollcall.record.hooks import sink
 from rollcall.record.hooks.arguments import REDUCE, in_order, number_of, numbers_of
-from rollcall.record.hooks.patching import Hook, seek, wrap
+from rollcall.record.hooks.patching import Hook, leave_to_program, seek, wrap
 from rollcall.record.hooks.sink import NO_RECORD, CallArgs
 from rollcall.record.ring_format import ASYNC, OP, WAITED
 from rollcall.record.tensors import shape_of
@@ -82,7 +82,8 @@ def _op_hook(name: str, option: int, place: int, by_place: Callable[..., tuple[A
         group = find_group(args[place])
         try:
             call = _call_args(name, args, option)
-        except Exception:  # arguments that we do not know: torch will say whether they are right
+        except Exception as error:  # arguments that we do not know: torch will say whether they are right
+            leave_to_program(error)
             call = _UNREADABLE
         mark = NO_RECORD if group is None else sink.current.enter(OP[name], group, call)
         if mark < 0:
@@ -133,7 +134,8 @@ def _before_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int] | 
             (OP[op.removeprefix("i")], CallArgs((tensor,), number_of(peer), number_of(tag), flags=_WAITED_ON_USE))
             for op, peer, tag, tensor in zip(names, peers, tags, tensors, strict=True)
         ]
-    except Exception:  # torch refuses lists of different lengths, and names that it does not know
+    except Exception as error:  # torch refuses lists of different lengths, and names that it does not know
+        leave_to_program(error)
         return None
     marks = [sink.current.enter(op, group, call) for op, call in calls]
     if min(marks, default=-1) < 0:

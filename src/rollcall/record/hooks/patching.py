@@ -5,6 +5,7 @@
   the program itself raised meanwhile, in a signal handler such as that of an alarm, or in another thread.
 """
 
+import dis
 import functools
 import inspect
 import signal
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -128,6 +129,11 @@ def _unseen(body: Callable[..., Any], *args: Any) -> Any:
 def report_error(name: str, error: Exception) -> None:
     """Ends recording because of an error in a hook. Raises the error if it is the program's."""
     stop(name, error)
+    leave_to_program(error)
+
+
+def leave_to_program(error: Exception) -> None:
+    """Raises the error if it is the program's. Whoever expects errors in a hook, and goes on, asks this first."""
     if _is_of_signal_handler(error) or _is_thrown(error):
         raise error
 
@@ -141,13 +147,32 @@ def _is_of_signal_handler(error: BaseException) -> bool:
 def _is_thrown(error: BaseException) -> bool:
     """Whether another thread of the program has thrown it into this one, as those who limit the time of a call do
     (PyThreadState_SetAsyncExc): code of ours alone does not raise errors of the program's own classes."""
-    return type(error).__module__.partition(".")[0] not in _OURS and all(
-        str(frame.f_globals.get("__name__")).partition(".")[0] in _OURS
-        for frame, _ in traceback.walk_tb(error.__traceback__)
-    )
+    if not all(_is_ours(frame) for frame, _ in traceback.walk_tb(error.__traceback__)):
+        return False
+    return type(error).__module__.partition(".")[0] not in _OURS or _is_without_cause(error)
 
 
 _OURS = {*sys.stdlib_module_names, "torch", "rollcall"}  # packages whose code a hook runs
+_CONSTRUCTOR = "namedtuple_"  # collections makes it, in a module of this name and that of the class
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name = str(frame.f_globals.get("__name__"))
+    return name.partition(".")[0] in _OURS or name.startswith(_CONSTRUCTOR)
+
+
+def _is_without_cause(error: BaseException) -> bool:
+    """Whether an error, such as TimeoutError, came where no code raises one: it has no text then. Functions of C leave
+    the text out of the other two only."""
+    if error.args or isinstance(error, StopIteration | MemoryError):
+        return False
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    return place is not None and place.tb_frame.f_code.co_code[place.tb_lasti] != _RAISE
+
+
+_RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def _code_of(handler: Any) -> CodeType | None:

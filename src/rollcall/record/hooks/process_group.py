@@ -7,7 +7,7 @@ from torch.distributed import distributed_c10d
 
 from rollcall.record.hooks import sink, works
 from rollcall.record.hooks.arguments import METHODS, Reader, is_repeatable
-from rollcall.record.hooks.patching import Hook, install, install_in
+from rollcall.record.hooks.patching import Hook, install, install_in, leave_to_program
 from rollcall.record.hooks.sink import OFF, WORLD, CallArgs, this_thread
 from rollcall.record.hooks.works import State, unwaited
 from rollcall.record.ring_format import ASYNC, OP
@@ -58,7 +58,8 @@ def _op_hook(name: str, read: Reader) -> Hook:
             return None
         try:
             call = read(args, kwargs)
-        except Exception:  # arguments that we do not know: torch will say whether they are right
+        except Exception as error:  # arguments that we do not know: torch will say whether they are right
+            leave_to_program(error)
             call = _UNREADABLE
         if batches and id(args[0]) in batches:
             return _enter_batch(op, args[0], call)

@@ -51,6 +51,8 @@ class Sink(Protocol):
 
     def dropped(self, mark: int) -> None: ...
 
+    def on_drop(self, mark: int) -> Callable[[object], object]: ...
+
     def begin_phase(self, name: str, op: int = PHASE, expected: int = 0) -> int: ...
 
     def end_phase(self, mark: int) -> None: ...
@@ -96,6 +98,9 @@ class _Off:
 
     def all_reduce_options(self, options: Any) -> tuple[int, int]:
         return 0, 0
+
+    def on_drop(self, mark: int) -> Callable[[object], object]:
+        return id  # a function of C that does nothing
 
     def ignore(self, *_: Any) -> None:
         pass

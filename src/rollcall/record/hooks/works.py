@@ -1,16 +1,18 @@
 """The handles of ops, on which a program waits, or which it asks whether the op is complete."""
 
 import weakref
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 
 from rollcall.record.hooks import sink
-from rollcall.record.hooks.patching import Hook, guarded, install
+from rollcall.record.hooks.patching import Hook, guarded, install, leave_to_program
 
 # Of a work: the mark of its op, and whether that is async. That of a batch has the marks of its other ops after these.
 State = tuple[int, ...]
-unwaited: dict[int, tuple[Any, State]] = {}  # by id: works that have not been waited for
+# By id: works that have not been waited for, their states, and what is called when they are deleted.
+unwaited: dict[int, tuple[Any, ...]] = {}
 _from_any: dict[int, tuple[Any, int, Any]] = {}  # by id: works of receives from any rank, their marks and groups
 
 
@@ -56,16 +58,12 @@ def _hooks() -> dict[str, Hook]:
 
 
 def keep(work: Any, state: State) -> None:
-    """By weak reference, so that recording does not keep the handle alive."""
+    """By weak reference, so that recording does not keep the handle alive. The callbacks are functions of C: Python
+    ignores what a callback raises, and another thread may throw an error into one that is written in Python."""
     key = id(work)
     hook_class(type(work))
-
-    def drop(_: Any) -> None:
-        unwaited.pop(key, None)
-        for mark in _marks(state):
-            sink.current.dropped(mark)
-
-    unwaited[key] = (weakref.ref(work, drop), state)
+    ends = [weakref.ref(work, sink.current.on_drop(mark)) for mark in _marks(state)]
+    unwaited[key] = (weakref.ref(work, partial(unwaited.pop, key)), state, *ends)
 
 
 def keep_until_next(work: Any, state: State) -> None:
@@ -83,7 +81,7 @@ def keep_until_next(work: Any, state: State) -> None:
 def keep_from_any(work: Any, mark: int, group: Any) -> None:
     """Keeps the work of a receive from any rank: the rank is known when dist.recv, or the program, asks the work."""
     key = id(work)
-    _from_any[key] = weakref.ref(work, lambda _: _from_any.pop(key, None)), mark, group
+    _from_any[key] = weakref.ref(work, partial(_from_any.pop, key)), mark, group
 
 
 def _marks(state: State) -> State:
@@ -99,7 +97,7 @@ def _before_wait(args: tuple[Any, ...], _: dict[str, Any]) -> State | None:
     found = unwaited.pop(id(_work(args)), None)
     if found is None:
         return None
-    state = found[1]
+    state: State = found[1]
     if state[1]:
         for mark in state[:1] if len(state) == 2 else _marks(state):
             sink.current.waiting(mark)
@@ -175,14 +173,18 @@ def _after_get_future(state: State, future: Any) -> None:
     """Code that takes the future, such as DDP's communication hooks, waits for that."""
     for mark in _marks(state):
         sink.current.waiting(mark)
-    future.add_done_callback(lambda done: guarded("get_future", _after_future, state, done))
+    if future.done():  # torch would only print what a callback raises
+        _after_future(state, future)
+    else:
+        future.add_done_callback(lambda done: guarded("get_future", _after_future, state, done))
 
 
 def _after_future(state: State, future: Any) -> None:
     """The value of a future whose op failed raises that error."""
     try:
         future.value()
-    except Exception:
+    except Exception as error:
+        leave_to_program(error)
         _failed_wait(state)
     else:
         _after_wait(state, None)
