@@ -116,3 +116,12 @@ def test_the_end_of_all_groups_is_recorded(runner: Runner) -> None:
         assert rank.ops[-1].op == "barrier"
         assert rank.ops[-1].completed_ns <= rank.ended_ns
     assert blamed(explain(runner.latest())) == []
+
+
+def test_parts_of_different_sizes_make_no_difference_between_ranks() -> None:
+    """Each rank of a reduce_scatter receives the part that is its own."""
+    _, read = METHODS["reduce_scatter"]
+    parts = [torch.ones(2), torch.ones(3)]
+    assert len({read(("group", [torch.empty(size)], [parts]), {}).splits for size in (2, 3)}) == 1
+    same = [torch.ones(2), torch.ones(2)]
+    assert len({read(("group", [torch.empty(size)], [same]), {}).splits for size in (2, 3)}) == 2
