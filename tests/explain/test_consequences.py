@@ -906,3 +906,12 @@ def test_a_receive_in_a_circle_of_groups_is_no_choice_of_a_group() -> None:
     found = verdict(ahead, receives, outside, ahead, outside, [begun, op("broadcast", 2, SHARE)], groups=groups)
     assert (found.kind, found.ranks) == ("p2p-against-collective", (1,))
     assert LOOP in lines(found)
+
+
+def test_who_forms_a_group_after_a_failed_init_has_handled_the_error() -> None:
+    """A program may try one backend, and take another where that fails; but not if nothing follows."""
+    failed = FakeOp("init", 1, 1, flags=FAILED, group="world")
+    formed = [failed, FakeOp("init", 2, 8, 9, group="world"), FakeOp("all_reduce", 1, 10, 12, line=LOSS)]
+    for ranks, expected in (([formed, formed], []), ([[failed], [failed]], ["world-incomplete"])):
+        found = explain_run(Evidence(run(ranks, outcome="ok", groups={"world": range(2)}))).findings
+        assert [each.kind for each in found if not each.is_advice] == expected

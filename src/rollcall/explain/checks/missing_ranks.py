@@ -31,6 +31,8 @@ def incomplete_worlds(evidence: Evidence) -> Iterator[Finding]:
     stuck_in_init = table.is_one_of("init") & (evidence.is_stuck | table.has_failed)
     for call in calls.where(calls.any(stuck_in_init)):
         stuck = [op for op in call.ops.values() if op.op == "init" and (op.is_blocked or op.is_failed)]
+        if all(_has_formed_one_since(evidence, op) for op in stuck):
+            continue
         absent = [rank for rank in evidence.run.ranks if rank not in call.ops]
         is_lost = is_init_lost(call) and not _is_waited_for(evidence, stuck)
         if any(_has_fallen(evidence, rank) for rank in absent) or is_lost:
@@ -45,6 +47,12 @@ def incomplete_worlds(evidence: Evidence) -> Iterator[Finding]:
 
 
 _FEW = 3  # lines: ranks that never came stand on the same few
+
+
+def _has_formed_one_since(evidence: Evidence, failed: Op) -> bool:
+    """Whether the program has handled the error, and formed a group in another way: with another backend, say."""
+    later = (op for op in evidence.run.ranks[failed.rank].ops if op.entered_ns > failed.entered_ns)
+    return any(op.op == "init" and op.completed_ns for op in later)
 
 
 def _is_waited_for(evidence: Evidence, stuck: list[Op]) -> bool:
