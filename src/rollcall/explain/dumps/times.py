@@ -253,11 +253,13 @@ def held_by_lost(dumps: list[Dump]) -> Iterator[int]:
     """Ranks whose oldest op that is left is not over, though their recorder has overwritten older ones: one of these
     may hold it up. Not if the call before it, of its group, is over on another rank."""
     rows = Rows.of(dumps)
+    done = np.flatnonzero(~rows.is_p2p & rows.is_done)
+    last_done = np.zeros(int(rows.group.max(initial=0)) + 1, dtype=np.int64)
+    np.maximum.at(last_done, rows.group[done], rows.seq[done])
     for dump in dumps:
         if dump.overwritten and not dump.has_only_open and not dump.is_done[:1].all():
             oldest = dump.records[0]
-            is_before = ~rows.is_p2p & (rows.group == oldest["group"]) & (rows.seq + 1 == oldest["seq"])
-            if dump.is_p2p[0] or not (is_before & rows.is_done).any():
+            if dump.is_p2p[0] or last_done[oldest["group"]] + 1 < oldest["seq"]:
                 yield dump.rank
 
 
