@@ -277,6 +277,12 @@ class PythonRecorder:
         self._count_gradients = count_gradients
         reducer.watch(group_named(group), self._is_rehearsed)
 
+    def world_made(self) -> None:
+        """A rank may stand still before its first op, so the sampler does not wait for that."""
+        if self._is_on:
+            with self._lock:
+                self._start_sampler()
+
     def fail_buckets(self) -> None:
         reducer.fail()
 

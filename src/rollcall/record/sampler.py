@@ -29,7 +29,7 @@ _DEVICE_S = 0.1  # between two looks at the events of a GPU
 _MOST_SAMPLES = 100.0
 _SAMPLES_PER_S = 4.0
 _IDLE_NS = 10_000_000  # shorter stays are not sampled
-_END_S = 1.0
+_END_S = 10.0  # it ends at once, unless the machine is very busy or a GPU does not answer
 _MOST_ERRORS = 1000  # whose names are written: a program that handles more lives with them
 
 

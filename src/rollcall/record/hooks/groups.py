@@ -24,7 +24,7 @@ def install_all() -> None:
         install_in((dist, distributed_c10d, device_mesh), "new_group", _new_group_hook("new_group"))
     split = Hook("split_group", _before_split, _made, fail)
     install_in((dist, distributed_c10d, device_mesh), "split_group", split)
-    init = Hook("init_process_group", _before_init, _made, fail)
+    init = Hook("init_process_group", _before_init, _world_made, fail)
     install_in((dist, distributed_c10d), "init_process_group", init)
     destroy = Hook("destroy_process_group", _before_destroy, complete)
     install_in((dist, distributed_c10d), "destroy_process_group", destroy)
@@ -34,6 +34,11 @@ def install_all() -> None:
 def _made(mark: int, result: Any) -> None:
     complete(mark, result)
     torch_timeouts.note_new_groups()
+
+
+def _world_made(mark: int, result: Any) -> None:
+    _made(mark, result)
+    sink.current.world_made()
 
 
 def _before_init(*_: Any) -> int | None:

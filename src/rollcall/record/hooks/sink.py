@@ -67,6 +67,8 @@ class Sink(Protocol):
 
     def fail_buckets(self) -> None: ...
 
+    def world_made(self) -> None: ...
+
     def set_in_op(self, is_in_op: bool) -> None: ...
 
     def is_in_op(self) -> bool: ...
@@ -106,7 +108,7 @@ class _Off:
         pass
 
     issued = waiting = completed = polled = received_from = failed = dropped = ignore
-    end_phase = begin_step = end_step = watch_reducer = fail_buckets = ignore
+    end_phase = begin_step = end_step = watch_reducer = fail_buckets = world_made = ignore
     set_object_count = set_in_op = signal_sent = exiting = turn_off = ignore
 
 
