@@ -58,7 +58,7 @@ def ask(rings: Mapping[int, Path]) -> None:
     keep_lock = {pid for pid in silent if _lock_waits(pid) - waits[pid] >= _WAITS_IN_VAIN}
     unknown = _signal(silent, keep_lock | thread_states.asleep(silent))
     for pid, ring in unknown.items():
-        _write_from_outside(pid, ring.with_suffix(".stacks"))
+        _write_from_outside(pid, ring)
 
 
 def ask_before_end(rings: Mapping[int, Path]) -> None:
@@ -66,7 +66,7 @@ def ask_before_end(rings: Mapping[int, Path]) -> None:
     asleep = thread_states.asleep(rings)
     silent = _signal({pid: rings[pid] for pid in asleep}, asleep)
     for pid, ring in ask_in_rings(silent, _RING_S).items():
-        _write_from_outside(pid, ring.with_suffix(".stacks"))
+        _write_from_outside(pid, ring)
 
 
 def _lock_waits(pid: int) -> int:
@@ -110,13 +110,17 @@ def stacks_size(ring: Path) -> int:
         return 0
 
 
-def _write_from_outside(pid: int, path: Path) -> None:
+def _write_from_outside(pid: int, ring: Path) -> None:
     frames = py_spy.main_thread(pid)
-    text = stacks.as_text("Current thread", frames) if frames else f"{ring_format.NO_STACK}{_why_not()}\n"
-    with contextlib.suppress(OSError), open(path, "a") as file:
+    why_not = _NO_ANSWER if stacks.is_listening(pid, ring) else _RESET
+    text = stacks.as_text("Current thread", frames) if frames else f"{ring_format.NO_STACK}{why_not}; {_py_spy()}\n"
+    with contextlib.suppress(OSError), open(ring.with_suffix(".stacks"), "a") as file:
         file.write(text)
 
 
-def _why_not() -> str:
-    why = "the program has reset the signal handler that writes it, and no thread could, since one holds Python's lock"
-    return why + ("; py-spy cannot read it either" if py_spy.command() else "; py-spy, if installed, would read it")
+_NO_ANSWER = "no thread of the rank has answered in time, and a signal to a rank that runs could end it"
+_RESET = "the program has reset the signal handler that writes it, and no thread could, since one holds Python's lock"
+
+
+def _py_spy() -> str:
+    return "py-spy cannot read it either" if py_spy.command() else "py-spy, if installed, would read it"
