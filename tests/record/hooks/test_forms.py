@@ -110,6 +110,7 @@ def mesh():
     return t
 def by_name():
     new_group([0, 1])
+    dist.barrier()  # or rank 0 might end while rank 1 still connects to it
 def split():
     dist.split_group(split_ranks=[[0, 1], [2, 3]])
 def symmetric():
@@ -147,7 +148,7 @@ FORMS = {
     "functional_batch": PAIR,
     "from_any": ["recv"] * 3,
     "mesh": ["new_group"] * 4 + REDUCED * 3,
-    "by_name": ["new_group"],
+    "by_name": ["new_group", "barrier"],
     "split": ["new_group"],
     "symmetric": REDUCED,
     "rendezvous": ["barrier"],
