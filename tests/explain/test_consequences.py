@@ -908,6 +908,17 @@ def test_a_receive_in_a_circle_of_groups_is_no_choice_of_a_group() -> None:
     assert LOOP in lines(found)
 
 
+def test_who_calls_init_once_more_is_refused_by_torch_and_still_has_a_group() -> None:
+    """Not so where the group was destroyed before."""
+    init = FakeOp("init", 1, 1, 2, group="world")
+    again = replace(init, seq=2, entered_ms=5, completed_ms=0, flags=FAILED)
+    both = [init, again, FakeOp("all_reduce", 1, 10, 12, line=LOSS)]
+    destroyed = [init, FakeOp("destroy", 1, 3, 4, group="world"), again]
+    for ranks, expected in (([both, both], []), ([destroyed, destroyed], ["world-incomplete"])):
+        found = explain_run(Evidence(run(ranks, outcome="ok", groups={"world": range(2)}))).findings
+        assert [each.kind for each in found if not each.is_advice] == expected
+
+
 def test_who_forms_a_group_after_a_failed_init_has_handled_the_error() -> None:
     """A program may try one backend, and take another where that fails; but not if nothing follows."""
     failed = FakeOp("init", 1, 1, flags=FAILED, group="world")

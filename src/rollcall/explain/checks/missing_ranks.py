@@ -31,7 +31,7 @@ def incomplete_worlds(evidence: Evidence) -> Iterator[Finding]:
     stuck_in_init = table.is_one_of("init") & (evidence.is_stuck | table.has_failed)
     for call in calls.where(calls.any(stuck_in_init)):
         stuck = [op for op in call.ops.values() if op.op == "init" and (op.is_blocked or op.is_failed)]
-        if all(_has_formed_one_since(evidence, op) for op in stuck):
+        if all(_has_formed_one_since(evidence, op) or _is_one_too_many(evidence, op) for op in stuck):
             continue
         absent = [rank for rank in evidence.run.ranks if rank not in call.ops]
         is_lost = is_init_lost(call) and not _is_waited_for(evidence, stuck)
@@ -53,6 +53,14 @@ def _has_formed_one_since(evidence: Evidence, failed: Op) -> bool:
     """Whether the program has handled the error, and formed a group in another way: with another backend, say."""
     later = (op for op in evidence.run.ranks[failed.rank].ops if op.entered_ns > failed.entered_ns)
     return any(op.op == "init" and op.completed_ns for op in later)
+
+
+def _is_one_too_many(evidence: Evidence, failed: Op) -> bool:
+    """Whether the rank has a group already: torch refuses another init_process_group then."""
+    rank = evidence.run.ranks[failed.rank]
+    made = [op for op in rank.ops if op.op == "init" and op.row < failed.row and not (op.is_failed or op.is_blocked)]
+    destroyed = (event for event in rank.events if event.op == "destroy" and event.row < failed.row)
+    return bool(made) and failed.is_failed and all(event.row < made[-1].row for event in destroyed)
 
 
 def _is_waited_for(evidence: Evidence, stuck: list[Op]) -> bool:
