@@ -121,7 +121,7 @@ def test_ranks_without_a_dump_are_named_if_the_others_wait_for_them(tmp_path: Pa
 
 def test_only_the_root_of_a_scatter_or_gather_has_a_list(tmp_path: Path) -> None:
     """nccl has the list of a scatter among its outputs, and an undefined tensor on the other ranks; gloo has it among
-    the inputs, and nothing elsewhere."""
+    the inputs, as several tensors or as one, and nothing elsewhere."""
     for rank in range(3):
         data = content([Entry(op, n, n * 100, n * 100 + 50) for n, op in enumerate(("scatter", "gather"), 1)], {})
         for entry in data["entries"]:
@@ -131,7 +131,8 @@ def test_only_the_root_of_a_scatter_or_gather_has_a_list(tmp_path: Path) -> None
         gloo = {**data["entries"][0], "record_id": 2, "collective_seq_id": 3, "profiling_name": "gloo:scatter"}
         gloo |= {"input_sizes": [[1000]] * 3 * is_root, "input_dtypes": ["Float"] * 3 * is_root}
         gloo |= {"output_sizes": [[1000]], "output_dtypes": ["Float"]}
-        data["entries"].append(gloo)
+        joined = gloo | {"record_id": 3, "collective_seq_id": 4, "input_sizes": [[3, 1000]] * is_root}
+        data["entries"] += [gloo, joined | {"input_dtypes": ["Float"] * is_root}]
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(data, protocol=2))
     assert blamed(tmp_path) == []
 

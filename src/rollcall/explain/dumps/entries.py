@@ -375,8 +375,13 @@ def _side(name: OpName, sizes: tuple[Any, Any], types: tuple[Any, Any]) -> int:
     """0: the tensors that go in; 1: those that come out."""
     first = int(name.op == "recv")
     if name.op in ("gather", "scatter"):
-        first = min((0, 1), key=lambda side: len(sizes[side] or []) + 2 * (types[side] == ["Undefined"]))
+        first = min((0, 1), key=lambda side: _length(sizes[side] or [], types[side]))
     return first if sizes[first] else 1 - first
+
+
+def _length(shapes: list[list[int]], dtypes: Any) -> tuple[int, int]:
+    """Larger for a list than for one of its tensors: it has more tensors, or gloo has put them into a single one."""
+    return len(shapes) + 2 * (dtypes == ["Undefined"]), sum(map(math.prod, shapes))
 
 
 @cache
