@@ -29,6 +29,7 @@ _DEVICE_S = 0.1  # between two looks at the events of a GPU
 _MOST_SAMPLES = 100.0
 _SAMPLES_PER_S = 4.0
 _IDLE_NS = 10_000_000  # shorter stays are not sampled
+_BEGIN_S = 1.0
 _END_S = 10.0  # it ends at once, unless the machine is very busy or a GPU does not answer
 _MOST_ERRORS = 1000  # whose names are written: a program that handles more lives with them
 
@@ -49,13 +50,16 @@ class Sampler:
         self._ring, self._lock, self._main = ring, lock, main
         self._site_number, self._is_blocked, self._device = site_number, is_blocked, device
         self._is_on, self._process = True, os.getpid()
-        self._ended = _thread.allocate_lock()
+        self._begun, self._ended = _thread.allocate_lock(), _thread.allocate_lock()
         self._budget = _MOST_SAMPLES  # samples that are left
         self._asked, self._requests = ring.asked(), requests
         self._handled_in, self._errors_left = 0, _MOST_ERRORS
         self._newest: tuple[int, tuple[int, int]] = (0, (0, 0))  # the mark of the newest sample, its site and flags
 
     def start(self) -> None:
+        """Returns when the thread has begun, or a busy machine takes too long: the program may keep Python's lock from
+        now on, and only a thread that has begun is seen to wait for that."""
+        self._begun.acquire()
         self._ended.acquire()
         # The signals of the program are not this thread's: where the program blocks one, to wait for it, this thread
         # would get it instead, and the process might die of it. A thread begins with the mask of its parent.
@@ -67,6 +71,7 @@ class Sampler:
             _thread.start_new_thread(next, (run, None))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        self._begun.acquire(timeout=_BEGIN_S)
         atexit.register(self.stop)  # at its end, Python kills threads that are in C++, which may abort the process
 
     def stop(self) -> None:
@@ -90,6 +95,7 @@ class Sampler:
             _throw(error, starter)
         try:
             _name_thread()
+            self._begun.release()
             while self._is_on:
                 self._sleep()
                 self._device.settle_aside()

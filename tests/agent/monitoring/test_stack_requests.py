@@ -32,8 +32,10 @@ BY_THREAD, BY_SIGNAL = "Current thread", "Stack (most recent call first)"
 
 
 @pytest.fixture
-def rank(warm_rollcall: Runner) -> Iterator[tuple[dict[int, Path], Path]]:
-    """A rank that computes: its ring, by process, and the file that tells it what to do next."""
+def rank(warm_rollcall: Runner, request: pytest.FixtureRequest) -> Iterator[tuple[dict[int, Path], Path]]:
+    """A rank that computes, or does what the test says: its ring, by process, and the file that tells it what to do."""
+    if word := getattr(request, "param", ""):
+        (warm_rollcall.folder / "next").write_text(word)
     run = warm_rollcall.start("run", "-n", 1, warm_rollcall.script(PROGRAM))
     assert until((warm_rollcall.folder / "ready").exists), run.communicate()
     yield stack_requests.find_rings(warm_rollcall.latest(), 0), warm_rollcall.folder / "next"
@@ -74,10 +76,11 @@ def test_a_rank_that_computes_gets_no_signal(rank: tuple[dict[int, Path], Path])
     assert "in sleep" in text
 
 
+@pytest.mark.parametrize("rank", ["match"], indirect=True)
 def test_a_rank_that_keeps_the_lock_of_python_gets_a_signal(rank: tuple[dict[int, Path], Path]) -> None:
-    """No thread of it can write the stacks, and its main thread runs no Python code."""
-    rings, file = rank
-    tell(file, "match")
+    """From its first line after init_process_group on: no thread of it can write the stacks, and its main thread runs no
+    Python code."""
+    rings, _ = rank
     stack_requests.ask(rings)
     text = written(rings)
     assert BY_SIGNAL in text
