@@ -78,8 +78,7 @@ def test_a_rank_that_computes_gets_no_signal(rank: tuple[dict[int, Path], Path])
 
 @pytest.mark.parametrize("rank", ["match"], indirect=True)
 def test_a_rank_that_keeps_the_lock_of_python_gets_a_signal(rank: tuple[dict[int, Path], Path]) -> None:
-    """From its first line after init_process_group on: no thread of it can write the stacks, and its main thread runs no
-    Python code."""
+    """No thread of it can write the stacks, and its main thread runs no Python code. It does so right after init."""
     rings, _ = rank
     stack_requests.ask(rings)
     text = written(rings)
