@@ -116,8 +116,8 @@ class Sampler:
         self._budget = min(_MOST_SAMPLES, self._budget + (monotonic() - began) * _SAMPLES_PER_S)
 
     def _answer(self) -> None:
-        """Where the program has reset the handler of the signal that asks for stacks, the ring is the way to ask; so it
-        is for everything else that is asked of a rank."""
+        """Stacks, and everything else, are asked for through the ring. Whether the program itself handles the signal for
+        stacks is noted there, too."""
         self._ring.note_signal(stacks.is_programs())
         asked = self._ring.asked()
         if asked != self._asked:
