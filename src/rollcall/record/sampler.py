@@ -116,8 +116,8 @@ class Sampler:
         self._budget = min(_MOST_SAMPLES, self._budget + (monotonic() - began) * _SAMPLES_PER_S)
 
     def _answer(self) -> None:
-        """Stacks, and everything else, are asked for through the ring. Whether the program itself handles the signal for
-        stacks is noted there, too."""
+        """Does what is asked for in the ring: stacks, and everything else. Also notes there whether the program handles
+        the signal for stacks itself."""
         self._ring.note_signal(stacks.is_programs())
         asked = self._ring.asked()
         if asked != self._asked:
